@@ -1,0 +1,54 @@
+"""Compiled modules by content: graph, flags, target, compiler's version and path. A damaged entry is rebuilt."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+from hloracle.core.errors import ToolchainError
+from hloracle.core.store import cache_root, digest, file_digest, locked, write_file
+
+
+def compiled(graph_text: str, identity: dict[str, str], build: Callable[[Path], bytes]) -> tuple[Path, bool]:
+    """The file with the compiled module, and whether it was there already.
+
+    Args:
+      identity: everything but the graph that decides what the compiler makes.
+      build: graph file -> module's bytes; called when there is no whole entry.
+    """
+    key = digest(graph_text, json.dumps(identity, sort_keys=True))
+    entry = cache_root() / "compiled" / key[:2] / key
+    module, seal = entry.with_suffix(".module"), entry.with_suffix(".json")
+    with locked(entry):
+        if _whole(module, seal):
+            return module, True
+        graph_file = entry.with_suffix(".mlir")
+        write_file(graph_file, graph_text)
+        try:
+            data = build(graph_file)
+        except ToolchainError as error:
+            raise ToolchainError(error.stage, error.message, graph_file) from error
+        write_file(module, data)
+        # Written last: a module without its seal is one whose writer died.
+        write_file(seal, json.dumps({"sha256": file_digest(module), **identity}, indent=1))
+        graph_file.unlink()
+        return module, False
+
+
+def _whole(module: Path, seal: Path) -> bool:
+    try:
+        return bool(json.loads(seal.read_text())["sha256"] == file_digest(module))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def host_cpu() -> str:
+    """Identifies the instruction set that `host` compiles for."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    wanted = ("model name", "cpu family", "model\t", "flags", "Features", "CPU part")
+    return digest("\n".join(sorted({line for line in lines if line.startswith(wanted)})))

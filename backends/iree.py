@@ -1,0 +1,111 @@
+"""IREE on the CPU: llvm-cpu modules run by the `local-task` driver."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from hloracle.backends.compiled import compiled, host_cpu
+from hloracle.backends.session import Buffer, Executable
+from hloracle.core.abi import Graph
+from hloracle.core.errors import InputError, ToolchainError
+
+# O2 fuses and vectorizes; the default O0 is ten times slower. The rest names the device.
+CPU_FLAGS = (
+    "--iree-input-type=stablehlo",
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+    "--iree-opt-level=O2",
+)
+COMPILE_SECONDS = 600
+
+
+def iree_compile(source: Path, flags: Sequence[str]) -> bytes:
+    """What `iree-compile` writes. Raises ToolchainError with its first error."""
+    command = [compiler_path(), str(source), *flags, "-o", "-"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise ToolchainError("compile", f"iree-compile took more than {COMPILE_SECONDS} s") from None
+    if done.returncode:
+        raise ToolchainError("compile", _first_error(done.stderr.decode(errors="replace"), done.returncode))
+    return done.stdout
+
+
+def compile_to_stream(graph: Graph) -> str:
+    """The graph in IREE's stream dialect, where every allocation and copy is explicit."""
+    flags = (*CPU_FLAGS, "--compile-to=stream")
+    path, _ = compiled(graph.text, _identity(flags), lambda source: iree_compile(source, flags))
+    return path.read_text()
+
+
+@cache
+def compiler_path() -> str:
+    try:
+        from iree.compiler.tools import binaries
+    except ImportError:
+        raise InputError("is not installed", "iree-base-compiler", "pip install iree-base-compiler") from None
+    return str(binaries.find_tool("iree-compile"))
+
+
+class IreeCpu:
+    """IREE's `local-task` device with `threads` workers. The thread count is process-wide: the first one counts."""
+
+    name = "iree-cpu"
+
+    def __init__(self, threads: int) -> None:
+        try:
+            import iree.runtime as rt
+        except ImportError:
+            raise InputError("is not installed", "iree-base-runtime", "pip install iree-base-runtime") from None
+        self._rt = rt
+        rt.flags.parse_flags(f"--task_topology_group_count={threads}")
+        self._config = rt.Config("local-task")
+        self.reused: list[str] = []
+
+    def load(self, graph: Graph) -> Executable:
+        path, reused = compiled(graph.text, _identity(CPU_FLAGS), lambda source: iree_compile(source, CPU_FLAGS))
+        if reused:
+            self.reused.append(graph.name)
+        try:
+            module = self._rt.VmModule.mmap(self._config.vm_instance, str(path))
+            context = self._rt.SystemContext(vm_modules=[module], config=self._config)
+            function = context.modules[module.name][graph.abi.function]
+        except Exception as error:  # the runtime raises bare RuntimeError, ValueError and KeyError
+            raise ToolchainError("load", str(error), path) from error
+
+        def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
+            try:
+                return tuple(function(*arguments))
+            except Exception as error:
+                raise ToolchainError("run", str(error), path) from error
+
+        return execute
+
+    def upload(self, array: np.ndarray) -> Buffer:
+        return self._rt.asdevicearray(self._config.device, array)
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        return np.asarray(buffer.to_host())
+
+
+def _identity(flags: Sequence[str]) -> dict[str, str]:
+    return {
+        "backend": IreeCpu.name,
+        "compiler": metadata.version("iree-base-compiler"),
+        "path": compiler_path(),
+        "flags": " ".join(flags),
+        "cpu": host_cpu(),
+    }
+
+
+def _first_error(stderr: str, status: int) -> str:
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if "error:" in line]
+    return (errors or lines or [f"iree-compile ended with status {status} and no message"])[0]

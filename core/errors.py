@@ -1,0 +1,41 @@
+"""The two ways a run ends without a verdict."""
+
+from __future__ import annotations
+
+
+class InputError(Exception):
+    """Something the user gave cannot be used: exit status 2, one line on stderr.
+
+    The three parts are what a reader needs in order to act, so all are required.
+
+    Args:
+      what: what is wrong, e.g. ``weight is missing``.
+      where: the file, key, flag or value it was found in.
+      fix: what to do about it.
+    """
+
+    def __init__(self, what: str, where: object, fix: str) -> None:
+        super().__init__(what, where, fix)
+        self.what, self.where, self.fix = what, str(where), fix
+
+    def __str__(self) -> str:
+        # One line, whatever a toolchain or a file name put into the parts.
+        return " ".join(f"{self.where}: {self.what}; {self.fix}".split())
+
+
+class ToolchainError(Exception):
+    """A compiler or runtime failed on a graph we gave it: a result to report, not bad input.
+
+    Args:
+      stage: ``compile`` or ``run``.
+      message: the tool's own words.
+      artifact: where the graph was kept, so that the failure can be looked at.
+    """
+
+    def __init__(self, stage: str, message: str, artifact: object = "") -> None:
+        super().__init__(stage, message, artifact)
+        self.stage, self.message, self.artifact = stage, message.strip(), str(artifact)
+
+    def __str__(self) -> str:
+        kept = f" (graph kept at {self.artifact})" if self.artifact else ""
+        return f"{self.stage} failed: {self.message}{kept}"

@@ -1,0 +1,110 @@
+"""The cache: entries named by their content, whole or absent, shared by concurrent processes."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import filelock
+import platformdirs
+from hloracle.core.errors import InputError
+
+
+def cache_root() -> Path:
+    """`$HLORACLE_CACHE`, or the user's cache folder of this platform."""
+    named = os.environ.get("HLORACLE_CACHE")
+    return Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("hloracle")
+
+
+def digest(*parts: str | bytes) -> str:
+    """A hex SHA-256 of the parts; each is preceded by its length, so that none runs into the next."""
+    h = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        h.update(len(data).to_bytes(8, "little"))
+        h.update(data)
+    return h.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """The hex SHA-256 of a file's bytes."""
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock `path`.lock; a second process waits here until the first is done."""
+    lock = filelock.FileLock(f"{path}.lock")
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def write_file(path: Path, data: str | bytes) -> None:
+    """Write a file so that it appears whole or not at all. Raises InputError when it cannot be written."""
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(data.encode() if isinstance(data, str) else data)
+            # mkstemp makes private files; a report or graph is as readable as any other file.
+            os.chmod(beside, 0o666 & ~_umask())
+            os.replace(beside, path)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+
+
+def build_directory(path: Path, build: Callable[[Path], None]) -> bool:
+    """Make the directory `path` by calling `build` on an empty one beside it, then renaming.
+
+    Returns True when it was built and False when it was already there. Two processes that
+    want the same entry build it once; one that dies half-way leaves nothing at `path`.
+    """
+    if path.is_dir():
+        return False
+    with locked(path):
+        if path.is_dir():
+            return False
+        with _writing(path):
+            beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            try:
+                build(beside)
+                os.chmod(beside, 0o777 & ~_umask())
+                os.replace(beside, path)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+    return True
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(
+                "the disk is full", path, "free some space, or set HLORACLE_CACHE or --out to another disk"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+            reason = (error.strerror or str(error)).lower()
+            raise InputError(f"cannot be written ({reason})", path, "name a folder that you may write to") from error
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

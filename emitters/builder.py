@@ -1,0 +1,397 @@
+"""Writes StableHLO text. A method per operation of the spec, which infers the result's type and checks the constraints.
+
+Method names are the spec's operations, keywords its attributes, and an error carries the
+number that the spec (https://openxla.org/stablehlo/spec) gives the constraint that was broken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from hloracle.core.abi import Abi, Graph
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+INTEGERS = ("i64", "i32", "i8", "ui8")
+REDUCERS = ("add", "maximum", "minimum", "multiply")
+COMPARISONS = ("EQ", "NE", "GE", "GT", "LE", "LT")
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A ranked tensor of static shape."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"tensor<{'x'.join([*map(str, self.shape), self.dtype])}>"
+
+
+@dataclass(frozen=True)
+class Value:
+    """An SSA value: `name` without the percent sign."""
+
+    name: str
+    type: TensorType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.type.shape)
+
+
+class Builder:
+    """Appends operations to one function.
+
+    `scope` names the anchor that the operations inside it belong to: it prefixes their SSA names,
+    is their MLIR location, and stands in every error. Names restart in each scope, so that one
+    insertion does not rename the rest of the file.
+    """
+
+    def __init__(self) -> None:
+        self.arguments: list[Value] = []
+        self.anchors: list[str] = []
+        self._lines: list[str] = []
+        self._scope: tuple[str, ...] = ()
+        self._taken: dict[str, int] = {}
+        self._constants: dict[tuple[str, str], Value] = {}
+
+    # ---- structure
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Enter the anchor `name`, relative to the scope around it."""
+        outer, self._scope = self._scope, (*self._scope, name)
+        self.anchors.append(self.anchor)
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    @property
+    def anchor(self) -> str:
+        """The anchor that is being written, e.g. `layers.3.self_attn.q_proj`."""
+        return ".".join(self._scope)
+
+    def argument(self, name: str, type: TensorType) -> Value:
+        """The next argument of the function, in the order of the ABI."""
+        value = Value(f"arg{len(self.arguments)}", type)
+        self.arguments.append(value)
+        return value
+
+    def graph(self, name: str, abi: Abi, results: Sequence[Value]) -> Graph:
+        """The finished module. `results` in the order of the ABI, with exactly its types."""
+        for what, values, tensors in (("argument", self.arguments, abi.arguments), ("result", results, abi.results)):
+            if len(values) != len(tensors):
+                raise TypeError(f"{name}: {len(values)} {what}s, and the ABI has {len(tensors)}")
+            for value, tensor in zip(values, tensors, strict=True):
+                if value.type != TensorType(tensor.shape, tensor.dtype):
+                    raise TypeError(f"{name}: {what} {tensor.name} is {value.type}, not {tensor.shape} {tensor.dtype}")
+        aliased = {r.aliases: i for i, r in enumerate(abi.results) if r.aliases is not None}
+        lines = [f"module @{name} {{", f"  func.func public @{abi.function}("]
+        for i, (value, tensor) in enumerate(zip(self.arguments, abi.arguments, strict=True)):
+            # XLA and IREE both read this attribute as "the caller gives this buffer away".
+            alias = f" {{tf.aliasing_output = {aliased[i]} : i32}}" if i in aliased else ""
+            comma = "," if i + 1 < len(self.arguments) else ""
+            lines.append(f"    %{value.name}: {value.type}{alias}{comma} // {tensor.name}")
+        lines.append(f"  ) -> ({', '.join(str(r.type) for r in results)}) {{")
+        lines += self._lines
+        names, types = ", ".join(f"%{r.name}" for r in results), ", ".join(str(r.type) for r in results)
+        lines += [f"    func.return {names} : {types}", "  }", "}", ""]
+        return Graph(name, "\n".join(lines), abi)
+
+    # ---- constants
+
+    def constant(self, value: float | int, dtype: str, shape: Sequence[int] = ()) -> Value:
+        """A splat. Equal constants are written once per function, at their first use."""
+        if dtype in FLOATS:
+            if math.isnan(value):
+                raise ValueError(f"constant: NaN, in {self.anchor or 'the function'}")
+            literal = repr(float(value)) if math.isfinite(value) else ("0x7F800000" if value > 0 else "0xFF800000")
+            if math.isfinite(value) and "e" in literal and "." not in literal:
+                literal = literal.replace("e", ".0e")  # MLIR wants a point in a float literal
+            if math.isinf(value) and dtype != "f32":
+                raise TypeError(f"constant: infinity is written for f32 only, not {dtype}")
+        else:
+            literal = {"i1": {0: "false", 1: "true"}}.get(dtype, {}).get(int(value), str(int(value)))
+        return self._constant(literal, TensorType(tuple(shape), dtype))
+
+    def table(self, array: np.ndarray) -> Value:
+        """A dense float32 or int32 constant."""
+        dtype = {"float32": "f32", "int32": "i32"}[array.dtype.name]
+        data = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
+        return self._constant(f'"0x{data.hex().upper()}"', TensorType(array.shape, dtype))
+
+    def _constant(self, literal: str, type: TensorType) -> Value:
+        key = (literal, str(type))
+        if key not in self._constants:
+            scope, self._scope = self._scope, ()
+            self._constants[key] = self._append("constant", "c", type, f"dense<{literal}> : {type}")
+            self._scope = scope
+        return self._constants[key]
+
+    # ---- elementwise
+
+    def add(self, lhs: Value, rhs: Value) -> Value:
+        return self._binary("add", lhs, rhs)
+
+    def subtract(self, lhs: Value, rhs: Value) -> Value:
+        return self._binary("subtract", lhs, rhs, (*FLOATS, *INTEGERS))
+
+    def multiply(self, lhs: Value, rhs: Value) -> Value:
+        return self._binary("multiply", lhs, rhs)
+
+    def divide(self, lhs: Value, rhs: Value) -> Value:
+        return self._binary("divide", lhs, rhs, (*FLOATS, *INTEGERS))
+
+    def maximum(self, lhs: Value, rhs: Value) -> Value:
+        return self._binary("maximum", lhs, rhs)
+
+    def minimum(self, lhs: Value, rhs: Value) -> Value:
+        return self._binary("minimum", lhs, rhs)
+
+    def exponential(self, operand: Value) -> Value:
+        return self._unary("exponential", operand)
+
+    def logistic(self, operand: Value) -> Value:
+        return self._unary("logistic", operand)
+
+    def rsqrt(self, operand: Value) -> Value:
+        return self._unary("rsqrt", operand)
+
+    def convert(self, operand: Value, dtype: str) -> Value:
+        type = TensorType(operand.shape, dtype)
+        return self._append("convert", "as", type, f"%{operand.name} : ({operand.type}) -> {type}")
+
+    def compare(self, lhs: Value, rhs: Value, comparison_direction: str) -> Value:
+        """i1 tensor; floats compare as FLOAT (a NaN equals nothing), integers as SIGNED."""
+        op = "compare"
+        self._check(op, "C1", lhs.dtype == rhs.dtype, f"element types differ, lhs={lhs.type}, rhs={rhs.type}")
+        self._check(op, "C2", lhs.shape == rhs.shape, f"shapes differ, lhs={lhs.type}, rhs={rhs.type}")
+        self._check(op, "I3", comparison_direction in COMPARISONS, f"comparison_direction={comparison_direction}")
+        kind = "FLOAT" if lhs.dtype in FLOATS else "UNSIGNED" if lhs.dtype in ("i1", "ui8") else "SIGNED"
+        type = TensorType(lhs.shape, "i1")
+        body = f"{comparison_direction}, %{lhs.name}, %{rhs.name}, {kind} : ({lhs.type}, {rhs.type}) -> {type}"
+        return self._append(op, "cmp", type, body)
+
+    def select(self, pred: Value, on_true: Value, on_false: Value) -> Value:
+        op = "select"
+        self._check(op, "I1", pred.dtype == "i1", f"pred is {pred.type}")
+        self._check(op, "C1", pred.shape in ((), on_true.shape), f"pred is {pred.type}, on_true {on_true.type}")
+        self._check(op, "C2", on_true.type == on_false.type, f"on_true is {on_true.type}, on_false {on_false.type}")
+        body = f"%{pred.name}, %{on_true.name}, %{on_false.name} : {pred.type}, {on_true.type}"
+        return self._append(op, "sel", on_true.type, body)
+
+    def iota(self, shape: Sequence[int], dtype: str, iota_dimension: int = 0) -> Value:
+        type = TensorType(tuple(shape), dtype)
+        self._check("iota", "C1", 0 <= iota_dimension < len(type.shape), f"iota_dimension={iota_dimension}, output={type}")
+        return self._append("iota", "iota", type, f"dim = {iota_dimension} : {type}")
+
+    def optimization_barrier(self, operand: Value) -> Value:
+        """The operand itself, which a compiler must have computed here: it fuses nothing across."""
+        return self._append("optimization_barrier", "b", operand.type, f"%{operand.name} : {operand.type}")
+
+    # ---- shape
+
+    def reshape(self, operand: Value, shape: Sequence[int]) -> Value:
+        type = TensorType(tuple(shape), operand.dtype)
+        same = math.prod(operand.shape) == math.prod(type.shape)
+        self._check("reshape", "C2", same, f"element counts differ, operand={operand.type}, result={type}")
+        if type == operand.type:
+            return operand
+        return self._append("reshape", "r", type, f"%{operand.name} : ({operand.type}) -> {type}")
+
+    def broadcast_in_dim(self, operand: Value, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Value:
+        op, type, dims = "broadcast_in_dim", TensorType(tuple(shape), operand.dtype), tuple(broadcast_dimensions)
+        self._check(op, "C2", len(dims) == operand.rank, f"broadcast_dimensions={dims}, operand={operand.type}")
+        self._check(op, "C3", all(0 <= d < len(type.shape) for d in dims), f"broadcast_dimensions={dims}, result={type}")
+        self._check(op, "C4", len(set(dims)) == len(dims), f"broadcast_dimensions={dims} repeat")
+        for i, d in enumerate(dims):
+            fits = operand.shape[i] in (1, type.shape[d])
+            self._check(op, "C5", fits, f"operand={operand.type} dimension {i} does not fit result={type} dimension {d}")
+        if type == operand.type:
+            return operand
+        body = f"%{operand.name}, dims = {list(dims)} : ({operand.type}) -> {type}"
+        return self._append(op, "bc", type, body)
+
+    def transpose(self, operand: Value, permutation: Sequence[int]) -> Value:
+        valid = sorted(permutation) == list(range(operand.rank))
+        self._check("transpose", "C2", valid, f"permutation={list(permutation)}, operand={operand.type}")
+        type = TensorType(tuple(operand.shape[p] for p in permutation), operand.dtype)
+        body = f"%{operand.name}, dims = {list(permutation)} : ({operand.type}) -> {type}"
+        return self._append("transpose", "t", type, body)
+
+    def reverse(self, operand: Value, dimensions: Sequence[int]) -> Value:
+        self._check("reverse", "C2", len(set(dimensions)) == len(dimensions), f"dimensions={list(dimensions)} repeat")
+        inside = all(0 <= d < operand.rank for d in dimensions)
+        self._check("reverse", "C3", inside, f"dimensions={list(dimensions)}, operand={operand.type}")
+        body = f"%{operand.name}, dims = {list(dimensions)} : {operand.type}"
+        return self._append("reverse", "rev", operand.type, body)
+
+    def slice(self, operand: Value, start_indices: Sequence[int], limit_indices: Sequence[int]) -> Value:
+        """Strides are 1."""
+        op, bounds = "slice", list(zip(start_indices, limit_indices, strict=True))
+        self._check(op, "C2", len(bounds) == operand.rank, f"{len(bounds)} indices, operand={operand.type}")
+        inside = all(0 <= a <= b <= n for (a, b), n in zip(bounds, operand.shape, strict=True))
+        self._check(op, "C3", inside, f"indices {bounds} leave operand={operand.type}")
+        type = TensorType(tuple(b - a for a, b in bounds), operand.dtype)
+        spans = ", ".join(f"{a}:{b}" for a, b in bounds)
+        return self._append(op, "sl", type, f"%{operand.name} [{spans}] : ({operand.type}) -> {type}")
+
+    def concatenate(self, inputs: Sequence[Value], dimension: int) -> Value:
+        op, first = "concatenate", inputs[0]
+        self._check(op, "C1", len({v.dtype for v in inputs}) == 1, f"element types {[v.dtype for v in inputs]}")
+        self._check(op, "C4", 0 <= dimension < first.rank, f"dimension={dimension}, inputs[0]={first.type}")
+        rest = {(*v.shape[:dimension], 0, *v.shape[dimension + 1 :]) for v in inputs}
+        self._check(op, "C2", len(rest) == 1, f"shapes differ outside dimension {dimension}: {[v.shape for v in inputs]}")
+        total = sum(v.shape[dimension] for v in inputs)
+        type = TensorType((*first.shape[:dimension], total, *first.shape[dimension + 1 :]), first.dtype)
+        names, types = ", ".join(f"%{v.name}" for v in inputs), ", ".join(str(v.type) for v in inputs)
+        return self._append(op, "cat", type, f"{names}, dim = {dimension} : ({types}) -> {type}")
+
+    def pad(self, operand: Value, padding_value: Value, low: Sequence[int], high: Sequence[int]) -> Value:
+        """Interior padding is 0."""
+        op = "pad"
+        scalar = padding_value.type == TensorType((), operand.dtype)
+        self._check(op, "C1", scalar, f"padding_value is {padding_value.type}, operand {operand.type}")
+        self._check(op, "C2", len(low) == len(high) == operand.rank, f"{len(low)} and {len(high)} edges")
+        shape = tuple(n + a + b for n, a, b in zip(operand.shape, low, high, strict=True))
+        self._check(op, "C4", all(n >= 0 for n in shape), f"result shape {shape}")
+        type = TensorType(shape, operand.dtype)
+        edges = f"low = {list(low)}, high = {list(high)}, interior = {[0] * operand.rank}"
+        types = f"({operand.type}, {padding_value.type}) -> {type}"
+        return self._append(op, "pad", type, f"%{operand.name}, %{padding_value.name}, {edges} : {types}")
+
+    # ---- indexing
+
+    def dynamic_slice(self, operand: Value, start_indices: Sequence[Value], slice_sizes: Sequence[int]) -> Value:
+        op, sizes = "dynamic_slice", tuple(slice_sizes)
+        self._starts(op, operand, start_indices)
+        self._check(op, "C2", len(sizes) == operand.rank, f"slice_sizes={sizes}, operand={operand.type}")
+        fits = all(0 <= a <= n for a, n in zip(sizes, operand.shape, strict=True))
+        self._check(op, "C4", fits, f"slice_sizes={sizes} exceed operand={operand.type}")
+        type = TensorType(sizes, operand.dtype)
+        names = ", ".join(f"%{v.name}" for v in (operand, *start_indices))
+        types = ", ".join(str(v.type) for v in (operand, *start_indices))
+        return self._append(op, "ds", type, f"{names}, sizes = {list(sizes)} : ({types}) -> {type}")
+
+    def dynamic_update_slice(self, operand: Value, update: Value, start_indices: Sequence[Value]) -> Value:
+        op = "dynamic_update_slice"
+        self._check(op, "C2", operand.dtype == update.dtype, f"operand={operand.type}, update={update.type}")
+        self._check(op, "C3", operand.rank == update.rank, f"operand={operand.type}, update={update.type}")
+        self._starts(op, operand, start_indices)
+        fits = all(a <= n for a, n in zip(update.shape, operand.shape, strict=True))
+        self._check(op, "C6", fits, f"update={update.type} exceeds operand={operand.type}")
+        names = ", ".join(f"%{v.name}" for v in (operand, update, *start_indices))
+        types = ", ".join(str(v.type) for v in (operand, update, *start_indices))
+        return self._append(op, "dus", operand.type, f"{names} : ({types}) -> {operand.type}")
+
+    def gather_rows(self, operand: Value, start_indices: Value) -> Value:
+        """`gather` of whole rows: operand [V, E], indices [T] -> [T, E]."""
+        op = "gather"
+        self._check(op, "C1", operand.rank == 2, f"operand={operand.type} is not a table of rows")
+        integer = start_indices.dtype in INTEGERS and start_indices.rank == 1
+        self._check(op, "I2", integer, f"start_indices={start_indices.type}")
+        width = operand.shape[1]
+        type = TensorType((start_indices.shape[0], width), operand.dtype)
+        numbers = "offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1"
+        body = (
+            f'"stablehlo.gather"(%{operand.name}, %{start_indices.name}) <{{dimension_numbers = '
+            f"#stablehlo.gather<{numbers}>, indices_are_sorted = false, slice_sizes = array<i64: 1, {width}>}}> "
+            f": ({operand.type}, {start_indices.type}) -> {type}"
+        )
+        return self._append(op, "rows", type, body, generic=True)
+
+    def _starts(self, op: str, operand: Value, start_indices: Sequence[Value]) -> None:
+        number, types = ("C2", "C3") if op == "dynamic_slice" else ("C4", "C5")
+        count = len(start_indices)
+        self._check(op, number, count == operand.rank, f"{count} start_indices, operand={operand.type}")
+        same = len({v.type for v in start_indices}) <= 1
+        self._check(op, types, same, f"start_indices are {[str(v.type) for v in start_indices]}")
+        scalar = all(v.rank == 0 and v.dtype in INTEGERS for v in start_indices)
+        self._check(op, "I2", scalar, f"start_indices are {[str(v.type) for v in start_indices]}")
+
+    # ---- contraction and reduction
+
+    def dot_general(
+        self,
+        lhs: Value,
+        rhs: Value,
+        contracting_dimensions: tuple[Sequence[int], Sequence[int]],
+        batching_dimensions: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    ) -> Value:
+        """Result dimensions: batching, then lhs's free ones, then rhs's free ones."""
+        op = "dot_general"
+        (lc, rc), (lb, rb) = contracting_dimensions, batching_dimensions
+        self._check(op, "C1", len(lb) == len(rb), f"batching dimensions {list(lb)} and {list(rb)}")
+        self._check(op, "C2", len(lc) == len(rc), f"contracting dimensions {list(lc)} and {list(rc)}")
+        for side, number, dims in (("lhs", "C3", [*lb, *lc]), ("rhs", "C4", [*rb, *rc])):
+            self._check(op, number, len(set(dims)) == len(dims), f"{side} dimensions {dims} repeat")
+        for number, dims, v in (("C5", lb, lhs), ("C6", lc, lhs), ("C7", rb, rhs), ("C8", rc, rhs)):
+            self._check(op, number, all(0 <= d < v.rank for d in dims), f"dimensions {list(dims)} of {v.type}")
+        for number, kind, a, b in (("C9", "batching", lb, rb), ("C10", "contracting", lc, rc)):
+            for i, j in zip(a, b, strict=True):
+                sizes = f"lhs[{i}]={lhs.shape[i]}, rhs[{j}]={rhs.shape[j]}"
+                self._check(op, number, lhs.shape[i] == rhs.shape[j], f"{kind} sizes differ, {sizes}")
+        self._check(op, "C13", lhs.dtype == rhs.dtype, f"element types differ, lhs={lhs.type}, rhs={rhs.type}")
+        free = [n for i, n in enumerate(lhs.shape) if i not in (*lb, *lc)]
+        free += [n for i, n in enumerate(rhs.shape) if i not in (*rb, *rc)]
+        type = TensorType((*(lhs.shape[i] for i in lb), *free), lhs.dtype)
+        batching = f"batching_dims = {list(lb)} x {list(rb)}, " if lb else ""
+        dims = f"{batching}contracting_dims = {list(lc)} x {list(rc)}"
+        precision = "precision = [HIGHEST, HIGHEST]"  # TF32 and bf16 passes are never taken silently
+        body = f"%{lhs.name}, %{rhs.name}, {dims}, {precision} : ({lhs.type}, {rhs.type}) -> {type}"
+        return self._append(op, "dot", type, body)
+
+    def reduce(self, operand: Value, init_value: Value, dimensions: Sequence[int], body: str) -> Value:
+        """`body` is the operation applied: one of REDUCERS."""
+        op, dims = "reduce", list(dimensions)
+        scalar = init_value.type == TensorType((), operand.dtype)
+        self._check(op, "C2", scalar, f"init_value is {init_value.type}, operand {operand.type}")
+        self._check(op, "C4", all(0 <= d < operand.rank for d in dims), f"dimensions={dims}, operand={operand.type}")
+        self._check(op, "C5", len(set(dims)) == len(dims), f"dimensions={dims} repeat")
+        self._check(op, "C6", body in REDUCERS, f"body={body!r} is not one of {REDUCERS}")
+        type = TensorType(tuple(n for i, n in enumerate(operand.shape) if i not in dims), operand.dtype)
+        text = (
+            f"(%{operand.name} init: %{init_value.name}) applies stablehlo.{body} across dimensions = {dims} "
+            f": ({operand.type}, {init_value.type}) -> {type}"
+        )
+        return self._append(op, "red", type, text)
+
+    # ---- internals
+
+    def _unary(self, op: str, operand: Value) -> Value:
+        self._check(op, "I1", operand.dtype in FLOATS, f"operand is {operand.type}, not a float")
+        return self._append(op, op[:3], operand.type, f"%{operand.name} : {operand.type}")
+
+    def _binary(self, op: str, lhs: Value, rhs: Value, dtypes: Sequence[str] = (*FLOATS, *INTEGERS, "i1")) -> Value:
+        self._check(op, "I1", lhs.dtype in dtypes, f"lhs is {lhs.type}")
+        self._check(op, "C1", lhs.type == rhs.type, f"types differ, lhs={lhs.type}, rhs={rhs.type}")
+        return self._append(op, op[:3], lhs.type, f"%{lhs.name}, %{rhs.name} : {lhs.type}")
+
+    def _check(self, op: str, number: str, holds: bool, message: str) -> None:
+        if not holds:
+            raise TypeError(f"{op} ({number}): {message}, in {self.anchor or 'the function'}")
+
+    def _append(self, op: str, hint: str, type: TensorType, body: str, generic: bool = False) -> Value:
+        prefix = self.anchor.replace("layers.", "l").replace(".", "_")
+        stem = f"{prefix}.{hint}" if prefix else hint
+        count = self._taken.get(stem, 0)
+        self._taken[stem] = count + 1
+        name = f"{stem}{count or ''}"
+        call = body if generic else f"stablehlo.{op}{'' if body.startswith('(') else ' '}{body}"
+        place = f' loc("{self.anchor}")' if self._scope else ""
+        self._lines.append(f"    %{name} = {call}{place}")
+        return Value(name, type)

@@ -1,0 +1,138 @@
+"""The frame that every decoder-only model shares: embed, blocks, norm, head; as prefill or decode.
+
+The ABI is DESIGN's contract. Weights are arguments under the checkpoint's own names.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+
+from hloracle.core.abi import Graph
+from hloracle.emitters.builder import TensorType, Value
+from hloracle.emitters.layers import LayerBuilder
+from hloracle.reference.config import Config
+from hloracle.reference.contract import graph_abi, graph_name
+from hloracle.reference.rope import rope_tables
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weight arguments by name, seen from inside a module: `prefix` is that module's path."""
+
+    values: dict[str, Value]
+    prefix: str = ""
+
+    def inside(self, name: str) -> Weights:
+        return Weights(self.values, f"{self.prefix}{name}.")
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values[self.prefix + name]
+
+    def linear(self, name: str) -> tuple[Value, Value | None]:
+        """The projection's weight, and its bias if this model has one."""
+        return self[f"{name}.weight"], self.values.get(f"{self.prefix}{name}.bias")
+
+
+@dataclass
+class DecodeCache:
+    """The caches [L, K, S, D], updated in place: this layer's key and value go to slot `position`."""
+
+    k: Value
+    v: Value
+    position: Value
+    layer: int = 0  # the next one to write
+
+    def update(self, b: LayerBuilder, k: Value, v: Value) -> tuple[Value, Value]:
+        """k, v [1, K, D] -> all of the layer's keys and values, [K, S, D]."""
+        with b.scope("k_cache"):
+            self.k, keys = self._write(b, self.k, k)
+        with b.scope("v_cache"):
+            self.v, values = self._write(b, self.v, v)
+        self.layer += 1
+        return keys, values
+
+    def results(self, b: LayerBuilder) -> list[Value]:
+        return [self.k, self.v]
+
+    def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
+        (_, K, D), (_, _, S, _) = new.shape, cache.shape
+        zero, layer = b.i32(0), b.i32(self.layer)
+        new = b.reshape(new, (1, K, 1, D))
+        cache = b.dynamic_update_slice(cache, new, (layer, zero, self.position, zero))
+        mine = b.dynamic_slice(cache, (layer, zero, zero, zero), (1, K, S, D))
+        return cache, b.reshape(mine, (K, S, D))
+
+
+@dataclass
+class PrefillCache:
+    """Fresh caches: each layer's keys and values of the T prompt tokens, padded with zeros to S slots."""
+
+    capacity: int
+    layers_k: list[Value] = field(default_factory=list)
+    layers_v: list[Value] = field(default_factory=list)
+
+    def update(self, b: LayerBuilder, k: Value, v: Value) -> tuple[Value, Value]:
+        """k, v [T, K, D] -> the prompt's own keys and values, [K, T, D]."""
+        with b.scope("k_cache"):
+            keys = self._write(b, self.layers_k, k)
+        with b.scope("v_cache"):
+            values = self._write(b, self.layers_v, v)
+        return keys, values
+
+    def _write(self, b: LayerBuilder, layers: list[Value], new: Value) -> Value:
+        T, K, D = new.shape
+        mine = b.transpose(new, (1, 0, 2))  # [K, T, D]
+        padded = b.pad(mine, b.f32(0.0), (0, 0, 0), (0, self.capacity - T, 0))  # [K, S, D]
+        layers.append(b.reshape(padded, (1, K, self.capacity, D)))
+        return mine
+
+    def results(self, b: LayerBuilder) -> list[Value]:
+        return [b.concatenate(layers, 0) for layers in (self.layers_k, self.layers_v)]
+
+
+Cache = DecodeCache | PrefillCache
+
+
+def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0) -> Graph:
+    """The production graph of one phase, with its ABI. See `reference/contract.py` for the arguments."""
+    architecture = importlib.import_module(f"hloracle.emitters.{config.model_type}")
+    abi = graph_abi(config, phase, head, capacity, bucket)
+    b = LayerBuilder()
+    arguments = [b.argument(a.name, TensorType(a.shape, a.dtype)) for a in abi.arguments]
+    named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
+    weights = Weights({w.name: named[w.name] for w in abi.weights})
+    model = weights.inside("model")
+    tables = rope_tables(config.rope, config.head_dim, capacity)
+
+    if phase == "prefill":
+        cache: Cache = PrefillCache(capacity)
+        rope = b.rope_rows(tables, None, bucket)
+        visible = b.visible_causal(bucket)
+    else:
+        cache = DecodeCache(named["k_cache"], named["v_cache"], named["position"])
+        rope = b.rope_rows(tables, named["position"], 1)
+        visible = b.visible_to_position(named["position"], capacity)
+
+    with b.scope("embed_tokens"):
+        table = model["embed_tokens.weight"]
+        if phase == "prefill":
+            x = b.gather_rows(table, named["tokens"])  # [T, E]
+        else:
+            x = b.dynamic_slice(table, (named["token"], b.i32(0)), (1, config.hidden_size))  # [1, E]
+    for layer in range(config.num_hidden_layers):
+        with b.scope(f"layers.{layer}"):
+            x = architecture.block(b, x, model.inside(f"layers.{layer}"), rope, cache, visible, config)
+    if phase == "prefill":
+        last = b.subtract(named["length"], b.i32(1))
+        x = b.dynamic_slice(x, (last, b.i32(0)), (1, config.hidden_size))  # [1, E]
+    with b.scope("norm"):
+        x = b.rms_norm(x, model["norm.weight"], config.rms_norm_eps)
+    with b.scope("lm_head"):
+        logits = b.linear(x, model["embed_tokens.weight"] if config.tie_word_embeddings else weights["lm_head.weight"])
+        logits = b.reshape(logits, (config.vocab_size,))  # [V]
+    result = logits
+    if head == "token":
+        with b.scope("token"):
+            result = b.argmax(logits)
+    return b.graph(graph_name(config, phase, head, bucket), abi, [result, *cache.results(b)])

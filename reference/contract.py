@@ -1,0 +1,52 @@
+"""The contract of the two graphs: which arguments and results `prefill` and `decode` have.
+
+The reference and the emitter are both held to it, so that either can stand in for the other. No JAX.
+"""
+
+from __future__ import annotations
+
+from hloracle.core.abi import Abi, Tensor
+from hloracle.core.errors import InputError
+from hloracle.reference.config import Config, weight_shapes
+
+PHASES = ("prefill", "decode")
+HEADS = ("token", "logits")
+BUCKETS = (32, 64, 128, 256)
+
+
+def graph_abi(config: Config, phase: str, head: str, capacity: int, bucket: int = 0) -> Abi:
+    """The ABI of one graph; `capacity` is the cache slots S, `bucket` the prompt tokens T of a prefill.
+
+    Caches are [layers, K, S, D]. A decode graph's caches are donated: results alias arguments.
+    """
+    if phase == "prefill" and not 0 < bucket <= capacity:
+        raise InputError(f"bucket {bucket} does not fit capacity {capacity}", "prefill", "raise the capacity")
+    weights = tuple(Tensor("weight", name, shape, "f32") for name, shape in weight_shapes(config).items())
+    shape = (config.num_hidden_layers, config.num_key_value_heads, capacity, config.head_dim)
+    if phase == "prefill":
+        inputs: tuple[Tensor, ...] = (Tensor("tokens", "tokens", (bucket,), "i32"), Tensor("length", "length", (), "i32"))
+        aliases: dict[str, int] = {}
+    else:
+        inputs = (Tensor("token", "token", (), "i32"), Tensor("position", "position", (), "i32"))
+        inputs += tuple(Tensor(name, name, shape, "f32") for name in ("k_cache", "v_cache"))
+        aliases = {"k_cache": len(weights) + 2, "v_cache": len(weights) + 3}
+    results = (
+        Tensor("token", "token", (), "i32") if head == "token" else Tensor("logits", "logits", (config.vocab_size,), "f32"),
+        *(Tensor(name, name, shape, "f32", aliases=aliases.get(name)) for name in ("k_cache", "v_cache")),
+    )
+    return Abi(phase, weights + inputs, results)
+
+
+def graph_name(config: Config, phase: str, head: str, bucket: int = 0) -> str:
+    """e.g. `llama_prefill_64_token`"""
+    return "_".join([config.model_type, phase, *([str(bucket)] if phase == "prefill" else []), head])
+
+
+def bucket_for(length: int) -> int:
+    """The smallest bucket that holds `length` tokens. Raises InputError beyond the largest."""
+    if length < 1:
+        raise InputError("is empty", "prompt", "give at least one token")
+    for bucket in BUCKETS:
+        if length <= bucket:
+            return bucket
+    raise InputError(f"has {length} tokens, more than the largest bucket of {BUCKETS[-1]}", "prompt", "shorten it")

@@ -1,0 +1,176 @@
+"""The cache: entries are whole or absent, built once, and a folder that cannot be written is named."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hloracle.core import store
+from hloracle.core.errors import InputError
+
+
+def _leftovers(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if not p.name.endswith(".lock"))
+
+
+def _refuse(error: int):
+    def raise_it(*args: object, **kwargs: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    return raise_it
+
+
+def test_cache_root_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HLORACLE_CACHE", "here")
+    assert store.cache_root() == tmp_path / "here"
+    monkeypatch.delenv("HLORACLE_CACHE")
+    assert store.cache_root().name == "hloracle"
+
+
+def test_digest_separates_its_parts() -> None:
+    assert store.digest("ab", "c") != store.digest("a", "bc")
+    assert store.digest("a") == store.digest(b"a")
+    assert store.digest("") != store.digest()
+
+
+def test_file_digest(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    assert store.file_digest(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_write_file_replaces_and_is_readable(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.json"
+    store.write_file(path, "one")
+    store.write_file(path, b"two")
+    assert path.read_bytes() == b"two"
+    (tmp_path / "plain").write_text("")
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+    assert _leftovers(path.parent) == ["report.json"]
+
+
+def test_write_file_that_fails_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.json"
+    store.write_file(path, "old")
+    monkeypatch.setattr(os, "replace", _refuse(errno.ENOSPC))
+    with pytest.raises(InputError, match="the disk is full"):
+        store.write_file(path, "new")
+    assert path.read_text() == "old"
+    assert _leftovers(tmp_path) == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, "disk is full"),
+        (errno.EDQUOT, "disk is full"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "read-only"),
+    ],
+)
+@pytest.mark.parametrize("call", ["mkdir", "lock", "mkdtemp", "build", "replace"])
+def test_build_directory_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str, call: str
+) -> None:
+    owner = {
+        "mkdir": (Path, "mkdir"),
+        "lock": (store.filelock.FileLock, "acquire"),
+        "mkdtemp": (tempfile, "mkdtemp"),
+        "replace": (os, "replace"),
+    }
+    build = _refuse(code) if call == "build" else lambda folder: None
+    if call in owner:
+        monkeypatch.setattr(*owner[call], _refuse(code))
+    with pytest.raises(InputError, match=words) as caught:
+        store.build_directory(tmp_path / "entry", build)
+    assert str(tmp_path / "entry") in str(caught.value)
+    monkeypatch.undo()
+    assert _leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", ["file/entry", "file/deeper/entry"])
+def test_a_file_where_a_folder_should_be(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        store.build_directory(tmp_path / path, lambda folder: None)
+    with pytest.raises(InputError, match="cannot be written"):
+        store.write_file(tmp_path / path, "")
+
+
+def test_a_folder_where_a_file_should_be(tmp_path: Path) -> None:
+    (tmp_path / "report.json").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        store.write_file(tmp_path / "report.json", "")
+
+
+def test_other_errors_keep_their_kind(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        store.build_directory(tmp_path / "entry", _refuse(errno.EIO))
+
+
+def test_build_directory_builds_once(tmp_path: Path) -> None:
+    def build(folder: Path) -> None:
+        assert not any(folder.iterdir())
+        assert not (tmp_path / "entry").exists()
+        (folder / "part").write_text("whole")
+
+    assert store.build_directory(tmp_path / "entry", build) is True
+    assert store.build_directory(tmp_path / "entry", _refuse(errno.EIO)) is False
+    assert (tmp_path / "entry" / "part").read_text() == "whole"
+    assert _leftovers(tmp_path) == ["entry"]
+
+
+def test_build_directory_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def build(folder: Path) -> None:
+        (folder / "part").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.build_directory(tmp_path / "entry", build)
+    assert _leftovers(tmp_path) == []
+    assert store.build_directory(tmp_path / "entry", lambda folder: None) is True
+
+
+BUILDER = """
+import os, sys, time
+from pathlib import Path
+from hloracle.core.store import build_directory
+entry, log, end = map(str, sys.argv[1:])
+
+def build(folder):
+    with open(log, "a") as f:
+        f.write("built\\n")
+    (folder / "part").write_text("half")
+    time.sleep(0.3)
+    if end == "die":
+        os._exit(9)
+    (folder / "part").write_text("whole")
+
+print(build_directory(Path(entry), build), (Path(entry) / "part").read_text())
+"""
+
+
+def _builder(tmp_path: Path, end: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BUILDER, str(tmp_path / "entry"), str(tmp_path / "log"), end]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_processes_build_one_entry_once(tmp_path: Path) -> None:
+    processes = [_builder(tmp_path, "finish") for _ in range(3)]
+    printed = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
+    assert printed == ["False whole", "False whole", "True whole"]
+    assert (tmp_path / "log").read_text() == "built\n"
+
+
+def test_a_process_that_dies_leaves_no_entry(tmp_path: Path) -> None:
+    process = _builder(tmp_path, "die")
+    process.communicate(timeout=60)
+    assert process.returncode == 9
+    assert not (tmp_path / "entry").exists()
+    assert _builder(tmp_path, "finish").communicate(timeout=60)[0].strip() == "True whole"
