@@ -1,0 +1,110 @@
+"""Runs a function in a process of its own, so that its memory goes back and its crash becomes a result."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from hloracle.core.errors import InputError, ToolchainError
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ChildResult:
+    """What the function returned, and what it took: wall seconds and peak resident bytes."""
+
+    value: Any
+    seconds: float
+    peak_bytes: int
+
+
+class ChildDied(Exception):
+    """The process ended without an answer: it crashed, was killed, or ran out of time."""
+
+
+def run_in_child(
+    function: Callable[..., Any], *arguments: Any, timeout: float, report: Report | None = None
+) -> ChildResult:
+    """Call `function(report, *arguments)` in a fresh process; `report` takes status lines to the caller.
+
+    Function and arguments must be importable and picklable. InputError and ToolchainError pass through;
+    any other exception is a bug of ours and arrives as ChildDied with its last line.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(theirs, function, arguments), daemon=False)
+    started = time.monotonic()
+    process.start()
+    theirs.close()
+    try:
+        while True:
+            left = started + timeout - time.monotonic()
+            if left <= 0 or not ours.poll(left):
+                raise ChildDied(f"{function.__name__} took more than {timeout:.0f} s and was stopped")
+            try:
+                kind, payload = ours.recv()
+            except EOFError:
+                process.join(10)
+                raise ChildDied(f"{function.__name__} died ({_exit_words(process.exitcode)})") from None
+            if kind == "report":
+                if report:
+                    report(payload)
+            elif kind == "value":
+                process.join(10)
+                value, peak_bytes = payload
+                return ChildResult(value, time.monotonic() - started, peak_bytes)
+            elif kind == "error":
+                raise payload
+            else:
+                raise ChildDied(payload)
+    finally:
+        # A grandchild (a compiler) is in the child's process group and goes with it.
+        if process.is_alive():
+            _kill_group(process.pid)
+        process.join()
+        ours.close()
+
+
+def _child(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    try:
+        value = function(lambda line: pipe.send(("report", line)), *arguments)
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        pipe.send(("value", (value, peak_bytes)))
+    except (InputError, ToolchainError) as error:
+        pipe.send(("error", error))
+    except MemoryError:
+        pipe.send(("died", f"{function.__name__} ran out of memory"))
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        line = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})"
+        pipe.send(("died", f"{function.__name__} failed: {' '.join(line.split())}"))
+
+
+def _kill_group(pid: int | None) -> None:
+    if pid is not None:
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            # The child has not made its group yet, or is gone.
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def _exit_words(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit status {code}"

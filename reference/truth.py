@@ -1,0 +1,233 @@
+"""The truth: Hugging Face transformers in float32 at temperature 0, and the same in float64 to know its noise.
+
+Cached by content of the weights, the prompt and the library versions, so that it moves only when
+something real moved. torch and transformers are imported only where a model is run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloracle.core.child import Report, run_in_child
+from hloracle.core.errors import InputError
+from hloracle.core.store import build_directory, cache_root, digest
+from hloracle.reference.checkpoint import Checkpoint
+
+TRUTH_VERSION = "1"
+PACKAGES = ("torch", "transformers")
+TIMEOUT_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the model says after a prompt.
+
+    tokens: the greedy continuation; it does not stop at an end-of-text token.
+    logits: float32 [tokens, V], what each token was chosen from.
+    exact: the same in float64 over the same tokens, rounded to float32 [tokens, V].
+    moved: how this differs from the truth of other library versions in the cache, or empty.
+    """
+
+    tokens: list[int]
+    logits: np.ndarray
+    exact: np.ndarray
+    reused: bool
+    moved: str
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """The lead of the best logit over the second best, float32 [tokens]."""
+        top = np.partition(self.exact, -2, axis=1)[:, -2:]
+        return np.asarray(top[:, 1] - top[:, 0])
+
+    @property
+    def floor(self) -> float:
+        """The noise of float32 itself: the largest distance between the float32 and the float64 logits."""
+        return float(np.max(np.abs(self.logits - self.exact)))
+
+
+def truths(
+    checkpoint: Checkpoint, prompts: Sequence[Sequence[int]], count: int, report: Report | None = None, threads: int = 0
+) -> list[Truth]:
+    """The truth for each prompt (token ids), computed in a child process where it is not cached."""
+    entries = [_entry(checkpoint, prompt, count) for prompt in prompts]
+    missing = {str(e): list(p) for e, p in zip(entries, prompts, strict=True) if not e.is_dir()}
+    if missing:
+        run_in_child(
+            _compute, checkpoint.directory, missing, count, _versions(), threads, timeout=TIMEOUT_SECONDS, report=report
+        )
+    return [_load(entry, reused=str(entry) not in missing) for entry in entries]
+
+
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in PACKAGES}
+
+
+def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
+    question = digest(checkpoint.digest, json.dumps([list(prompt), count]), TRUTH_VERSION)
+    versions = "-".join(f"{name}-{version}" for name, version in _versions().items())
+    return cache_root() / "truth" / question[:32] / versions
+
+
+def _load(entry: Path, reused: bool) -> Truth:
+    about = json.loads((entry / "truth.json").read_text())
+    logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
+    moved = "" if reused else _moved(entry, about["tokens"])
+    return Truth(about["tokens"], logits, exact, reused, moved)
+
+
+def _moved(entry: Path, tokens: list[int]) -> str:
+    """Compare with the truth of other versions of the libraries, if the cache still holds one."""
+    others = [d for d in entry.parent.iterdir() if d.is_dir() and d != entry and (d / "truth.json").is_file()]
+    if not others:
+        return ""
+    other = max(others, key=lambda d: d.stat().st_mtime)
+    before = json.loads((other / "truth.json").read_text())["tokens"]
+    different = [i for i, (a, b) in enumerate(zip(before, tokens, strict=True)) if a != b]
+    what = f"first other token at step {different[0]}" if different else "same tokens"
+    return f"truth computed anew: {other.name} -> {entry.name}, {what}"
+
+
+def _compute(
+    report: Report,
+    directory: Path,
+    missing: dict[str, list[int]],
+    count: int,
+    versions: dict[str, str],
+    threads: int,
+) -> None:
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    found: dict[str, tuple[list[int], np.ndarray]] = {}
+    model = load_model(directory)
+    for number, (entry, prompt) in enumerate(missing.items(), 1):
+        report(f"Hugging Face float32, prompt {number} of {len(missing)}")
+        found[entry] = greedy(model, prompt, count)
+    # In place, tensor by tensor: the float32 and the float64 model are never both whole.
+    model = model.double()
+    with _float64_rope(model):
+        for number, (entry, (tokens, logits)) in enumerate(found.items(), 1):
+            report(f"Hugging Face float64, prompt {number} of {len(found)}")
+            exact = teacher_forced(model, missing[entry], tokens).astype(np.float32)
+            about = {"tokens": tokens, "prompt": missing[entry], "versions": versions}
+            build_directory(Path(entry), _writer(about, logits, exact))
+
+
+def _writer(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        np.save(folder / "logits.npy", logits)
+        np.save(folder / "exact.npy", exact)
+        (folder / "truth.json").write_text(json.dumps(about))
+
+    return write
+
+
+def load_model(directory: Path, dtype: str = "float32", attention: str = "eager") -> Any:
+    """transformers' model of a checkpoint directory, in evaluation mode. Only safetensors, no remote code."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=getattr(torch, dtype),
+            attn_implementation=attention,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"transformers cannot load it ({error})", directory, "check the checkpoint's files") from error
+    return model.eval()
+
+
+def greedy(model: Any, prompt: Sequence[int], count: int) -> tuple[list[int], np.ndarray]:
+    """`count` greedy tokens and the logits, float32 [count, V], that each was chosen from."""
+    import torch
+
+    tokens: list[int] = []
+    logits: list[np.ndarray] = []
+    with torch.inference_mode():
+        fed, cache = torch.tensor([list(prompt)]), None
+        for _ in range(count):
+            out = model(fed, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache = out.past_key_values
+            row = out.logits[0, -1].float().numpy()
+            tokens.append(int(np.argmax(row)))
+            logits.append(row.copy())
+            fed = torch.tensor([[tokens[-1]]])
+    return tokens, np.stack(logits)
+
+
+def teacher_forced(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+    """The logits that each of `tokens` should come from, in one pass over prompt and tokens: [len(tokens), V]."""
+    import torch
+
+    with torch.inference_mode():
+        fed = torch.tensor([[*prompt, *tokens[:-1]]])
+        return np.asarray(model(fed, use_cache=False, logits_to_keep=len(tokens)).logits[0].numpy())
+
+
+def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) -> dict[str, np.ndarray]:
+    """The outputs of the named modules (`model.layers.0.mlp`, ...) over a whole sequence, batch axis dropped.
+
+    Raises InputError that names a module the model does not have.
+    """
+    import torch
+
+    found: dict[str, np.ndarray] = {}
+    named = dict(model.named_modules())
+    unknown = [name for name in modules if name not in named]
+    if unknown:
+        raise InputError(f"has no module {unknown[0]}", type(model).__name__, "use a name of model.named_modules()")
+
+    def keep(name: str) -> Callable[[Any, Any, Any], None]:
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            found[name] = tensor[0].detach().numpy().copy()
+
+        return hook
+
+    hooks = [named[name].register_forward_hook(keep(name)) for name in modules]
+    try:
+        with torch.inference_mode():
+            model(torch.tensor([list(tokens)]), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+@contextmanager
+def _float64_rope(model: Any) -> Iterator[None]:
+    """Let a float64 model turn by float64 angles: transformers computes them in float32 whatever the model's dtype.
+
+    The frequencies stay transformers' own, so that an error in ours cannot hide here.
+    """
+    import torch
+
+    rotary = model.model.rotary_emb
+
+    def forward(x: Any, position_ids: Any) -> tuple[Any, Any]:
+        angles = position_ids[..., None].double() * rotary.inv_freq.double()
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos() * rotary.attention_scaling, angles.sin() * rotary.attention_scaling
+
+    original = rotary.forward
+    rotary.forward = forward
+    try:
+        yield
+    finally:
+        rotary.forward = original
