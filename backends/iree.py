@@ -45,6 +45,11 @@ def compile_to_stream(graph: Graph) -> str:
     return path.read_text()
 
 
+def precompile(graph: Graph) -> bool:
+    """Put the graph's module into the cache; returns whether it was there."""
+    return compiled(graph.text, _identity(CPU_FLAGS), lambda source: iree_compile(source, CPU_FLAGS))[1]
+
+
 @cache
 def compiler_path() -> str:
     try:
@@ -82,9 +87,11 @@ class IreeCpu:
 
         def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
             try:
-                return tuple(function(*arguments))
+                results = function(*arguments)
             except Exception as error:
                 raise ToolchainError("run", str(error), path) from error
+            # One result comes bare, several as a list.
+            return results if isinstance(results, list | tuple) else (results,)
 
         return execute
 
@@ -92,7 +99,8 @@ class IreeCpu:
         return self._rt.asdevicearray(self._config.device, array)
 
     def download(self, buffer: Buffer) -> np.ndarray:
-        return np.asarray(buffer.to_host())
+        # to_host() maps the device's memory, which a later call may overwrite: hence the copy.
+        return np.array(buffer.to_host())
 
 
 def _identity(flags: Sequence[str]) -> dict[str, str]:

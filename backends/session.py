@@ -44,28 +44,46 @@ class Capabilities:
     buckets: tuple[int, ...]
     capacity: int
     vocab_size: int
+    decodes: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """A loaded graph with its weights in place."""
+
+    execute: Executable
+    weights: Sequence[Buffer]
+
+    def __call__(self, *inputs: Buffer) -> Sequence[Buffer]:
+        return self.execute([*self.weights, *inputs])
 
 
 class Session:
-    """Greedy inference over one decode graph and any number of prefill graphs of the same model.
+    """Greedy inference over a decode graph and any number of prefill graphs of the same model.
 
     Args:
-      graphs: one decode graph, and prefill graphs with its head and capacity.
+      graphs: with one head and capacity; without a decode graph, `prefill` is all there is.
       weight: name -> float32 array; each is asked for once, uploaded, and dropped.
     """
 
     def __init__(self, backend: Backend, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray]) -> None:
-        (decode,) = (g for g in graphs if g.abi.phase == "decode")
+        self._abi = graphs[0].abi
+        if any((g.abi.head, g.abi.capacity) != (self._abi.head, self._abi.capacity) for g in graphs):
+            raise ValueError("graphs of one session share their head and capacity")
         self._backend = backend
-        self._abi = decode.abi
-        self._decode = backend.load(decode)
-        self._prefill = {g.abi.bucket: (backend.load(g), g.abi) for g in graphs if g.abi.phase == "prefill"}
-        self._weights = {w.name: backend.upload(weight(w.name)) for w in decode.abi.weights}
-        cache = decode.abi.arguments[decode.abi.argument("k_cache")]
-        self._cache_shape = cache.shape
-        self._vocab_size = next(w.shape[0] for w in decode.abi.weights)
-        self._arguments = self._with_weights(decode.abi)
-        self._prefill_arguments = {bucket: self._with_weights(abi) for bucket, (_, abi) in self._prefill.items()}
+        self._vocab_size = _vocab_size(self._abi)
+        self._cache_shape = self._abi.results[self._abi.result("k_cache")].shape
+        # A dict, to keep the checkpoint's order: weights are read front to back.
+        names = dict.fromkeys(w.name for g in graphs for w in g.abi.weights)
+        weights = {name: backend.upload(weight(name)) for name in names}
+        self._prefill: dict[int, Call] = {}
+        self._decode: Call | None = None
+        for graph in graphs:
+            call = Call(backend.load(graph), [weights[w.name] for w in graph.abi.weights])
+            if graph.abi.phase == "decode":
+                self._decode = call
+            else:
+                self._prefill[graph.abi.bucket] = call
         self.position = 0  # cache slots filled
         self._caches: tuple[Buffer, Buffer] | None = None
 
@@ -77,6 +95,7 @@ class Session:
             buckets=tuple(sorted(self._prefill)),
             capacity=self._abi.capacity,
             vocab_size=self._vocab_size,
+            decodes=self._decode is not None,
         )
 
     def reset(self) -> None:
@@ -100,25 +119,26 @@ class Session:
         bucket = bucket or fitting[0]
         padded = np.zeros(bucket, np.int32)
         padded[: len(tokens)] = tokens
-        execute, _ = self._prefill[bucket]
-        inputs = [self._backend.upload(padded), self._backend.upload(np.array(len(tokens), np.int32))]
-        head, *caches = execute([*self._prefill_arguments[bucket], *inputs])
-        self._caches = (caches[0], caches[1])
+        upload = self._backend.upload
+        head, k, v = self._prefill[bucket](upload(padded), upload(np.array(len(tokens), np.int32)))
+        self._caches = (k, v)
         self.position = len(tokens)
         return self._read(head)
 
     def decode_step(self, token: int) -> int | np.ndarray:
         """Append one token; returns the head after it: the next token id, or logits float32 [V]."""
         self._check_tokens([token])
+        if self._decode is None:
+            raise InputError("has no decode graph", "session", "give it one, or only prefill")
         if self.position >= self._abi.capacity:
             raise InputError(
                 f"all {self._abi.capacity} cache slots are filled", "decode", "use a larger --capacity, or fewer tokens"
             )
         # A cache that was given to a call is gone (donated), so an empty one is made for each sequence.
         k, v = self._caches or (self._zeros(), self._zeros())
-        inputs = [self._backend.upload(np.array(n, np.int32)) for n in (token, self.position)]
+        upload = self._backend.upload
         self._caches = None
-        head, k, v = self._decode([*self._arguments, *inputs, k, v])
+        head, k, v = self._decode(upload(np.array(token, np.int32)), upload(np.array(self.position, np.int32)), k, v)
         self._caches = (k, v)
         self.position += 1
         return self._read(head)
@@ -164,9 +184,6 @@ class Session:
             token = greedy(self.decode_step(token))
             yield token
 
-    def _with_weights(self, abi: Abi) -> list[Buffer]:
-        return [self._weights[w.name] for w in abi.weights]
-
     def _zeros(self) -> Buffer:
         return self._backend.upload(np.zeros(self._cache_shape, np.float32))
 
@@ -189,3 +206,9 @@ class Session:
 def greedy(head: int | np.ndarray) -> int:
     """The token of a head: itself, or the lowest index of the largest logit."""
     return head if isinstance(head, int) else int(np.argmax(head))
+
+
+def _vocab_size(abi: Abi) -> int:
+    if abi.head == "logits":
+        return abi.results[0].shape[0]
+    return next(w.shape[0] for w in abi.weights if w.name.endswith("embed_tokens.weight"))

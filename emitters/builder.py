@@ -12,11 +12,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-
 from hloracle.core.abi import Abi, Graph
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 INTEGERS = ("i64", "i32", "i8", "ui8")
+LARGEST = {"f64": 1.7976931348623157e308, "f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
+# MLIR writes infinities as bits: plus, minus.
+INFINITY = {
+    "f64": ("0x7FF0000000000000", "0xFFF0000000000000"),
+    "f32": ("0x7F800000", "0xFF800000"),
+    "f16": ("0x7C00", "0xFC00"),
+    "bf16": ("0x7F80", "0xFF80"),
+}
+INTEGER_RANGE = {
+    "i64": (-(2**63), 2**63 - 1),
+    "i32": (-(2**31), 2**31 - 1),
+    "i8": (-128, 127),
+    "ui8": (0, 255),
+    "i1": (0, 1),
+}
 REDUCERS = ("add", "maximum", "minimum", "multiply")
 COMPARISONS = ("EQ", "NE", "GE", "GT", "LE", "LT")
 
@@ -62,7 +76,6 @@ class Builder:
 
     def __init__(self) -> None:
         self.arguments: list[Value] = []
-        self.anchors: list[str] = []
         self._lines: list[str] = []
         self._scope: tuple[str, ...] = ()
         self._taken: dict[str, int] = {}
@@ -74,7 +87,6 @@ class Builder:
     def scope(self, name: str) -> Iterator[None]:
         """Enter the anchor `name`, relative to the scope around it."""
         outer, self._scope = self._scope, (*self._scope, name)
-        self.anchors.append(self.anchor)
         try:
             yield
         finally:
@@ -85,7 +97,7 @@ class Builder:
         """The anchor that is being written, e.g. `layers.3.self_attn.q_proj`."""
         return ".".join(self._scope)
 
-    def argument(self, name: str, type: TensorType) -> Value:
+    def argument(self, type: TensorType) -> Value:
         """The next argument of the function, in the order of the ABI."""
         value = Value(f"arg{len(self.arguments)}", type)
         self.arguments.append(value)
@@ -97,8 +109,9 @@ class Builder:
             if len(values) != len(tensors):
                 raise TypeError(f"{name}: {len(values)} {what}s, and the ABI has {len(tensors)}")
             for value, tensor in zip(values, tensors, strict=True):
-                if value.type != TensorType(tensor.shape, tensor.dtype):
-                    raise TypeError(f"{name}: {what} {tensor.name} is {value.type}, not {tensor.shape} {tensor.dtype}")
+                wanted = TensorType(tensor.shape, tensor.dtype)
+                if value.type != wanted:
+                    raise TypeError(f"{name}: {what} {tensor.name} is {value.type}, and the ABI has {wanted}")
         aliased = {r.aliases: i for i, r in enumerate(abi.results) if r.aliases is not None}
         lines = [f"module @{name} {{", f"  func.func public @{abi.function}("]
         for i, (value, tensor) in enumerate(zip(self.arguments, abi.arguments, strict=True)):
@@ -115,22 +128,33 @@ class Builder:
     # ---- constants
 
     def constant(self, value: float | int, dtype: str, shape: Sequence[int] = ()) -> Value:
-        """A splat. Equal constants are written once per function, at their first use."""
+        """A splat. Equal constants are written once per function, at their first use.
+
+        C1 also refuses what MLIR's parser would let through changed: a NaN, a fraction as an integer, an
+        integer that wraps, a finite float that becomes infinite.
+        """
         if dtype in FLOATS:
-            if math.isnan(value):
-                raise ValueError(f"constant: NaN, in {self.anchor or 'the function'}")
-            literal = repr(float(value)) if math.isfinite(value) else ("0x7F800000" if value > 0 else "0xFF800000")
-            if math.isfinite(value) and "e" in literal and "." not in literal:
-                literal = literal.replace("e", ".0e")  # MLIR wants a point in a float literal
-            if math.isinf(value) and dtype != "f32":
-                raise TypeError(f"constant: infinity is written for f32 only, not {dtype}")
+            fits = abs(value) <= LARGEST[dtype] or math.isinf(value)
         else:
-            literal = {"i1": {0: "false", 1: "true"}}.get(dtype, {}).get(int(value), str(int(value)))
+            smallest, largest = INTEGER_RANGE[dtype]
+            fits = smallest <= value <= largest and value == int(value)
+        self._check("constant", "C1", fits, f"value={value} is not of type {dtype}")
+        if dtype == "i1":
+            literal = "true" if value else "false"
+        elif dtype not in FLOATS:
+            literal = str(int(value))
+        elif math.isinf(value):
+            literal = INFINITY[dtype][value < 0]
+        else:
+            literal = repr(float(value))
+            if "." not in literal:
+                literal = literal.replace("e", ".0e")  # MLIR wants a point in a float literal: 1.0e-05
         return self._constant(literal, TensorType(tuple(shape), dtype))
 
     def table(self, array: np.ndarray) -> Value:
         """A dense float32 or int32 constant."""
-        dtype = {"float32": "f32", "int32": "i32"}[array.dtype.name]
+        dtype = {"float32": "f32", "int32": "i32"}.get(array.dtype.name, "")
+        self._check("table", "C1", bool(dtype), f"{array.dtype.name} is not float32 or int32")
         data = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
         return self._constant(f'"0x{data.hex().upper()}"', TensorType(array.shape, dtype))
 
@@ -176,11 +200,11 @@ class Builder:
         return self._append("convert", "as", type, f"%{operand.name} : ({operand.type}) -> {type}")
 
     def compare(self, lhs: Value, rhs: Value, comparison_direction: str) -> Value:
-        """i1 tensor; floats compare as FLOAT (a NaN equals nothing), integers as SIGNED."""
+        """i1 tensor; floats compare as FLOAT (a NaN equals nothing), integers as SIGNED or UNSIGNED."""
         op = "compare"
         self._check(op, "C1", lhs.dtype == rhs.dtype, f"element types differ, lhs={lhs.type}, rhs={rhs.type}")
         self._check(op, "C2", lhs.shape == rhs.shape, f"shapes differ, lhs={lhs.type}, rhs={rhs.type}")
-        self._check(op, "I3", comparison_direction in COMPARISONS, f"comparison_direction={comparison_direction}")
+        self._check(op, "I3", comparison_direction in COMPARISONS, f"comparison_direction={comparison_direction!r}")
         kind = "FLOAT" if lhs.dtype in FLOATS else "UNSIGNED" if lhs.dtype in ("i1", "ui8") else "SIGNED"
         type = TensorType(lhs.shape, "i1")
         body = f"{comparison_direction}, %{lhs.name}, %{rhs.name}, {kind} : ({lhs.type}, {rhs.type}) -> {type}"
@@ -188,15 +212,17 @@ class Builder:
 
     def select(self, pred: Value, on_true: Value, on_false: Value) -> Value:
         op = "select"
-        self._check(op, "I1", pred.dtype == "i1", f"pred is {pred.type}")
-        self._check(op, "C1", pred.shape in ((), on_true.shape), f"pred is {pred.type}, on_true {on_true.type}")
-        self._check(op, "C2", on_true.type == on_false.type, f"on_true is {on_true.type}, on_false {on_false.type}")
+        self._check(op, "I1", pred.dtype == "i1", f"pred={pred.type} is not i1")
+        fits, types = pred.shape in ((), on_true.shape), f"on_true={on_true.type}, on_false={on_false.type}"
+        self._check(op, "C1", fits, f"shapes differ, pred={pred.type}, on_true={on_true.type}")
+        self._check(op, "C2", on_true.type == on_false.type, f"types differ, {types}")
         body = f"%{pred.name}, %{on_true.name}, %{on_false.name} : {pred.type}, {on_true.type}"
         return self._append(op, "sel", on_true.type, body)
 
     def iota(self, shape: Sequence[int], dtype: str, iota_dimension: int = 0) -> Value:
         type = TensorType(tuple(shape), dtype)
-        self._check("iota", "C1", 0 <= iota_dimension < len(type.shape), f"iota_dimension={iota_dimension}, output={type}")
+        exists = 0 <= iota_dimension < len(type.shape)
+        self._check("iota", "C1", exists, f"iota_dimension={iota_dimension}, output={type}")
         return self._append("iota", "iota", type, f"dim = {iota_dimension} : {type}")
 
     def optimization_barrier(self, operand: Value) -> Value:
@@ -215,13 +241,14 @@ class Builder:
 
     def broadcast_in_dim(self, operand: Value, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Value:
         op, type, dims = "broadcast_in_dim", TensorType(tuple(shape), operand.dtype), tuple(broadcast_dimensions)
-        self._check(op, "C2", len(dims) == operand.rank, f"broadcast_dimensions={dims}, operand={operand.type}")
-        self._check(op, "C3", all(0 <= d < len(type.shape) for d in dims), f"broadcast_dimensions={dims}, result={type}")
-        self._check(op, "C4", len(set(dims)) == len(dims), f"broadcast_dimensions={dims} repeat")
+        self._check(op, "C2", len(dims) == operand.rank, f"broadcast_dimensions={list(dims)}, operand={operand.type}")
+        exist = all(0 <= d < len(type.shape) for d in dims)
+        self._check(op, "C3", exist, f"broadcast_dimensions={list(dims)}, result={type}")
+        self._check(op, "C4", len(set(dims)) == len(dims), f"broadcast_dimensions={list(dims)} repeat")
         for i, d in enumerate(dims):
-            fits = operand.shape[i] in (1, type.shape[d])
-            self._check(op, "C5", fits, f"operand={operand.type} dimension {i} does not fit result={type} dimension {d}")
-        if type == operand.type:
+            sizes = f"operand[{i}]={operand.shape[i]}, result[{d}]={type.shape[d]}"
+            self._check(op, "C5", operand.shape[i] in (1, type.shape[d]), f"sizes differ, {sizes}")
+        if type == operand.type and dims == tuple(range(operand.rank)):  # other dims exchange axes of equal size
             return operand
         body = f"%{operand.name}, dims = {list(dims)} : ({operand.type}) -> {type}"
         return self._append(op, "bc", type, body)
@@ -242,8 +269,10 @@ class Builder:
 
     def slice(self, operand: Value, start_indices: Sequence[int], limit_indices: Sequence[int]) -> Value:
         """Strides are 1."""
-        op, bounds = "slice", list(zip(start_indices, limit_indices, strict=True))
-        self._check(op, "C2", len(bounds) == operand.rank, f"{len(bounds)} indices, operand={operand.type}")
+        op, starts, limits = "slice", len(start_indices), len(limit_indices)
+        counts = f"{starts} start_indices, {limits} limit_indices, operand={operand.type}"
+        self._check(op, "C2", starts == limits == operand.rank, counts)
+        bounds = list(zip(start_indices, limit_indices, strict=True))
         inside = all(0 <= a <= b <= n for (a, b), n in zip(bounds, operand.shape, strict=True))
         self._check(op, "C3", inside, f"indices {bounds} leave operand={operand.type}")
         type = TensorType(tuple(b - a for a, b in bounds), operand.dtype)
@@ -251,24 +280,29 @@ class Builder:
         return self._append(op, "sl", type, f"%{operand.name} [{spans}] : ({operand.type}) -> {type}")
 
     def concatenate(self, inputs: Sequence[Value], dimension: int) -> Value:
-        op, first = "concatenate", inputs[0]
-        self._check(op, "C1", len({v.dtype for v in inputs}) == 1, f"element types {[v.dtype for v in inputs]}")
+        op = "concatenate"
+        self._check(op, "C3", len(inputs) > 0, "no inputs")
+        first = inputs[0]
+        names, types = ", ".join(f"%{v.name}" for v in inputs), ", ".join(str(v.type) for v in inputs)
+        self._check(op, "C1", len({v.dtype for v in inputs}) == 1, f"element types differ: {types}")
         self._check(op, "C4", 0 <= dimension < first.rank, f"dimension={dimension}, inputs[0]={first.type}")
-        rest = {(*v.shape[:dimension], 0, *v.shape[dimension + 1 :]) for v in inputs}
-        self._check(op, "C2", len(rest) == 1, f"shapes differ outside dimension {dimension}: {[v.shape for v in inputs]}")
+        rest = {(v.rank, v.shape[:dimension], v.shape[dimension + 1 :]) for v in inputs}
+        self._check(op, "C2", len(rest) == 1, f"shapes differ outside dimension {dimension}: {types}")
         total = sum(v.shape[dimension] for v in inputs)
         type = TensorType((*first.shape[:dimension], total, *first.shape[dimension + 1 :]), first.dtype)
-        names, types = ", ".join(f"%{v.name}" for v in inputs), ", ".join(str(v.type) for v in inputs)
         return self._append(op, "cat", type, f"{names}, dim = {dimension} : ({types}) -> {type}")
 
     def pad(self, operand: Value, padding_value: Value, low: Sequence[int], high: Sequence[int]) -> Value:
         """Interior padding is 0."""
         op = "pad"
-        scalar = padding_value.type == TensorType((), operand.dtype)
-        self._check(op, "C1", scalar, f"padding_value is {padding_value.type}, operand {operand.type}")
-        self._check(op, "C2", len(low) == len(high) == operand.rank, f"{len(low)} and {len(high)} edges")
+        types = f"padding_value={padding_value.type}, operand={operand.type}"
+        self._check(op, "I2", padding_value.rank == 0, f"padding_value={padding_value.type} is not a scalar")
+        self._check(op, "C1", padding_value.dtype == operand.dtype, f"element types differ, {types}")
+        counts = f"{len(low)} low edges, {len(high)} high edges, operand={operand.type}"
+        self._check(op, "C2", len(low) == len(high) == operand.rank, counts)
         shape = tuple(n + a + b for n, a, b in zip(operand.shape, low, high, strict=True))
-        self._check(op, "C4", all(n >= 0 for n in shape), f"result shape {shape}")
+        smaller = f"low={list(low)} and high={list(high)} remove more than operand={operand.type} has"
+        self._check(op, "C4", all(n >= 0 for n in shape), smaller)
         type = TensorType(shape, operand.dtype)
         edges = f"low = {list(low)}, high = {list(high)}, interior = {[0] * operand.rank}"
         types = f"({operand.type}, {padding_value.type}) -> {type}"
@@ -279,9 +313,9 @@ class Builder:
     def dynamic_slice(self, operand: Value, start_indices: Sequence[Value], slice_sizes: Sequence[int]) -> Value:
         op, sizes = "dynamic_slice", tuple(slice_sizes)
         self._starts(op, operand, start_indices)
-        self._check(op, "C2", len(sizes) == operand.rank, f"slice_sizes={sizes}, operand={operand.type}")
+        self._check(op, "C2", len(sizes) == operand.rank, f"slice_sizes={list(sizes)}, operand={operand.type}")
         fits = all(0 <= a <= n for a, n in zip(sizes, operand.shape, strict=True))
-        self._check(op, "C4", fits, f"slice_sizes={sizes} exceed operand={operand.type}")
+        self._check(op, "C4", fits, f"slice_sizes={list(sizes)} exceed operand={operand.type}")
         type = TensorType(sizes, operand.dtype)
         names = ", ".join(f"%{v.name}" for v in (operand, *start_indices))
         types = ", ".join(str(v.type) for v in (operand, *start_indices))
@@ -289,21 +323,27 @@ class Builder:
 
     def dynamic_update_slice(self, operand: Value, update: Value, start_indices: Sequence[Value]) -> Value:
         op = "dynamic_update_slice"
-        self._check(op, "C2", operand.dtype == update.dtype, f"operand={operand.type}, update={update.type}")
-        self._check(op, "C3", operand.rank == update.rank, f"operand={operand.type}, update={update.type}")
+        types = f"operand={operand.type}, update={update.type}"
+        self._check(op, "C2", operand.dtype == update.dtype, f"element types differ, {types}")
+        self._check(op, "C3", operand.rank == update.rank, f"ranks differ, {types}")
         self._starts(op, operand, start_indices)
         fits = all(a <= n for a, n in zip(update.shape, operand.shape, strict=True))
         self._check(op, "C6", fits, f"update={update.type} exceeds operand={operand.type}")
-        names = ", ".join(f"%{v.name}" for v in (operand, update, *start_indices))
-        types = ", ".join(str(v.type) for v in (operand, update, *start_indices))
+        operands = (operand, update, *start_indices)
+        names, types = ", ".join(f"%{v.name}" for v in operands), ", ".join(str(v.type) for v in operands)
         return self._append(op, "dus", operand.type, f"{names} : ({types}) -> {operand.type}")
 
     def gather_rows(self, operand: Value, start_indices: Value) -> Value:
-        """`gather` of whole rows: operand [V, E], indices [T] -> [T, E]."""
+        """`gather` of whole rows: operand [V, E], indices [T, 1] -> [T, E].
+
+        Indices of rank 1 would be valid too, but IREE 3.13 then inlines the gather into every consumer,
+        and from E = 2048 on the fused norm needs more stack than its code generator allows.
+        """
         op = "gather"
         self._check(op, "C1", operand.rank == 2, f"operand={operand.type} is not a table of rows")
-        integer = start_indices.dtype in INTEGERS and start_indices.rank == 1
-        self._check(op, "I2", integer, f"start_indices={start_indices.type}")
+        self._check(op, "I2", start_indices.dtype in INTEGERS, f"start_indices={start_indices.type} is not of integers")
+        single = start_indices.rank == 2 and start_indices.shape[1] == 1
+        self._check(op, "C3", single, f"start_indices={start_indices.type} is not one index per row")
         width = operand.shape[1]
         type = TensorType((start_indices.shape[0], width), operand.dtype)
         numbers = "offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1"
@@ -315,13 +355,12 @@ class Builder:
         return self._append(op, "rows", type, body, generic=True)
 
     def _starts(self, op: str, operand: Value, start_indices: Sequence[Value]) -> None:
-        number, types = ("C2", "C3") if op == "dynamic_slice" else ("C4", "C5")
-        count = len(start_indices)
-        self._check(op, number, count == operand.rank, f"{count} start_indices, operand={operand.type}")
-        same = len({v.type for v in start_indices}) <= 1
-        self._check(op, types, same, f"start_indices are {[str(v.type) for v in start_indices]}")
+        sizes, types, inputs = ("C2", "C3", "I2") if op == "dynamic_slice" else ("C4", "C5", "I3")
+        count, listed = len(start_indices), ", ".join(str(v.type) for v in start_indices)
+        self._check(op, sizes, count == operand.rank, f"{count} start_indices, operand={operand.type}")
+        self._check(op, types, len({v.type for v in start_indices}) <= 1, f"start_indices differ in type: {listed}")
         scalar = all(v.rank == 0 and v.dtype in INTEGERS for v in start_indices)
-        self._check(op, "I2", scalar, f"start_indices are {[str(v.type) for v in start_indices]}")
+        self._check(op, inputs, scalar, f"start_indices are not integer scalars: {listed}")
 
     # ---- contraction and reduction
 
@@ -337,8 +376,8 @@ class Builder:
         (lc, rc), (lb, rb) = contracting_dimensions, batching_dimensions
         self._check(op, "C1", len(lb) == len(rb), f"batching dimensions {list(lb)} and {list(rb)}")
         self._check(op, "C2", len(lc) == len(rc), f"contracting dimensions {list(lc)} and {list(rc)}")
-        for side, number, dims in (("lhs", "C3", [*lb, *lc]), ("rhs", "C4", [*rb, *rc])):
-            self._check(op, number, len(set(dims)) == len(dims), f"{side} dimensions {dims} repeat")
+        for side, number, used in (("lhs", "C3", [*lb, *lc]), ("rhs", "C4", [*rb, *rc])):
+            self._check(op, number, len(set(used)) == len(used), f"{side} dimensions {used} repeat")
         for number, dims, v in (("C5", lb, lhs), ("C6", lc, lhs), ("C7", rb, rhs), ("C8", rc, rhs)):
             self._check(op, number, all(0 <= d < v.rank for d in dims), f"dimensions {list(dims)} of {v.type}")
         for number, kind, a, b in (("C9", "batching", lb, rb), ("C10", "contracting", lc, rc)):
@@ -350,19 +389,20 @@ class Builder:
         free += [n for i, n in enumerate(rhs.shape) if i not in (*rb, *rc)]
         type = TensorType((*(lhs.shape[i] for i in lb), *free), lhs.dtype)
         batching = f"batching_dims = {list(lb)} x {list(rb)}, " if lb else ""
-        dims = f"{batching}contracting_dims = {list(lc)} x {list(rc)}"
+        numbers = f"{batching}contracting_dims = {list(lc)} x {list(rc)}"
         precision = "precision = [HIGHEST, HIGHEST]"  # TF32 and bf16 passes are never taken silently
-        body = f"%{lhs.name}, %{rhs.name}, {dims}, {precision} : ({lhs.type}, {rhs.type}) -> {type}"
+        body = f"%{lhs.name}, %{rhs.name}, {numbers}, {precision} : ({lhs.type}, {rhs.type}) -> {type}"
         return self._append(op, "dot", type, body)
 
     def reduce(self, operand: Value, init_value: Value, dimensions: Sequence[int], body: str) -> Value:
         """`body` is the operation applied: one of REDUCERS."""
         op, dims = "reduce", list(dimensions)
-        scalar = init_value.type == TensorType((), operand.dtype)
-        self._check(op, "C2", scalar, f"init_value is {init_value.type}, operand {operand.type}")
+        types = f"init_value={init_value.type}, operand={operand.type}"
+        self._check(op, "I2", init_value.rank == 0, f"init_value={init_value.type} is not a scalar")
+        self._check(op, "C2", init_value.dtype == operand.dtype, f"element types differ, {types}")
         self._check(op, "C4", all(0 <= d < operand.rank for d in dims), f"dimensions={dims}, operand={operand.type}")
         self._check(op, "C5", len(set(dims)) == len(dims), f"dimensions={dims} repeat")
-        self._check(op, "C6", body in REDUCERS, f"body={body!r} is not one of {REDUCERS}")
+        self._check(op, "I4", body in REDUCERS, f"body={body!r} is not one of {REDUCERS}")
         type = TensorType(tuple(n for i, n in enumerate(operand.shape) if i not in dims), operand.dtype)
         text = (
             f"(%{operand.name} init: %{init_value.name}) applies stablehlo.{body} across dimensions = {dims} "
@@ -373,11 +413,11 @@ class Builder:
     # ---- internals
 
     def _unary(self, op: str, operand: Value) -> Value:
-        self._check(op, "I1", operand.dtype in FLOATS, f"operand is {operand.type}, not a float")
-        return self._append(op, op[:3], operand.type, f"%{operand.name} : {operand.type}")
+        self._check(op, "I1", operand.dtype in FLOATS, f"operand={operand.type} is not of floats")
+        return self._append(op, op, operand.type, f"%{operand.name} : {operand.type}")
 
     def _binary(self, op: str, lhs: Value, rhs: Value, dtypes: Sequence[str] = (*FLOATS, *INTEGERS, "i1")) -> Value:
-        self._check(op, "I1", lhs.dtype in dtypes, f"lhs is {lhs.type}")
+        self._check(op, "I1", lhs.dtype in dtypes, f"lhs={lhs.type} is not of {', '.join(dtypes)}")
         self._check(op, "C1", lhs.type == rhs.type, f"types differ, lhs={lhs.type}, rhs={rhs.type}")
         return self._append(op, op[:3], lhs.type, f"%{lhs.name}, %{rhs.name} : {lhs.type}")
 

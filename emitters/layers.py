@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
 from hloracle.emitters.builder import Builder, Value
 
 
@@ -90,10 +89,10 @@ class LayerBuilder(Builder):
 
         Query head n reads kv head n // G. Source: `eager_attention_forward`.
         """
-        (T, N, D), (K, S, _) = q.shape, k.shape
+        (T, N, D), K = q.shape, k.shape[0]
         G = N // K
-        q = self.reshape(q, (T, K, G, D))
         with self.scope("scores"):
+            q = self.reshape(q, (T, K, G, D))
             # [K, T, G, S]
             scores = self.dot_general(q, k, contracting_dimensions=((3,), (2,)), batching_dimensions=((1,), (0,)))
             scores = self.multiply(scores, self.f32(scaling, scores.shape))
@@ -113,7 +112,7 @@ class LayerBuilder(Builder):
         return self.multiply(x, self.logistic(x))
 
     def argmax(self, logits: Value) -> Value:
-        """The index of the largest of [V], the lowest among equals: i32 scalar. V, an impossible id, if all are NaN."""
+        """The index of the largest of [V], the lowest among equals: i32 scalar. V, an impossible id, if any is NaN."""
         (V,) = logits.shape
         maximum = self.reduce(logits, self.f32(float("-inf")), (0,), "maximum")
         is_maximum = self.compare(logits, self.broadcast_in_dim(maximum, (V,), ()), "EQ")

@@ -47,9 +47,7 @@ def mlp(b: LayerBuilder, x: Value, w: Weights) -> Value:
         return b.linear(act, *w.linear("down_proj"))  # [T, E]
 
 
-def block(
-    b: LayerBuilder, x: Value, w: Weights, rope: RopeRows, cache: Cache, visible: Value, config: Config
-) -> Value:
+def block(b: LayerBuilder, x: Value, w: Weights, rope: RopeRows, cache: Cache, visible: Value, config: Config) -> Value:
     """x [T, E] -> [T, E]"""
     with b.scope("input_layernorm"):
         h = b.rms_norm(x, w["input_layernorm.weight"], config.rms_norm_eps)

@@ -99,7 +99,7 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
     architecture = importlib.import_module(f"hloracle.emitters.{config.model_type}")
     abi = graph_abi(config, phase, head, capacity, bucket)
     b = LayerBuilder()
-    arguments = [b.argument(a.name, TensorType(a.shape, a.dtype)) for a in abi.arguments]
+    arguments = [b.argument(TensorType(a.shape, a.dtype)) for a in abi.arguments]
     named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
     weights = Weights({w.name: named[w.name] for w in abi.weights})
     model = weights.inside("model")
@@ -117,7 +117,7 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
     with b.scope("embed_tokens"):
         table = model["embed_tokens.weight"]
         if phase == "prefill":
-            x = b.gather_rows(table, named["tokens"])  # [T, E]
+            x = b.gather_rows(table, b.reshape(named["tokens"], (bucket, 1)))  # [T, E]
         else:
             x = b.dynamic_slice(table, (named["token"], b.i32(0)), (1, config.hidden_size))  # [1, E]
     for layer in range(config.num_hidden_layers):

@@ -24,17 +24,18 @@ def graph_abi(config: Config, phase: str, head: str, capacity: int, bucket: int 
     weights = tuple(Tensor("weight", name, shape, "f32") for name, shape in weight_shapes(config).items())
     shape = (config.num_hidden_layers, config.num_key_value_heads, capacity, config.head_dim)
     if phase == "prefill":
-        inputs: tuple[Tensor, ...] = (Tensor("tokens", "tokens", (bucket,), "i32"), Tensor("length", "length", (), "i32"))
+        inputs = [Tensor("tokens", "tokens", (bucket,), "i32"), Tensor("length", "length", (), "i32")]
         aliases: dict[str, int] = {}
     else:
-        inputs = (Tensor("token", "token", (), "i32"), Tensor("position", "position", (), "i32"))
-        inputs += tuple(Tensor(name, name, shape, "f32") for name in ("k_cache", "v_cache"))
+        inputs = [Tensor("token", "token", (), "i32"), Tensor("position", "position", (), "i32")]
+        inputs += [Tensor(name, name, shape, "f32") for name in ("k_cache", "v_cache")]
         aliases = {"k_cache": len(weights) + 2, "v_cache": len(weights) + 3}
-    results = (
-        Tensor("token", "token", (), "i32") if head == "token" else Tensor("logits", "logits", (config.vocab_size,), "f32"),
-        *(Tensor(name, name, shape, "f32", aliases=aliases.get(name)) for name in ("k_cache", "v_cache")),
-    )
-    return Abi(phase, weights + inputs, results)
+    heads = {
+        "token": Tensor("token", "token", (), "i32"),
+        "logits": Tensor("logits", "logits", (config.vocab_size,), "f32"),
+    }
+    caches = (Tensor(name, name, shape, "f32", aliases=aliases.get(name)) for name in ("k_cache", "v_cache"))
+    return Abi(phase, (*weights, *inputs), (heads[head], *caches))
 
 
 def graph_name(config: Config, phase: str, head: str, bucket: int = 0) -> str:

@@ -67,9 +67,10 @@ def attention(q: Array, k: Array, v: Array, visible: Array, scaling: float) -> A
 
     Query head n reads kv head n // G. Source: `eager_attention_forward`.
     """
-    (T, N, D), (K, S, _) = q.shape, k.shape
-    q = q.reshape(T, K, N // K, D)
+    (T, N, D), K = q.shape, k.shape[0]
+    G = N // K
     with scope("scores"):
+        q = q.reshape(T, K, G, D)
         scores = jnp.einsum("tkgd,ksd->kgts", q, k, precision=lax.Precision.HIGHEST) * scaling  # [K, G, T, S]
         scores = lax.select(jnp.broadcast_to(visible, scores.shape), scores, jnp.full_like(scores, -jnp.inf))
     with scope("probs"):
@@ -85,5 +86,7 @@ def silu(x: Array) -> Array:
 
 
 def argmax(logits: Array) -> Array:
-    """The index of the largest of [V], the lowest among equals: int32 scalar."""
-    return lax.argmax(logits, 0, jnp.int32)
+    """The index of the largest of [V], the lowest among equals: int32 scalar. V, an impossible id, if any is NaN."""
+    (V,) = logits.shape
+    is_maximum = logits == jnp.max(logits)
+    return jnp.min(lax.select(is_maximum, lax.iota(jnp.int32, V), jnp.full((V,), V, jnp.int32)))

@@ -7,14 +7,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax._src.interpreters import mlir as jax_mlir
-from jax._src.lib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
-
 from hloracle.core.abi import Graph
 from hloracle.reference.config import Config
 from hloracle.reference.contract import graph_abi, graph_name
 from hloracle.reference.model import decode, prefill
+from jax._src.interpreters import mlir as jax_mlir
+from jax._src.lib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 ANCHOR_PART = re.compile(r"layers\.\d+|[a-z_]+")
 DTYPES = {"f32": jnp.float32, "i32": jnp.int32}
@@ -42,7 +41,7 @@ def lower(config: Config, phase: str, head: str = "token", capacity: int = 256, 
 
 
 def _locations_to_anchors(module: ir.Module) -> None:
-    """Replace `jit(decode)/layers.3/mlp/act/mul` and its call stack by `layers.3.mlp.act`: no paths, no line numbers."""
+    """Replace `jit(decode)/layers.3/mlp/act/mul` and its call stack by `layers.3.mlp.act`: no paths, no lines."""
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
         path = operation.location.name_str.split("/")[:-1] if isinstance(operation.location, ir.NameLoc) else []

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import jax.numpy as jnp
-from jax import Array, lax
-
 from hloracle.reference.config import Config, weight_shapes
 from hloracle.reference.layers import (
     argmax,
@@ -23,6 +21,7 @@ from hloracle.reference.layers import (
     visible_to_position,
 )
 from hloracle.reference.rope import rope_tables
+from jax import Array, lax
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,189 @@
+"""A cell: one source's graphs on one backend, run over every prompt and held to the truth.
+
+A cell runs in a process of its own. Its outcome is cached by content of everything that decides it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloracle.backends.compiled import host_cpu
+from hloracle.backends.session import Backend, Session, greedy
+from hloracle.conformance.prompts import Prompt
+from hloracle.core.abi import Graph
+from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.errors import ToolchainError
+from hloracle.core.store import cache_root, digest, write_file
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.truth import Truth
+
+CELL_VERSION = "1"
+TIMEOUT_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`source` is `oracle`, `emitter` or `file`; `head` decides how it is run.
+
+    logits: teacher-forced on the truth's tokens, so that every step is judged by itself; the token
+    is the logits' argmax. token: the production graph, free-running on its own tokens.
+    """
+
+    source: str
+    backend: str
+    head: str = "logits"
+
+    @property
+    def id(self) -> str:
+        return f"{self.source}/{self.backend}" + ("/token" if self.head == "token" else "")
+
+
+@dataclass(frozen=True)
+class PromptOutcome:
+    """One prompt through a cell.
+
+    errors: per step, the largest distance of a logit from the float64 truth; empty for head `token`.
+    head_distance, cache_distance: prefill against streaming the prompt through decode: the largest
+    distance of a logit, and of a cache entry in units of the largest entry; None where not compared.
+    """
+
+    tokens: list[int]
+    errors: list[float]
+    seconds: float
+    head_distance: float | None = None
+    cache_distance: float | None = None
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """`status` is `ran`, `reused` or `failed`; `stage` of a failure is `compile`, `load`, `run` or `process`."""
+
+    cell: Cell
+    status: str
+    prompts: dict[str, PromptOutcome] = field(default_factory=dict)
+    stage: str = ""
+    message: str = ""
+    seconds: float = 0.0
+    peak_bytes: int | None = None
+
+
+def make_backend(name: str, threads: int) -> Backend:
+    """The backend of this name: `iree-cpu` or `xla-cpu`."""
+    if name == "iree-cpu":
+        from hloracle.backends.iree import IreeCpu
+
+        return IreeCpu(threads)
+    from hloracle.backends.xla import XlaCpu
+
+    return XlaCpu()
+
+
+def run_cell(
+    cell: Cell,
+    graphs: Sequence[Graph],
+    checkpoint: Checkpoint,
+    prompts: Sequence[Prompt],
+    truths: dict[str, Truth],
+    threads: int,
+    versions: dict[str, str],
+    reuse: bool,
+    stream: bool = False,
+    report: Report | None = None,
+) -> CellOutcome:
+    """Run a cell in a child process, or take its outcome from the cache when nothing about it moved.
+
+    Args:
+      truths: by the prompt's id.
+      versions: of the packages that decide the outcome.
+      reuse: False runs it whatever the cache holds.
+      stream: also stream each prompt through decode and compare with prefill.
+    """
+    questions = [(p, truths[p.id].tokens) for p in prompts]
+    truth_files = [digest(np.ascontiguousarray(truths[p.id].exact).tobytes()) for p in prompts]
+    key = digest(
+        CELL_VERSION,
+        checkpoint.digest,
+        json.dumps([cell.id, threads, stream, versions, truth_files]),
+        json.dumps([[p.id, p.token_ids, tokens] for p, tokens in questions]),
+        host_cpu(),
+        *(g.text + g.abi.to_json() for g in graphs),
+    )
+    entry = cache_root() / "cells" / f"{key[:32]}.json"
+    if reuse and (found := _load(entry, cell)):
+        return found
+    exact = {p.id: np.asarray(truths[p.id].exact) for p in prompts}
+    try:
+        child = run_in_child(
+            _run, cell, list(graphs), checkpoint.directory, questions, exact, threads, stream,
+            timeout=TIMEOUT_SECONDS, report=report,
+        )  # fmt: skip
+    except ToolchainError as error:
+        return CellOutcome(cell, "failed", stage=error.stage, message=str(error))
+    except ChildDied as error:
+        return CellOutcome(cell, "failed", stage="process", message=str(error))
+    outcome = CellOutcome(cell, "ran", child.value, seconds=child.seconds, peak_bytes=child.peak_bytes)
+    write_file(entry, json.dumps({name: dataclasses.asdict(o) for name, o in outcome.prompts.items()}))
+    return outcome
+
+
+def _load(entry: Path, cell: Cell) -> CellOutcome | None:
+    try:
+        raw = json.loads(entry.read_text())
+        return CellOutcome(cell, "reused", {name: PromptOutcome(**o) for name, o in raw.items()})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _run(
+    report: Report,
+    cell: Cell,
+    graphs: list[Graph],
+    directory: Path,
+    questions: list[tuple[Prompt, list[int]]],
+    exact: dict[str, np.ndarray],
+    threads: int,
+    stream: bool,
+) -> dict[str, PromptOutcome]:
+    report(f"{cell.id}: loading graphs and weights")
+    session = Session(make_backend(cell.backend, threads), graphs, open_checkpoint(directory).load)
+    outcomes = {}
+    streamed: dict[tuple[int, ...], tuple[Any, Any]] = {}
+    for prompt, truth in questions:
+        report(f"{cell.id}: {prompt.id}")
+        started = time.monotonic()
+        ids = prompt.token_ids
+        heads = [session.prefill(ids, prompt.bucket) if session.capabilities.buckets else session.stream_prompt(ids)]
+        distances: tuple[float | None, float | None] = None, None
+        if stream:
+            # Afterwards the session goes on from the streamed caches, so prefill is run again.
+            distances = _against_streaming(session, ids, heads[0], streamed)
+            session.prefill(ids, prompt.bucket)
+        if session.capabilities.decodes:
+            for step in range(len(truth) - 1):
+                heads.append(session.decode_step(truth[step] if cell.head == "logits" else greedy(heads[-1])))
+        errors = []
+        if cell.head == "logits":
+            errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, exact[prompt.id], strict=False)]
+        tokens = [greedy(h) for h in heads]
+        outcomes[prompt.id] = PromptOutcome(tokens, errors, time.monotonic() - started, *distances)
+    return outcomes
+
+
+def _against_streaming(
+    session: Session, ids: tuple[int, ...], head: Any, streamed: dict[tuple[int, ...], tuple[Any, Any]]
+) -> tuple[float, float]:
+    caches = session.caches()
+    if ids not in streamed:
+        streamed[ids] = session.stream_prompt(ids), session.caches()
+    stream_head, stream_caches = streamed[ids]
+    scale = max(float(np.max(np.abs(c))) for c in stream_caches)
+    cache_distance = max(float(np.max(np.abs(a - b))) for a, b in zip(caches, stream_caches, strict=True))
+    return float(np.max(np.abs(head - stream_head))), cache_distance / scale

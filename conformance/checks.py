@@ -1,0 +1,315 @@
+"""The checks: each has a stable id, says what it measured and what it expected, and can fail.
+
+They are functions of evidence that was gathered before, so each is tested by evidence that breaks it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import numpy as np
+
+from hloracle.conformance.cells import CellOutcome
+from hloracle.conformance.graphs import GraphFacts
+from hloracle.core.abi import Graph
+from hloracle.reference.config import Config
+from hloracle.reference.truth import Truth
+
+MAX_DECODE_OP_KINDS = 20
+
+# How far a right float32 implementation may be from the float64 truth, in units of the noise of
+# Hugging Face's own float32 on the same prompt. Sums in another order, another exp and another
+# rounding of the RoPE angles each cost about as much again as that noise, and the maximum over
+# 48 x V logits has a tail: 8 leaves room for all of these. One product in bfloat16 is 4 decimal
+# digits, or some 1000 floors, away.
+LOGIT_FLOORS = 8.0
+# transformers' float32 logits agree with its float64 ones to about 2e-6 of their size. A floor of more
+# than this share of the largest logit is no float32 noise: the truth itself would be in doubt.
+MAX_RELATIVE_FLOOR = 1e-4
+
+
+@dataclass(frozen=True)
+class Check:
+    """`status` is `passed`, `failed`, `skipped` (with the reason in `detail`) or `error`."""
+
+    id: str
+    title: str
+    status: str
+    figure: str
+    expected: str
+    detail: str = ""
+
+
+def judged(id: str, title: str, holds: bool, figure: object, expected: object, detail: str = "") -> Check:
+    return Check(id, title, "passed" if holds else "failed", str(figure), str(expected), "" if holds else detail)
+
+
+def skipped(id: str, title: str, reason: str) -> Check:
+    return Check(id, title, "skipped", "", "", reason)
+
+
+def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config: Config) -> list[Check]:
+    """What must hold of every graph of one source before it is run."""
+    broken = [f"{g.name}: {f.error}" for g, f in graphs if f.error]
+    whole = len(graphs) - len(broken)
+    checks = [
+        judged(
+            f"{source}.parse",
+            "every graph parses and verifies",
+            bool(graphs) and not broken,
+            f"{whole} of {len(graphs)}",
+            f"{len(graphs)} of {len(graphs)}",
+            "; ".join(broken),
+        )
+    ]
+    parsed = [(g, f) for g, f in graphs if not f.error]
+    for id, title, field in (
+        ("abi", "signatures and donations are those of the ABI", "abi_mismatch"),
+        ("custom-call", "no custom_call", "custom_calls"),
+        ("f64", "no f64", "f64"),
+        ("dialects", "no operation outside StableHLO", "others"),
+        ("arguments-used", "every weight and input is used", "unused"),
+    ):
+        found = [f"{g.name}: {', '.join(getattr(f, field)[:4])}" for g, f in parsed if getattr(f, field)]
+        count = sum(len(getattr(f, field)) for _, f in parsed)
+        holds = bool(parsed) and not found
+        checks.append(judged(f"{source}.{id}", title, holds, count if parsed else "no graph", 0, "; ".join(found)))
+    aliased = [g for g, _ in parsed if g.abi.phase == "decode"]
+    if aliased:
+        wanted = {"k_cache", "v_cache"}
+        bad = [g.name for g in aliased if {r.name for r in g.abi.results if r.aliases is not None} != wanted]
+        checks.append(
+            judged(
+                f"{source}.caches-donated", "decode graphs donate both caches", not bad,
+                f"{len(aliased) - len(bad)} of {len(aliased)}", f"{len(aliased)} of {len(aliased)}", ", ".join(bad),
+            )
+        )  # fmt: skip
+    checks += [_census(source, parsed, config), *_counts(source, parsed, config)]
+    return checks
+
+
+def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> list[Check]:
+    """Matmuls and weights of every graph; op kinds of the emitter's decode graph with logits."""
+    layers = config.num_hidden_layers
+    # q, k, v, scores, context, o, gate, up, down; and the head.
+    matmuls = 9 * layers + 1
+    biases = (4 * config.attention_bias + 3 * config.mlp_bias) * layers
+    weights = 9 * layers + (2 if config.tie_word_embeddings else 3) + biases
+    bad = [f"{g.name} has {f.ops.get('dot_general', 0)}" for g, f in parsed if f.ops.get("dot_general", 0) != matmuls]
+    counts = sorted({f.ops.get("dot_general", 0) for _, f in parsed})
+    checks = [
+        judged(f"{source}.matmuls", "dot_general = 9 x layers + 1", bool(parsed) and not bad, _join(counts), matmuls,
+               "; ".join(bad))
+    ]  # fmt: skip
+    bad = [f"{g.name} has {len(g.abi.weights)}" for g, _ in parsed if len(g.abi.weights) != weights]
+    counts = sorted({len(g.abi.weights) for g, _ in parsed})
+    title = "weights = 9 x layers + 2, one more for an untied head, and the biases"
+    checks.append(judged(f"{source}.weights", title, bool(parsed) and not bad, _join(counts), weights, "; ".join(bad)))
+    if source == "emitter":
+        kinds = [len(f.ops) for g, f in parsed if (g.abi.phase, g.abi.head) == ("decode", "logits")]
+        title = "op kinds of the decode graph with logits"
+        holds = bool(kinds) and max(kinds) <= MAX_DECODE_OP_KINDS
+        checks.append(judged("emitter.op-kinds", title, holds, _join(kinds), f"at most {MAX_DECODE_OP_KINDS}"))
+    return checks
+
+
+def _join(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts)) or "no graph"
+
+
+def fewer_ops(emitter: Sequence[tuple[Graph, GraphFacts]], oracle: Sequence[tuple[Graph, GraphFacts]]) -> Check:
+    """Graph by graph of the same name, the emitter's is smaller than the oracle's."""
+    totals = {g.name: f.total for g, f in oracle if not f.error}
+    pairs = [(g.name, f.total, totals[g.name]) for g, f in emitter if not f.error and g.name in totals]
+    bad = [f"{name}: {ours} >= {theirs}" for name, ours, theirs in pairs if ours >= theirs]
+    decode = next(((ours, theirs) for name, ours, theirs in pairs if "decode" in name), None)
+    figure = f"{decode[0]} in decode" if decode else "no pair"
+    expected = f"fewer than {decode[1]}" if decode else "a pair"
+    return judged("emitter.fewer-ops", "fewer operations than the oracle", bool(pairs) and not bad, figure, expected,
+                  "; ".join(bad))  # fmt: skip
+
+
+# ---- census
+
+
+@cache
+def _pins() -> dict[str, dict[str, dict[str, int]]]:
+    return dict(json.loads((resources.files("hloracle.conformance") / "census.json").read_text()))
+
+
+def census_key(source: str, graph: Graph, config: Config) -> str:
+    """The row of census.json that pins this graph: what the operations depend on besides the number of layers."""
+    parts = [config.model_type, source, graph.abi.phase, graph.abi.head]
+    for flag in ("attention_bias", "mlp_bias"):
+        if getattr(config, flag):
+            parts.append(flag)
+    return "/".join(parts)
+
+
+def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | None:
+    """The pinned number of operations of each kind, or None where this kind of graph has no pin.
+
+    JAX leaves out operations on axes of one element, so the oracle's census is pinned for models
+    with more than one kv head, and more than one query head on each.
+    """
+    row = _pins().get(census_key(source, graph, config))
+    usual = config.num_key_value_heads > 1 and config.num_attention_heads > config.num_key_value_heads
+    if row is None or config.num_hidden_layers < 2 or (source == "oracle" and not usual):
+        return None
+    kinds = {**row["fixed"], **row["per_layer"]}
+    pin = {k: row["fixed"].get(k, 0) + config.num_hidden_layers * row["per_layer"].get(k, 0) for k in kinds}
+    return {k: n for k, n in pin.items() if n}
+
+
+def _census(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:
+    id, title = f"{source}.census", "operations of each kind are those pinned in census.json"
+    pins = [(graph, facts, census_pin(source, graph, config)) for graph, facts in parsed]
+    if all(pin is None for _, _, pin in pins):
+        return skipped(id, title, "no census is pinned for a model of this kind")
+    bad = []
+    for graph, facts, pin in pins:
+        if pin is None:
+            bad.append(f"{graph.name} has no pin")
+            continue
+        kinds = sorted(k for k in {*pin, *facts.ops} if pin.get(k, 0) != facts.ops.get(k, 0))
+        if kinds:
+            words = ", ".join(f"{k} {facts.ops.get(k, 0)} instead of {pin.get(k, 0)}" for k in kinds)
+            bad.append(f"{graph.name}: {words}")
+    figure = f"{len(pins) - len(bad)} of {len(pins)} graphs"
+    return judged(id, title, not bad, figure, f"{len(pins)} of {len(pins)} graphs", "; ".join(bad))
+
+
+# ---- caches in place
+
+
+STREAM_CONSTANT = re.compile(r"%(\S+) = arith\.constant (\d+) : index")
+STREAM_COPY = re.compile(r"stream\.(?:cmd\.copy|async\.copy|async\.clone|async\.update)\b(.*)")
+STREAM_VALUE = re.compile(r"%([\w$.#-]+)")
+
+
+def caches_in_place(graph: Graph, stream_text: str) -> Check:
+    """IREE's stream form of a decode graph holds no copy as large as one layer's keys."""
+    id, title = "emitter.caches-in-place", "no copy of a cache in IREE's stream form of decode"
+    k_cache = graph.abi.results[graph.abi.result("k_cache")]
+    layer_bytes = k_cache.nbytes // k_cache.shape[0]
+    sizes = {name: int(size) for name, size in STREAM_CONSTANT.findall(stream_text)}
+    largest = 0
+    for operands in STREAM_COPY.findall(stream_text):
+        # A size that is not a constant cannot be bounded, so it counts as a whole cache.
+        known = [sizes.get(name) for name in STREAM_VALUE.findall(operands.split(" : ")[0]) if name.startswith("c")]
+        largest = max(largest, *(k_cache.nbytes if n is None else n for n in known), 0)
+    dispatches = stream_text.count("stream.cmd.dispatch") + stream_text.count("stream.async.dispatch")
+    holds = dispatches > 0 and largest < layer_bytes
+    figure = f"largest copy {largest} bytes, {dispatches} dispatches"
+    return judged(id, title, holds, figure, f"less than {layer_bytes} bytes", "a whole layer's cache, or more, is copied")
+
+
+# ---- cells
+
+
+def truth_check(truths: dict[str, Truth]) -> Check:
+    """The truth is in its own noise: float32 and float64 choose the same tokens, a float32 rounding apart."""
+    relative = {id: t.floor / float(np.max(np.abs(t.exact))) for id, t in truths.items()}
+    worst = max(relative.values(), default=float("inf"))
+    other = [
+        f"{id}: step {step} is {best}, not {token}, in float64"
+        for id, t in truths.items()
+        for step, (token, best) in enumerate(zip(t.tokens, np.argmax(t.exact, axis=1).tolist(), strict=True))
+        if token != best and t.exact[step, best] - t.exact[step, token] > 2 * t.floor
+    ]
+    holds = worst <= MAX_RELATIVE_FLOOR and not other
+    title = "Hugging Face float32 agrees with its float64"
+    return judged("truth.noise", title, holds, f"{worst:.1e} of the largest logit", f"at most {MAX_RELATIVE_FLOOR:.0e}",
+                  "; ".join(other) or "the float32 truth is further from float64 than float32 rounding explains")  # fmt: skip
+
+
+def limit(truth: Truth) -> float:
+    """How far a logit may be from the float64 truth."""
+    return LOGIT_FLOORS * truth.floor
+
+
+def mismatches(tokens: Sequence[int], truth: Truth) -> list[int]:
+    """Steps at which a cell chose another token than the truth."""
+    return [i for i, (a, b) in enumerate(zip(tokens, truth.tokens, strict=False)) if a != b]
+
+
+def is_near_tie(step: int, truth: Truth) -> bool:
+    """Whether two right implementations may choose differently here: both leaders can move by the limit."""
+    return bool(truth.gaps[step] <= 2 * limit(truth))
+
+
+def cell_checks(outcome: CellOutcome, truths: dict[str, Truth], expect_streaming: bool = False) -> list[Check]:
+    """Tokens, logits of prefill and of decode, and prefill against streaming, over all prompts of a cell."""
+    id = outcome.cell.id
+    if outcome.status == "failed":
+        return [Check(f"{id}.tokens", "tokens equal Hugging Face's", "error", "", "", outcome.message)]
+    absent = [p for p in truths if p not in outcome.prompts]
+    agreed = total = 0
+    notes = [f"{p} did not run" for p in absent]
+    near = []
+    for name, result in outcome.prompts.items():
+        truth = truths[name]
+        steps = mismatches(result.tokens, truth)
+        total += len(result.tokens)
+        agreed += len(result.tokens) - len(steps)
+        if steps:
+            (near if all(is_near_tie(s, truth) for s in steps) else notes).append(
+                f"{name}: step {steps[0]} is {result.tokens[steps[0]]}, not {truth.tokens[steps[0]]} "
+                f"(the truth's lead there is {truth.gaps[steps[0]]:.2g})"
+            )
+    holds = total > 0 and not notes
+    detail = "; ".join(notes)
+    checks = [judged(f"{id}.tokens", "tokens equal Hugging Face's", holds, f"{agreed} of {total}", f"{total} of {total}", detail)]
+    if holds and near:
+        checks = [Check(f"{id}.tokens", "tokens equal Hugging Face's", "passed", f"{agreed} of {total}",
+                        "all but near-ties", "near-ties: " + "; ".join(near))]  # fmt: skip
+    if outcome.cell.head == "logits":
+        # Step 0 is prefill's row (or the streamed prompt's last); the others are decode's.
+        phases = [("prefill-logits", "logits of prefill", slice(0, 1)), ("decode-logits", "logits of decode", slice(1, None))]
+        checks += [_logits(f"{id}.{name}", title, outcome, truths, part) for name, title, part in phases]
+    if expect_streaming:
+        checks.append(_streaming(f"{id}.prefill-equals-streaming", outcome, truths))
+    return checks
+
+
+def _logits(id: str, title: str, outcome: CellOutcome, truths: dict[str, Truth], part: slice) -> Check:
+    ratios = {
+        name: float(np.max(result.errors[part])) / truths[name].floor
+        for name, result in outcome.prompts.items()
+        if result.errors[part]
+    }
+    title += " against the float64 truth"
+    if not ratios:
+        return skipped(id, title, "this cell's graphs have no such step")
+    worst = max(ratios, key=lambda name: _nan_last(ratios[name]))
+    holds = all(r <= LOGIT_FLOORS for r in ratios.values())
+    figure = f"{ratios[worst]:.2f} floors ({worst})"
+    return judged(id, title, holds, figure, f"at most {LOGIT_FLOORS:g} floors",
+                  f"worst error {np.max(outcome.prompts[worst].errors[part]):.3g}, floor {truths[worst].floor:.3g}")  # fmt: skip
+
+
+def _streaming(id: str, outcome: CellOutcome, truths: dict[str, Truth]) -> Check:
+    title = "prefill equals streaming the prompt through decode"
+    shares = []
+    for name, result in outcome.prompts.items():
+        truth = truths[name]
+        if result.head_distance is None or result.cache_distance is None:
+            return Check(id, title, "error", "", "", f"{name} was not compared")
+        # Caches come before the logits, through fewer layers: relative to their size they may be as far apart.
+        relative = limit(truth) / float(np.max(np.abs(truth.exact)))
+        shares.append((max(result.head_distance / limit(truth), result.cache_distance / relative), name))
+    if not shares:
+        return Check(id, title, "error", "", "", "no prompt was compared")
+    worst, name = max(shares, key=lambda share: _nan_last(share[0]))
+    holds = all(share <= 1 for share, _ in shares)
+    return judged(id, title, holds, f"{worst:.2f} of the limit ({name})", "at most 1", "head or caches differ")
+
+
+def _nan_last(x: float) -> float:
+    """NaN as the largest, so that it is the worst and not overlooked."""
+    return float("inf") if np.isnan(x) else x

@@ -1,0 +1,84 @@
+"""What a run depended on and what it used: versions, machine, memory over time."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import threading
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+# What decides a cell's outcome, besides its graphs and weights.
+CELL_PACKAGES = ("iree-base-compiler", "iree-base-runtime", "jax", "jaxlib", "numpy")
+PACKAGES = (*CELL_PACKAGES, "safetensors", "torch", "transformers")
+
+
+def versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    return {name: metadata.version(name) for name in names}
+
+
+def threads_available() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def describe() -> dict[str, Any]:
+    """The record's `environment`."""
+    return {
+        "hloracle": metadata.version("hloracle"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": threads_available(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "packages": versions(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+class MemoryWatch:
+    """The peak of resident memory of this process and all its children, sampled every 50 ms."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self.at_peak: list[tuple[str, int]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> MemoryWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while not self._stop.wait(0.05):
+            found = []
+            try:
+                for process in [me, *me.children(recursive=True)]:
+                    found.append((process.name() if process != me else "hloracle", process.memory_info().rss))
+            except psutil.Error:
+                continue  # a child ended while it was being read; the next sample comes soon
+            total = sum(rss for _, rss in found)
+            if total > self.peak_bytes:
+                self.peak_bytes, self.at_peak = total, found

@@ -1,0 +1,117 @@
+"""What a graph is made of, read from parsed MLIR: operations by kind and scope, matmuls, aliases, unused weights."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hloracle.core.abi import Graph
+
+LAYER = re.compile(r"^layers\.\d+")
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """Everything the checks ask of one graph. `error` is the parser's or verifier's message, and empties the rest.
+
+    ops: operations of the StableHLO dialect by kind, those in regions included.
+    scopes: the same by anchor, with layers folded into `layers.*`.
+    others: operations of other dialects than func and builtin.
+    """
+
+    error: str = ""
+    ops: dict[str, int] = field(default_factory=dict)
+    scopes: dict[str, dict[str, int]] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    custom_calls: tuple[str, ...] = ()
+    f64: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    abi_mismatch: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(self.ops.values())
+
+
+def inspect(graph: Graph) -> GraphFacts:
+    """Parse, verify and walk a graph. Imports jaxlib, which carries MLIR."""
+    from jax._src.interpreters import mlir as jax_mlir
+    from jaxlib.mlir import ir
+
+    with jax_mlir.make_ir_context():
+        try:
+            module = ir.Module.parse(graph.text)
+            module.operation.verify()
+        except (ir.MLIRError, ValueError) as error:
+            return GraphFacts(error=" ".join(str(error).split()))
+        functions = [op for op in module.body.operations if op.operation.name == "func.func"]
+        main = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == graph.abi.function]
+        if not main:
+            return GraphFacts(error=f"has no function @{graph.abi.function}")
+        facts = _walk(module, ir)
+        block = main[0].regions[0].blocks[0]
+        mismatch = _abi_mismatch(graph, main[0], block, ir)
+        unused = tuple(
+            tensor.name
+            for tensor, argument in zip(graph.abi.arguments, block.arguments, strict=False)
+            if not list(argument.uses)
+        )
+        return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch)
+
+
+def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
+    ops: Counter[str] = Counter()
+    scopes: dict[str, Counter[str]] = {}
+    others: list[str] = []
+    custom_calls: list[str] = []
+    f64: list[str] = []
+
+    def visit(operation):  # type: ignore[no-untyped-def]
+        dialect, _, kind = operation.name.partition(".")
+        location = operation.location
+        anchor = location.name_str if isinstance(location, ir.NameLoc) else ""
+        if dialect == "stablehlo":
+            ops[kind] += 1
+            scopes.setdefault(LAYER.sub("layers.*", anchor), Counter())[kind] += 1
+            if kind == "custom_call":
+                custom_calls.append(ir.StringAttr(operation.attributes["call_target_name"]).value)
+            if any("f64" in str(r.type) for r in operation.results):
+                f64.append(f"{kind} in {anchor or 'the function'}")
+        elif dialect not in ("func", "builtin"):
+            others.append(operation.name)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return {
+        "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        "scopes": {scope: dict(sorted(kinds.items())) for scope, kinds in scopes.items()},
+        "others": tuple(sorted(set(others))),
+        "custom_calls": tuple(custom_calls),
+        "f64": tuple(f64),
+    }
+
+
+def _abi_mismatch(graph: Graph, main, block, ir) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
+    """Where the function's signature and donations are not what the ABI says."""
+    problems: list[str] = []
+    type = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    for what, types, tensors in (
+        ("argument", type.inputs, graph.abi.arguments),
+        ("result", type.results, graph.abi.results),
+    ):
+        if len(types) != len(tensors):
+            problems.append(f"{len(types)} {what}s, the ABI says {len(tensors)}")
+            continue
+        for got, tensor in zip(types, tensors, strict=True):
+            wanted = f"tensor<{'x'.join([*map(str, tensor.shape), tensor.dtype])}>"
+            if str(got) != wanted:
+                problems.append(f"{what} {tensor.name} is {got}, the ABI says {wanted}")
+    attributes = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else []
+    donated = {
+        int(a["tf.aliasing_output"].value): i for i, a in enumerate(attributes) if "tf.aliasing_output" in a
+    }
+    wanted_aliases = {i: r.aliases for i, r in enumerate(graph.abi.results) if r.aliases is not None}
+    if donated != wanted_aliases:
+        problems.append(f"donates {donated} (result: argument), the ABI says {wanted_aliases}")
+    return tuple(problems)

@@ -1,0 +1,457 @@
+"""The report page: one file that needs nothing else, drawn from the record.
+
+Strings of the record reach the page through the template's `finalize` alone, which makes control and format characters
+visible, and through Jinja2's escaping. The page has no script and no style but its own: its content policy says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from hloracle.reports import text
+from hloracle.reports.record import VERDICTS, Record, by_status, closest_call, differences, of_limit
+
+STEPS_IN_A_ROW = 10  # of the token alignment: fits a laptop's screen
+FOLD = 320  # characters of a string that are shown before it is folded
+CUT = 60_000  # characters of a string that are in the page at all
+STRIP = 118  # the greatest width of a cell's strip of steps, in px
+
+_SOURCES = {"oracle": "JAX oracle’s graph", "emitter": "Emitted graph"}
+_BACKENDS = {"xla-cpu": "XLA cpu", "iree-cpu": "IREE cpu", "iree-cuda": "IREE cuda", "interpreter": "Interpreter"}
+_STATUS_KINDS = {"passed": "pass", "failed": "fail", "error": "error", "skipped": "skip"}
+
+
+def render(record: Record) -> str:
+    """The page of a valid record. Equal records give equal pages."""
+    style = _read("report.css")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    verdict = VERDICTS[record["verdict"]["class"]]
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            r=record,
+            style=Markup(style),
+            style_hash=Markup(digest),
+            verdict=verdict,
+            next=_next(record),
+            matrix=_matrix(record),
+            totals=_totals(record),
+            prompts=[_prompt(record, i) for i in range(len(record["prompts"]))],
+            checks=by_status(record["checks"]),
+            tally=_tally(record),
+            free_differs=_has_free_difference(record),
+            margins=_margins(record),
+            censuses=[_census(record, phase) for phase in ("decode", "prefill")],
+            timeline=_timeline(record["timings"]),
+        )
+    )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_read),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    names = ("count", "plural", "signed", "figure", "duration", "size", "parameters", "one_line", "piece")
+    environment.filters |= {name: getattr(text, name) for name in names}
+    environment.filters |= {"fold": fold, "chip": chip, "plain": _plain, "backend": _backend, "kind": _STATUS_KINDS.__getitem__}
+    environment.globals["sources"] = _SOURCES
+    return environment
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath("templates", name).read_text("utf-8")
+
+
+def _finalize(value: Any) -> Any:
+    if value is None:
+        raise ValueError("a missing value has reached the page")
+    return text.visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def fold(value: str, limit: int = FOLD) -> Markup:
+    """A string of any length in an element of its own; a long one shows its beginning and opens to the rest."""
+    shown = _controls_marked(value[:CUT])
+    if len(value) <= limit:
+        return Markup('<bdi class="text">{}</bdi>').format(shown)
+    rest = f" The last {text.count(len(value) - CUT)} are only in report.json." if len(value) > CUT else ""
+    return Markup(
+        '<details class="long"><summary><bdi class="text">{}…</bdi>'
+        ' <span class="more">all {} characters</span></summary><bdi class="text">{}</bdi>{}</details>'
+    ).format(_controls_marked(value[:limit]), text.count(len(value)), shown, rest)
+
+
+def _controls_marked(value: str) -> Markup:
+    """The escaped text, control and format characters visible and set apart."""
+    if value.isascii() and value.isprintable():
+        return escape(value)
+    parts: list[Markup] = []
+    plain = ""
+    for char in value:
+        seen = text.visible(char)
+        if seen == char:
+            plain += char
+        else:
+            parts += [escape(plain), Markup('<span class="ctl">{}</span>').format(seen)]
+            plain = ""
+    return Markup("").join([*parts, escape(plain)])
+
+
+def chip(value: str, limit: int = 14) -> Markup:
+    """A token's text: spaces and controls visible, cut to `limit` characters."""
+    shown = text.piece(value[:limit]) + ("…" if len(value) > limit else "")
+    return Markup("").join(
+        Markup('<span class="sp">{}</span>').format(char) if char in "␣⏎⇥" else escape(char) for char in shown
+    )
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _backend(name: str) -> str:
+    return _BACKENDS.get(name, name)
+
+
+def _cells_of(record: Record, prompt: str) -> dict[str, Record]:
+    entry = record["tokens"].get(prompt)
+    return entry["cells"] if entry else {}
+
+
+# ---- the verdict
+
+
+def _next(record: Record) -> list[dict[str, Any]]:
+    """What to look at next, as lead, text, and where on this page it is (empty if it is not)."""
+    return list(_next_after_pass(record) if record["passed"] else _next_after_failure(record))
+
+
+def _item(lead: str, words: str = "", href: str = "") -> dict[str, Any]:
+    return {"lead": lead, "text": words, "href": href}
+
+
+def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
+    verdict, model_type = record["verdict"], record["model"]["model_type"]
+    anchor = verdict["anchor"]
+    at = f"at {anchor}" if anchor else "from the top"
+    advice = {
+        "reference-fault": ("Read the oracle beside the module in transformers", f"reference/{model_type}.py, {at}"),
+        "emitter-fault": (
+            "Read the emitter beside the oracle",
+            f"emitters/{model_type}.py and reference/{model_type}.py, {at}",
+        ),
+        "compiler-fault": ("Reduce the graph on the compiler that is wrong", f"{at}; the same text is right elsewhere"),
+        "device-fault": ("Reduce the graph on the device that is wrong", f"{at}; the same text is right elsewhere"),
+        "harness-error": ("Mend the run first", "nothing about the graphs follows from it"),
+    }
+    yield _item(*advice[verdict["class"]])
+    for i, prompt in enumerate(record["prompts"]):
+        if prompt["id"] == verdict["prompt"]:
+            step = "" if verdict["step"] is None else f", step {verdict['step']}"
+            yield _item("See the tokens side by side", f"{prompt['id']}{step}", f"#prompt-{i}")
+    for cell in record["cells"]:
+        if cell["status"] == "failed":
+            yield _item(f"{cell['id']} gave no result", text.one_line(cell["message"], 160), "#cells")
+    for i, check in enumerate(by_status(record["checks"])):
+        if check["status"] in ("failed", "error") and i < 3:
+            yield _item(check["title"], f"measured {check['figure']}, expected {check['expected']}", f"#check-{i}")
+
+
+def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
+    ratios = [
+        (ratio, prompt, cell)
+        for prompt, entry in record["tokens"].items()
+        for cell, compared in entry["cells"].items()
+        if (ratio := of_limit(compared)) is not None
+    ]
+    if record["verdict"]["class"] == "near-tie":
+        for i, prompt in enumerate(record["prompts"]):
+            entry = record["tokens"][prompt["id"]]
+            if entry["agreed"] != entry["total"]:
+                words = f"{entry['agreed']} of {entry['total']} tokens equal in the worst cell"
+                yield _item(f"Tokens differ on {prompt['id']}", words, f"#prompt-{i}")
+    if ratios:
+        ratio, prompt, cell = max(ratios)
+        yield _item("Largest logit error", f"{text.figure(ratio)} of its limit, {cell} on {prompt}", "#logits")
+    calls = [(*call[::-1], i) for i, p in enumerate(record["prompts"]) if (call := closest_call(p)) is not None]
+    if calls:
+        gap, step, i = min(calls)
+        words = f"the truth’s two best tokens are {text.figure(gap)} apart, {record['prompts'][i]['id']} at step {step}"
+        yield _item("Closest call", words, f"#prompt-{i}")
+    for i, check in enumerate(by_status(record["checks"])):
+        if check["status"] == "skipped":
+            yield _item("Not checked", check["title"], f"#check-{i}")
+
+
+def _totals(record: Record) -> dict[str, int]:
+    compared = [cell for entry in record["tokens"].values() for cell in entry["cells"].values()]
+    return {
+        "agreed": sum(cell["agreed"] for cell in compared),
+        "total": sum(cell["total"] for cell in compared),
+        "compared": len(compared),
+        "planned": len(record["prompts"]) * len(record["cells"]),
+    }
+
+
+def _tally(record: Record) -> list[tuple[str, int]]:
+    """How many checks have each status, without those that none has: what the verdict rests on first."""
+    statuses = [check["status"] for check in record["checks"]]
+    order = ("passed", "skipped") if record["passed"] else ("failed", "error", "skipped", "passed")
+    return [(s, statuses.count(s)) for s in order if s in statuses]
+
+
+# ---- the matrix
+
+
+def _matrix(record: Record) -> dict[str, Any]:
+    cells = sorted(record["cells"], key=lambda cell: cell["source"] != "oracle")
+    groups = [(s, n) for s in ("oracle", "emitter") if (n := sum(cell["source"] == s for cell in cells))]
+    starts = {next(c["id"] for c in cells if c["source"] == s) for s, _ in groups}
+    rows = []
+    for i, prompt in enumerate(record["prompts"]):
+        compared = _cells_of(record, prompt["id"])
+        row = [_matrix_cell(prompt, cell, compared.get(cell["id"])) for cell in cells]
+        rows.append({"index": i, "prompt": prompt, "closest": closest_call(prompt), "cells": row})
+    return {"columns": cells, "groups": groups, "rows": rows, "starts": starts}
+
+
+def _has_free_difference(record: Record) -> bool:
+    free = {cell["id"] for cell in record["cells"] if cell["head"] == "token"}
+    compared = [entry["cells"].get(name) for entry in record["tokens"].values() for name in free]
+    return any(cell is not None and cell["first_mismatch"] is not None for cell in compared)
+
+
+def _matrix_cell(prompt: Record, cell: Record, compared: Record | None) -> dict[str, Any]:
+    if compared is None:
+        return {"state": "failed" if cell["status"] == "failed" else "absent", "column": cell["id"]}
+    different = differences(prompt["truth"]["tokens"], compared["tokens"])
+    return {
+        "state": "differs" if different else "equal",
+        "column": cell["id"],
+        "agreed": compared["agreed"],
+        "total": compared["total"],
+        "first": different[0] if different else 0,
+        "strip": _strip(compared["total"], different, free=cell["head"] == "token"),
+    }
+
+
+def _strip(total: int, different: Sequence[int], free: bool) -> dict[str, Any]:
+    """One tick a step, as paths: short where the tokens are equal, tall where they differ.
+
+    In a free run only the first difference is one by itself; `later` ones follow from it.
+    """
+    pitch = min(2.5, STRIP / max(total, 1))
+    at = [f"M{(i + 0.5) * pitch:.4g} " for i in range(total)]
+    alone = different[:1] if free else different
+    return {
+        "width": math.ceil(total * pitch),
+        "stroke": f"{pitch * 0.6:.3g}",
+        "equal": "".join(f"{at[i]}6v4" for i in sorted(set(range(total)) - set(different))),
+        "later": "".join(f"{at[i]}4v8" for i in sorted(set(different) - set(alone))),
+        "differs": "".join(f"{at[i]}1v14" for i in alone),
+    }
+
+
+# ---- tokens side by side
+
+
+def _prompt(record: Record, index: int) -> dict[str, Any]:
+    prompt = record["prompts"][index]
+    truth, compared = prompt["truth"], _cells_of(record, prompt["id"])
+    columns = {cell["id"]: cell for cell in record["cells"]}
+    same = [name for name, cell in compared.items() if not differences(truth["tokens"], cell["tokens"])]
+    # Cells that are wrong in the same way are shown once.
+    alike: dict[tuple[bool, tuple[int, ...]], list[str]] = {}
+    for name, cell in compared.items():
+        if name not in same:
+            alike.setdefault((columns[name]["head"] == "token", tuple(cell["tokens"])), []).append(name)
+    differing, slips = [], []
+    for (free, _), names in alike.items():
+        cell = compared[names[0]]
+        different = differences(truth["tokens"], cell["tokens"])
+        step = different[0]
+        differing.append(_sequence(names, cell, set(different), free))
+        slips.append(
+            {
+                "names": names,
+                "free": free,
+                "count": len(different),
+                "step": step,
+                "gap": truth["gaps"][step],
+                "truth": _token(truth, step),
+                "got": _token(cell, step),
+            }
+        )
+    sequences = [_sequence([], truth, set(), False), *differing]
+    limits = [limit for cell in compared.values() if (limit := text.value(cell["logit_limit"])) is not None]
+    return {
+        "index": index,
+        "prompt": prompt,
+        "same": same,
+        "different": sum(len(names) for names in alike.values()),
+        "slips": slips,
+        "texts": sequences,
+        "absent": [name for name in columns if name not in compared],
+        "blocks": list(_blocks(truth, sequences)),
+        "limit": max(limits, default=None),
+        "open": bool(differing),
+    }
+
+
+def _token(entry: Record, step: int) -> dict[str, Any]:
+    if step >= len(entry["tokens"]):
+        return {"id": None, "piece": ""}
+    pieces = entry["pieces"]
+    return {"id": entry["tokens"][step], "piece": pieces[step] if pieces else ""}
+
+
+def _sequence(names: list[str], entry: Record, different: set[int], free: bool) -> dict[str, Any]:
+    """Tokens with their `state`: `same`, `diff`, or `later` for what follows the first difference of a free run."""
+    first = min(different, default=0)
+    states = [("later" if free and i > first else "diff") if i in different else "same" for i in range(len(entry["tokens"]))]
+    tokens = [{**_token(entry, i), "state": state} for i, state in enumerate(states)]
+    runs = []
+    if different and entry["pieces"]:
+        for state, group in itertools.groupby(tokens, key=lambda token: token["state"]):
+            runs.append({"state": state, "text": "".join(token["piece"] for token in group)})
+    return {"names": names, "tokens": tokens, "text": entry["text"], "runs": runs}
+
+
+def _blocks(truth: Record, sequences: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    total, missing = len(truth["tokens"]), {"id": None, "piece": "", "state": "diff"}
+    for start in range(0, total, STEPS_IN_A_ROW):
+        steps = range(start, min(start + STEPS_IN_A_ROW, total))
+        rows = [
+            {"names": s["names"], "tokens": [s["tokens"][i] if i < len(s["tokens"]) else missing for i in steps]}
+            for s in sequences
+        ]
+        yield {"steps": steps, "rows": rows, "gaps": [truth["gaps"][i] for i in steps]}
+
+
+# ---- logit errors
+
+
+def _margins(record: Record) -> dict[str, Any] | None:
+    """Each cell's logit errors as multiples of their limits, placed on one logarithmic axis."""
+    rows = []
+    for cell in _matrix(record)["columns"]:
+        points = []
+        for i, prompt in enumerate(record["prompts"]):
+            compared = _cells_of(record, prompt["id"]).get(cell["id"])
+            if compared and (ratio := of_limit(compared)) is not None:
+                floor, limit = text.value(compared["logit_floor"]), text.value(compared["logit_limit"])
+                points.append(
+                    {
+                        "prompt": prompt["id"],
+                        "index": i,
+                        "ratio": ratio,
+                        "over": not ratio <= 1,
+                        "floor_ratio": floor / limit if floor is not None and limit else None,
+                        **{key: compared[key] for key in ("logit_error", "logit_floor", "logit_limit")},
+                    }
+                )
+        if points:
+            rows.append({"cell": cell, "points": points, "worst": max(points, key=_badness)})
+    if not rows:
+        return None
+    placed = [x for row in rows for p in row["points"] for x in (p["ratio"], p["floor_ratio"]) if x and 0 < x < math.inf]
+    decades = [math.log10(x) for x in placed] or [0.0]
+    low, high = min(-2, math.floor(min(decades))), max(1, math.ceil(max(decades)))
+
+    def place(ratio: float | None) -> str:
+        """Percent of the axis; a zero stands at its beginning, NaN and infinity at its end."""
+        if ratio is None or not ratio < math.inf:
+            return "98.5"
+        at = (math.log10(ratio) - low) / (high - low) if ratio > 0 else 0.0
+        return f"{3 + 94 * min(max(at, 0.0), 1.0):.4g}"
+
+    for row in rows:
+        for point in row["points"]:
+            point["x"] = place(point["ratio"])
+        floors = [p["floor_ratio"] for p in row["points"] if p["floor_ratio"]]
+        row["floor_x"] = place(max(floors)) if floors else None
+    every = math.ceil((high - low) / 6)
+    ticks = [{"x": place(10.0**d), "label": _decade(d)} for d in range(low, high + 1) if d % every == 0]
+    return {"rows": rows, "ticks": ticks, "limit_x": place(1.0), "over": any(p["over"] for r in rows for p in r["points"])}
+
+
+def _badness(point: dict[str, Any]) -> float:
+    return math.inf if math.isnan(point["ratio"]) else float(point["ratio"])
+
+
+def _decade(exponent: int) -> str:
+    if exponent == 0:
+        return "limit"
+    return f"{10.0**exponent:g}×" if -4 <= exponent <= 4 else f"1e{exponent}×"  # noqa: RUF001
+
+
+# ---- the graphs
+
+
+def _census(record: Record, phase: str) -> dict[str, Any]:
+    """Operations by kind, a column for each graph; graphs of one source whose censuses are equal share a column."""
+    columns: list[dict[str, Any]] = []
+    for graph in sorted(record["graphs"], key=lambda g: (g["source"] != "oracle", g["bucket"] or 0)):
+        if graph["phase"] != phase:
+            continue
+        for column in columns:
+            first = column["graphs"][0]
+            if all(first[key] == graph[key] for key in ("source", "head", "ops", "scopes", "weights")):
+                column["graphs"].append(graph)
+                break
+        else:
+            columns.append({"graphs": [graph], **{key: graph[key] for key in ("source", "head", "ops", "scopes")}})
+    oracles = [c["ops"] for c in columns if c["source"] == "oracle"]
+    base = oracles[0] if len(oracles) == 1 else None
+    kinds = {op for column in columns for op in column["ops"]}
+    largest = max((n for c in columns for n in c["ops"].values()), default=0) or 1
+    rows = []
+    for op in sorted(kinds, key=lambda op: (-max(c["ops"].get(op, 0) for c in columns), op)):
+        entries = []
+        for column in columns:
+            n = column["ops"].get(op, 0)
+            delta = n - base.get(op, 0) if base is not None and column["source"] == "emitter" else None
+            entries.append({"n": n, "delta": delta, "width": f"{100 * n / largest:.4g}", "source": column["source"]})
+        rows.append({"op": op, "entries": entries, "same": len({e["n"] for e in entries}) == 1 and len(entries) > 1})
+    scopes = list(dict.fromkeys(scope for column in columns for scope in column["scopes"]))
+    return {
+        "phase": phase,
+        "columns": columns,
+        "rows": rows,
+        "scopes": [
+            {"name": s, "columns": [sorted(c["scopes"].get(s, {}).items(), key=lambda x: -x[1]) for c in columns]}
+            for s in scopes
+        ],
+    }
+
+
+# ---- time
+
+
+def _timeline(timings: Sequence[Record]) -> dict[str, Any]:
+    """The stages one after another on one axis, in percent of the whole."""
+    whole = sum(t["seconds"] for t in timings)
+    rows, begun = [], 0.0
+    for timing in timings:
+        start = 100 * begun / whole if whole else 0.0
+        width = 100 * timing["seconds"] / whole if whole else 0.0
+        rows.append({"timing": timing, "x": f"{min(start, 99.6):.4g}", "width": f"{max(width, 0.4):.4g}"})
+        begun += timing["seconds"]
+    return {"rows": rows, "whole": whole}

@@ -1,0 +1,91 @@
+"""The run as a JUnit report, for the systems that read nothing else."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+
+from hloracle.reports import text
+from hloracle.reports.record import VERDICTS, Record
+
+# What XML 1.0 has no way to write, not even as a reference.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def render(record: Record) -> str:
+    """Suites `verdict`, `checks` and `tokens`; in the last a test case for every prompt and cell.
+
+    A near tie is no failure: the verdict has passed. What did not run is skipped or an error, never a pass.
+    """
+    root = ET.Element("testsuites", name="hloracle")
+    _suite(root, record, "verdict", [_verdict(record)])
+    _suite(root, record, "checks", [_check(check) for check in record["checks"]])
+    _suite(root, record, "tokens", list(_tokens(record)))
+    for key in ("tests", "failures", "errors", "skipped"):
+        root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
+    root.set("time", f"{sum(timing['seconds'] for timing in record['timings']):.3f}")
+    ET.indent(root, " ")
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(root: ET.Element, record: Record, name: str, cases: list[ET.Element]) -> None:
+    suite = ET.SubElement(
+        root,
+        "testsuite",
+        name=name,
+        tests=str(len(cases)),
+        failures=str(sum(case.find("failure") is not None for case in cases)),
+        errors=str(sum(case.find("error") is not None for case in cases)),
+        skipped=str(sum(case.find("skipped") is not None for case in cases)),
+        timestamp=_clean(record["environment"]["date"]),
+    )
+    suite.extend(cases)
+
+
+def _case(suite: str, name: str, outcome: str = "", message: str = "", detail: str = "") -> ET.Element:
+    case = ET.Element("testcase", classname=_clean(f"hloracle.{suite}"), name=_clean(name))
+    if outcome == "system-out":
+        ET.SubElement(case, outcome).text = _clean(message)
+    elif outcome:
+        element = ET.SubElement(case, outcome, message=_clean(text.one_line(message, 400)))
+        element.text = _clean(detail) or None
+    return case
+
+
+def _clean(value: str) -> str:
+    return _NOT_XML.sub("", value)
+
+
+def _verdict(record: Record) -> ET.Element:
+    verdict = record["verdict"]
+    name = verdict["class"]
+    outcome = "" if record["passed"] else "error" if VERDICTS[name].kind == "error" else "failure"
+    where = [f"{key}: {verdict[key]}" for key in ("anchor", "prompt", "step") if verdict[key] is not None]
+    return _case("verdict", name, outcome, verdict["explanation"], "\n".join([*where, *verdict["evidence"]]))
+
+
+def _check(check: Record) -> ET.Element:
+    outcome = {"passed": "", "failed": "failure", "error": "error", "skipped": "skipped"}[check["status"]]
+    message = f"{check['title']}: measured {check['figure'] or 'nothing'}, expected {check['expected'] or 'nothing'}"
+    if outcome == "skipped":
+        message = f"{check['title']}: {check['detail'] or check['figure']}"
+    return _case("checks", check["id"], outcome, message, check["detail"])
+
+
+def _tokens(record: Record) -> Iterable[ET.Element]:
+    for cell in record["cells"]:
+        for prompt in record["prompts"]:
+            entry = record["tokens"].get(prompt["id"])
+            compared = entry["cells"].get(cell["id"]) if entry else None
+            suite = f"tokens.{cell['id']}"
+            if compared is None and cell["status"] == "failed":
+                yield _case(suite, prompt["id"], "error", cell["message"] or "no result")
+            elif compared is None:
+                yield _case(suite, prompt["id"], "skipped", "not compared")
+            elif compared["first_mismatch"] is None:
+                yield _case(suite, prompt["id"])
+            else:
+                words = f"{compared['agreed']} of {compared['total']} tokens equal, first differs at step "
+                outcome = "system-out" if record["passed"] else "failure"
+                yield _case(suite, prompt["id"], outcome, words + str(compared["first_mismatch"]))

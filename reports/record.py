@@ -1,0 +1,296 @@
+"""The record of a run: its schema, what has to be true of it beyond the schema, and the files made from it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from jsonschema.exceptions import ValidationError, best_match
+
+from hloracle.core.errors import InputError
+from hloracle.core.store import write_file
+from hloracle.reports.text import one_line, value
+
+SCHEMA = "hloracle-report/1"
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A class of verdict in words. `kind` is `pass`, `near`, `fail` or `error`."""
+
+    title: str
+    meaning: str
+    kind: str
+
+    @property
+    def passed(self) -> bool:
+        return self.kind in ("pass", "near")
+
+
+VERDICTS = {
+    "conforms": Verdict("Conforms", "Every token is equal, and every value is within its measured limit.", "pass"),
+    "near-tie": Verdict(
+        "Near tie", "Tokens differ only where the truth's own two best are closer than the measured noise.", "near"
+    ),
+    "reference-fault": Verdict("Reference fault", "The JAX oracle differs from Hugging Face.", "fail"),
+    "emitter-fault": Verdict(
+        "Emitter fault", "The oracle's graph is right and the emitted graph wrong, on the same backend.", "fail"
+    ),
+    "compiler-fault": Verdict("Compiler fault", "One graph is right on one compiler and wrong on another.", "fail"),
+    "device-fault": Verdict("Device fault", "One graph is right on one device and wrong on another.", "fail"),
+    "harness-error": Verdict("Harness error", "The comparison is incomplete: nothing is proved.", "error"),
+}
+
+
+@functools.cache
+def _validator() -> jsonschema.Draft202012Validator:
+    schema = json.loads(resources.files(__package__).joinpath("report.schema.json").read_text("utf-8"))
+    return jsonschema.Draft202012Validator(schema)
+
+
+def validate(record: Record) -> None:
+    """Raises ValueError, one line that begins with the path, unless this is a record that agrees with itself."""
+    if problem := next(_not_json(record, ()), None):
+        raise ValueError(problem)
+    if error := best_match(_validator().iter_errors(record)):
+        raise ValueError(f"{_path(error.absolute_path)}: {_message(error)}")
+    if problem := next(_contradictions(record), None):
+        raise ValueError(problem)
+
+
+def load(path: Path) -> Record:
+    """Read a record. Raises InputError that names the file and what is wrong with it."""
+    fix = "name a report.json that this version of hloracle wrote"
+    try:
+        record = json.loads(path.read_text("utf-8"), parse_constant=_no_constant)
+    except FileNotFoundError:
+        raise InputError("no such file", path, fix) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", path, fix) from None
+    found = record.get("schema") if isinstance(record, dict) else None
+    if found != SCHEMA:
+        words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
+        raise InputError(f"{words}, not {SCHEMA!r}", path, fix)
+    try:
+        validate(record)
+    except ValueError as error:
+        raise InputError(f"is not a valid record ({error})", path, fix) from None
+    return dict(record)
+
+
+def write_all(record: Record, directory: Path) -> dict[str, Path]:
+    """Write report.json, report.html, summary.md and junit.xml; returns where each of them is.
+
+    All of them are drawn before the first is written, and those of an earlier run are removed first:
+    whatever fails, no file is half written and no two are of different runs. Equal records give equal files.
+    Floats that JSON has no word for are written as `NaN`, `Infinity` and `-Infinity`.
+
+    Raises ValueError for an invalid record, InputError when a file cannot be written.
+    """
+    from hloracle.reports import html, junit, summary
+
+    record = _with_named_floats(record)
+    validate(record)
+    drawn = {
+        "report.json": json.dumps(record, indent=1, allow_nan=False) + "\n",
+        "report.html": html.render(record),
+        "summary.md": summary.render(record),
+        "junit.xml": junit.render(record),
+    }
+    paths = {name: directory / name for name in drawn}
+    _remove(paths.values())
+    try:
+        for name, path in paths.items():
+            write_file(path, drawn[name])
+    except BaseException:
+        _remove(paths.values())
+        raise
+    return paths
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:  # not a file, or not ours: writing to it says so in better words
+            continue
+
+
+def _with_named_floats(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _with_named_floats(entry) for key, entry in node.items()}
+    if isinstance(node, list | tuple):
+        return [_with_named_floats(entry) for entry in node]
+    if isinstance(node, float) and not math.isfinite(node):
+        return "NaN" if math.isnan(node) else "Infinity" if node > 0 else "-Infinity"
+    return node
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _path(parts: Iterable[str | int]) -> str:
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier():
+            path += f".{part}" if path else part
+        else:
+            path += f"[{json.dumps(one_line(part, 80))}]"
+    return path or "the record"
+
+
+def _message(error: ValidationError) -> str:
+    if isinstance(error.instance, dict | list) and error.validator not in ("required", "additionalProperties"):
+        return f"{'an object' if isinstance(error.instance, dict) else 'a list'} does not belong here"
+    return one_line(error.message, 200)
+
+
+def _not_json(node: Any, path: tuple[str | int, ...]) -> Iterator[str]:
+    """What the schema's types are too generous for: keys that are not strings, array scalars, NaN."""
+    if isinstance(node, dict):
+        for key, entry in node.items():
+            if isinstance(key, str):
+                yield from _not_json(entry, (*path, key))
+            else:
+                yield f"{_path(path)}: the key {one_line(repr(key), 60)} is not a string"
+    elif isinstance(node, list):
+        for index, entry in enumerate(node):
+            yield from _not_json(entry, (*path, index))
+    elif isinstance(node, float) and not math.isfinite(node):
+        yield f"{_path(path)}: JSON has no {node}; write it as a string"
+    elif not (node is None or isinstance(node, str | int | float)):
+        yield f"{_path(path)}: a {type(node).__name__} is not JSON"
+
+
+def _contradictions(record: Record) -> Iterator[str]:
+    """What a record may not say of itself, each as one line that begins with the path."""
+    for part, key in (("prompts", "id"), ("cells", "id"), ("checks", "id"), ("graphs", "id")):
+        seen: set[str] = set()
+        for i, entry in enumerate(record[part]):
+            if entry[key] in seen:
+                yield f"{_path((part, i, key))}: {one_line(entry[key], 80)!r} stands twice"
+            seen.add(entry[key])
+    yield from _token_contradictions(record)
+    for i, cell in enumerate(record["cells"]):
+        if cell["agreed"] > cell["total"]:
+            yield f"cells[{i}].agreed: {cell['agreed']} of {cell['total']}"
+    for i, graph in enumerate(record["graphs"]):
+        if (total := sum(graph["ops"].values())) != graph["op_total"]:
+            yield f"graphs[{i}].op_total: is {graph['op_total']}, and the operations are {total}"
+        if (kinds := sum(n > 0 for n in graph["ops"].values())) != graph["op_kinds"]:
+            yield f"graphs[{i}].op_kinds: is {graph['op_kinds']}, and there are {kinds} kinds of operation"
+    yield from _verdict_contradictions(record)
+
+
+def _token_contradictions(record: Record) -> Iterator[str]:
+    truths = {p["id"]: p["truth"] for p in record["prompts"]}
+    for i, prompt in enumerate(record["prompts"]):
+        yield from _lengths(prompt["truth"], ("pieces", "gaps"), ("prompts", i, "truth"))
+    cell_ids = {cell["id"] for cell in record["cells"]}
+    for prompt, entry in record["tokens"].items():
+        path: tuple[str | int, ...] = ("tokens", prompt)
+        if prompt not in truths:
+            yield f"{_path(path)}: there is no such prompt"
+            continue
+        truth = truths[prompt]["tokens"]
+        if entry["total"] != len(truth):
+            yield f"{_path((*path, 'total'))}: is {entry['total']}, and the truth has {len(truth)} tokens"
+        worst = min((cell["agreed"] for cell in entry["cells"].values()), default=0)
+        if entry["agreed"] != worst:
+            yield f"{_path((*path, 'agreed'))}: is {entry['agreed']}, and the worst cell's is {worst}"
+        for name, cell in entry["cells"].items():
+            where = (*path, "cells", name)
+            if name not in cell_ids:
+                yield f"{_path(where)}: there is no such cell"
+            yield from _lengths(cell, ("pieces",), where)
+            different = differences(truth, cell["tokens"])
+            first = different[0] if different else None
+            if cell["total"] != len(truth):
+                yield f"{_path((*where, 'total'))}: is {cell['total']}, and the truth has {len(truth)} tokens"
+            elif cell["agreed"] > len(truth) - len(different):
+                yield f"{_path((*where, 'agreed'))}: is {cell['agreed']}, and {len(different)} tokens differ"
+            elif not different and cell["agreed"] != len(truth):
+                yield f"{_path((*where, 'agreed'))}: is {cell['agreed']}, and no token differs"
+            if cell["first_mismatch"] != first:
+                yield f"{_path((*where, 'first_mismatch'))}: is {cell['first_mismatch']}, and the first is {first}"
+
+
+def _lengths(entry: Record, names: Sequence[str], path: tuple[str | int, ...]) -> Iterator[str]:
+    for name in names:
+        if entry[name] is not None and len(entry[name]) != len(entry["tokens"]):
+            yield f"{_path((*path, name))}: {len(entry[name])} for {len(entry['tokens'])} tokens"
+
+
+def _verdict_contradictions(record: Record) -> Iterator[str]:
+    name, checks = record["verdict"]["class"], record["checks"]
+    if record["passed"] != VERDICTS[name].passed:
+        yield f"passed: is {record['passed']}, and the verdict is {name!r}"
+    if not record["passed"]:
+        return
+    for i, check in enumerate(checks):
+        if check["status"] in ("failed", "error"):
+            yield f"checks[{i}].status: {one_line(check['id'], 80)!r} is {check['status']!r}, and the run has passed"
+    for i, cell in enumerate(record["cells"]):
+        if cell["status"] == "failed":
+            yield f"cells[{i}].status: {one_line(cell['id'], 80)!r} is 'failed', and the run has passed"
+    compared = [cell for entry in record["tokens"].values() for cell in entry["cells"].values()]
+    for prompt, entry in record["tokens"].items():
+        for cell_name, cell in entry["cells"].items():
+            ratio = of_limit(cell)
+            if ratio is not None and not ratio <= 1:
+                where = _path(("tokens", prompt, "cells", cell_name, "logit_error"))
+                yield f"{where}: {cell['logit_error']} is over the limit, and the run has passed"
+    missing = [p["id"] for p in record["prompts"] if not record["tokens"].get(p["id"], {}).get("cells")]
+    if missing:
+        yield f"tokens: the prompt {one_line(missing[0], 80)!r} was not compared, and the run has passed"
+    if not any(cell["total"] for cell in compared):
+        yield "tokens: nothing was compared, and the run has passed"
+    if not any(check["status"] == "passed" for check in checks):
+        yield "checks: none has passed, and the run has"
+    if name == "conforms":
+        for prompt, entry in record["tokens"].items():
+            if entry["agreed"] != entry["total"]:
+                yield f"{_path(('tokens', prompt, 'agreed'))}: {entry['agreed']} of {entry['total']}, and the run conforms"
+
+
+def differences(truth: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    """The steps whose token is not the truth's; one that is missing differs."""
+    return [i for i, token in enumerate(truth) if i >= len(tokens) or tokens[i] != token]
+
+
+def of_limit(cell: Record) -> float | None:
+    """A cell's logit error as a multiple of its limit: NaN or infinite where the error is; None if not measured."""
+    error, limit = value(cell["logit_error"]), value(cell["logit_limit"])
+    if error is None or limit is None:
+        return None
+    return error / limit if limit else math.inf if error else 0.0
+
+
+def closest_call(prompt: Record) -> tuple[int, float] | None:
+    """The step at which the truth's two best tokens are nearest to each other, and by how much they are apart."""
+    gaps = [(float(gap), step) for step, gap in enumerate(prompt["truth"]["gaps"]) if gap is not None]
+    finite = [pair for pair in gaps if not math.isnan(pair[0])]
+    if not finite:
+        return None
+    gap, step = min(finite)
+    return step, gap
+
+
+def by_status(checks: Sequence[Record]) -> list[Record]:
+    """The checks, those that did not pass first."""
+    order = ("failed", "error", "skipped", "passed")
+    return sorted(checks, key=lambda check: order.index(check["status"]))
+
+

@@ -1,0 +1,175 @@
+"""The summary of a run as a comment on a pull request: GitHub-flavoured Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from hloracle.reports import text
+from hloracle.reports.record import VERDICTS, Record, by_status, closest_call
+
+LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
+_MARKS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
+_STATUS_MARKS = {"passed": "✅", "failed": "❌", "error": "⚠️", "skipped": "⏭️"}
+_SPECIAL = re.compile(r"[\\`*_~|\[\]()#!<>&$:{}]")
+_MENTION = re.compile(r"(^|\W)@(?=\w)")
+
+
+def render(record: Record) -> str:
+    """The summary of a valid record, of at most LIMIT characters whatever the record holds."""
+    verdict = record["verdict"]
+    words = VERDICTS[verdict["class"]]
+    lines = [
+        f"## {_MARKS[words.kind]} hloracle: {words.title}",
+        "",
+        prose(verdict["explanation"], 600),
+        "",
+        " · ".join(_facts(record)),
+        "",
+        *_where(record),
+        *_matrix(record),
+        *_failed_cells(record),
+        *_checks(record),
+        *_environment(record),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def prose(value: str, limit: int) -> str:
+    """Text of the record as words: nothing in it is Markdown, HTML, a mention or a link."""
+    line = _MENTION.sub(r"\1<code>@</code>", _SPECIAL.sub(lambda m: f"&#{ord(m[0])};", text.one_line(value, limit)))
+    return line.replace("http", "<span>http</span>").replace("www.", "<span>www</span>.")
+
+
+def code(value: str, limit: int = 80) -> str:
+    """Text of the record in a fixed pitch, where GitHub looks for no mention either."""
+    return "<code>" + _SPECIAL.sub(lambda m: f"&#{ord(m[0])};", text.one_line(value, limit)) + "</code>"
+
+
+def _facts(record: Record) -> Iterable[str]:
+    model, settings = record["model"], record["settings"]
+    compared = [cell for entry in record["tokens"].values() for cell in entry["cells"].values()]
+    agreed, total = (sum(cell[key] for cell in compared) for key in ("agreed", "total"))
+    statuses = [check["status"] for check in record["checks"]]
+    counted = [f"{n} {'with an error' if s == 'error' else s}" for s in _STATUS_MARKS if (n := statuses.count(s))]
+    yield f"**{prose(model['name'], 80)}** ({text.parameters(model['parameters'])} parameters)"
+    yield f"{code(settings['device'])} {code(settings['precision'])}"
+    yield f"{text.count(agreed)} of {text.count(total)} tokens equal"
+    yield f"checks: {', '.join(counted) or 'none ran'}"
+    yield text.duration(sum(timing["seconds"] for timing in record["timings"]))
+
+
+def _where(record: Record) -> Iterable[str]:
+    verdict = record["verdict"]
+    parts = [
+        f"first wrong at {code(verdict['anchor'], 160)}" if verdict["anchor"] is not None else "",
+        f"on prompt {code(verdict['prompt'])}" if verdict["prompt"] is not None else "",
+        f"at step {verdict['step']}" if verdict["step"] is not None else "",
+        "the fault depends on fusion" if verdict.get("fusion_dependent") else "",
+    ]
+    if line := ", ".join(filter(None, parts)):
+        yield f"**{line[0].upper()}{line[1:]}**"
+        yield ""
+    if not record["passed"] and verdict["evidence"]:
+        yield from _limited((f"- {prose(line, 300)}" for line in verdict["evidence"][:6]), 6_000, "more observations")
+        yield ""
+
+
+def _matrix(record: Record) -> Iterable[str]:
+    cells = sorted(record["cells"], key=lambda cell: cell["source"] != "oracle")[:16]
+    if not record["prompts"] or not cells:
+        yield "⚠️ **Nothing was compared.**"
+        yield ""
+        return
+    yield "| prompt | closest call | " + " | ".join(code(cell["id"], 40) for cell in cells) + " |"
+    yield "| :-- | --: |" + " :-- |" * len(cells)
+    # A comment may lose its last rows, so those that differ come first.
+    prompts = sorted(record["prompts"], key=lambda prompt: _equal(record, prompt["id"]))
+    yield from _limited((_matrix_row(record, prompt, cells) for prompt in prompts), 18_000, "more prompts", cell=True)
+    yield ""
+    if left_out := len(record["cells"]) - len(cells):
+        yield f"{left_out} more cells are in report.html."
+        yield ""
+
+
+def _equal(record: Record, prompt: str) -> bool:
+    entry = record["tokens"].get(prompt)
+    return bool(entry) and entry["agreed"] == entry["total"]
+
+
+def _matrix_row(record: Record, prompt: Record, cells: Sequence[Record]) -> str:
+    entry = record["tokens"].get(prompt["id"])
+    row = []
+    for cell in cells:
+        compared = entry["cells"].get(cell["id"]) if entry else None
+        if compared is None:
+            row.append("⚠️ no result" if cell["status"] == "failed" else "not compared")
+        elif compared["first_mismatch"] is None:
+            row.append(f"✅ {compared['agreed']}/{compared['total']}")
+        else:
+            mark = _MARKS["near" if record["passed"] else "fail"]
+            row.append(f"{mark} **{compared['agreed']}/{compared['total']}**, first at {compared['first_mismatch']}")
+    call = closest_call(prompt)
+    closest = "–" if call is None else f"{text.figure(call[1])} at {call[0]}"  # noqa: RUF001
+    return f"| {code(prompt['id'], 60)} | {closest} | {' | '.join(row)} |"
+
+
+def _failed_cells(record: Record) -> Iterable[str]:
+    failed = [cell for cell in record["cells"] if cell["status"] == "failed"]
+    if failed:
+        rows = (f"- ⚠️ {code(cell['id'])}: {prose(cell['message'], 400)}" for cell in failed)
+        yield "**Cells without a result**"
+        yield ""
+        yield from _limited(rows, 8_000, "more cells")
+        yield ""
+
+
+def _checks(record: Record) -> Iterable[str]:
+    checks = [check for check in by_status(record["checks"]) if check["status"] != "passed"]
+    if not checks:
+        return
+    yield "| check | result | measured | expected |"
+    yield "| :-- | :-- | :-- | :-- |"
+    rows = (
+        f"| {code(check['id'], 60)} {prose(check['title'], 120)} | {_STATUS_MARKS[check['status']]} {check['status']} "
+        f"| {prose(check['figure'], 200)} | {prose(check['expected'], 200)} |"
+        for check in checks
+    )
+    yield from _limited(rows, 14_000, "more checks", cell=True)
+    yield ""
+
+
+def _environment(record: Record) -> Iterable[str]:
+    environment, model = record["environment"], record["model"]
+    pairs = {
+        "date": environment["date"],
+        "model": f"{model['directory_name']}, SHA-256 {model['digest']}",
+        "hloracle": environment["hloracle"],
+        "Python": environment["python"],
+        "platform": environment["platform"],
+        "processor": f"{environment['cpu']}, {text.plural(environment['cores'], 'core')}",
+        "memory": f"{text.size(environment['memory_bytes'])}, peak {text.size(record['memory']['peak_bytes'])}",
+        **dict(sorted(environment["packages"].items())),
+    }
+    yield "<details><summary>Environment</summary>"
+    yield ""
+    yield "| | |"
+    yield "| :-- | :-- |"
+    rows = (f"| {prose(name, 80)} | {code(value, 160)} |" for name, value in pairs.items())
+    yield from _limited(rows, 8_000, "more entries", cell=True)
+    yield ""
+    yield "</details>"
+
+
+def _limited(lines: Iterable[str], budget: int, noun: str, cell: bool = False) -> Iterable[str]:
+    """The lines that fit into `budget` characters, and how many did not."""
+    left_out = 0
+    for line in lines:
+        budget -= len(line) + 1
+        if budget >= 0 and not left_out:
+            yield line
+        else:
+            left_out += 1
+    if left_out:
+        words = f"{text.count(left_out)} {noun} in report.html"
+        yield f"| {words} |" if cell else f"- {words}"

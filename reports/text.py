@@ -1,0 +1,111 @@
+"""Strings and numbers made fit to be read: nothing that a checkpoint or prompt says can hide or disturb what is shown."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+# Format, surrogate, private and unassigned characters, and the two line separators: drawn as nothing, as a box,
+# or, for the bidirectional controls, as another order of the characters around them.
+_NAMED = {"Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_SPACES = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+
+Number = float | int | str | None
+
+
+def visible(text: str) -> str:
+    """The text with every control and format character shown: ␀ for a C0 control, ⟨U+202E⟩ for the others.
+
+    Newlines and tabs stay as they are.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_visible, text))
+
+
+def _visible(char: str) -> str:
+    code = ord(char)
+    if char in "\n\t":
+        return char
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    if 0x80 <= code < 0xA0 or unicodedata.category(char) in _NAMED:
+        return f"⟨U+{code:04X}⟩"
+    return char
+
+
+def piece(text: str) -> str:
+    """A token's text with its spaces shown too, and with something for a combining mark to stand on."""
+    shown = "".join(_SPACES.get(char) or _visible(char) for char in text)
+    return f"◌{shown}" if shown and unicodedata.category(shown[0]).startswith("M") else shown
+
+
+def one_line(text: str, limit: int) -> str:
+    """The visible text on one line, of at most `limit` characters."""
+    line = visible(" ".join(text[: limit * 4].split()))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def count(number: int) -> str:
+    return f"{number:,}"
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def signed(number: int) -> str:
+    return f"+{count(number)}" if number > 0 else f"−{count(-number)}" if number < 0 else "="  # noqa: RUF001
+
+
+def value(number: Number) -> float | None:
+    """A figure of the record as a float: `NaN` and `Infinity` are strings there."""
+    return None if number is None else float(number)
+
+
+def figure(number: Number) -> str:
+    """Three significant digits; `NaN` and `∞` by name."""
+    x = value(number)
+    if x is None:
+        return "not measured"
+    if math.isnan(x):
+        return "NaN"
+    if math.isinf(x):
+        return "∞" if x > 0 else "−∞"  # noqa: RUF001
+    if x == 0:
+        return "0"
+    if not 1e-3 <= abs(x) < 1e5:
+        mantissa, exponent = f"{x:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{x:.3g}" if abs(x) < 1000 else f"{x:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 0.001:
+        return "0 s" if seconds == 0 else "<1 ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def size(number: int) -> str:
+    """A number of bytes in binary units."""
+    x, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if x < 1000:
+            break
+        x, unit = x / 1024, larger
+    return f"{number} B" if unit == "B" else f"{x:.3g} {unit}"
+
+
+def parameters(number: int) -> str:
+    """A number of parameters: 134.5 M."""
+    for divisor, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= divisor:
+            return f"{number / divisor:.1f} {letter}"
+    return str(number)

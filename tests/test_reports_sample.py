@@ -1,0 +1,439 @@
+"""Records like those of real runs, for the tests of the reports: one that conforms and several that do not."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import re
+import zlib
+from typing import Any
+
+import pytest
+from hloracle.reports.record import validate
+
+TOKENS, VOCABULARY = 48, 49152
+CELLS = ("oracle/xla-cpu", "oracle/iree-cpu", "emitter/xla-cpu", "emitter/iree-cpu", "emitter/iree-cpu/token")
+
+PROMPTS = [
+    ("chat@64", "a chat template's special tokens, in the middle bucket", "What is the capital of France, and why?"),
+    ("chat@256", "the same prompt, padded to the largest bucket: the padding must not show", "What is the capital …"),
+    ("one-token@32", "the shortest prompt there is: attention over a single key", "The"),
+    ("long@128", "past the RoPE tables' first rows, and nearly a full bucket", "The history of computing began " * 6),
+    ("non-ascii@64", "byte-level pieces, several tokens for one character", "Où est le café ? 東京 — 🙂"),
+    ("capacity@256", "ends in the last cache slot", "It was a bright cold day in April, and the clocks " * 14),
+]
+TEXTS = [
+    "The capital of France is Paris. It became the capital because it lay on an island in the river Seine, where trade "
+    "routes met, and because the kings of France chose to live there from the tenth century onwards.\n\nToday",
+    " following is a list of the most common types of sentences in English, with an example of each.\n\n1. The simple "
+    "sentence has one clause. 2. The compound sentence has two or more clauses, which are joined by a",
+    " with simple tools for counting, such as the abacus, and moved on to machines with wheels and gears. In the "
+    "nineteenth century, Charles Babbage designed a machine that could be given a program on punched cards",
+    "Le café est à côté de la gare, près du marché. À Tōkyō (東京), on trouve aussi des cafés 🙂 où l’on sert "
+    "du thé vert, des gâteaux et du café glacé, tout au long de l’année, même en hiver.",
+    "were striking thirteen. Winston Smith, his chin nuzzled into his breast in an effort to escape the vile wind, "
+    "slipped quickly through the glass doors of the building, though not quickly enough to prevent a swirl",
+]
+DECODE = {
+    "emitter": "reshape 391, multiply 454, broadcast_in_dim 333, add 272, dot_general 271, reduce 121, dynamic_slice 63, "
+    "rsqrt 61, reverse 60, dynamic_update_slice 60, constant 38, select 30, maximum 30, subtract 30, exponential 30, "
+    "divide 30, logistic 30, iota 1, compare 1",
+    "oracle": "broadcast_in_dim 937, constant 558, multiply 513, add 306, dot_general 271, reshape 271, slice 180, "
+    "reduce 121, divide 121, subtract 90, rsqrt 61, concatenate 60, dynamic_update_slice 60, transpose 60, "
+    "exponential 60, select 34, maximum 30, negate 30, compare 5, dynamic_slice 3, iota 1",
+}
+CHECKS = [
+    ("gate-zero", "Hugging Face and the JAX oracle agree", "6 of 6 prompts; logits within 0.43 of the limit", "all"),
+    ("tokens", "Every cell's tokens are the truth's", "1,440 of 1,440", "all"),
+    ("logits", "Logits are within their limits", "at most 0.43 of the limit", "at most 1"),
+    ("caches", "The caches hold the truth's keys and values", "at most 0.37 of the limit", "at most 1"),
+    ("prefill-equals-decode", "A prompt through decode gives prefill's tokens and caches", "6 of 6 prompts", "all"),
+    ("buckets", "A larger bucket changes no token", "chat@64 = chat@256", "equal"),
+    ("census-decode", "The emitted decode graph has its pinned operations", "2,306 of 19 kinds", "2,306 of 19 kinds"),
+    ("census-prefill", "The emitted prefill graphs have their pinned operations", "4 of 4 graphs", "all"),
+    ("weights", "Each of the checkpoint's weights is used", "272 of 272", "all, by name and shape"),
+    ("flops", "Both decode graphs multiply as much", "268.9 MFLOP in both", "equal"),
+    ("in-place", "The caches are updated in place", "2 of 2 aliased; no copy of a cache", "2 of 2, no copy"),
+    ("read-back", "Four bytes come back per step", "4 bytes", "4 bytes"),
+    ("mutants", "Wrong emitters are caught", "28 of 28, each in its class and place", "all"),
+    ("cuda", "The same on IREE cuda", "", "all tokens equal"),
+]
+
+
+def sample() -> dict[str, Any]:
+    """A run that conforms, with values like those of SmolLM2 135M."""
+    prompts, tokens = [], {}
+    for i, (name, why, text) in enumerate(PROMPTS):
+        prompt, bucket = name.split("@")
+        truth = _truth(TEXTS[max(i - 1, 0)], seed=i)
+        ids = [_id(piece) for piece in _pieces(text)][: int(bucket)]
+        fields = {"id": name, "prompt": prompt, "bucket": int(bucket), "why": why, "text": text, "token_ids": ids}
+        prompts.append({**fields, "truth": truth})
+        cells = {cell: _agreeing(truth, cell, seed=10 * i + j) for j, cell in enumerate(CELLS)}
+        tokens[name] = {"agreed": TOKENS, "total": TOKENS, "cells": cells}
+    return {
+        "schema": "hloracle-report/1",
+        "passed": True,
+        "verdict": {
+            "class": "conforms",
+            "anchor": None,
+            "prompt": None,
+            "step": None,
+            "explanation": "All 1,440 tokens of 6 prompts are equal in all 5 cells, and every logit is within 0.43 of its "
+            "measured limit.",
+            "evidence": [
+                "Hugging Face and the JAX oracle agree on all 6 prompts.",
+                "The emitted graph gives the truth's tokens on XLA and on IREE, which share no code generator.",
+                "28 of 28 deliberately wrong emitters were caught by the same checks.",
+            ],
+        },
+        "model": {
+            "name": "smollm2-135m-instruct",
+            "directory_name": "smollm2-135m-instruct-b179c9523d0e",
+            "digest": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            "model_type": "llama",
+            "parameters": 134_515_008,
+            "config": {
+                "num_hidden_layers": 30,
+                "hidden_size": 576,
+                "num_attention_heads": 9,
+                "num_key_value_heads": 3,
+                "intermediate_size": 1536,
+                "vocab_size": VOCABULARY,
+                "rms_norm_eps": 1e-5,
+                "rope_theta": 100000.0,
+                "tie_word_embeddings": True,
+                "hidden_act": "silu",
+            },
+        },
+        "settings": {
+            "device": "cpu",
+            "precision": "f32",
+            "tokens": TOKENS,
+            "capacity": 256,
+            "buckets": [32, 64, 128, 256],
+            "threads": 2,
+        },
+        "prompts": prompts,
+        "tokens": tokens,
+        "cells": [_cell(cell, j) for j, cell in enumerate(CELLS)],
+        "checks": [
+            {
+                "id": id_,
+                "title": title,
+                "status": "passed" if figure else "skipped",
+                "figure": figure,
+                "expected": expected,
+                "detail": "" if figure else "no CUDA device on this machine",
+            }
+            for id_, title, figure, expected in CHECKS
+        ],
+        "graphs": _graphs(),
+        "timings": [
+            {"stage": stage, "seconds": seconds, "reused": reused, "detail": detail}
+            for stage, seconds, reused, detail in [
+                ("checkpoint", 0.04, True, "272 tensors, dequantized from GGUF"),
+                ("truth", 0.31, True, "6 prompts, float32 and float64"),
+                ("oracle: lower", 9.8, False, "5 graphs"),
+                ("emit", 1.4, False, "6 graphs"),
+                ("compile: IREE cpu", 41.2, False, "11 graphs"),
+                ("compile: XLA cpu", 14.6, False, "10 graphs"),
+                ("run: oracle", 33.9, False, "2 cells, 6 prompts"),
+                ("run: emitter", 47.5, False, "3 cells, 6 prompts"),
+                ("checks", 3.2, False, "14 checks"),
+                ("mutants", 0.2, True, "28 mutants"),
+            ]
+        ],
+        "reused": ["checkpoint smollm2-135m-instruct-b179c9523d0e", "truth 3f29c1d0aa71", "mutants 90ab1c77e2d4"],
+        "memory": {
+            "peak_bytes": 2_913_845_248,
+            "processes": [
+                {"name": "truth (transformers)", "peak_bytes": 2_913_845_248},
+                {"name": "oracle/xla-cpu", "peak_bytes": 1_730_150_400},
+                {"name": "emitter/iree-cpu", "peak_bytes": 1_101_004_800},
+                {"name": "hloracle", "peak_bytes": 412_090_368},
+            ],
+        },
+        "environment": {
+            "hloracle": "0.1.0",
+            "python": "3.11.7",
+            "platform": "Linux-6.1.0-x86_64-with-glibc2.36",
+            "cpu": "AMD EPYC 9554 64-Core Processor",
+            "cores": 2,
+            "memory_bytes": 16_777_216_000,
+            "packages": {
+                "jax": "0.10.2",
+                "jaxlib": "0.10.2",
+                "torch": "2.13.0",
+                "transformers": "5.23.0",
+                "iree-base-compiler": "3.13.0",
+                "iree-base-runtime": "3.13.0",
+                "numpy": "2.4.1",
+            },
+            "date": "2025-11-21T05:12:44+00:00",
+        },
+    }
+
+
+def failing_sample() -> dict[str, Any]:
+    """A run with a wrong emitter: rotary embeddings at one layer, seen on both backends."""
+    record = sample()
+    record["passed"] = False
+    record["verdict"] |= {
+        "class": "emitter-fault",
+        "anchor": "layers.3.self_attn.q_rope",
+        "prompt": "chat@64",
+        "step": 5,
+        "explanation": "The emitted graph is wrong from layers.3.self_attn.q_rope on, on XLA and on IREE alike, while the "
+        "oracle's graph is right on both.",
+        "evidence": [
+            "layers.3.self_attn.q_rope is the first anchor over its limit: error 0.83, limit 4.1e-6, prompt chat@64.",
+            "Its input, layers.3.self_attn.q_proj, is within its limit: 0.22 of 2.9e-6.",
+            "oracle/xla-cpu and oracle/iree-cpu agree with the truth on all 6 prompts.",
+        ],
+    }
+    wrong = {0: (5, 6, 11, 19, 20, 33), 1: (5, 11, 40), 3: tuple(range(9, 48, 2)), 4: (17,), 5: (0, 1, 2, 30, 47)}
+    for i, steps in wrong.items():
+        prompt = record["prompts"][i]
+        for cell in CELLS[2:]:
+            free = cell.endswith("/token")
+            _disagree(record, prompt["id"], cell, tuple(range(steps[0], TOKENS)) if free else steps)
+            entry = record["tokens"][prompt["id"]]["cells"][cell]
+            if entry["logit_error"] is not None:
+                entry["logit_error"] = entry["logit_limit"] * (30.0 + 400 * i)
+    record["cells"][4] |= {"seconds": 9.1}
+    _set_checks(record, failed={"tokens", "logits", "caches"}, error={"mutants"})
+    return record
+
+
+def near_tie_sample() -> dict[str, Any]:
+    """A run that passes although two tokens differ."""
+    record = sample()
+    record["verdict"] |= {
+        "class": "near-tie",
+        "prompt": "long@128",
+        "step": 21,
+        "explanation": "One token differs, where the truth's two best logits are 1.1e-5 apart and the noise is 2.3e-5.",
+    }
+    record["prompts"][3]["truth"]["gaps"][21] = 1.1e-5
+    for cell in CELLS[2:4]:
+        _disagree(record, "long@128", cell, (21,))
+    return record
+
+
+def broken_sample() -> dict[str, Any]:
+    """A run in which a process died and another gave no numbers."""
+    record = sample()
+    record["passed"] = False
+    record["verdict"] |= {
+        "class": "harness-error",
+        "explanation": "emitter/iree-cpu gave no result: the process was ended by signal 11 while it compiled "
+        "prefill-128.",
+        "evidence": [],
+    }
+    for entry in record["tokens"].values():
+        del entry["cells"]["emitter/iree-cpu"], entry["cells"]["emitter/iree-cpu/token"]
+    record["tokens"]["chat@64"]["cells"]["emitter/xla-cpu"]["logit_error"] = "NaN"
+    message = "compile failed: signal 11 (graph kept at ~/.cache/hloracle/kept/prefill-128.mlir)"
+    for cell in record["cells"][3:]:
+        cell |= {"status": "failed", "message": message, "agreed": 0, "total": 0, "tokens_per_second": None}
+    _set_checks(record, failed=set(), error={"tokens", "in-place", "read-back"})
+    return record
+
+
+HOSTILE = '<script>alert(1)</script> "\'&amp; |`*_[x](http://evil.example)</style><img src=x onerror=y> @octocat'
+HOSTILE += "\u202egnp.exe\u2066\x00\x07\x1b[31m\x7f\x85\u200b\ud800\ufeff\n\n# heading\n" + "long " * 2000
+
+
+def hostile_sample() -> dict[str, Any]:
+    """A valid record in which every string that may be anything is hostile; ids keep apart by a number."""
+    record = copy.deepcopy(failing_sample())
+    renamed: dict[str, str] = {}
+
+    def rename(name: str) -> str:
+        return renamed.setdefault(name, f"{len(renamed)} {HOSTILE}")
+
+    record["tokens"] = {
+        rename(prompt): {**entry, "cells": {rename(cell): value for cell, value in entry["cells"].items()}}
+        for prompt, entry in record["tokens"].items()
+    }
+    for part in ("prompts", "cells", "checks", "graphs"):
+        for entry in record[part]:
+            entry["id"] = rename(entry["id"])
+    for prompt in record["prompts"]:
+        prompt |= {"prompt": HOSTILE, "why": HOSTILE, "text": HOSTILE}
+        prompt["truth"] |= {"text": HOSTILE, "pieces": [HOSTILE[:60]] * TOKENS}
+        for cell in record["tokens"][prompt["id"]]["cells"].values():
+            cell |= {"text": HOSTILE, "pieces": [HOSTILE[40:140]] * TOKENS}
+    for cell in record["cells"]:
+        cell |= {"backend": HOSTILE, "message": HOSTILE}
+    for check in record["checks"]:
+        check |= {"title": HOSTILE, "figure": HOSTILE, "expected": HOSTILE, "detail": HOSTILE}
+    for graph in record["graphs"]:
+        graph["scopes"] = {HOSTILE: {HOSTILE: 3}}
+    for timing in record["timings"]:
+        timing |= {"stage": HOSTILE, "detail": HOSTILE}
+    for process in record["memory"]["processes"]:
+        process["name"] = HOSTILE
+    record["verdict"] |= {"anchor": HOSTILE, "prompt": rename("chat@64"), "explanation": HOSTILE, "evidence": [HOSTILE] * 9}
+    record["model"] |= {"name": HOSTILE, "directory_name": HOSTILE, "digest": HOSTILE, "model_type": HOSTILE}
+    record["model"]["config"] = {HOSTILE: HOSTILE, "list": [HOSTILE], "null": None}
+    record["settings"] |= {"device": HOSTILE, "precision": HOSTILE}
+    record["reused"] = [HOSTILE]
+    record["environment"] |= {"hloracle": HOSTILE, "python": HOSTILE, "platform": HOSTILE, "cpu": HOSTILE}
+    record["environment"] |= {"packages": {HOSTILE: HOSTILE}, "date": "2025-11-21T05:12 " + HOSTILE}
+    return record
+
+
+def empty_sample() -> dict[str, Any]:
+    """A run that ended before anything was compared, of a model without a tokenizer."""
+    record = broken_sample()
+    record |= {"prompts": [], "tokens": {}, "cells": [], "checks": [], "graphs": [], "timings": [], "reused": []}
+    record["memory"] = {"peak_bytes": 0, "processes": []}
+    return record
+
+
+def without_text(record: dict[str, Any]) -> dict[str, Any]:
+    """The same run of a model that has no tokenizer."""
+    for prompt in record["prompts"]:
+        prompt["text"] = prompt["truth"]["text"] = prompt["truth"]["pieces"] = None
+        for cell in record["tokens"][prompt["id"]]["cells"].values():
+            cell["text"] = cell["pieces"] = None
+    return record
+
+
+def _id(piece: str) -> int:
+    return zlib.crc32(piece.encode()) % VOCABULARY
+
+
+def _pieces(text: str) -> list[str]:
+    """As a byte-pair tokenizer would: a word with the space before it, long ones in two."""
+    words = re.findall(r" ?\w{1,9}| ?[^\w\s]|\s", text)
+    return words or [text]
+
+
+def _truth(text: str, seed: int) -> dict[str, Any]:
+    pieces = (_pieces(text) * 2)[:TOKENS]
+    rng = random.Random(seed)
+    gaps = [round(math.exp(rng.gauss(0.6, 1.1)), 4) for _ in pieces]
+    return {"tokens": [_id(p) for p in pieces], "pieces": pieces, "text": "".join(pieces), "gaps": gaps}
+
+
+def _agreeing(truth: dict[str, Any], cell: str, seed: int) -> dict[str, Any]:
+    floor = 7.6e-6 * math.exp(random.Random(seed + 99).gauss(0, 0.3))
+    measured = not cell.endswith("/token")
+    return {
+        "agreed": TOKENS,
+        "total": TOKENS,
+        "tokens": list(truth["tokens"]),
+        "pieces": list(truth["pieces"]),
+        "text": truth["text"],
+        "first_mismatch": None,
+        "logit_error": floor * random.Random(seed).uniform(0.6, 3.5) if measured else None,
+        "logit_floor": floor if measured else None,
+        "logit_limit": 8 * floor if measured else None,
+    }
+
+
+def _disagree(record: dict[str, Any], prompt: str, cell: str, steps: tuple[int, ...]) -> None:
+    entry = record["tokens"][prompt]
+    compared = entry["cells"][cell]
+    others = [" the", " a", ",", " London", "\n", " Lyon", " was", " and then", " unquestionably", "."]
+    for step in steps:
+        piece = others[(step * 7) % len(others)]
+        if piece == compared["pieces"][step]:
+            piece = " not"
+        compared["pieces"][step] = piece
+        compared["tokens"][step] = _id(piece)
+    compared["text"] = "".join(compared["pieces"])
+    compared |= {"agreed": TOKENS - len(steps), "first_mismatch": steps[0]}
+    entry["agreed"] = min(c["agreed"] for c in entry["cells"].values())
+    row = next(c for c in record["cells"] if c["id"] == cell)
+    row["agreed"] -= len(steps)
+
+
+def _cell(name: str, index: int) -> dict[str, Any]:
+    source, backend, *token = name.split("/")
+    return {
+        "id": name,
+        "source": source,
+        "backend": backend,
+        "head": "token" if token else "logits",
+        "status": "reused" if index == 0 else "ran",
+        "message": "",
+        "agreed": TOKENS * len(PROMPTS),
+        "total": TOKENS * len(PROMPTS),
+        "seconds": (0.1, 18.2, 15.7, 17.4, 14.4)[index],
+        "tokens_per_second": (None, 15.8, 18.3, 16.6, 20.1)[index],
+        "peak_bytes": (None, 1_210_000_000, 1_730_150_400, 1_101_004_800, 1_098_000_000)[index],
+    }
+
+
+def _census(text: str) -> dict[str, int]:
+    return {op: int(n) for op, n in (pair.split() for pair in text.split(", "))}
+
+
+def _graphs() -> list[dict[str, Any]]:
+    graphs = []
+    scopes = {
+        "embed_tokens": {"dynamic_slice": 1},
+        "layers.*.input_layernorm": {"multiply": 90, "broadcast_in_dim": 60, "reduce": 30, "rsqrt": 30, "add": 30},
+        **{f"layers.*.self_attn.{p}_proj": {"dot_general": 30} for p in "qkv"},
+        "layers.*.self_attn.q_rope": {"multiply": 60, "reshape": 60, "reverse": 30, "add": 30, "broadcast_in_dim": 60},
+        "layers.*.mlp.gate_proj": {"dot_general": 30},
+        "layers.*.mlp.act": {"logistic": 30, "multiply": 30},
+        "norm": {"multiply": 3, "broadcast_in_dim": 2, "reduce": 1, "rsqrt": 1, "add": 1},
+        "lm_head": {"dot_general": 1, "reshape": 1},
+    }
+    oracle_scopes = {
+        name: {**{op: n for op, n in ops.items() if op not in ("reverse", "logistic")}, "constant": 30}
+        for name, ops in scopes.items()
+    }
+    for source, head, phase, bucket in [
+        ("oracle", "logits", "decode", None),
+        ("emitter", "logits", "decode", None),
+        ("emitter", "token", "decode", None),
+        *[(source, "logits", "prefill", bucket) for source in ("oracle", "emitter") for bucket in (32, 64, 128, 256)],
+    ]:
+        ops = _census(DECODE[source])
+        if head == "token":
+            ops = {**ops, "reduce": 123, "iota": 2, "compare": 2, "select": 31, "broadcast_in_dim": 334, "constant": 41}
+        if phase == "prefill":
+            ops = {**ops, "transpose": ops.get("transpose", 0) + 90, "concatenate": 2, "pad": 60}
+            ops.pop("dynamic_update_slice")
+        graphs.append(
+            {
+                "id": f"{source}/{phase}{'' if bucket is None else f'-{bucket}'}/{head}",
+                "source": source,
+                "phase": phase,
+                "head": head,
+                "bucket": bucket,
+                "ops": ops,
+                "op_total": sum(ops.values()),
+                "op_kinds": len(ops),
+                "weights": 272,
+                "text_bytes": {"oracle": 441_312, "emitter": 297_850}[source] + (bucket or 0) * 9,
+                "scopes": oracle_scopes if source == "oracle" else scopes,
+            }
+        )
+    return graphs
+
+
+def _set_checks(record: dict[str, Any], failed: set[str], error: set[str]) -> None:
+    for check in record["checks"]:
+        if check["id"] in failed:
+            check |= {"status": "failed", "figure": "5 of 6 prompts differ" if check["id"] == "tokens" else "over"}
+            check["detail"] = "emitter/xla-cpu, emitter/iree-cpu and emitter/iree-cpu/token; the first is chat@64, step 5."
+        if check["id"] in error:
+            check |= {"status": "error", "figure": "", "detail": "the process that measures this ended with signal 11"}
+
+
+SAMPLES = [sample, failing_sample, near_tie_sample, broken_sample, hostile_sample, empty_sample]
+
+
+@pytest.mark.parametrize("make", SAMPLES)
+def test_samples_are_valid(make: Any) -> None:
+    record = make()
+    validate(record)
+    assert record == make()
