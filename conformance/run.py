@@ -126,9 +126,9 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
             directory = resolve(settings.model, progress.report)
             checkpoint = open_checkpoint(directory)
             checkpoint.digest  # noqa: B018  (read the files now, inside this stage)
-        if not _gates(evidence, settings, progress):
+        if not gates(evidence, settings, progress):
             verdict = decide(evidence.checks, [], {})
-            return _record(settings, checkpoint, evidence, verdict, progress, memory)
+            return record_of(settings, checkpoint, evidence, verdict, progress, memory)
         with progress.stage("prompts"):
             evidence.prompts = prompt_suite.suite(
                 directory, checkpoint.config, settings.capacity, settings.tokens, progress.report
@@ -147,10 +147,11 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
             evidence.checks += cell_checks(outcome, evidence.truths, expect_streaming=streams)
         
         verdict = decide(evidence.checks, evidence.outcomes, evidence.truths)
-        return _record(settings, checkpoint, evidence, verdict, progress, memory)
+        return record_of(settings, checkpoint, evidence, verdict, progress, memory)
 
 
-def _gates(evidence: Evidence, settings: Settings, progress: Progress) -> bool:
+def gates(evidence: Evidence, settings: Settings, progress: Progress) -> bool:
+    """Gate zero on every backend; False stops the run."""
     for backend in BACKENDS:
         with progress.stage(f"gate zero, {backend}"):
             evidence.checks.append(gate_zero(backend, settings.threads, progress.report))
@@ -260,7 +261,7 @@ def _cell(
 # ---- the record
 
 
-def _record(
+def record_of(
     settings: Settings,
     checkpoint: Checkpoint,
     evidence: Evidence,

@@ -45,6 +45,10 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
     died = [o for o in outcomes if o.status == "failed" and o.stage == "process"]
     if failed("gate-zero"):
         return verdict("harness-error", "The toolchain does not run the simplest graphs.")
+    if failed("emitter.parse", "file.parse"):
+        return verdict("emitter-fault", "The emitted graph does not parse or verify.")
+    if failed("oracle.parse"):
+        return verdict("reference-fault", "The oracle's graph does not parse or verify.")
     if not outcomes or not truths:
         return verdict("harness-error", "Nothing was compared.")
     if failed("truth."):
@@ -58,12 +62,9 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
         return verdict("emitter-fault", f"The emitted graph breaks an invariant: {static[0].title}.")
     for source in ("emitter", "file"):
         if wrong.get(f"{source}/xla-cpu"):
-            both = wrong.get(f"{source}/iree-cpu")
-            return verdict(
-                "emitter-fault",
-                "The oracle's graph is right and the emitted one is wrong"
-                + (", on XLA and on IREE alike." if both else " on XLA."),
-            )
+            where = "on XLA and on IREE alike" if wrong.get(f"{source}/iree-cpu") else "on XLA"
+            right = "The oracle's graph is right and the emitted one" if source == "emitter" else "The graph"
+            return verdict("emitter-fault", f"{right} is wrong {where}.")
     for id in (id for id, is_wrong in wrong.items() if is_wrong):
         source = by_id[id].cell.source
         twin = f"{source}/{by_id[id].cell.backend}"

@@ -97,11 +97,14 @@ class Builder:
         """The anchor that is being written, e.g. `layers.3.self_attn.q_proj`."""
         return ".".join(self._scope)
 
-    def argument(self, type: TensorType) -> Value:
-        """The next argument of the function, in the order of the ABI."""
-        value = Value(f"arg{len(self.arguments)}", type)
-        self.arguments.append(value)
-        return value
+    def argument(self, type: TensorType, name: str = "") -> Value:
+        """The next argument of the function, in the order of the ABI; `name` is what the text calls it."""
+        name = name or f"arg{len(self.arguments)}"
+        if name in self._taken:
+            raise ValueError(f"argument {name}: the name is taken")
+        self._taken[name] = 1
+        self.arguments.append(Value(name, type))
+        return self.arguments[-1]
 
     def graph(self, name: str, abi: Abi, results: Sequence[Value]) -> Graph:
         """The finished module. `results` in the order of the ABI, with exactly its types."""
@@ -114,11 +117,11 @@ class Builder:
                     raise TypeError(f"{name}: {what} {tensor.name} is {value.type}, and the ABI has {wanted}")
         aliased = {r.aliases: i for i, r in enumerate(abi.results) if r.aliases is not None}
         lines = [f"module @{name} {{", f"  func.func public @{abi.function}("]
-        for i, (value, tensor) in enumerate(zip(self.arguments, abi.arguments, strict=True)):
+        for i, value in enumerate(self.arguments):
             # XLA and IREE both read this attribute as "the caller gives this buffer away".
             alias = f" {{tf.aliasing_output = {aliased[i]} : i32}}" if i in aliased else ""
             comma = "," if i + 1 < len(self.arguments) else ""
-            lines.append(f"    %{value.name}: {value.type}{alias}{comma} // {tensor.name}")
+            lines.append(f"    %{value.name}: {value.type}{alias}{comma}")
         lines.append(f"  ) -> ({', '.join(str(r.type) for r in results)}) {{")
         lines += self._lines
         names, types = ", ".join(f"%{r.name}" for r in results), ", ".join(str(r.type) for r in results)

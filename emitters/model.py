@@ -99,7 +99,7 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
     architecture = importlib.import_module(f"hloracle.emitters.{config.model_type}")
     abi = graph_abi(config, phase, head, capacity, bucket)
     b = LayerBuilder()
-    arguments = [b.argument(TensorType(a.shape, a.dtype)) for a in abi.arguments]
+    arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
     named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
     weights = Weights({w.name: named[w.name] for w in abi.weights})
     model = weights.inside("model")

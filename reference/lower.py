@@ -12,7 +12,7 @@ from hloracle.reference.config import Config
 from hloracle.reference.contract import graph_abi, graph_name
 from hloracle.reference.model import decode, prefill
 from jax._src.interpreters import mlir as jax_mlir
-from jax._src.lib.mlir import ir
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 ANCHOR_PART = re.compile(r"layers\.\d+|[a-z_]+")
@@ -32,11 +32,12 @@ def lower(config: Config, phase: str, head: str = "token", capacity: int = 256, 
     donated = (3, 4) if phase == "decode" else ()
     lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(weights, *inputs)
     module = lowered.compiler_ir("stablehlo")
+    assert isinstance(module, ir.Module)
     name = graph_name(config, phase, head, bucket)
     with module.context:
         module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
         _locations_to_anchors(module)
-        text = module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False, use_local_scope=True)
+        text = str(module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False, use_local_scope=True))
     return Graph(name, text, abi)
 
 

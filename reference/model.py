@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 from hloracle.reference.config import Config, weight_shapes
 from hloracle.reference.layers import (
+    RopeRows,
     argmax,
     linear,
     rms_norm,
@@ -144,7 +145,8 @@ def _named(config: Config, weights: Sequence[Array]) -> Weights:
     return Weights(dict(zip(weight_shapes(config), weights, strict=True)))
 
 
-def _blocks(config: Config, x: Array, w: Weights, rope, cache: Cache, visible: Array) -> Array:  # type: ignore[no-untyped-def]
+def _blocks(config: Config, x: Array, w: Weights, rope: RopeRows, cache: Cache, visible: Array) -> Array:
+    """x [T, E] -> [T, E]"""
     architecture = importlib.import_module(f"hloracle.reference.{config.model_type}")
     model = w.inside("model")
     for layer in range(config.num_hidden_layers):

@@ -17,17 +17,16 @@ from importlib import resources
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
-
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record, by_status, closest_call, differences, of_limit
+from hloracle.reports.record import VERDICTS, Record, by_status, cells_of, closest_call, differences, of_limit
+from markupsafe import Markup, escape
 
 STEPS_IN_A_ROW = 10  # of the token alignment: fits a laptop's screen
 FOLD = 320  # characters of a string that are shown before it is folded
 CUT = 60_000  # characters of a string that are in the page at all
 STRIP = 118  # the greatest width of a cell's strip of steps, in px
 
-_SOURCES = {"oracle": "JAX oracle’s graph", "emitter": "Emitted graph"}
+_SOURCES = {"oracle": "JAX oracle's graph", "emitter": "Emitted graph"}
 _BACKENDS = {"xla-cpu": "XLA cpu", "iree-cpu": "IREE cpu", "iree-cuda": "IREE cuda", "interpreter": "Interpreter"}
 _STATUS_KINDS = {"passed": "pass", "failed": "fail", "error": "error", "skipped": "skip"}
 
@@ -37,6 +36,8 @@ def render(record: Record) -> str:
     style = _read("report.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     verdict = VERDICTS[record["verdict"]["class"]]
+    prompts = [_prompt(record, i) for i in range(len(record["prompts"]))]
+    _open_one(prompts, record["verdict"]["prompt"])
     return (
         _environment()
         .get_template("report.html.j2")
@@ -48,7 +49,7 @@ def render(record: Record) -> str:
             next=_next(record),
             matrix=_matrix(record),
             totals=_totals(record),
-            prompts=[_prompt(record, i) for i in range(len(record["prompts"]))],
+            prompts=prompts,
             checks=by_status(record["checks"]),
             tally=_tally(record),
             free_differs=_has_free_difference(record),
@@ -71,7 +72,14 @@ def _environment() -> jinja2.Environment:
     )
     names = ("count", "plural", "signed", "figure", "duration", "size", "parameters", "one_line", "piece")
     environment.filters |= {name: getattr(text, name) for name in names}
-    environment.filters |= {"fold": fold, "chip": chip, "plain": _plain, "backend": _backend, "kind": _STATUS_KINDS.__getitem__}
+    environment.filters |= {
+        "fold": fold,
+        "chip": chip,
+        "plain": _plain,
+        "times": _times,
+        "backend": _backend,
+        "kind": _STATUS_KINDS.__getitem__,
+    }
     environment.globals["sources"] = _SOURCES
     return environment
 
@@ -122,17 +130,16 @@ def chip(value: str, limit: int = 14) -> Markup:
     )
 
 
+def _times(ratio: float) -> str:
+    return text.figure(ratio) + ("×" if math.isfinite(ratio) else "")  # noqa: RUF001
+
+
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _backend(name: str) -> str:
     return _BACKENDS.get(name, name)
-
-
-def _cells_of(record: Record, prompt: str) -> dict[str, Record]:
-    entry = record["tokens"].get(prompt)
-    return entry["cells"] if entry else {}
 
 
 # ---- the verdict
@@ -171,7 +178,8 @@ def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
             yield _item(f"{cell['id']} gave no result", text.one_line(cell["message"], 160), "#cells")
     for i, check in enumerate(by_status(record["checks"])):
         if check["status"] in ("failed", "error") and i < 3:
-            yield _item(check["title"], f"measured {check['figure']}, expected {check['expected']}", f"#check-{i}")
+            words = f"measured {check['figure']}, expected {check['expected']}" if check["figure"] else check["detail"]
+            yield _item(check["title"], words, f"#check-{i}")
 
 
 def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
@@ -193,7 +201,7 @@ def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
     calls = [(*call[::-1], i) for i, p in enumerate(record["prompts"]) if (call := closest_call(p)) is not None]
     if calls:
         gap, step, i = min(calls)
-        words = f"the truth’s two best tokens are {text.figure(gap)} apart, {record['prompts'][i]['id']} at step {step}"
+        words = f"the truth's two best tokens are {text.figure(gap)} apart, {record['prompts'][i]['id']} at step {step}"
         yield _item("Closest call", words, f"#prompt-{i}")
     for i, check in enumerate(by_status(record["checks"])):
         if check["status"] == "skipped":
@@ -201,7 +209,7 @@ def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
 
 
 def _totals(record: Record) -> dict[str, int]:
-    compared = [cell for entry in record["tokens"].values() for cell in entry["cells"].values()]
+    compared = [cell for prompt in record["prompts"] for cell in cells_of(record, prompt["id"]).values()]
     return {
         "agreed": sum(cell["agreed"] for cell in compared),
         "total": sum(cell["total"] for cell in compared),
@@ -226,7 +234,7 @@ def _matrix(record: Record) -> dict[str, Any]:
     starts = {next(c["id"] for c in cells if c["source"] == s) for s, _ in groups}
     rows = []
     for i, prompt in enumerate(record["prompts"]):
-        compared = _cells_of(record, prompt["id"])
+        compared = cells_of(record, prompt["id"])
         row = [_matrix_cell(prompt, cell, compared.get(cell["id"])) for cell in cells]
         rows.append({"index": i, "prompt": prompt, "closest": closest_call(prompt), "cells": row})
     return {"columns": cells, "groups": groups, "rows": rows, "starts": starts}
@@ -274,7 +282,7 @@ def _strip(total: int, different: Sequence[int], free: bool) -> dict[str, Any]:
 
 def _prompt(record: Record, index: int) -> dict[str, Any]:
     prompt = record["prompts"][index]
-    truth, compared = prompt["truth"], _cells_of(record, prompt["id"])
+    truth, compared = prompt["truth"], cells_of(record, prompt["id"])
     columns = {cell["id"]: cell for cell in record["cells"]}
     same = [name for name, cell in compared.items() if not differences(truth["tokens"], cell["tokens"])]
     # Cells that are wrong in the same way are shown once.
@@ -311,8 +319,15 @@ def _prompt(record: Record, index: int) -> dict[str, Any]:
         "absent": [name for name in columns if name not in compared],
         "blocks": list(_blocks(truth, sequences)),
         "limit": max(limits, default=None),
-        "open": bool(differing),
+        "open": False,
     }
+
+
+def _open_one(prompts: Sequence[dict[str, Any]], named: str | None) -> None:
+    """Unfold one prompt whose tokens differ: the one that the verdict names, or else the first."""
+    differing = [p for p in prompts if p["different"]]
+    for p in sorted(differing, key=lambda p: p["prompt"]["id"] != named)[:1]:
+        p["open"] = True
 
 
 def _token(entry: Record, step: int) -> dict[str, Any]:
@@ -325,7 +340,9 @@ def _token(entry: Record, step: int) -> dict[str, Any]:
 def _sequence(names: list[str], entry: Record, different: set[int], free: bool) -> dict[str, Any]:
     """Tokens with their `state`: `same`, `diff`, or `later` for what follows the first difference of a free run."""
     first = min(different, default=0)
-    states = [("later" if free and i > first else "diff") if i in different else "same" for i in range(len(entry["tokens"]))]
+    states = [
+        ("later" if free and i > first else "diff") if i in different else "same" for i in range(len(entry["tokens"]))
+    ]
     tokens = [{**_token(entry, i), "state": state} for i, state in enumerate(states)]
     runs = []
     if different and entry["pieces"]:
@@ -338,11 +355,12 @@ def _blocks(truth: Record, sequences: Sequence[dict[str, Any]]) -> Iterator[dict
     total, missing = len(truth["tokens"]), {"id": None, "piece": "", "state": "diff"}
     for start in range(0, total, STEPS_IN_A_ROW):
         steps = range(start, min(start + STEPS_IN_A_ROW, total))
+        rest = STEPS_IN_A_ROW - len(steps) if start else 0
         rows = [
             {"names": s["names"], "tokens": [s["tokens"][i] if i < len(s["tokens"]) else missing for i in steps]}
             for s in sequences
         ]
-        yield {"steps": steps, "rows": rows, "gaps": [truth["gaps"][i] for i in steps]}
+        yield {"steps": steps, "rows": rows, "gaps": [truth["gaps"][i] for i in steps], "rest": rest}
 
 
 # ---- logit errors
@@ -354,7 +372,7 @@ def _margins(record: Record) -> dict[str, Any] | None:
     for cell in _matrix(record)["columns"]:
         points = []
         for i, prompt in enumerate(record["prompts"]):
-            compared = _cells_of(record, prompt["id"]).get(cell["id"])
+            compared = cells_of(record, prompt["id"]).get(cell["id"])
             if compared and (ratio := of_limit(compared)) is not None:
                 floor, limit = text.value(compared["logit_floor"]), text.value(compared["logit_limit"])
                 points.append(
@@ -371,7 +389,9 @@ def _margins(record: Record) -> dict[str, Any] | None:
             rows.append({"cell": cell, "points": points, "worst": max(points, key=_badness)})
     if not rows:
         return None
-    placed = [x for row in rows for p in row["points"] for x in (p["ratio"], p["floor_ratio"]) if x and 0 < x < math.inf]
+    placed = [
+        x for row in rows for p in row["points"] for x in (p["ratio"], p["floor_ratio"]) if x and 0 < x < math.inf
+    ]
     decades = [math.log10(x) for x in placed] or [0.0]
     low, high = min(-2, math.floor(min(decades))), max(1, math.ceil(max(decades)))
 
@@ -389,7 +409,12 @@ def _margins(record: Record) -> dict[str, Any] | None:
         row["floor_x"] = place(max(floors)) if floors else None
     every = math.ceil((high - low) / 6)
     ticks = [{"x": place(10.0**d), "label": _decade(d)} for d in range(low, high + 1) if d % every == 0]
-    return {"rows": rows, "ticks": ticks, "limit_x": place(1.0), "over": any(p["over"] for r in rows for p in r["points"])}
+    return {
+        "rows": rows,
+        "ticks": ticks,
+        "limit_x": place(1.0),
+        "over": any(p["over"] for r in rows for p in r["points"]),
+    }
 
 
 def _badness(point: dict[str, Any]) -> float:
@@ -399,7 +424,7 @@ def _badness(point: dict[str, Any]) -> float:
 def _decade(exponent: int) -> str:
     if exponent == 0:
         return "limit"
-    return f"{10.0**exponent:g}×" if -4 <= exponent <= 4 else f"1e{exponent}×"  # noqa: RUF001
+    return f"{10.0**exponent:g}×" if -3 <= exponent <= 3 else f"1e{exponent}×"  # noqa: RUF001
 
 
 # ---- the graphs
@@ -452,6 +477,7 @@ def _timeline(timings: Sequence[Record]) -> dict[str, Any]:
     for timing in timings:
         start = 100 * begun / whole if whole else 0.0
         width = 100 * timing["seconds"] / whole if whole else 0.0
-        rows.append({"timing": timing, "x": f"{min(start, 99.6):.4g}", "width": f"{max(width, 0.4):.4g}"})
+        least = 1.5 if timing["reused"] else 0.4  # an outline needs some room to be seen
+        rows.append({"timing": timing, "x": f"{min(start, 100 - least):.4g}", "width": f"{max(width, least):.4g}"})
         begun += timing["seconds"]
     return {"rows": rows, "whole": whole}

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record
+from hloracle.reports.record import VERDICTS, Record, cells_of
 
 # What XML 1.0 has no way to write, not even as a reference.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -76,8 +76,7 @@ def _check(check: Record) -> ET.Element:
 def _tokens(record: Record) -> Iterable[ET.Element]:
     for cell in record["cells"]:
         for prompt in record["prompts"]:
-            entry = record["tokens"].get(prompt["id"])
-            compared = entry["cells"].get(cell["id"]) if entry else None
+            compared = cells_of(record, prompt["id"]).get(cell["id"])
             suite = f"tokens.{cell['id']}"
             if compared is None and cell["status"] == "failed":
                 yield _case(suite, prompt["id"], "error", cell["message"] or "no result")

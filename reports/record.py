@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-from jsonschema.exceptions import ValidationError, best_match
-
 from hloracle.core.errors import InputError
 from hloracle.core.store import write_file
 from hloracle.reports.text import one_line, value
+from jsonschema.exceptions import ValidationError, best_match
 
 SCHEMA = "hloracle-report/1"
 
@@ -154,7 +153,7 @@ def _path(parts: Iterable[str | int]) -> str:
 def _message(error: ValidationError) -> str:
     if isinstance(error.instance, dict | list) and error.validator not in ("required", "additionalProperties"):
         return f"{'an object' if isinstance(error.instance, dict) else 'a list'} does not belong here"
-    return one_line(error.message, 200)
+    return one_line(str(error.message), 200)
 
 
 def _not_json(node: Any, path: tuple[str | int, ...]) -> Iterator[str]:
@@ -245,29 +244,35 @@ def _verdict_contradictions(record: Record) -> Iterator[str]:
     for i, cell in enumerate(record["cells"]):
         if cell["status"] == "failed":
             yield f"cells[{i}].status: {one_line(cell['id'], 80)!r} is 'failed', and the run has passed"
-    compared = [cell for entry in record["tokens"].values() for cell in entry["cells"].values()]
     for prompt, entry in record["tokens"].items():
         for cell_name, cell in entry["cells"].items():
             ratio = of_limit(cell)
             if ratio is not None and not ratio <= 1:
                 where = _path(("tokens", prompt, "cells", cell_name, "logit_error"))
                 yield f"{where}: {cell['logit_error']} is over the limit, and the run has passed"
-    missing = [p["id"] for p in record["prompts"] if not record["tokens"].get(p["id"], {}).get("cells")]
+    missing = [p["id"] for p in record["prompts"] if not cells_of(record, p["id"])]
     if missing:
         yield f"tokens: the prompt {one_line(missing[0], 80)!r} was not compared, and the run has passed"
-    if not any(cell["total"] for cell in compared):
+    if not record["prompts"]:
         yield "tokens: nothing was compared, and the run has passed"
     if not any(check["status"] == "passed" for check in checks):
         yield "checks: none has passed, and the run has"
     if name == "conforms":
         for prompt, entry in record["tokens"].items():
             if entry["agreed"] != entry["total"]:
-                yield f"{_path(('tokens', prompt, 'agreed'))}: {entry['agreed']} of {entry['total']}, and the run conforms"
+                where = _path(("tokens", prompt, "agreed"))
+                yield f"{where}: {entry['agreed']} of {entry['total']}, and the run conforms"
 
 
 def differences(truth: Sequence[int], tokens: Sequence[int]) -> list[int]:
     """The steps whose token is not the truth's; one that is missing differs."""
     return [i for i, token in enumerate(truth) if i >= len(tokens) or tokens[i] != token]
+
+
+def cells_of(record: Record, prompt: str) -> dict[str, Record]:
+    """The cells that were compared on a prompt. Of no tokens at all there is no comparison."""
+    entry = record["tokens"].get(prompt)
+    return {name: cell for name, cell in entry["cells"].items() if cell["total"]} if entry else {}
 
 
 def of_limit(cell: Record) -> float | None:
@@ -292,5 +297,3 @@ def by_status(checks: Sequence[Record]) -> list[Record]:
     """The checks, those that did not pass first."""
     order = ("failed", "error", "skipped", "passed")
     return sorted(checks, key=lambda check: order.index(check["status"]))
-
-

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record, by_status, closest_call
+from hloracle.reports.record import VERDICTS, Record, by_status, cells_of, closest_call
 
 LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
 _MARKS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
 _STATUS_MARKS = {"passed": "✅", "failed": "❌", "error": "⚠️", "skipped": "⏭️"}
-_SPECIAL = re.compile(r"[\\`*_~|\[\]()#!<>&$:{}]")
+# An underscore inside a word is one to Markdown too; a colon means something in a link or around an emoji's name.
+_SPECIAL = re.compile(r"[\\`*~|\[\]#<>&$]|:(?=//|[\w+-]+:)|(?<=www)\.|(?<![^\W_])_+|_+(?![^\W_])")
 _MENTION = re.compile(r"(^|\W)@(?=\w)")
 
 
@@ -37,13 +38,16 @@ def render(record: Record) -> str:
 
 def prose(value: str, limit: int) -> str:
     """Text of the record as words: nothing in it is Markdown, HTML, a mention or a link."""
-    line = _MENTION.sub(r"\1<code>@</code>", _SPECIAL.sub(lambda m: f"&#{ord(m[0])};", text.one_line(value, limit)))
-    return line.replace("http", "<span>http</span>").replace("www.", "<span>www</span>.")
+    return _MENTION.sub(r"\1<code>@</code>", _escaped(value, limit))
 
 
 def code(value: str, limit: int = 80) -> str:
     """Text of the record in a fixed pitch, where GitHub looks for no mention either."""
-    return "<code>" + _SPECIAL.sub(lambda m: f"&#{ord(m[0])};", text.one_line(value, limit)) + "</code>"
+    return f"<code>{_escaped(value, limit)}</code>"
+
+
+def _escaped(value: str, limit: int) -> str:
+    return _SPECIAL.sub(lambda m: f"&#{ord(m[0][0])};" * len(m[0]), text.one_line(value, limit))
 
 
 def _facts(record: Record) -> Iterable[str]:
@@ -98,10 +102,9 @@ def _equal(record: Record, prompt: str) -> bool:
 
 
 def _matrix_row(record: Record, prompt: Record, cells: Sequence[Record]) -> str:
-    entry = record["tokens"].get(prompt["id"])
-    row = []
+    entries, row = cells_of(record, prompt["id"]), []
     for cell in cells:
-        compared = entry["cells"].get(cell["id"]) if entry else None
+        compared = entries.get(cell["id"])
         if compared is None:
             row.append("⚠️ no result" if cell["status"] == "failed" else "not compared")
         elif compared["first_mismatch"] is None:
@@ -132,7 +135,7 @@ def _checks(record: Record) -> Iterable[str]:
     yield "| :-- | :-- | :-- | :-- |"
     rows = (
         f"| {code(check['id'], 60)} {prose(check['title'], 120)} | {_STATUS_MARKS[check['status']]} {check['status']} "
-        f"| {prose(check['figure'], 200)} | {prose(check['expected'], 200)} |"
+        f"| {prose(check['figure'] or check['detail'], 200)} | {prose(check['expected'], 200)} |"
         for check in checks
     )
     yield from _limited(rows, 14_000, "more checks", cell=True)

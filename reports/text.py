@@ -1,4 +1,4 @@
-"""Strings and numbers made fit to be read: nothing that a checkpoint or prompt says can hide or disturb what is shown."""
+"""Strings and numbers made fit to be read: nothing that a prompt says can hide or disturb what is shown."""
 
 from __future__ import annotations
 

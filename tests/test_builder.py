@@ -33,7 +33,7 @@ def argument(b: Builder, *shape: int, dtype: str = "f32") -> Value:
 
 
 def finished(b: Builder, results: Sequence[Value], name: str = "test") -> Graph:
-    arguments = tuple(Tensor("weight", f"w{i}", v.shape, v.dtype) for i, v in enumerate(b.arguments))
+    arguments = tuple(Tensor("weight", v.name, v.shape, v.dtype) for v in b.arguments)
     outputs = tuple(Tensor("tap", f"t{i}", v.shape, v.dtype) for i, v in enumerate(results))
     return b.graph(name, Abi("decode", arguments, outputs), results)
 
@@ -576,7 +576,7 @@ CASES: dict[str, Case] = {
 
 
 def built(case: Case, b: Builder) -> tuple[Graph, Value]:
-    arguments = [b.argument(TensorType(a.shape, DTYPES[a.dtype.name])) for a in case.arguments]
+    arguments = [argument(b, *a.shape, dtype=DTYPES[a.dtype.name]) for a in case.arguments]
     with b.scope("layers.0"), b.scope("here"):
         result = case.build(b, arguments)
     return finished(b, [result]), result
@@ -721,3 +721,15 @@ def test_graph_with_other_results_than_its_abi() -> None:
     argument(b, 3)
     with pytest.raises(TypeError, match="g: 2 arguments, and the ABI has 1"):
         b.graph("g", abi, [x])
+
+
+def test_argument_names() -> None:
+    b = Builder()
+    x = b.argument(TensorType((2,), "f32"), "model.norm.weight")
+    assert x.name == "model.norm.weight"
+    with pytest.raises(ValueError, match=r"argument model\.norm\.weight: the name is taken"):
+        b.argument(TensorType((2,), "f32"), "model.norm.weight")
+    y = b.argument(TensorType((2,), "f32"), "add")
+    total = b.add(x, y)
+    assert total.name == "add1", "an operation gives way to an argument"
+    np.testing.assert_array_equal(run(finished(b, [total]), floats(2), floats(2))[0], 2 * floats(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,11 +49,22 @@ def test_anchors(architecture: str, phase: str, biased: bool, head: str) -> None
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 @pytest.mark.parametrize("source", [emit, lower])
-def test_anchors_of_llama(source: object, phase: str) -> None:
+def test_anchors_of_llama(source: Callable[..., Graph], phase: str) -> None:
     """DESIGN's vocabulary, each name once per layer."""
     config = tiny("llama")
     layers = [f"layers.{i}.{part}".rstrip(".") for i in range(config.num_hidden_layers) for part in PER_LAYER]
     assert places(source(config, phase, "token", 64, 32)) == ["embed_tokens", *layers, "norm", "lm_head", "token"]
+
+
+@pytest.mark.parametrize("head", ["token", "logits"])
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("architecture", PARSERS)
+def test_oracle_graph_is_one_function_that_names_no_file(architecture: str, phase: str, head: str) -> None:
+    """A private function would keep the call stack it was traced from, and paths would make the text the machine's."""
+    text = lower(tiny(architecture), phase, head, 64, 32).text
+    assert text.count("func.func") == 1
+    assert "/" not in text
+    assert ".py" not in text
 
 
 def functions(path: Path) -> list[str]:

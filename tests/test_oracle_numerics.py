@@ -6,7 +6,6 @@ sequence at once, no cache, `repeat_kv`, `rotate_half`, and RoPE's frequencies o
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -18,9 +17,10 @@ import numpy as np
 import pytest
 from graphs import run, xla
 from hloracle.backends.session import Session
+from hloracle.core.abi import Abi, Tensor
 from hloracle.core.errors import InputError
-from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.builder import TensorType
+from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import emit
 from hloracle.reference import layers, model
 from hloracle.reference.config import Config, from_hf, weight_shapes
@@ -90,6 +90,8 @@ def weights_of(name: str) -> dict[str, np.ndarray]:
             weight = rng.uniform(0.5, 1.5, shape)
         elif key.endswith("bias"):
             weight = rng.normal(0, 0.3, shape)
+        elif "embed" in key:
+            weight = rng.normal(0, 0.1, shape)  # small, so that rms_norm_eps is felt
         else:
             weight = rng.normal(0, 1.5 / math.sqrt(shape[1]), shape)
         weights[key] = weight.astype(np.float32)
@@ -251,26 +253,17 @@ def test_decode(source: str, name: str) -> None:
         decode = SOURCES[source](name, "decode")
         for position in POSITIONS:
             # Slots from `position` on are invisible or overwritten, so they are anything finite.
-            before = [np.full(cache.shape, 1e3, np.float32) for cache in (keys, values)]
-            for cache, filled in zip(before, (keys, values), strict=True):
-                cache[:, :, :position] = filled[:, :, :position]
+            before = [np.full(filled.shape, 1e3, np.float32) for filled in (keys, values)]
+            for slots, filled in zip(before, (keys, values), strict=True):
+                slots[:, :, :position] = filled[:, :, :position]
             scalars = [np.array(n, np.int32) for n in (sequence_of(name)[position], position)]
-            head, *after = decode(*scalars, *(cache.copy() for cache in before))
+            head, *after = decode(*scalars, *(slots.copy() for slots in before))
             assert_near(head, logits[position])
-            for computed, cache, expected in zip(after, before, (keys, values), strict=True):
+            for computed, slots, expected in zip(after, before, (keys, values), strict=True):
                 written = np.asarray(computed)
                 assert_near(written[:, :, position], expected[:, :, position])
                 untouched = np.arange(S) != position
-                np.testing.assert_array_equal(written[:, :, untouched], cache[:, :, untouched])
-
-
-def test_jit_differs_from_eager_by_no_type() -> None:
-    """Everything that the reference computes is float32 or int32, under strict promotion."""
-    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        for phase, inputs in (("prefill", (np.zeros(T, np.int32), np.array(1, np.int32))),):
-            jaxpr = jax.make_jaxpr(eager("all", phase))(*inputs)
-            types = {str(v.aval.dtype) for e in jaxpr.eqns for v in e.outvars}
-            assert types == {"float32", "int32", "bool"}
+                np.testing.assert_array_equal(written[:, :, untouched], slots[:, :, untouched])
 
 
 # ---- the token head
@@ -298,8 +291,6 @@ def test_argmax(name: str) -> None:
     assert int(layers.argmax(jnp.asarray(logits))) == expected
     b = LayerBuilder()
     token = b.argmax(b.argument(TensorType((4,), "f32")))
-    from hloracle.core.abi import Abi, Tensor
-
     abi = Abi("decode", (Tensor("weight", "logits", (4,), "f32"),), (Tensor("token", "token", (), "i32"),))
     (computed,) = run(b.graph("argmax", abi, [token]), logits)
     assert computed == expected
@@ -333,11 +324,11 @@ def test_prefill_then_decode_is_streaming(name: str) -> None:
         assert_near(prefilled.decode_step(sequence[position]), logits[position])
         assert_near(streamed.decode_step(sequence[position]), logits[position])
     assert prefilled.position == streamed.position == S
-    for cache, expected in zip(prefilled.caches(), (keys, values), strict=True):
-        assert_near(cache, expected)
+    for computed, expected in zip(prefilled.caches(), (keys, values), strict=True):
+        assert_near(computed, expected)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["plain", "all"])
 def test_token_head_is_the_argmax_of_logits(name: str) -> None:
     sequence = sequence_of(name)
     tokens, logits = session(name, "token"), session(name, "logits")
@@ -369,26 +360,26 @@ def test_generation(head: str) -> None:
 @pytest.mark.parametrize("low", [0, 41])
 @pytest.mark.parametrize("head", ["token", "logits"])
 def test_equal_logits_go_to_the_lowest_token(head: str, low: int) -> None:
-    """The winning row of the head stands twice in the vocabulary."""
+    """The winning row of the head stands twice in the vocabulary.
+
+    Each of its two rows has one number, for sums of several may be added up in another order at the vocabulary's end.
+    """
     weights, sequence = dict(weights_of("plain")), sequence_of("plain")
-    winner = int(np.argmax(session("plain").prefill(sequence[:T])))
-    rows = weights["lm_head.weight"].copy()
-    rows[low] = rows[-1] = rows[winner]
-    rows[winner] = 0
+    rows = np.zeros_like(weights["lm_head.weight"])
+    width = rows.shape[1]
+    rows[:width] = np.eye(width)
+    last_state = session("plain", "logits", {**weights, "lm_head.weight": rows}).prefill(sequence[:T])[:width]
+    rows[:] = 0
+    rows[low] = rows[-1] = np.eye(width)[np.argmax(last_state)]
     s = session("plain", head, {**weights, "lm_head.weight": rows})
     assert next(iter(s.generate_streaming_greedy(sequence[:T], 1))) == low
     assert next(iter(s.generate_streaming_greedy(sequence[:T], 1, through_decode=True))) == low
 
 
 def test_capabilities() -> None:
-    s = session("plain", "token")
-    assert dataclasses.asdict(s.capabilities) == {
-        "backend": "xla-cpu",
-        "head": "token",
-        "buckets": (T // 2, T),
-        "capacity": S,
-        "vocab_size": 257,
-    }
+    can = session("plain", "token").capabilities
+    assert (can.backend, can.head, can.buckets) == ("xla-cpu", "token", (T // 2, T))
+    assert (can.capacity, can.vocab_size) == (S, 257)
 
 
 def test_refused_prompts() -> None:

@@ -30,15 +30,15 @@ TEXTS = [
     "sentence has one clause. 2. The compound sentence has two or more clauses, which are joined by a",
     " with simple tools for counting, such as the abacus, and moved on to machines with wheels and gears. In the "
     "nineteenth century, Charles Babbage designed a machine that could be given a program on punched cards",
-    "Le café est à côté de la gare, près du marché. À Tōkyō (東京), on trouve aussi des cafés 🙂 où l’on sert "
-    "du thé vert, des gâteaux et du café glacé, tout au long de l’année, même en hiver.",
+    "Le café est à côté de la gare, près du marché. À Tōkyō (東京), on trouve aussi des cafés 🙂 où l'on sert "
+    "du thé vert, des gâteaux et du café glacé, tout au long de l'année, même en hiver.",
     "were striking thirteen. Winston Smith, his chin nuzzled into his breast in an effort to escape the vile wind, "
     "slipped quickly through the glass doors of the building, though not quickly enough to prevent a swirl",
 ]
 DECODE = {
-    "emitter": "reshape 391, multiply 454, broadcast_in_dim 333, add 272, dot_general 271, reduce 121, dynamic_slice 63, "
-    "rsqrt 61, reverse 60, dynamic_update_slice 60, constant 38, select 30, maximum 30, subtract 30, exponential 30, "
-    "divide 30, logistic 30, iota 1, compare 1",
+    "emitter": "reshape 391, multiply 454, broadcast_in_dim 333, add 272, dot_general 271, reduce 121, dynamic_slice "
+    "63, rsqrt 61, reverse 60, dynamic_update_slice 60, constant 38, select 30, maximum 30, subtract 30, exponential "
+    "30, divide 30, logistic 30, iota 1, compare 1",
     "oracle": "broadcast_in_dim 937, constant 558, multiply 513, add 306, dot_general 271, reshape 271, slice 180, "
     "reduce 121, divide 121, subtract 90, rsqrt 61, concatenate 60, dynamic_update_slice 60, transpose 60, "
     "exponential 60, select 34, maximum 30, negate 30, compare 5, dynamic_slice 3, iota 1",
@@ -80,8 +80,8 @@ def sample() -> dict[str, Any]:
             "anchor": None,
             "prompt": None,
             "step": None,
-            "explanation": "All 1,440 tokens of 6 prompts are equal in all 5 cells, and every logit is within 0.43 of its "
-            "measured limit.",
+            "explanation": "All 1,440 tokens of 6 prompts are equal in all 5 cells, and every logit is within 0.43 of "
+            "its measured limit.",
             "evidence": [
                 "Hugging Face and the JAX oracle agree on all 6 prompts.",
                 "The emitted graph gives the truth's tokens on XLA and on IREE, which share no code generator.",
@@ -185,8 +185,8 @@ def failing_sample() -> dict[str, Any]:
         "anchor": "layers.3.self_attn.q_rope",
         "prompt": "chat@64",
         "step": 5,
-        "explanation": "The emitted graph is wrong from layers.3.self_attn.q_rope on, on XLA and on IREE alike, while the "
-        "oracle's graph is right on both.",
+        "explanation": "The emitted graph is wrong from layers.3.self_attn.q_rope on, on XLA and on IREE alike, while "
+        "the oracle's graph is right on both.",
         "evidence": [
             "layers.3.self_attn.q_rope is the first anchor over its limit: error 0.83, limit 4.1e-6, prompt chat@64.",
             "Its input, layers.3.self_attn.q_proj, is within its limit: 0.22 of 2.9e-6.",
@@ -242,7 +242,7 @@ def broken_sample() -> dict[str, Any]:
     return record
 
 
-HOSTILE = '<script>alert(1)</script> "\'&amp; |`*_[x](http://evil.example)</style><img src=x onerror=y> @octocat'
+HOSTILE = "<script>alert(1)</script> \"'&amp; |`*_[x](http://evil.example)</style><img src=x onerror=y> @octocat"
 HOSTILE += "\u202egnp.exe\u2066\x00\x07\x1b[31m\x7f\x85\u200b\ud800\ufeff\n\n# heading\n" + "long " * 2000
 
 
@@ -276,7 +276,12 @@ def hostile_sample() -> dict[str, Any]:
         timing |= {"stage": HOSTILE, "detail": HOSTILE}
     for process in record["memory"]["processes"]:
         process["name"] = HOSTILE
-    record["verdict"] |= {"anchor": HOSTILE, "prompt": rename("chat@64"), "explanation": HOSTILE, "evidence": [HOSTILE] * 9}
+    record["verdict"] |= {
+        "anchor": HOSTILE,
+        "prompt": rename("chat@64"),
+        "explanation": HOSTILE,
+        "evidence": [HOSTILE] * 9,
+    }
     record["model"] |= {"name": HOSTILE, "directory_name": HOSTILE, "digest": HOSTILE, "model_type": HOSTILE}
     record["model"]["config"] = {HOSTILE: HOSTILE, "list": [HOSTILE], "null": None}
     record["settings"] |= {"device": HOSTILE, "precision": HOSTILE}
@@ -424,7 +429,9 @@ def _set_checks(record: dict[str, Any], failed: set[str], error: set[str]) -> No
     for check in record["checks"]:
         if check["id"] in failed:
             check |= {"status": "failed", "figure": "5 of 6 prompts differ" if check["id"] == "tokens" else "over"}
-            check["detail"] = "emitter/xla-cpu, emitter/iree-cpu and emitter/iree-cpu/token; the first is chat@64, step 5."
+            check["detail"] = (
+                "emitter/xla-cpu, emitter/iree-cpu and emitter/iree-cpu/token; the first is chat@64, step 5."
+            )
         if check["id"] in error:
             check |= {"status": "error", "figure": "", "detail": "the process that measures this ended with signal 11"}
 

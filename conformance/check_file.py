@@ -1,0 +1,103 @@
+"""Judges a graph that anyone wrote: a StableHLO file with its ABI, against a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from hloracle.conformance import prompts as prompt_suite
+from hloracle.conformance.cells import Cell, run_cell
+from hloracle.conformance.checks import cell_checks, graph_checks, truth_check
+from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
+from hloracle.conformance.graphs import GraphFacts, inspect
+from hloracle.conformance.run import BACKENDS, Evidence, Progress, Settings, gates, record_of
+from hloracle.conformance.verdict import decide
+from hloracle.core.abi import Abi, Graph
+from hloracle.core.child import run_in_child
+from hloracle.core.errors import InputError
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint, weight_shapes
+from hloracle.reference.fixtures import resolve
+from hloracle.reference.truth import truths
+
+
+def check_file(path: Path, abi_path: Path, model: str, tokens: int, threads: int, progress: Progress) -> dict[str, Any]:
+    """The record of judging one graph. Raises InputError when the files cannot be read or do not fit the model."""
+    graph = read_graph(path, abi_path)
+    abi = graph.abi
+    settings = Settings(model, tokens, abi.capacity, threads)
+    settings.validate()
+    evidence = Evidence()
+    with MemoryWatch() as memory:
+        with progress.stage("model"):
+            checkpoint = open_checkpoint(resolve(model, progress.report))
+            _fits(graph, abi_path, checkpoint)
+        if gates(evidence, settings, progress):
+            with progress.stage("graph"):
+                facts = run_in_child(_inspect, graph, timeout=300, report=progress.report).value
+                evidence.graphs = {"file": [(graph, facts)]}
+                evidence.checks += graph_checks("file", [(graph, facts)], checkpoint.config)
+            if not facts.error:
+                _run_cells(evidence, graph, checkpoint, settings, progress)
+        verdict = decide(evidence.checks, evidence.outcomes, evidence.truths)
+        return record_of(settings, checkpoint, evidence, verdict, progress, memory)
+
+
+def read_graph(path: Path, abi_path: Path) -> Graph:
+    """Raises InputError that names the file that cannot be used."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError("no such file", path, "name a StableHLO text file") from None
+    except UnicodeDecodeError:
+        raise InputError("is not text", path, "name a StableHLO text file, not bytecode") from None
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", path, "name a StableHLO text file") from None
+    return Graph(path.stem, text, Abi.from_file(abi_path))
+
+
+def _fits(graph: Graph, abi_path: Path, checkpoint: Checkpoint) -> None:
+    shapes = weight_shapes(checkpoint.config)
+    for weight in graph.abi.weights:
+        if shapes.get(weight.name) != weight.shape or weight.dtype != "f32":
+            have = f"{list(shapes[weight.name])} float32" if weight.name in shapes else "absent"
+            raise InputError(
+                f"weight {weight.name} is {list(weight.shape)} {weight.dtype}, and in the model it is {have}",
+                abi_path,
+                "name the model that the graph was written for",
+            )
+
+
+def _inspect(report: object, graph: Graph) -> GraphFacts:
+    return inspect(graph)
+
+
+def _run_cells(
+    evidence: Evidence, graph: Graph, checkpoint: Checkpoint, settings: Settings, progress: Progress
+) -> None:
+    abi = graph.abi
+    with progress.stage("prompts"):
+        found = prompt_suite.suite(
+            checkpoint.directory, checkpoint.config, abi.capacity, settings.tokens, progress.report
+        )
+    # One run a prompt: the buckets of the suite are those of our own prefill graphs.
+    distinct = list({p.token_ids: p for p in found}.values())
+    if abi.phase == "prefill":
+        distinct = [dataclasses.replace(p, bucket=abi.bucket) for p in distinct if len(p.token_ids) <= abi.bucket]
+    evidence.prompts = distinct
+    with progress.stage("truth") as stage:
+        answers = truths(checkpoint, [p.token_ids for p in distinct], settings.tokens, progress.report)
+        stage["reused"] = all(t.reused for t in answers)
+    if abi.phase == "prefill":
+        answers = [dataclasses.replace(t, tokens=t.tokens[:1], logits=t.logits[:1], exact=t.exact[:1]) for t in answers]
+    evidence.truths = {p.id: t for p, t in zip(distinct, answers, strict=True)}
+    evidence.checks.append(truth_check(evidence.truths))
+    for backend in BACKENDS:
+        cell = Cell("file", backend, abi.head)
+        with progress.stage(cell.id):
+            outcome = run_cell(
+                cell, [graph], checkpoint, distinct, evidence.truths, settings.threads, versions(CELL_PACKAGES),
+                reuse=False, report=progress.report,
+            )  # fmt: skip
+        evidence.outcomes.append(outcome)
+        evidence.checks += cell_checks(outcome, evidence.truths)

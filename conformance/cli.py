@@ -1,0 +1,305 @@
+"""The command line. Exit status: 0 conforms, 1 does not conform, 2 could not run, 130 interrupted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import psutil
+from rich.console import Console
+
+from hloracle.core.errors import InputError, ToolchainError
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
+terminal = Console(stderr=True, highlight=False)
+
+
+class Group(click.Group):
+    """Lists commands in the order in which a newcomer needs them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="hloracle")
+def cli() -> None:
+    """Proves that a StableHLO graph of a language model computes what the model computes.
+
+    \b
+    hloracle run                       prove the emitted Llama graph on a real model
+    hloracle emit MODEL --phase decode -o decode.mlir
+    hloracle check decode.mlir --abi decode.abi.json --model MODEL
+    hloracle generate MODEL -p "Hello" --stream
+    """
+
+
+def model_argument(default: str | None = None) -> Any:
+    return click.argument("model", default=default, required=default is None)
+
+
+def out_option() -> Any:
+    return click.option(
+        "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out"), show_default=True,
+        help="Folder for report.json, report.html, summary.md and junit.xml.",
+    )  # fmt: skip
+
+
+def threads_option() -> Any:
+    return click.option("--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given.")
+
+
+@cli.command(epilog=MODEL_HELP)
+@model_argument(DEFAULT_MODEL)
+@click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where IREE runs the graphs.")
+@click.option("--precision", type=click.Choice(["f32"]), default="f32", show_default=True, help="What the graphs compute in.")
+@click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
+@click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
+@click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
+@threads_option()
+@out_option()
+def run(
+    model: str, device: str, precision: str, tokens: int, capacity: int, fresh: bool, as_json: bool,
+    threads: int | None, out: Path,
+) -> int:  # fmt: skip
+    """Prove the emitted graphs of MODEL (default: a real model of 135 million parameters).
+
+    Compiles the oracle's and the emitter's graphs with XLA and IREE, runs every prompt through each,
+    holds them to Hugging Face transformers at temperature 0, and writes a report. Exits with 0 only
+    if every token and every check agrees.
+    """
+    from hloracle.conformance.environment import threads_available
+    from hloracle.conformance.run import Settings
+    from hloracle.conformance.run import run as run_all
+
+    settings = Settings(model, tokens, capacity, threads or threads_available(), fresh, device, precision)
+    settings.validate()
+    _prepare_folder(out)
+    with _progress() as progress:
+        record = run_all(settings, progress)
+    return _finish(record, out, as_json)
+
+
+@cli.command(epilog=MODEL_HELP)
+@click.argument("graph", type=click.Path(path_type=Path))
+@click.option("--abi", type=click.Path(path_type=Path), required=True, help="The ABI file that stands beside the graph.")
+@click.option("--model", required=True, help="The model that the graph claims to compute.")
+@click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
+@threads_option()
+@out_option()
+def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, threads: int | None, out: Path) -> int:
+    """Judge GRAPH, a StableHLO file that anyone wrote, against MODEL.
+
+    A decode graph is given the prompts one token at a time; a prefill graph is held to the first token
+    after each prompt that fits its bucket. Both compilers run it.
+    """
+    from hloracle.conformance.check_file import check_file
+    from hloracle.conformance.environment import threads_available
+
+    _prepare_folder(out)
+    with _progress() as progress:
+        record = check_file(graph, abi, model, tokens, threads or threads_available(), progress)
+    return _finish(record, out, as_json)
+
+
+@cli.command(epilog=MODEL_HELP)
+@model_argument()
+@click.option("--phase", type=click.Choice(["prefill", "decode"]), required=True, help="Which of the two graphs.")
+@click.option("--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True, help="Who writes it.")
+@click.option("--head", type=click.Choice(["token", "logits"]), default="logits", show_default=True, help="What it answers with.")
+@click.option("--bucket", type=int, default=64, show_default=True, help="Prompt tokens of a prefill graph.")
+@click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
+@click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
+@click.option("-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it.")
+def emit(
+    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, output: Path
+) -> int:
+    """Write one graph of MODEL, and NAME.abi.json beside it.
+
+    Weights are arguments of the graph, so only MODEL's config matters.
+    """
+    from hloracle.conformance.emit_file import emit_file
+
+    with terminal.status("emitting") if terminal.is_terminal else _silence():
+        graph_path, abi_path = emit_file(model, phase, source, head, bucket, capacity, portable, output)
+    click.echo(f"{graph_path}\n{abi_path}")
+    return 0
+
+
+@cli.command(epilog=MODEL_HELP)
+@model_argument()
+@click.option("-p", "--prompt", required=True, help="What to continue.")
+@click.option("-n", "count", type=int, default=48, show_default=True, help="At most so many tokens.")
+@click.option("--stream", is_flag=True, help="Print each token as soon as it is known.")
+@click.option("--raw", is_flag=True, help="Give the prompt as it is, without the model's chat template.")
+@click.option("--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True, help="Whose graphs run.")
+@click.option("--backend", type=click.Choice(["iree-cpu", "xla-cpu"]), default="iree-cpu", show_default=True, help="What runs them.")
+@threads_option()
+def generate(
+    model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str, threads: int | None
+) -> int:
+    """Continue a prompt with MODEL at temperature 0, on the compiled graphs.
+
+    The prompt is put into the model's chat template if it has one. Stops at the end-of-text token, as
+    transformers does.
+    """
+    from hloracle.conformance.environment import threads_available
+    from hloracle.conformance.generate import generate_text
+
+    with terminal.status("loading") if terminal.is_terminal else _silence():
+        pieces = generate_text(model, prompt, count, raw, source, backend, threads or threads_available())
+        first = next(pieces, "")
+    for piece in (first, *pieces) if not stream else _chain(first, pieces):
+        click.echo(piece, nl=False)
+        if stream:
+            sys.stdout.flush()
+    click.echo()
+    return 0
+
+
+@cli.command(epilog=MODEL_HELP)
+@model_argument(DEFAULT_MODEL)
+@click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Decode steps a round.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds; contenders take turns in each.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@threads_option()
+def bench(model: str, tokens: int, rounds: int, as_json: bool, threads: int | None) -> int:
+    """Decode speed of the emitted graph on IREE, beside the oracle on XLA and Hugging Face, in one process."""
+    from hloracle.conformance.bench import bench_decode, print_table
+    from hloracle.conformance.environment import threads_available
+
+    with _progress() as progress:
+        figures = bench_decode(model, tokens, rounds, threads or threads_available(), progress)
+    if as_json:
+        click.echo(json.dumps(figures, indent=1))
+    else:
+        print_table(figures, Console())
+    return 0
+
+
+@cli.command()
+def models() -> int:
+    """List the architectures and the models that can be named."""
+    from rich.table import Table
+
+    from hloracle.reference.config import PARSERS
+    from hloracle.reference.fixtures import FIXTURES
+
+    table = Table("model", "what it is", "parameters", "license", "size", box=None, pad_edge=False)
+    for name, fixture in FIXTURES.items():
+        table.add_row(name, fixture.description, f"{fixture.parameters:,}", fixture.license, str(fixture.size))
+    Console().print(table)
+    click.echo(f"\nAny Hugging Face checkpoint directory or .gguf file of these types: {', '.join(sorted(PARSERS))}")
+    return 0
+
+
+@cli.command()
+@click.argument("name")
+def fetch(name: str) -> int:
+    """Bring the model NAME into the cache, and print where its checkpoint directory is."""
+    from hloracle.reference.fixtures import resolve
+
+    with _progress() as progress, progress.stage(f"fetch {name}"):
+        directory = resolve(name, progress.report)
+    click.echo(directory)
+    return 0
+
+
+# ---- shared by the commands
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A spinner with the current step, and a line per finished stage, on a terminal; nothing in a pipe."""
+    from hloracle.conformance.run import Progress
+
+    if not terminal.is_terminal:
+        yield Progress()
+        return
+    with terminal.status("starting") as status:
+
+        def finished(stage: str, seconds: float, reused: bool) -> None:
+            terminal.print(f"[green]✓[/] {stage:<28} [dim]{seconds:6.1f} s{'  reused' if reused else ''}[/]")
+
+        yield Progress(lambda line: status.update(f"[dim]{line}[/]"), finished)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    yield
+
+
+def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _prepare_folder(out: Path) -> None:
+    """Find out before the work, not after it, that the report cannot be written."""
+    from hloracle.core.store import write_file
+
+    write_file(out / ".hloracle", "")
+    (out / ".hloracle").unlink()
+
+
+def _finish(record: dict[str, Any], out: Path, as_json: bool) -> int:
+    from hloracle.conformance.show import print_record
+    from hloracle.reports.record import write_all
+
+    write_all(record, out)
+    if as_json:
+        click.echo(json.dumps(record, indent=1))
+    else:
+        print_record(record, out, Console(highlight=False))
+    return 0 if record["passed"] else 1
+
+
+def main() -> None:
+    """The console script."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    sys.exit(invoke(sys.argv[1:]))
+
+
+def invoke(arguments: list[str]) -> int:
+    """Run a command line; returns the exit status. Whatever the user gave wrong is one line on stderr."""
+    try:
+        return int(cli.main(arguments, prog_name="hloracle", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except click.ClickException as error:
+        return _fail(f"{error.format_message()} (see hloracle --help)")
+    except (InputError, ToolchainError) as error:
+        return _fail(str(error))
+    except (KeyboardInterrupt, click.Abort):
+        for child in psutil.Process().children(recursive=True):
+            child.kill()
+        terminal.print("hloracle: interrupted")
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+
+
+def _fail(line: str) -> int:
+    click.echo(f"hloracle: {' '.join(line.split())}", err=True)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

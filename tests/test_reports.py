@@ -1,0 +1,597 @@
+"""The record's schema and consistency, and the page, comment and test report drawn from it."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import errno
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hloracle.core.errors import InputError
+from hloracle.reports import html, junit, summary, text
+from hloracle.reports.record import SCHEMA, VERDICTS, differences, load, validate, write_all
+from test_reports_sample import (
+    HOSTILE,
+    SAMPLES,
+    broken_sample,
+    empty_sample,
+    failing_sample,
+    hostile_sample,
+    near_tie_sample,
+    sample,
+    without_text,
+)
+
+Record = dict[str, Any]
+FILES = ["junit.xml", "report.html", "report.json", "summary.md"]
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+# ---- the record
+
+
+def _schema() -> Any:
+    return json.loads(resources.files("hloracle.reports").joinpath("report.schema.json").read_text("utf-8"))
+
+
+def test_schema_and_code_know_the_same_classes() -> None:
+    schema = _schema()
+    assert schema["properties"]["schema"]["const"] == SCHEMA
+    assert schema["properties"]["verdict"]["properties"]["class"]["enum"] == list(VERDICTS)
+    assert {name for name, verdict in VERDICTS.items() if verdict.passed} == {"conforms", "near-tie"}
+
+
+def _set(record: Record, path: list[Any], value: Any) -> None:
+    for key in path[:-1]:
+        record = record[key]
+    record[path[-1]] = value
+
+
+CELL = ["tokens", "chat@64", "cells", "emitter/iree-cpu"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["verdict", "class"], "fine", r"^verdict\.class: 'fine' is not one of"),
+        (["schema"], "hloracle-report/2", r"^schema: "),
+        (["passed"], "yes", r"^passed: 'yes' is not of type 'boolean'"),
+        (["extra"], 1, r"^the record: .*'extra' was unexpected"),
+        (["checks", 2, "status"], "xfail", r"^checks\[2\]\.status: "),
+        (["checks", 0, "id"], " ", r"^checks\[0\]\.id: "),
+        (["tokens", "chat@64", "agreed"], -1, r'^tokens\["chat@64"\]\.agreed: -1 is less than'),
+        ([*CELL, "logit_error"], "big", r'^tokens\["chat@64"\]\.cells\["emitter/iree-cpu"\]\.logit_error: '),
+        ([*CELL, "logit_error"], math.nan, r'^tokens\["chat@64"\].*: JSON has no nan'),
+        (["prompts"], {}, r"^prompts: an object does not belong here$"),
+        (["environment", "date"], "today", r"^environment\.date: "),
+        (["model", "config"], {1: 2}, r"^model\.config: the key 1 is not a string"),
+        (["model", "parameters"], {1}, r"^model\.parameters: a set is not JSON"),
+        (["model", "name"], b"x", r"^model\.name: a bytes is not JSON"),
+    ],
+)
+def test_a_broken_record_is_refused(path: list[Any], value: Any, message: str) -> None:
+    record = sample()
+    _set(record, path, value)
+    with pytest.raises(ValueError, match=message) as caught:
+        validate(record)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def _objects(node: Any, path: tuple[Any, ...] = ()) -> Any:
+    if isinstance(node, dict):
+        yield path, node
+    for key, entry in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from _objects(entry, (*path, key))
+
+
+FREE = {"config", "packages", "ops", "tokens", "scopes"}  # objects whose keys are data
+
+
+def test_every_key_is_required() -> None:
+    record = sample()
+    for part in ("prompts", "cells", "checks", "graphs", "timings"):
+        record[part] = record[part][:1]
+    record["tokens"] = {"chat@64": record["tokens"]["chat@64"]}
+    seen = 0
+    for path, node in list(_objects(record)):
+        if path and (path[-1] in FREE or "scopes" in path or path[-1] == "cells"):
+            continue
+        for key in list(node):
+            value = node.pop(key)
+            with pytest.raises(ValueError, match=f"'{key}' is a required property"):
+                validate(record)
+            node[key] = value
+            seen += 1
+    assert seen > 80
+
+
+def _drop(*path: Any) -> Callable[[Record], None]:
+    def change(record: Record) -> None:
+        for key in path[:-1]:
+            record = record[key]
+        del record[path[-1]]
+
+    return change
+
+
+def _put(*path: Any) -> Callable[[Record], None]:
+    return lambda record: _set(record, list(path[:-1]), path[-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_put("passed", False), "passed: is False, and the verdict is 'conforms'"),
+        (_put("verdict", "class", "emitter-fault"), "passed: is True, and the verdict is 'emitter-fault'"),
+        (_put("verdict", "class", "harness-error"), "passed: is True, and the verdict is 'harness-error'"),
+        (_put("checks", 1, "status", "failed"), r"checks\[1\]\.status: 'tokens' is 'failed', and the run has passed"),
+        (_put("checks", 1, "status", "error"), r"checks\[1\]\.status: 'tokens' is 'error', and the run has passed"),
+        (_put("cells", 1, "status", "failed"), r"cells\[1\]\.status: 'oracle/iree-cpu' is 'failed', and the run has"),
+        (_put("checks", []), "checks: none has passed, and the run has"),
+        (lambda r: r.update(prompts=[], tokens={}), "tokens: nothing was compared, and the run has passed"),
+        (_drop("tokens", "chat@64"), "tokens: the prompt 'chat@64' was not compared, and the run has passed"),
+        (_put(*CELL, "logit_error", 1.0), r"logit_error: 1\.0 is over the limit, and the run has passed"),
+        (_put(*CELL, "logit_error", "NaN"), "logit_error: NaN is over the limit, and the run has passed"),
+        (_put(*CELL, "agreed", 47), r"\.agreed: is 4., and"),
+        (_put(*CELL, "total", 47), r"\.total: is 47, and the truth has 48 tokens"),
+        (_put(*CELL, "first_mismatch", 3), "first_mismatch: is 3, and the first is None"),
+        (_put(*CELL, "tokens", 7, 1), r"agreed: is 48, and 1 tokens differ"),
+        (lambda r: r["tokens"]["chat@64"]["cells"]["emitter/iree-cpu"]["tokens"].pop(), "pieces: 48 for 47 tokens"),
+        (_put("prompts", 0, "truth", "gaps", []), r"prompts\[0\]\.truth\.gaps: 0 for 48 tokens"),
+        (_put("tokens", "other", {"agreed": 0, "total": 0, "cells": {}}), r"tokens\.other: there is no such prompt"),
+        (_drop("cells", 4), r"cells\[\"emitter/iree-cpu/token\"\]: there is no such cell"),
+        (_put("cells", 1, "id", "oracle/xla-cpu"), r"cells\[1\]\.id: 'oracle/xla-cpu' stands twice"),
+        (_put("cells", 1, "agreed", 999), r"cells\[1\]\.agreed: 999 of 288"),
+        (_put("graphs", 0, "op_total", 1), r"graphs\[0\]\.op_total: is 1, and the operations are 3772"),
+        (_put("graphs", 0, "op_kinds", 1), r"graphs\[0\]\.op_kinds: is 1, and there are 21 kinds"),
+    ],
+)
+def test_a_record_may_not_contradict_itself(change: Callable[[Record], None], message: str) -> None:
+    record = sample()
+    change(record)
+    with pytest.raises(ValueError, match=message):
+        validate(record)
+
+
+def test_conforming_demands_every_token() -> None:
+    record = near_tie_sample()
+    validate(record)
+    record["verdict"]["class"] = "conforms"
+    with pytest.raises(ValueError, match=r'^tokens\["long@128"\]\.agreed: 47 of 48, and the run conforms$'):
+        validate(record)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is not a readable JSON file"),
+        (b"\xff\xfe", "is not a readable JSON file"),
+        (b"[" * 100_000, "is not a readable JSON file"),
+        (b'{"schema": NaN}', "NaN is not JSON"),
+        (b"[]", "names no schema, not 'hloracle-report/1'"),
+        (b'{"schema": "hloracle-report/2"}', "has the schema 'hloracle-report/2', not 'hloracle-report/1'"),
+        (b'{"schema": "hloracle-report/1"}', "is not a valid record .* is a required property"),
+    ],
+)
+def test_load_refuses(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_load_without_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        load(tmp_path / "report.json")
+    with pytest.raises(InputError, match="is not a readable JSON file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("make", SAMPLES)
+def test_written_records_are_read_back(tmp_path: Path, make: Callable[[], Record]) -> None:
+    paths = write_all(make(), tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == FILES == sorted(paths)
+    assert load(paths["report.json"]) == make()
+
+
+def test_equal_records_give_equal_files(tmp_path: Path) -> None:
+    first, second = write_all(failing_sample(), tmp_path / "a"), write_all(failing_sample(), tmp_path / "b")
+    assert all(first[name].read_bytes() == second[name].read_bytes() for name in FILES)
+
+
+def test_floats_without_json_are_named(tmp_path: Path) -> None:
+    record = broken_sample()
+    cells = record["tokens"]["chat@64"]["cells"]
+    cells["emitter/xla-cpu"]["logit_error"] = math.nan
+    cells["oracle/xla-cpu"]["logit_error"] = math.inf
+    before = copy.deepcopy(record)
+    loaded = load(write_all(record, tmp_path)["report.json"])["tokens"]["chat@64"]["cells"]
+    assert repr(record) == repr(before)
+    assert loaded["emitter/xla-cpu"]["logit_error"] == "NaN"
+    assert loaded["oracle/xla-cpu"]["logit_error"] == "Infinity"
+
+
+@pytest.mark.parametrize("fails_at", range(4))
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
+    write_all(sample(), tmp_path)
+    real, calls = os.replace, []
+
+    def replace(source: str, target: Path) -> None:
+        calls.append(target)
+        if len(calls) > fails_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(InputError, match="the disk is full"):
+        write_all(failing_sample(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_invalid_record_writes_and_removes_nothing(tmp_path: Path) -> None:
+    write_all(sample(), tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in FILES}
+    with pytest.raises(ValueError, match="passed"):
+        write_all(sample() | {"passed": False}, tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
+
+
+def test_differences() -> None:
+    assert differences([1, 2, 3], [1, 2, 3]) == []
+    assert differences([1, 2, 3], [1, 5]) == [1, 2]
+    assert differences([1], [1, 2]) == []
+
+
+# ---- text
+
+
+@pytest.mark.parametrize(
+    ("raw", "seen"),
+    [
+        ("plain é 東京 🙂", "plain é 東京 🙂"),
+        ("\x00\x1b\x7f", "␀␛␡"),
+        ("\u202e\u2066\u200b\ufeff\x85", "⟨U+202E⟩⟨U+2066⟩⟨U+200B⟩⟨U+FEFF⟩⟨U+0085⟩"),
+        ("\ud800\u2028\ue000", "⟨U+D800⟩⟨U+2028⟩⟨U+E000⟩"),
+        ("a\n\tb", "a\n\tb"),
+    ],
+)
+def test_visible(raw: str, seen: str) -> None:
+    assert text.visible(raw) == seen
+    assert text.visible(seen) == seen
+
+
+def test_pieces_and_lines() -> None:
+    assert text.piece(" a\n\t") == "␣a⏎⇥"
+    assert text.piece("\u0301") == "◌\u0301"
+    assert text.one_line(" a \n b ", 80) == "a b"
+    assert text.one_line("x" * 99, 10) == "x" * 9 + "…"
+
+
+@pytest.mark.parametrize(
+    ("number", "seen"),
+    [
+        (None, "not measured"),
+        ("NaN", "NaN"),
+        ("Infinity", "∞"),
+        (0.0, "0"),
+        (1.234e-5, "1.23e-5"),
+        (0.43, "0.43"),
+        (2030.4, "2,030"),
+        (1e9, "1.00e9"),
+    ],
+)
+def test_figures(number: text.Number, seen: str) -> None:
+    assert text.figure(number) == seen
+
+
+def test_units() -> None:
+    assert [text.duration(s) for s in (0, 1e-5, 0.04, 9.83, 152)] == ["0 s", "<1 ms", "40 ms", "9.8 s", "2 min 32 s"]
+    assert [text.size(n) for n in (12, 5000, 2_913_845_248)] == ["12 B", "4.88 KiB", "2.71 GiB"]
+    assert [text.parameters(n) for n in (12, 25_300, 134_515_008)] == ["12", "25.3 K", "134.5 M"]
+
+
+# ---- the page
+
+
+class Page(HTMLParser):
+    """Every tag with its attributes, the text outside <style>, and whether the tags are balanced."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(source)
+        self.close()
+        assert self.open == [], f"left open: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"{tag} has an attribute twice: {attrs}"
+        self.tags.append((tag, dict(attrs)))
+        if tag == "p":
+            assert "p" not in self.open
+        if tag in ("div", "p", "table", "details", "dl", "ul", "ol", "section"):
+            assert not {"p", "span", "code", "a", "summary", "h1", "h2", "h3"} & set(self.open), f"{tag} in {self.open}"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert "svg" in self.open, f"<{tag}/> outside a drawing"
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+    def attributes(self, name: str) -> list[str]:
+        return [attrs[name] or "" for _, attrs in self.tags if name in attrs]
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+ALL: list[Callable[[], Record]] = [*SAMPLES, lambda: without_text(failing_sample())]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_page_is_well_formed_and_alone(make: Callable[[], Record]) -> None:
+    source = html.render(make())
+    page = Page(source)
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "img", "iframe", "object", "embed", "form", "base", "image", "use"}
+    for tag, attrs in page.tags:
+        assert not any(name.startswith("on") or name in ("style", "src", "srcset", "action") for name in attrs), tag
+    ids = page.attributes("id")
+    assert len(ids) == len(set(ids))
+    for href in page.attributes("href"):
+        assert href == "data:," or (href.startswith("#") and href[1:] in ids), href
+    (style,) = re.findall(r"<style>(.*?)</style>", source, re.DOTALL)
+    assert "url(" not in style
+    assert "@import" not in style
+    (policy,) = [a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy is not None
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'; ")
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_page_can_be_read_without_seeing_it(make: Callable[[], Record]) -> None:
+    page = Page(html.render(make()))
+    assert ("html", {"lang": "en"}) in page.tags
+    assert all("scope" in attrs for tag, attrs in page.tags if tag == "th")
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
+    assert all(
+        attrs.get("tabindex") == "0" and attrs.get("aria-label")
+        for tag, attrs in page.tags
+        if attrs.get("role") == "region"
+    )
+
+
+def test_hostile_text_is_shown_and_does_nothing() -> None:
+    source = html.render(hostile_sample())
+    page = Page(source)
+    assert "<script" not in source
+    assert "<img" not in source
+    assert HOSTILE[:60] in page.text
+    assert "⟨U+202E⟩gnp.exe⟨U+2066⟩␀␇␛[31m␡⟨U+0085⟩⟨U+200B⟩⟨U+D800⟩⟨U+FEFF⟩" in page.text
+    hidden = re.compile("[\u202a-\u202e\u2066-\u2069\u200b\ufeff\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+    assert hidden.search(source) is None
+    assert len(source) < 5_000_000
+
+
+def test_page_says_what_happened() -> None:
+    passed, failed = Page(html.render(sample())).text, Page(html.render(failing_sample())).text
+    assert "Conforms" in passed
+    assert "1,440 of 1,440" in passed
+    assert "Not checked: The same on IREE cuda" in passed
+    assert "Emitter fault" in failed
+    where = ("First wrong at", "layers.3.self_attn.q_rope", "on prompt", "chat@64", "at step", "5")
+    assert re.search(r"\s*".join(map(re.escape, where)), failed)
+    assert "emitters/llama.py and reference/llama.py, at layers.3.self_attn.q_rope" in failed
+    assert failed.index("Failed") < failed.index("Skipped") < failed.index("Passed")
+
+
+def test_page_opens_the_prompt_of_the_verdict_and_no_other() -> None:
+    def opened(record: Record) -> list[str | None]:
+        tags = Page(html.render(record)).tags
+        folds = [i for i, (tag, attrs) in enumerate(tags) if tag == "details" and "open" in attrs]
+        return [next(a["id"] for t, a in tags[i:] if t == "div" and "id" in a) for i in folds]
+
+    assert opened(sample()) == []
+    assert opened(failing_sample()) == ["prompt-0"]
+    assert opened(near_tie_sample()) == ["prompt-3"]
+    record = failing_sample()
+    record["verdict"]["prompt"] = "one-token@32"  # the one that does not differ
+    assert opened(record) == ["prompt-0"]
+
+
+def test_what_was_not_compared_does_not_look_like_a_pass() -> None:
+    source = html.render(broken_sample())
+    page = Page(source)
+    states = [attrs["class"] or "" for tag, attrs in page.tags if tag == "td" and "class" in attrs]
+    assert sum(state.split()[0] == "failed" for state in states if state.strip()) == 12
+    assert "18 of 30 compared" in page.text
+    assert "NaN of the limit" in source
+    assert "Nothing was compared." in Page(html.render(empty_sample())).text
+    record = sample()
+    record["checks"][0]["status"] = "skipped"
+    del record["tokens"]["chat@64"]["cells"]["oracle/iree-cpu"]
+    page = Page(html.render(record))
+    rows = [attrs["class"] for tag, attrs in page.tags if tag == "tr" and "id" in attrs]
+    assert rows == ["skip", "skip", *["pass"] * 12]
+    assert "29 of 30 compared" in page.text
+
+
+@pytest.mark.parametrize("total", [0, 1, 2, 500])
+def test_page_of_any_number_of_tokens(total: int) -> None:
+    record = failing_sample()
+    prompt = record["prompts"][0]
+    truth = prompt["truth"]
+    truth |= {"tokens": [1] * total, "pieces": ["a"] * total, "gaps": [None] * total}
+    entry = record["tokens"]["chat@64"]
+    for cell in entry["cells"].values():
+        cell |= {"tokens": [], "pieces": [], "agreed": 0, "total": total, "first_mismatch": 0 if total else None}
+    entry |= {"agreed": 0, "total": total}
+    validate(record)
+    page = Page(html.render(record))
+    assert ("≠ none" in page.text) == (total > 0)
+    assert ("25 of 30 compared" in page.text) == (total == 0)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(scheme: str) -> None:
+    """WCAG 2 AA: 4.5 for text, 3 for what is drawn."""
+    style = resources.files("hloracle.reports").joinpath("templates/report.css").read_text("utf-8")
+    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in style.split("* {")[0].split("@media"))
+    colours = light if scheme == "light" else {**light, **dark}
+
+    def contrast(a: str, b: str) -> float:
+        high, low = sorted((_luminance(colours[a]), _luminance(colours[b])), reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    grounds = ["page", "raised", "sunken", "pass-tint", "fail-tint", "near-tint", "skip-tint"]
+    pairs = [(t, g) for t in ("text", "muted") for g in grounds]
+    pairs += [(k, g) for k in ("pass", "fail", "near", "skip") for g in (f"{k}-tint", "raised", "page")]
+    pairs += [("link", "page"), ("link", "raised"), ("fail", "page"), ("near", "page")]
+    assert {pair: contrast(*pair) for pair in pairs if contrast(*pair) < 4.5} == {}
+    drawn = [("oracle", "raised"), ("emitter", "raised"), ("pass-tick", "raised"), ("fail-line", "fail-tint")]
+    assert {pair: contrast(*pair) for pair in drawn if contrast(*pair) < 2.5} == {}
+
+
+# ---- the comment
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_summary_fits(make: Callable[[], Record]) -> None:
+    written = summary.render(make())
+    assert len(written) < summary.LIMIT
+    assert written.count("<details>") == written.count("</details>") == 1
+
+
+def test_summary_of_very_many_things_fits() -> None:
+    record = hostile_sample()
+    cell = copy.deepcopy(record["cells"][0])
+    record["cells"] += [cell | {"id": f"c{i} {HOSTILE}", "status": "failed"} for i in range(60)]
+    record["prompts"] += [record["prompts"][0] | {"id": f"p{i} {HOSTILE}"} for i in range(100, 400)]
+    record["checks"] += [record["checks"][0] | {"id": f"k{i} {HOSTILE}", "status": "failed"} for i in range(100, 400)]
+    record["environment"]["packages"] = {f"{i} {HOSTILE}": HOSTILE for i in range(300)}
+    validate(record)
+    written = summary.render(record)
+    assert len(written) < summary.LIMIT
+    assert "more prompts in report.html" in written
+    assert "more checks in report.html" in written
+
+
+def test_summary_says_what_happened() -> None:
+    passed, failed = summary.render(sample()), summary.render(failing_sample())
+    assert passed.startswith("## ✅ hloracle: Conforms\n")
+    assert "1,440 of 1,440 tokens equal · checks: 13 passed, 1 skipped" in passed
+    assert "| <code>cuda</code> The same on IREE cuda | ⏭️ skipped |" in passed
+    assert failed.startswith("## ❌ hloracle: Emitter fault\n")
+    assert "**First wrong at <code>layers.3.self_attn.q_rope</code>, on prompt <code>chat@64</code>" in failed
+    assert "❌ **42/48**, first at 5" in failed
+    assert "⚠️ no result" in summary.render(broken_sample())
+    assert "🟡 **47/48**" in summary.render(near_tie_sample())
+    assert "Nothing was compared" in summary.render(empty_sample())
+
+
+def test_summary_tables_have_as_many_columns_in_each_row() -> None:
+    for make in ALL:
+        for table in re.findall(r"(?:^\|.*\n)+", summary.render(make()), re.MULTILINE):
+            assert len({row.count("|") for row in table.splitlines() if "in report.html" not in row}) == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "escaped"),
+    [
+        ("a_b q_proj", "a_b q_proj"),
+        ("__init__ a_", "&#95;&#95;init&#95;&#95; a&#95;"),
+        ("at 05:12, x: y", "at 05:12, x: y"),
+        (":tada:", "&#58;tada:"),
+        ("*a* `b` |", "&#42;a&#42; &#96;b&#96; &#124;"),
+        ("chat@64 (@octocat)", "chat@64 (<code>@</code>octocat)"),
+    ],
+)
+def test_summary_escapes_what_markdown_would_read(raw: str, escaped: str) -> None:
+    assert summary.prose(raw, 80) == escaped
+
+
+def test_summary_is_not_led_astray() -> None:
+    written = summary.render(hostile_sample())
+    assert "<script" not in written
+    assert "<img" not in written
+    assert "](" not in written
+    assert "http:" not in written
+    assert "\u202e" not in written
+    assert "\n# heading" not in written
+    assert re.search(r"(?<!>)@octocat", re.sub(r"<code>.*?</code>", "", written)) is None
+
+
+# ---- the test report
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_junit_counts(make: Callable[[], Record]) -> None:
+    record = make()
+    root = ET.fromstring(junit.render(record))
+    assert root.tag == "testsuites"
+    for suite in root:
+        assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
+        for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            assert int(suite.get(attribute, "")) == len(suite.findall(f"testcase/{tag}"))
+    assert int(root.get("tests", "")) == 1 + len(record["checks"]) + len(record["cells"]) * len(record["prompts"])
+    green = root.get("failures") == root.get("errors") == "0"
+    assert green == record["passed"]
+
+
+@pytest.mark.parametrize(
+    ("make", "failures", "errors", "skipped"),
+    [
+        (sample, 0, 0, 1),
+        (near_tie_sample, 0, 0, 1),
+        (failing_sample, 1 + 3 + 15, 1, 1),
+        (broken_sample, 0, 1 + 3 + 12, 1),
+        (empty_sample, 0, 1, 0),
+    ],
+)
+def test_junit_outcomes(make: Callable[[], Record], failures: int, errors: int, skipped: int) -> None:
+    root = ET.fromstring(junit.render(make()))
+    assert [root.get(key) for key in ("failures", "errors", "skipped")] == [str(failures), str(errors), str(skipped)]
+
+
+def test_junit_says_what_was_not_compared() -> None:
+    record = sample()
+    del record["tokens"]["chat@64"]["cells"]["oracle/iree-cpu"]
+    root = ET.fromstring(junit.render(record))
+    (case,) = [c for c in root.iter("testcase") if c.find("skipped") is not None and "tokens" in c.get("classname", "")]
+    assert case.attrib == {"classname": "hloracle.tokens.oracle/iree-cpu", "name": "chat@64"}
