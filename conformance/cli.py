@@ -254,11 +254,11 @@ def _prepare_folder(out: Path) -> None:
 
 def _finish(record: dict[str, Any], out: Path, as_json: bool) -> int:
     from hloracle.conformance.show import print_record
-    from hloracle.reports.record import write_all
+    from hloracle.reports.record import to_json, write_all
 
     write_all(record, out)
     if as_json:
-        click.echo(json.dumps(record, indent=1))
+        click.echo(to_json(record), nl=False)
     else:
         print_record(record, out, Console(highlight=False))
     return 0 if record["passed"] else 1

@@ -220,7 +220,7 @@ def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
 def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
     """The truth, and IREE's modules, side by side: the truth runs on one thread, each compiler on another."""
     graphs = {g.text: g for graphs in evidence.graphs.values() for g, facts in graphs if not facts.error}
-    with ThreadPoolExecutor(max_workers=settings.threads + 1) as pool:
+    with ThreadPoolExecutor(max_workers=settings.threads) as pool:
         try:
             compiles: list[Future[bool]] = [pool.submit(precompile, graph) for graph in graphs.values()]
             with progress.stage("truth") as stage:

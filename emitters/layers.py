@@ -15,7 +15,7 @@ from hloracle.emitters.builder import Builder, Value
 
 @dataclass(frozen=True)
 class RopeRows:
-    """cos and sin at the positions of the query tokens, both [T, D]; sin's first half is negated."""
+    """cos and sin at the positions of the query tokens, both [T, 2, D/2]; sin is negated in the first half."""
 
     cos: Value
     sin: Value
@@ -47,12 +47,12 @@ class LayerBuilder(Builder):
         return self.multiply(normed, self.broadcast_in_dim(weight, x.shape, (1,)))
 
     def rope_rows(self, tables: tuple[np.ndarray, np.ndarray], start: Value | None, length: int) -> RopeRows:
-        """Rows of the tables [positions, D/2] from position `start` (0 when None), doubled to [length, D]."""
-        cos, sin = (np.concatenate(halves, axis=1) for halves in ((tables[0],) * 2, (-tables[1], tables[1])))
+        """Rows of the tables [positions, D/2] from position `start` (0 when None), one for each half of a head."""
+        cos, sin = (np.stack(halves, axis=1) for halves in ((tables[0],) * 2, (-tables[1], tables[1])))
         if start is None:
             return RopeRows(self.table(cos[:length]), self.table(sin[:length]))
-        sizes, zero = (length, cos.shape[1]), self.i32(0)
-        return RopeRows(*(self.dynamic_slice(self.table(t), (start, zero), sizes) for t in (cos, sin)))
+        sizes, zero = (length, *cos.shape[1:]), self.i32(0)
+        return RopeRows(*(self.dynamic_slice(self.table(t), (start, zero, zero), sizes) for t in (cos, sin)))
 
     def rotary(self, x: Value, rope: RopeRows) -> Value:
         """Turn pairs (i, i + D/2) of x [T, N, D] by the rope's angles. Source: `apply_rotary_pos_emb`.
@@ -61,9 +61,9 @@ class LayerBuilder(Builder):
         """
         T, N, D = x.shape
         halves = self.reshape(x, (T, N, 2, D // 2))
-        exchanged = self.reshape(self.reverse(halves, (2,)), x.shape)  # [T, N, D]
-        cos, sin = (self.broadcast_in_dim(t, x.shape, (0, 2)) for t in (rope.cos, rope.sin))
-        return self.add(self.multiply(x, cos), self.multiply(exchanged, sin))
+        cos, sin = (self.broadcast_in_dim(t, halves.shape, (0, 2, 3)) for t in (rope.cos, rope.sin))
+        turned = self.add(self.multiply(halves, cos), self.multiply(self.reverse(halves, (2,)), sin))
+        return self.reshape(turned, x.shape)  # [T, N, D]
 
     def softmax(self, scores: Value) -> Value:
         """Over the last axis, less the maximum so that nothing overflows."""

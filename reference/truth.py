@@ -55,14 +55,14 @@ class Truth:
 
 
 def truths(
-    checkpoint: Checkpoint, prompts: Sequence[Sequence[int]], count: int, report: Report | None = None, threads: int = 0
+    checkpoint: Checkpoint, prompts: Sequence[Sequence[int]], count: int, report: Report | None = None
 ) -> list[Truth]:
     """The truth for each prompt (token ids), computed in a child process where it is not cached."""
     entries = [_entry(checkpoint, prompt, count) for prompt in prompts]
     missing = {str(e): list(p) for e, p in zip(entries, prompts, strict=True) if not e.is_dir()}
     if missing:
         run_in_child(
-            _compute, checkpoint.directory, missing, count, _versions(), threads, timeout=TIMEOUT_SECONDS, report=report
+            _compute, checkpoint.directory, missing, count, _versions(), timeout=TIMEOUT_SECONDS, report=report
         )
     return [_load(entry, reused=str(entry) not in missing) for entry in entries]
 
@@ -102,12 +102,11 @@ def _compute(
     missing: dict[str, list[int]],
     count: int,
     versions: dict[str, str],
-    threads: int,
 ) -> None:
     import torch
 
-    if threads:
-        torch.set_num_threads(threads)
+    # One thread: sums are taken in the same order on every machine, and the other cores are free to compile.
+    torch.set_num_threads(1)
     found: dict[str, tuple[list[int], np.ndarray]] = {}
     model = load_model(directory)
     for number, (entry, prompt) in enumerate(missing.items(), 1):

@@ -18,7 +18,18 @@ from typing import Any
 
 import jinja2
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record, by_status, cells_of, closest_call, differences, of_limit
+from hloracle.reports.record import (
+    BACKENDS,
+    SOURCES,
+    VERDICTS,
+    Record,
+    by_status,
+    cells_of,
+    closest_call,
+    differences,
+    in_order,
+    of_limit,
+)
 from markupsafe import Markup, escape
 
 STEPS_IN_A_ROW = 10  # of the token alignment: fits a laptop's screen
@@ -26,8 +37,6 @@ FOLD = 320  # characters of a string that are shown before it is folded
 CUT = 60_000  # characters of a string that are in the page at all
 STRIP = 118  # the greatest width of a cell's strip of steps, in px
 
-_SOURCES = {"oracle": "JAX oracle's graph", "emitter": "Emitted graph"}
-_BACKENDS = {"xla-cpu": "XLA cpu", "iree-cpu": "IREE cpu", "iree-cuda": "IREE cuda", "interpreter": "Interpreter"}
 _STATUS_KINDS = {"passed": "pass", "failed": "fail", "error": "error", "skipped": "skip"}
 
 
@@ -80,7 +89,7 @@ def _environment() -> jinja2.Environment:
         "backend": _backend,
         "kind": _STATUS_KINDS.__getitem__,
     }
-    environment.globals["sources"] = _SOURCES
+    environment.globals["sources"] = SOURCES
     return environment
 
 
@@ -139,7 +148,7 @@ def _plain(value: Any) -> str:
 
 
 def _backend(name: str) -> str:
-    return _BACKENDS.get(name, name)
+    return BACKENDS.get(name, name)
 
 
 # ---- the verdict
@@ -229,8 +238,8 @@ def _tally(record: Record) -> list[tuple[str, int]]:
 
 
 def _matrix(record: Record) -> dict[str, Any]:
-    cells = sorted(record["cells"], key=lambda cell: cell["source"] != "oracle")
-    groups = [(s, n) for s in ("oracle", "emitter") if (n := sum(cell["source"] == s for cell in cells))]
+    cells = in_order(record["cells"])
+    groups = [(s, n) for s in SOURCES if (n := sum(cell["source"] == s for cell in cells))]
     starts = {next(c["id"] for c in cells if c["source"] == s) for s, _ in groups}
     rows = []
     for i, prompt in enumerate(record["prompts"]):
@@ -243,7 +252,7 @@ def _matrix(record: Record) -> dict[str, Any]:
 def _has_free_difference(record: Record) -> bool:
     free = {cell["id"] for cell in record["cells"] if cell["head"] == "token"}
     compared = [entry["cells"].get(name) for entry in record["tokens"].values() for name in free]
-    return any(cell is not None and cell["first_mismatch"] is not None for cell in compared)
+    return any(cell is not None and cell["agreed"] != cell["total"] for cell in compared)
 
 
 def _matrix_cell(prompt: Record, cell: Record, compared: Record | None) -> dict[str, Any]:
@@ -433,7 +442,7 @@ def _decade(exponent: int) -> str:
 def _census(record: Record, phase: str) -> dict[str, Any]:
     """Operations by kind, a column for each graph; graphs of one source whose censuses are equal share a column."""
     columns: list[dict[str, Any]] = []
-    for graph in sorted(record["graphs"], key=lambda g: (g["source"] != "oracle", g["bucket"] or 0)):
+    for graph in in_order(sorted(record["graphs"], key=lambda g: g["bucket"] or 0)):
         if graph["phase"] != phase:
             continue
         for column in columns:
@@ -452,7 +461,7 @@ def _census(record: Record, phase: str) -> dict[str, Any]:
         entries = []
         for column in columns:
             n = column["ops"].get(op, 0)
-            delta = n - base.get(op, 0) if base is not None and column["source"] == "emitter" else None
+            delta = n - base.get(op, 0) if base is not None and column["source"] != "oracle" else None
             entries.append({"n": n, "delta": delta, "width": f"{100 * n / largest:.4g}", "source": column["source"]})
         rows.append({"op": op, "entries": entries, "same": len({e["n"] for e in entries}) == 1 and len(entries) > 1})
     scopes = list(dict.fromkeys(scope for column in columns for scope in column["scopes"]))

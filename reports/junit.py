@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record, cells_of
+from hloracle.reports.record import VERDICTS, Record, cells_of, differences
 
 # What XML 1.0 has no way to write, not even as a reference.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -82,9 +82,9 @@ def _tokens(record: Record) -> Iterable[ET.Element]:
                 yield _case(suite, prompt["id"], "error", cell["message"] or "no result")
             elif compared is None:
                 yield _case(suite, prompt["id"], "skipped", "not compared")
-            elif compared["first_mismatch"] is None:
+            elif not (different := differences(prompt["truth"]["tokens"], compared["tokens"])):
                 yield _case(suite, prompt["id"])
             else:
                 words = f"{compared['agreed']} of {compared['total']} tokens equal, first differs at step "
                 outcome = "system-out" if record["passed"] else "failure"
-                yield _case(suite, prompt["id"], outcome, words + str(compared["first_mismatch"]))
+                yield _case(suite, prompt["id"], outcome, words + str(different[0]))

@@ -35,6 +35,11 @@ class Verdict:
         return self.kind in ("pass", "near")
 
 
+# In the order in which they are shown.
+SOURCES = {"oracle": "JAX oracle's graph", "emitter": "Emitted graph", "file": "The file's graph"}
+
+BACKENDS = {"interpreter": "Interpreter", "xla-cpu": "XLA cpu", "iree-cpu": "IREE cpu", "iree-cuda": "IREE cuda"}
+
 VERDICTS = {
     "conforms": Verdict("Conforms", "Every token is equal, and every value is within its measured limit.", "pass"),
     "near-tie": Verdict(
@@ -100,7 +105,7 @@ def write_all(record: Record, directory: Path) -> dict[str, Path]:
     record = _with_named_floats(record)
     validate(record)
     drawn = {
-        "report.json": json.dumps(record, indent=1, allow_nan=False) + "\n",
+        "report.json": to_json(record),
         "report.html": html.render(record),
         "summary.md": summary.render(record),
         "junit.xml": junit.render(record),
@@ -114,6 +119,11 @@ def write_all(record: Record, directory: Path) -> dict[str, Path]:
         _remove(paths.values())
         raise
     return paths
+
+
+def to_json(record: Record) -> str:
+    """The record as report.json holds it."""
+    return json.dumps(_with_named_floats(record), indent=1, allow_nan=False) + "\n"
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -206,7 +216,8 @@ def _token_contradictions(record: Record) -> Iterator[str]:
         truth = truths[prompt]["tokens"]
         if entry["total"] != len(truth):
             yield f"{_path((*path, 'total'))}: is {entry['total']}, and the truth has {len(truth)} tokens"
-        worst = min((cell["agreed"] for cell in entry["cells"].values()), default=0)
+        absent = cell_ids - entry["cells"].keys()
+        worst = 0 if absent else min((cell["agreed"] for cell in entry["cells"].values()), default=0)
         if entry["agreed"] != worst:
             yield f"{_path((*path, 'agreed'))}: is {entry['agreed']}, and the worst cell's is {worst}"
         for name, cell in entry["cells"].items():
@@ -222,7 +233,8 @@ def _token_contradictions(record: Record) -> Iterator[str]:
                 yield f"{_path((*where, 'agreed'))}: is {cell['agreed']}, and {len(different)} tokens differ"
             elif not different and cell["agreed"] != len(truth):
                 yield f"{_path((*where, 'agreed'))}: is {cell['agreed']}, and no token differs"
-            if cell["first_mismatch"] != first:
+            ended = first is not None and first >= len(cell["tokens"])
+            if cell["first_mismatch"] != first and not (ended and cell["first_mismatch"] is None):
                 yield f"{_path((*where, 'first_mismatch'))}: is {cell['first_mismatch']}, and the first is {first}"
 
 
@@ -281,6 +293,18 @@ def of_limit(cell: Record) -> float | None:
     if error is None or limit is None:
         return None
     return error / limit if limit else math.inf if error else 0.0
+
+
+def in_order(cells: Sequence[Record]) -> list[Record]:
+    """Cells or graphs by source, what is compared in full first, and the backend that is taken for right first."""
+    return sorted(
+        cells,
+        key=lambda cell: (
+            list(SOURCES).index(cell["source"]),
+            cell["head"] == "token",
+            list(BACKENDS).index(cell["backend"]) if cell.get("backend") in BACKENDS else len(BACKENDS),
+        ),
+    )
 
 
 def closest_call(prompt: Record) -> tuple[int, float] | None:

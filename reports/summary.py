@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record, by_status, cells_of, closest_call
+from hloracle.reports.record import VERDICTS, Record, by_status, cells_of, closest_call, differences, in_order
 
 LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
 _MARKS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
@@ -80,7 +80,7 @@ def _where(record: Record) -> Iterable[str]:
 
 
 def _matrix(record: Record) -> Iterable[str]:
-    cells = sorted(record["cells"], key=lambda cell: cell["source"] != "oracle")[:16]
+    cells = in_order(record["cells"])[:16]
     if not record["prompts"] or not cells:
         yield "⚠️ **Nothing was compared.**"
         yield ""
@@ -107,11 +107,11 @@ def _matrix_row(record: Record, prompt: Record, cells: Sequence[Record]) -> str:
         compared = entries.get(cell["id"])
         if compared is None:
             row.append("⚠️ no result" if cell["status"] == "failed" else "not compared")
-        elif compared["first_mismatch"] is None:
+        elif not (different := differences(prompt["truth"]["tokens"], compared["tokens"])):
             row.append(f"✅ {compared['agreed']}/{compared['total']}")
         else:
             mark = _MARKS["near" if record["passed"] else "fail"]
-            row.append(f"{mark} **{compared['agreed']}/{compared['total']}**, first at {compared['first_mismatch']}")
+            row.append(f"{mark} **{compared['agreed']}/{compared['total']}**, first at {different[0]}")
     call = closest_call(prompt)
     closest = "–" if call is None else f"{text.figure(call[1])} at {call[0]}"  # noqa: RUF001
     return f"| {code(prompt['id'], 60)} | {closest} | {' | '.join(row)} |"

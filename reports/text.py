@@ -97,7 +97,7 @@ def size(number: int) -> str:
     """A number of bytes in binary units."""
     x, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if x < 1000:
+        if x < 999.5:
             break
         x, unit = x / 1024, larger
     return f"{number} B" if unit == "B" else f"{x:.3g} {unit}"

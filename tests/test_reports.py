@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from hloracle.core.errors import InputError
 from hloracle.reports import html, junit, summary, text
-from hloracle.reports.record import SCHEMA, VERDICTS, differences, load, validate, write_all
+from hloracle.reports.record import SCHEMA, VERDICTS, differences, in_order, load, validate, write_all
 from test_reports_sample import (
     HOSTILE,
     SAMPLES,
@@ -152,6 +152,7 @@ def _put(*path: Any) -> Callable[[Record], None]:
         (lambda r: r["tokens"]["chat@64"]["cells"]["emitter/iree-cpu"]["tokens"].pop(), "pieces: 48 for 47 tokens"),
         (_put("prompts", 0, "truth", "gaps", []), r"prompts\[0\]\.truth\.gaps: 0 for 48 tokens"),
         (_put("tokens", "other", {"agreed": 0, "total": 0, "cells": {}}), r"tokens\.other: there is no such prompt"),
+        (_drop("tokens", "chat@64", "cells", "emitter/iree-cpu"), r"agreed: is 48, and the worst cell's is 0"),
         (_drop("cells", 4), r"cells\[\"emitter/iree-cpu/token\"\]: there is no such cell"),
         (_put("cells", 1, "id", "oracle/xla-cpu"), r"cells\[1\]\.id: 'oracle/xla-cpu' stands twice"),
         (_put("cells", 1, "agreed", 999), r"cells\[1\]\.agreed: 999 of 288"),
@@ -256,6 +257,37 @@ def test_differences() -> None:
     assert differences([1], [1, 2]) == []
 
 
+def test_missing_tokens_differ() -> None:
+    record = failing_sample()
+    cell = record["tokens"]["one-token@32"]["cells"]["emitter/xla-cpu"]
+    cell |= {"tokens": cell["tokens"][:40], "pieces": cell["pieces"][:40], "agreed": 40}
+    record["tokens"]["one-token@32"]["agreed"] = 40
+    validate(record)  # first_mismatch is None: no token that is there differs
+    assert "❌ **40/48**, first at 40" in summary.render(record)
+    assert "40 of 48 tokens equal, first differs at step 40" in junit.render(record)
+    assert "8 tokens differ, first at step 40: no token for the truth" in Page(html.render(record)).text
+
+
+def test_columns_stand_in_one_order() -> None:
+    record = sample()
+    record["cells"].reverse()
+    columns = [cell["id"] for cell in in_order(record["cells"])]
+    assert columns == [cell["id"] for cell in sample()["cells"]]
+
+
+def test_a_graph_that_the_user_brought() -> None:
+    record = sample()
+    for part in ("cells", "graphs"):
+        record[part] = [entry | {"source": "file"} for entry in record[part] if entry["source"] == "emitter"]
+    ids = {cell["id"] for cell in record["cells"]}
+    for entry in record["tokens"].values():
+        entry["cells"] = {name: cell for name, cell in entry["cells"].items() if name in ids}
+    validate(record)
+    page = Page(html.render(record)).text
+    assert "The file's graph" in page
+    assert "oracle's graph" not in page.partition("Tokens against the truth")[2].partition("Environment")[0]
+
+
 # ---- text
 
 
@@ -300,7 +332,12 @@ def test_figures(number: text.Number, seen: str) -> None:
 
 def test_units() -> None:
     assert [text.duration(s) for s in (0, 1e-5, 0.04, 9.83, 152)] == ["0 s", "<1 ms", "40 ms", "9.8 s", "2 min 32 s"]
-    assert [text.size(n) for n in (12, 5000, 2_913_845_248)] == ["12 B", "4.88 KiB", "2.71 GiB"]
+    assert [text.size(n) for n in (12, 5000, 2_913_845_248, 1_048_300_000)] == [
+        "12 B",
+        "4.88 KiB",
+        "2.71 GiB",
+        "0.976 GiB",
+    ]
     assert [text.parameters(n) for n in (12, 25_300, 134_515_008)] == ["12", "25.3 K", "134.5 M"]
 
 
@@ -415,6 +452,16 @@ def test_page_says_what_happened() -> None:
     assert failed.index("Failed") < failed.index("Skipped") < failed.index("Passed")
 
 
+def test_many_passed_checks_are_folded_and_no_other() -> None:
+    record = failing_sample()
+    record["checks"] += [record["checks"][0] | {"id": f"more-{i}"} for i in range(20)]
+    page, folded = Page(html.render(record)), Page(html.render(record)).text.partition("29 checks passed")[2]
+    assert sum("check-" in id_ for id_ in page.attributes("id")) == 34
+    assert "Every cell's tokens are the truth's" not in folded
+    assert "The same on IREE cuda" not in folded
+    assert "more-19" in folded
+
+
 def test_page_opens_the_prompt_of_the_verdict_and_no_other() -> None:
     def opened(record: Record) -> list[str | None]:
         tags = Page(html.render(record)).tags
@@ -505,6 +552,8 @@ def test_summary_of_very_many_things_fits() -> None:
     record["prompts"] += [record["prompts"][0] | {"id": f"p{i} {HOSTILE}"} for i in range(100, 400)]
     record["checks"] += [record["checks"][0] | {"id": f"k{i} {HOSTILE}", "status": "failed"} for i in range(100, 400)]
     record["environment"]["packages"] = {f"{i} {HOSTILE}": HOSTILE for i in range(300)}
+    for entry in record["tokens"].values():
+        entry["agreed"] = 0  # the new cells have no result
     validate(record)
     written = summary.render(record)
     assert len(written) < summary.LIMIT

@@ -234,6 +234,7 @@ def broken_sample() -> dict[str, Any]:
     }
     for entry in record["tokens"].values():
         del entry["cells"]["emitter/iree-cpu"], entry["cells"]["emitter/iree-cpu/token"]
+        entry["agreed"] = 0
     record["tokens"]["chat@64"]["cells"]["emitter/xla-cpu"]["logit_error"] = "NaN"
     message = "compile failed: signal 11 (graph kept at ~/.cache/hloracle/kept/prefill-128.mlir)"
     for cell in record["cells"][3:]:

@@ -35,10 +35,10 @@ module @llama_decode_logits {
     %v_cache: tensor<2x2x5x4xf32> {tf.aliasing_output = 2 : i32}
   ) -> (tensor<17xf32>, tensor<2x2x5x4xf32>, tensor<2x2x5x4xf32>) {
     %c = stablehlo.constant dense<0> : tensor<i32>
-    %c1 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803F40510A3FF3FF7F3F40510A3FF3FF7F3F3311D5BECCFF7F3F3311D5BECCFF7F3F26707DBF8AFF7F3F26707DBF8AFF7F3F305527BF2EFF7F3F305527BF2EFF7F3F"> : tensor<5x4xf32>
-    %ds = stablehlo.dynamic_slice %c1, %position, %c, sizes = [1, 4] : (tensor<5x4xf32>, tensor<i32>, tensor<i32>) -> tensor<1x4xf32>
-    %c2 = stablehlo.constant dense<"0x00000080000000800000000000000000A46A57BF07D7A3BAA46A573F07D7A33AB7C768BFFFD623BBB7C7683FFFD6233BC38110BE6AC275BBC381103E6AC2753BCFBD413FDED6A3BBCFBD41BFDED6A33B"> : tensor<5x4xf32>
-    %ds1 = stablehlo.dynamic_slice %c2, %position, %c, sizes = [1, 4] : (tensor<5x4xf32>, tensor<i32>, tensor<i32>) -> tensor<1x4xf32>
+    %c1 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803F40510A3FF3FF7F3F40510A3FF3FF7F3F3311D5BECCFF7F3F3311D5BECCFF7F3F26707DBF8AFF7F3F26707DBF8AFF7F3F305527BF2EFF7F3F305527BF2EFF7F3F"> : tensor<5x2x2xf32>
+    %ds = stablehlo.dynamic_slice %c1, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
+    %c2 = stablehlo.constant dense<"0x00000080000000800000000000000000A46A57BF07D7A3BAA46A573F07D7A33AB7C768BFFFD623BBB7C7683FFFD6233BC38110BE6AC275BBC381103E6AC2753BCFBD413FDED6A3BBCFBD41BFDED6A33B"> : tensor<5x2x2xf32>
+    %ds1 = stablehlo.dynamic_slice %c2, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
     %iota = stablehlo.iota dim = 0 : tensor<5xi32>
     %bc = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
     %cmp = stablehlo.compare LE, %iota, %bc, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
@@ -68,22 +68,22 @@ module @llama_decode_logits {
     %l0_self_attn_v_proj.add = stablehlo.add %l0_self_attn_v_proj.dot, %l0_self_attn_v_proj.bc : tensor<1x8xf32> loc("layers.0.self_attn.v_proj")
     %l0_self_attn_v_proj.r = stablehlo.reshape %l0_self_attn_v_proj.add : (tensor<1x8xf32>) -> tensor<1x2x4xf32> loc("layers.0.self_attn.v_proj")
     %l0_self_attn_q_rope.r = stablehlo.reshape %l0_self_attn_q_proj.r : (tensor<1x6x4xf32>) -> tensor<1x6x2x2xf32> loc("layers.0.self_attn.q_rope")
+    %l0_self_attn_q_rope.bc = stablehlo.broadcast_in_dim %ds, dims = [0, 2, 3] : (tensor<1x2x2xf32>) -> tensor<1x6x2x2xf32> loc("layers.0.self_attn.q_rope")
+    %l0_self_attn_q_rope.bc1 = stablehlo.broadcast_in_dim %ds1, dims = [0, 2, 3] : (tensor<1x2x2xf32>) -> tensor<1x6x2x2xf32> loc("layers.0.self_attn.q_rope")
+    %l0_self_attn_q_rope.mul = stablehlo.multiply %l0_self_attn_q_rope.r, %l0_self_attn_q_rope.bc : tensor<1x6x2x2xf32> loc("layers.0.self_attn.q_rope")
     %l0_self_attn_q_rope.rev = stablehlo.reverse %l0_self_attn_q_rope.r, dims = [2] : tensor<1x6x2x2xf32> loc("layers.0.self_attn.q_rope")
-    %l0_self_attn_q_rope.r1 = stablehlo.reshape %l0_self_attn_q_rope.rev : (tensor<1x6x2x2xf32>) -> tensor<1x6x4xf32> loc("layers.0.self_attn.q_rope")
-    %l0_self_attn_q_rope.bc = stablehlo.broadcast_in_dim %ds, dims = [0, 2] : (tensor<1x4xf32>) -> tensor<1x6x4xf32> loc("layers.0.self_attn.q_rope")
-    %l0_self_attn_q_rope.bc1 = stablehlo.broadcast_in_dim %ds1, dims = [0, 2] : (tensor<1x4xf32>) -> tensor<1x6x4xf32> loc("layers.0.self_attn.q_rope")
-    %l0_self_attn_q_rope.mul = stablehlo.multiply %l0_self_attn_q_proj.r, %l0_self_attn_q_rope.bc : tensor<1x6x4xf32> loc("layers.0.self_attn.q_rope")
-    %l0_self_attn_q_rope.mul1 = stablehlo.multiply %l0_self_attn_q_rope.r1, %l0_self_attn_q_rope.bc1 : tensor<1x6x4xf32> loc("layers.0.self_attn.q_rope")
-    %l0_self_attn_q_rope.add = stablehlo.add %l0_self_attn_q_rope.mul, %l0_self_attn_q_rope.mul1 : tensor<1x6x4xf32> loc("layers.0.self_attn.q_rope")
+    %l0_self_attn_q_rope.mul1 = stablehlo.multiply %l0_self_attn_q_rope.rev, %l0_self_attn_q_rope.bc1 : tensor<1x6x2x2xf32> loc("layers.0.self_attn.q_rope")
+    %l0_self_attn_q_rope.add = stablehlo.add %l0_self_attn_q_rope.mul, %l0_self_attn_q_rope.mul1 : tensor<1x6x2x2xf32> loc("layers.0.self_attn.q_rope")
+    %l0_self_attn_q_rope.r1 = stablehlo.reshape %l0_self_attn_q_rope.add : (tensor<1x6x2x2xf32>) -> tensor<1x6x4xf32> loc("layers.0.self_attn.q_rope")
     %l0_self_attn_k_rope.r = stablehlo.reshape %l0_self_attn_k_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
+    %l0_self_attn_k_rope.bc = stablehlo.broadcast_in_dim %ds, dims = [0, 2, 3] : (tensor<1x2x2xf32>) -> tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
+    %l0_self_attn_k_rope.bc1 = stablehlo.broadcast_in_dim %ds1, dims = [0, 2, 3] : (tensor<1x2x2xf32>) -> tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
+    %l0_self_attn_k_rope.mul = stablehlo.multiply %l0_self_attn_k_rope.r, %l0_self_attn_k_rope.bc : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.rev = stablehlo.reverse %l0_self_attn_k_rope.r, dims = [2] : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_rope.r1 = stablehlo.reshape %l0_self_attn_k_rope.rev : (tensor<1x2x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_rope.bc = stablehlo.broadcast_in_dim %ds, dims = [0, 2] : (tensor<1x4xf32>) -> tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_rope.bc1 = stablehlo.broadcast_in_dim %ds1, dims = [0, 2] : (tensor<1x4xf32>) -> tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_rope.mul = stablehlo.multiply %l0_self_attn_k_proj.r, %l0_self_attn_k_rope.bc : tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_rope.mul1 = stablehlo.multiply %l0_self_attn_k_rope.r1, %l0_self_attn_k_rope.bc1 : tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_rope.add = stablehlo.add %l0_self_attn_k_rope.mul, %l0_self_attn_k_rope.mul1 : tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_rope.add : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_rope.mul1 = stablehlo.multiply %l0_self_attn_k_rope.rev, %l0_self_attn_k_rope.bc1 : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
+    %l0_self_attn_k_rope.add = stablehlo.add %l0_self_attn_k_rope.mul, %l0_self_attn_k_rope.mul1 : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
+    %l0_self_attn_k_rope.r1 = stablehlo.reshape %l0_self_attn_k_rope.add : (tensor<1x2x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
+    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
     %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r, %c, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.k_cache")
     %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %c, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
     %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.k_cache")
@@ -91,7 +91,7 @@ module @llama_decode_logits {
     %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r, %c, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %c, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.add : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.scores")
+    %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.r1 : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r1, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %c6 = stablehlo.constant dense<0.5> : tensor<2x1x3x5xf32>
     %l0_self_attn_scores.mul = stablehlo.multiply %l0_self_attn_scores.dot, %c6 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
@@ -150,23 +150,23 @@ module @llama_decode_logits {
     %l1_self_attn_v_proj.add = stablehlo.add %l1_self_attn_v_proj.dot, %l1_self_attn_v_proj.bc : tensor<1x8xf32> loc("layers.1.self_attn.v_proj")
     %l1_self_attn_v_proj.r = stablehlo.reshape %l1_self_attn_v_proj.add : (tensor<1x8xf32>) -> tensor<1x2x4xf32> loc("layers.1.self_attn.v_proj")
     %l1_self_attn_q_rope.r = stablehlo.reshape %l1_self_attn_q_proj.r : (tensor<1x6x4xf32>) -> tensor<1x6x2x2xf32> loc("layers.1.self_attn.q_rope")
+    %l1_self_attn_q_rope.bc = stablehlo.broadcast_in_dim %ds, dims = [0, 2, 3] : (tensor<1x2x2xf32>) -> tensor<1x6x2x2xf32> loc("layers.1.self_attn.q_rope")
+    %l1_self_attn_q_rope.bc1 = stablehlo.broadcast_in_dim %ds1, dims = [0, 2, 3] : (tensor<1x2x2xf32>) -> tensor<1x6x2x2xf32> loc("layers.1.self_attn.q_rope")
+    %l1_self_attn_q_rope.mul = stablehlo.multiply %l1_self_attn_q_rope.r, %l1_self_attn_q_rope.bc : tensor<1x6x2x2xf32> loc("layers.1.self_attn.q_rope")
     %l1_self_attn_q_rope.rev = stablehlo.reverse %l1_self_attn_q_rope.r, dims = [2] : tensor<1x6x2x2xf32> loc("layers.1.self_attn.q_rope")
-    %l1_self_attn_q_rope.r1 = stablehlo.reshape %l1_self_attn_q_rope.rev : (tensor<1x6x2x2xf32>) -> tensor<1x6x4xf32> loc("layers.1.self_attn.q_rope")
-    %l1_self_attn_q_rope.bc = stablehlo.broadcast_in_dim %ds, dims = [0, 2] : (tensor<1x4xf32>) -> tensor<1x6x4xf32> loc("layers.1.self_attn.q_rope")
-    %l1_self_attn_q_rope.bc1 = stablehlo.broadcast_in_dim %ds1, dims = [0, 2] : (tensor<1x4xf32>) -> tensor<1x6x4xf32> loc("layers.1.self_attn.q_rope")
-    %l1_self_attn_q_rope.mul = stablehlo.multiply %l1_self_attn_q_proj.r, %l1_self_attn_q_rope.bc : tensor<1x6x4xf32> loc("layers.1.self_attn.q_rope")
-    %l1_self_attn_q_rope.mul1 = stablehlo.multiply %l1_self_attn_q_rope.r1, %l1_self_attn_q_rope.bc1 : tensor<1x6x4xf32> loc("layers.1.self_attn.q_rope")
-    %l1_self_attn_q_rope.add = stablehlo.add %l1_self_attn_q_rope.mul, %l1_self_attn_q_rope.mul1 : tensor<1x6x4xf32> loc("layers.1.self_attn.q_rope")
+    %l1_self_attn_q_rope.mul1 = stablehlo.multiply %l1_self_attn_q_rope.rev, %l1_self_attn_q_rope.bc1 : tensor<1x6x2x2xf32> loc("layers.1.self_attn.q_rope")
+    %l1_self_attn_q_rope.add = stablehlo.add %l1_self_attn_q_rope.mul, %l1_self_attn_q_rope.mul1 : tensor<1x6x2x2xf32> loc("layers.1.self_attn.q_rope")
+    %l1_self_attn_q_rope.r1 = stablehlo.reshape %l1_self_attn_q_rope.add : (tensor<1x6x2x2xf32>) -> tensor<1x6x4xf32> loc("layers.1.self_attn.q_rope")
     %l1_self_attn_k_rope.r = stablehlo.reshape %l1_self_attn_k_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x2x2xf32> loc("layers.1.self_attn.k_rope")
+    %l1_self_attn_k_rope.bc = stablehlo.broadcast_in_dim %ds, dims = [0, 2, 3] : (tensor<1x2x2xf32>) -> tensor<1x2x2x2xf32> loc("layers.1.self_attn.k_rope")
+    %l1_self_attn_k_rope.bc1 = stablehlo.broadcast_in_dim %ds1, dims = [0, 2, 3] : (tensor<1x2x2xf32>) -> tensor<1x2x2x2xf32> loc("layers.1.self_attn.k_rope")
+    %l1_self_attn_k_rope.mul = stablehlo.multiply %l1_self_attn_k_rope.r, %l1_self_attn_k_rope.bc : tensor<1x2x2x2xf32> loc("layers.1.self_attn.k_rope")
     %l1_self_attn_k_rope.rev = stablehlo.reverse %l1_self_attn_k_rope.r, dims = [2] : tensor<1x2x2x2xf32> loc("layers.1.self_attn.k_rope")
-    %l1_self_attn_k_rope.r1 = stablehlo.reshape %l1_self_attn_k_rope.rev : (tensor<1x2x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.1.self_attn.k_rope")
-    %l1_self_attn_k_rope.bc = stablehlo.broadcast_in_dim %ds, dims = [0, 2] : (tensor<1x4xf32>) -> tensor<1x2x4xf32> loc("layers.1.self_attn.k_rope")
-    %l1_self_attn_k_rope.bc1 = stablehlo.broadcast_in_dim %ds1, dims = [0, 2] : (tensor<1x4xf32>) -> tensor<1x2x4xf32> loc("layers.1.self_attn.k_rope")
-    %l1_self_attn_k_rope.mul = stablehlo.multiply %l1_self_attn_k_proj.r, %l1_self_attn_k_rope.bc : tensor<1x2x4xf32> loc("layers.1.self_attn.k_rope")
-    %l1_self_attn_k_rope.mul1 = stablehlo.multiply %l1_self_attn_k_rope.r1, %l1_self_attn_k_rope.bc1 : tensor<1x2x4xf32> loc("layers.1.self_attn.k_rope")
-    %l1_self_attn_k_rope.add = stablehlo.add %l1_self_attn_k_rope.mul, %l1_self_attn_k_rope.mul1 : tensor<1x2x4xf32> loc("layers.1.self_attn.k_rope")
+    %l1_self_attn_k_rope.mul1 = stablehlo.multiply %l1_self_attn_k_rope.rev, %l1_self_attn_k_rope.bc1 : tensor<1x2x2x2xf32> loc("layers.1.self_attn.k_rope")
+    %l1_self_attn_k_rope.add = stablehlo.add %l1_self_attn_k_rope.mul, %l1_self_attn_k_rope.mul1 : tensor<1x2x2x2xf32> loc("layers.1.self_attn.k_rope")
+    %l1_self_attn_k_rope.r1 = stablehlo.reshape %l1_self_attn_k_rope.add : (tensor<1x2x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.1.self_attn.k_rope")
     %c9 = stablehlo.constant dense<1> : tensor<i32>
-    %l1_self_attn_k_cache.r = stablehlo.reshape %l1_self_attn_k_rope.add : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r = stablehlo.reshape %l1_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.k_cache")
     %l1_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_k_cache.dus, %l1_self_attn_k_cache.r, %c9, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.k_cache")
     %l1_self_attn_k_cache.ds = stablehlo.dynamic_slice %l1_self_attn_k_cache.dus, %c9, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.k_cache")
     %l1_self_attn_k_cache.r1 = stablehlo.reshape %l1_self_attn_k_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.k_cache")
@@ -174,7 +174,7 @@ module @llama_decode_logits {
     %l1_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_v_cache.dus, %l1_self_attn_v_cache.r, %c9, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.v_cache")
     %l1_self_attn_v_cache.ds = stablehlo.dynamic_slice %l1_self_attn_v_cache.dus, %c9, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.v_cache")
     %l1_self_attn_v_cache.r1 = stablehlo.reshape %l1_self_attn_v_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_scores.r = stablehlo.reshape %l1_self_attn_q_rope.add : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.1.self_attn.scores")
+    %l1_self_attn_scores.r = stablehlo.reshape %l1_self_attn_q_rope.r1 : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.dot = stablehlo.dot_general %l1_self_attn_scores.r, %l1_self_attn_k_cache.r1, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.mul = stablehlo.multiply %l1_self_attn_scores.dot, %c6 : tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.bc = stablehlo.broadcast_in_dim %cmp, dims = [3] : (tensor<5xi1>) -> tensor<2x1x3x5xi1> loc("layers.1.self_attn.scores")
