@@ -28,7 +28,7 @@ def check_file(path: Path, abi_path: Path, model: str, tokens: int, threads: int
     settings = Settings(model, tokens, abi.capacity, threads)
     settings.validate()
     evidence = Evidence()
-    with MemoryWatch() as memory:
+    with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
             checkpoint = open_checkpoint(resolve(model, progress.report))
             _fits(graph, abi_path, checkpoint)

@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import threading
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -52,10 +53,15 @@ def _cpu_name() -> str:
 
 
 class MemoryWatch:
-    """The peak of resident memory of this process and all its children, sampled every 50 ms."""
+    """The peak of resident memory of this process and all its children, sampled every 50 ms.
 
-    def __init__(self) -> None:
+    Args:
+      label: says what the children are doing now, for the list of who held what at the peak.
+    """
+
+    def __init__(self, label: Callable[[], str] = lambda: "child") -> None:
         self.peak_bytes = 0
+        self._label = label
         self.at_peak: list[tuple[str, int]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -76,7 +82,12 @@ class MemoryWatch:
             found = []
             try:
                 for process in [me, *me.children(recursive=True)]:
-                    found.append((process.name() if process != me else "hloracle", process.memory_info().rss))
+                    name = process.name()
+                    if process == me:
+                        name = "hloracle itself"
+                    elif name.startswith("python"):
+                        name = self._label()
+                    found.append((name, process.memory_info().rss))
             except psutil.Error:
                 continue  # a child ended while it was being read; the next sample comes soon
             total = sum(rss for _, rss in found)

@@ -1,7 +1,7 @@
 """Writes census.json anew: `python -m hloracle.conformance.pin_census`. Review the diff: it is the proof that changes.
 
 A graph's operations are `fixed + layers x per_layer`; both are measured on graphs of 2 and 3 layers
-and confirmed on one of 5.
+and confirmed on one of 40.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def census() -> dict[str, dict[str, dict[str, int]]]:
                             graph = make(deep, phase, head, CAPACITY, BUCKET if phase == "prefill" else 0)  # noqa: B023
                             return Counter(inspect(graph).ops), census_key(source, graph, deep)  # noqa: B023
 
-                        (two, key), (three, _), (five, _) = ops(2), ops(3), ops(5)
+                        (two, key), (three, _), (forty, _) = ops(2), ops(3), ops(40)
                         per_layer = {k: three[k] - two[k] for k in sorted(three | two)}
                         fixed = {k: two[k] - 2 * per_layer[k] for k in per_layer}
-                        if {k: fixed[k] + 5 * per_layer[k] for k in per_layer} != dict(five):
+                        if {k: fixed[k] + 40 * per_layer[k] for k in per_layer} != dict(forty):
                             raise ValueError(f"the census of {key} does not grow with the layers alone")
                         rows[key] = {
                             "fixed": {k: n for k, n in fixed.items() if n},

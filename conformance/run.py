@@ -92,11 +92,13 @@ class Progress:
     report: Report = lambda line: None
     finished: Callable[[str, float, bool], None] = lambda stage, seconds, reused: None
     timings: list[dict[str, Any]] = field(default_factory=list)
+    current: str = ""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, Any]]:
         """Time a stage; the block may set `reused` and `detail` in the dict it gets."""
         self.report(name)
+        self.current = name
         entry: dict[str, Any] = {"stage": name, "seconds": 0.0, "reused": False, "detail": ""}
         started = time.monotonic()
         yield entry
@@ -121,7 +123,7 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     settings.validate()
     progress = progress or Progress()
     evidence = Evidence()
-    with MemoryWatch() as memory:
+    with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
             directory = resolve(settings.model, progress.report)
             checkpoint = open_checkpoint(directory)
@@ -272,7 +274,6 @@ def record_of(
     """See reports/report.schema.json."""
     config = checkpoint.config
     readable = prompt_suite.Readable(checkpoint.directory)
-    peaks = [(o.cell.id, o.peak_bytes) for o in evidence.outcomes if o.peak_bytes]
     return {
         "schema": "hloracle-report/1",
         "passed": verdict.passed,
@@ -310,7 +311,7 @@ def record_of(
         "reused": [t["stage"] for t in progress.timings if t["reused"]],
         "memory": {
             "peak_bytes": memory.peak_bytes,
-            "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak + peaks],
+            "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
         },
         "environment": describe(),
     }

@@ -6,7 +6,7 @@ The ABI is DESIGN's contract. Weights are arguments under the checkpoint's own n
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.builder import TensorType, Value
@@ -52,7 +52,7 @@ class DecodeCache:
         self.layer += 1
         return keys, values
 
-    def results(self, b: LayerBuilder) -> list[Value]:
+    def results(self) -> list[Value]:
         return [self.k, self.v]
 
     def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
@@ -66,29 +66,28 @@ class DecodeCache:
 
 @dataclass
 class PrefillCache:
-    """Fresh caches: each layer's keys and values of the T prompt tokens, padded with zeros to S slots."""
+    """Fresh caches [L, K, S, D]: each layer's keys and values of the T prompt tokens, zeros after them."""
 
-    capacity: int
-    layers_k: list[Value] = field(default_factory=list)
-    layers_v: list[Value] = field(default_factory=list)
+    k: Value
+    v: Value
+    layer: int = 0  # the next one to write
 
     def update(self, b: LayerBuilder, k: Value, v: Value) -> tuple[Value, Value]:
         """k, v [T, K, D] -> the prompt's own keys and values, [K, T, D]."""
         with b.scope("k_cache"):
-            keys = self._write(b, self.layers_k, k)
+            self.k, keys = self._write(b, self.k, k)
         with b.scope("v_cache"):
-            values = self._write(b, self.layers_v, v)
+            self.v, values = self._write(b, self.v, v)
+        self.layer += 1
         return keys, values
 
-    def _write(self, b: LayerBuilder, layers: list[Value], new: Value) -> Value:
-        T, K, D = new.shape
-        mine = b.transpose(new, (1, 0, 2))  # [K, T, D]
-        padded = b.pad(mine, b.f32(0.0), (0, 0, 0), (0, self.capacity - T, 0))  # [K, S, D]
-        layers.append(b.reshape(padded, (1, K, self.capacity, D)))
-        return mine
+    def results(self) -> list[Value]:
+        return [self.k, self.v]
 
-    def results(self, b: LayerBuilder) -> list[Value]:
-        return [b.concatenate(layers, 0) for layers in (self.layers_k, self.layers_v)]
+    def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
+        mine = b.transpose(new, (1, 0, 2))  # [K, T, D]
+        zero, layer = b.i32(0), b.i32(self.layer)
+        return b.dynamic_update_slice(cache, b.reshape(mine, (1, *mine.shape)), (layer, zero, zero, zero)), mine
 
 
 Cache = DecodeCache | PrefillCache
@@ -106,7 +105,8 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
     tables = rope_tables(config.rope, config.head_dim, capacity)
 
     if phase == "prefill":
-        cache: Cache = PrefillCache(capacity)
+        zeros = b.f32(0.0, (config.num_hidden_layers, config.num_key_value_heads, capacity, config.head_dim))
+        cache: Cache = PrefillCache(zeros, zeros)
         rope = b.rope_rows(tables, None, bucket)
         visible = b.visible_causal(bucket)
     else:
@@ -135,4 +135,4 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
     if head == "token":
         with b.scope("token"):
             result = b.argmax(logits)
-    return b.graph(graph_name(config, phase, head, bucket), abi, [result, *cache.results(b)])
+    return b.graph(graph_name(config, phase, head, bucket), abi, [result, *cache.results()])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 from hloracle.reference.config import Config, weight_shapes
@@ -75,28 +75,29 @@ class DecodeCache:
 
 @dataclass
 class PrefillCache:
-    """Fresh caches: each layer's keys and values of the T prompt tokens, padded with zeros to S slots."""
+    """Fresh caches [L, K, S, D]: each layer's keys and values of the T prompt tokens, zeros after them."""
 
-    capacity: int
-    layers_k: list[Array] = field(default_factory=list)
-    layers_v: list[Array] = field(default_factory=list)
+    k: Array
+    v: Array
+    layer: int = 0  # the next one to write
 
     def update(self, k: Array, v: Array) -> tuple[Array, Array]:
         """k, v [T, K, D] -> the prompt's own keys and values, [K, T, D]."""
         with scope("k_cache"):
-            keys = self._write(self.layers_k, k)
+            self.k, keys = self._write(self.k, k)
         with scope("v_cache"):
-            values = self._write(self.layers_v, v)
+            self.v, values = self._write(self.v, v)
+        self.layer += 1
         return keys, values
 
     def results(self) -> tuple[Array, Array]:
-        return jnp.stack(self.layers_k), jnp.stack(self.layers_v)
+        return self.k, self.v
 
-    def _write(self, layers: list[Array], new: Array) -> Array:
+    def _write(self, cache: Array, new: Array) -> tuple[Array, Array]:
         mine = new.transpose(1, 0, 2)  # [K, T, D]
-        edge = (0, self.capacity - mine.shape[1], 0)
-        layers.append(lax.pad(mine, jnp.zeros((), mine.dtype), ((0, 0, 0), edge, (0, 0, 0))))  # [K, S, D]
-        return mine
+        zero = jnp.zeros((), jnp.int32)
+        start = (jnp.full((), self.layer, jnp.int32), zero, zero, zero)
+        return lax.dynamic_update_slice_p.bind(cache, mine[None], *start), mine
 
 
 Cache = DecodeCache | PrefillCache
@@ -107,7 +108,8 @@ def prefill(
 ) -> tuple[Array, Array, Array]:
     """tokens int32 [T], length int32 -> (head of row length-1, k_cache, v_cache [L, K, S, D])."""
     (T,) = tokens.shape
-    cache = PrefillCache(capacity)
+    zeros = jnp.zeros((config.num_hidden_layers, config.num_key_value_heads, capacity, config.head_dim), jnp.float32)
+    cache = PrefillCache(zeros, zeros)
     rope = rope_rows(rope_tables(config.rope, config.head_dim, capacity), None, T)
     visible = visible_causal(T)
     w = _named(config, weights)

@@ -1,0 +1,62 @@
+"""What is run before a change is merged. `nox` runs it all; `nox -s NAME` one; arguments go after `--`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.sessions = ["lint", "tests", "conformance-cpu"]
+# pip and not uv: uv does not look where a CPU build of torch may be at hand (`find-links` in pip's configuration).
+nox.options.default_venv_backend = "venv"
+
+LINK = Path("build/mypy/hloracle")  # see [tool.mypy] in pyproject.toml
+
+
+@nox.session(reuse_venv=True, default=False)
+def environment(session: nox.Session) -> None:
+    """Install hloracle and its tools into the one virtual environment that all sessions share."""
+    wanted = f"{Path.cwd()}\n{Path('pyproject.toml').read_text()}"
+    stamp = Path(session.virtualenv.location) / "installed.txt"
+    if stamp.is_file() and stamp.read_text() == wanted:
+        session.log("nothing to install: pyproject.toml is the same")
+        return
+    session.log("installing; the first time takes minutes (torch, IREE, JAX)")
+    session.install("-e", ".[test,lint]")
+    stamp.write_text(wanted)
+
+
+def run(session: nox.Session, program: str, *arguments: str) -> None:
+    """Run a program of the shared environment."""
+    folder = session.cache_dir.parent / "environment" / "bin"
+    session.run(str(folder / program), *arguments, external=True)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def tests(session: nox.Session) -> None:
+    """The test suite. Arguments go to pytest: `nox -s tests -- tests/test_rope.py -k llama3`."""
+    run(session, "python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def lint(session: nox.Session) -> None:
+    """Ruff's rules and format, and mypy in strict mode."""
+    run(session, "ruff", "check")
+    run(session, "ruff", "format", "--check")
+    LINK.parent.mkdir(parents=True, exist_ok=True)
+    if not LINK.is_symlink():
+        LINK.symlink_to("../..")
+    run(session, "mypy")
+
+
+@nox.session(name="conformance-cpu", venv_backend="none", requires=["environment"])
+def conformance_cpu(session: nox.Session) -> None:
+    """Prove the emitted graphs on the CPU; the report goes to out/. Arguments go to `hloracle run`."""
+    run(session, "hloracle", "run", "--device", "cpu", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def bench(session: nox.Session) -> None:
+    """Measure decode speed. Arguments go to `hloracle bench`."""
+    run(session, "hloracle", "bench", *session.posargs)
