@@ -18,8 +18,7 @@ def compiled(graph_text: str, identity: dict[str, str], build: Callable[[Path], 
       identity: everything but the graph that decides what the compiler makes.
       build: graph file -> module's bytes; called when there is no whole entry.
     """
-    key = digest(graph_text, json.dumps(identity, sort_keys=True))
-    entry = cache_root() / "compiled" / key[:2] / key
+    entry = _entry(graph_text, identity)
     module, seal = entry.with_suffix(".module"), entry.with_suffix(".json")
     with locked(entry):
         if _whole(module, seal):
@@ -35,6 +34,17 @@ def compiled(graph_text: str, identity: dict[str, str], build: Callable[[Path], 
         write_file(seal, json.dumps({"sha256": file_digest(module), **identity}, indent=1))
         graph_file.unlink()
         return module, False
+
+
+def is_compiled(graph_text: str, identity: dict[str, str]) -> bool:
+    """Whether there is a whole entry."""
+    entry = _entry(graph_text, identity)
+    return _whole(entry.with_suffix(".module"), entry.with_suffix(".json"))
+
+
+def _entry(graph_text: str, identity: dict[str, str]) -> Path:
+    key = digest(graph_text, json.dumps(identity, sort_keys=True))
+    return cache_root() / "compiled" / key[:2] / key
 
 
 def _whole(module: Path, seal: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -24,6 +25,8 @@ CPU_FLAGS = (
     "--iree-opt-level=O2",
 )
 COMPILE_SECONDS = 600
+# Signals by which somebody else ended the compiler: nothing is learned from running it again.
+STOPPED = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 def iree_compile(source: Path, flags: Sequence[str]) -> bytes:
@@ -31,7 +34,7 @@ def iree_compile(source: Path, flags: Sequence[str]) -> bytes:
     # Verifying the IR after each pass takes a third of the time and does not change the module;
     # it is worth its time where something failed, because the message is then about the cause.
     done = _iree_compile(source, [*flags, "--verify=false"])
-    if done.returncode:
+    if done.returncode and -done.returncode not in STOPPED:
         done = _iree_compile(source, flags)
     if done.returncode:
         raise ToolchainError("compile", _first_error(done.stderr.decode(errors="replace"), done.returncode))
@@ -42,6 +45,8 @@ def _iree_compile(source: Path, flags: Sequence[str]) -> subprocess.CompletedPro
     command = [compiler_path(), str(source), *flags, "-o", "-"]
     try:
         return subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS, check=False)
+    except OSError as error:
+        raise ToolchainError("compile", f"{compiler_path()} cannot be run ({error.strerror})") from None
     except subprocess.TimeoutExpired:
         raise ToolchainError("compile", f"iree-compile took more than {COMPILE_SECONDS} s") from None
 
@@ -80,12 +85,9 @@ class IreeCpu:
         self._rt = rt
         rt.flags.parse_flags(f"--task_topology_group_count={threads}")
         self._config = rt.Config("local-task")
-        self.reused: list[str] = []
 
     def load(self, graph: Graph) -> Executable:
-        path, reused = compiled(graph.text, _identity(CPU_FLAGS), lambda source: iree_compile(source, CPU_FLAGS))
-        if reused:
-            self.reused.append(graph.name)
+        path, _ = compiled(graph.text, _identity(CPU_FLAGS), lambda source: iree_compile(source, CPU_FLAGS))
         try:
             module = self._rt.VmModule.mmap(self._config.vm_instance, str(path))
             context = self._rt.SystemContext(vm_modules=[module], config=self._config)
@@ -124,4 +126,5 @@ def _identity(flags: Sequence[str]) -> dict[str, str]:
 def _first_error(stderr: str, status: int) -> str:
     lines = [line for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line]
-    return (errors or lines or [f"iree-compile ended with status {status} and no message"])[0]
+    end = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    return (errors or lines or [f"iree-compile ended with {end} and no message"])[0]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hloracle.core.abi import Abi, Graph
-from hloracle.core.errors import InputError
+from hloracle.core.errors import InputError, ToolchainError
 
 Buffer = Any  # an array on a backend's device; opaque here
 
@@ -110,16 +110,11 @@ class Session:
           bucket: which prefill graph to use; the smallest that fits when None.
         """
         self._check_tokens(tokens)
-        fitting = [b for b in sorted(self._prefill) if b >= len(tokens)]
-        if not fitting:
-            largest = max(self._prefill, default=0)
-            raise InputError(
-                f"has {len(tokens)} tokens, more than the largest bucket of {largest}", "prompt", "shorten it"
-            )
-        bucket = bucket or fitting[0]
+        bucket = self._bucket(len(tokens), bucket)
         padded = np.zeros(bucket, np.int32)
         padded[: len(tokens)] = tokens
         upload = self._backend.upload
+        self.reset()
         head, k, v = self._prefill[bucket](upload(padded), upload(np.array(len(tokens), np.int32)))
         self._caches = (k, v)
         self.position = len(tokens)
@@ -136,16 +131,21 @@ class Session:
             )
         # A cache that was given to a call is gone (donated), so an empty one is made for each sequence.
         k, v = self._caches or (self._zeros(), self._zeros())
-        upload = self._backend.upload
-        self._caches = None
-        head, k, v = self._decode(upload(np.array(token, np.int32)), upload(np.array(self.position, np.int32)), k, v)
+        position, upload = self.position, self._backend.upload
+        self.reset()  # if the call fails, the caches are gone as well
+        head, k, v = self._decode(upload(np.array(token, np.int32)), upload(np.array(position, np.int32)), k, v)
         self._caches = (k, v)
-        self.position += 1
+        self.position = position + 1
         return self._read(head)
 
     def stream_prompt(self, tokens: Sequence[int]) -> int | np.ndarray:
         """What `prefill` does, one decode step per token; needs no prefill graph."""
         self._check_tokens(tokens)
+        if len(tokens) > self._abi.capacity:
+            raise InputError(
+                f"has {len(tokens)} tokens, more than the {self._abi.capacity} cache slots", "prompt",
+                "shorten it, or use a larger --capacity",
+            )  # fmt: skip
         self.reset()
         for token in tokens:
             head = self.decode_step(token)
@@ -178,11 +178,32 @@ class Session:
                 "prompt",
                 "use a larger --capacity, a shorter prompt or fewer tokens",
             )
-        token = greedy(self.stream_prompt(prompt) if through_decode else self.prefill(prompt, bucket))
+        token = self._chosen(self.stream_prompt(prompt) if through_decode else self.prefill(prompt, bucket))
         yield token
         for _ in range(count - 1):
-            token = greedy(self.decode_step(token))
+            token = self._chosen(self.decode_step(token))
             yield token
+
+    def _chosen(self, head: int | np.ndarray) -> int:
+        token = greedy(head)
+        if not 0 <= token < self._vocab_size or (isinstance(head, np.ndarray) and np.isnan(head[token])):
+            raise ToolchainError("run", "the logits are not numbers")
+        return token
+
+    def _bucket(self, length: int, bucket: int | None) -> int:
+        """The bucket that was asked for, or the smallest that fits; InputError when there is none."""
+        largest = max(self._prefill, default=0)
+        if not largest:
+            raise InputError("has no prefill graph", "session", "give it one, or stream the prompt through decode")
+        if length > largest:
+            raise InputError(f"has {length} tokens, more than the largest bucket of {largest}", "prompt", "shorten it")
+        if bucket is None:
+            return min(b for b in self._prefill if b >= length)
+        if bucket not in self._prefill:
+            raise InputError("is not one of this session's", f"bucket {bucket}", f"use one of {sorted(self._prefill)}")
+        if bucket < length:
+            raise InputError(f"is too small for {length} tokens", f"bucket {bucket}", "use a larger one")
+        return bucket
 
     def _zeros(self) -> Buffer:
         return self._backend.upload(np.zeros(self._cache_shape, np.float32))
@@ -195,7 +216,6 @@ class Session:
         if not tokens:
             raise InputError("is empty", "prompt", "give at least one token")
         # An index outside the table reads other memory on some devices, so it never reaches one.
-        # It is also how a device argmax over NaN shows: it answers with the vocabulary's size.
         bad = [t for t in tokens if not 0 <= t < self._vocab_size]
         if bad:
             raise InputError(
@@ -204,11 +224,17 @@ class Session:
 
 
 def greedy(head: int | np.ndarray) -> int:
-    """The token of a head: itself, or the lowest index of the largest logit."""
+    """The token of a head: itself, or the lowest index of the largest logit.
+
+    Where a logit is NaN, a device's argmax answers with the vocabulary's size, and numpy's with that logit.
+    """
     return head if isinstance(head, int) else int(np.argmax(head))
 
 
 def _vocab_size(abi: Abi) -> int:
     if abi.head == "logits":
         return abi.results[0].shape[0]
-    return next(w.shape[0] for w in abi.weights if w.name.endswith("embed_tokens.weight"))
+    for weight in abi.weights:
+        if weight.name.endswith("embed_tokens.weight"):
+            return weight.shape[0]
+    raise InputError("has no weight embed_tokens.weight", "graph", "judge one that answers with logits")

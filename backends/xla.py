@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
+from importlib.util import find_spec
 
-import jax
 import numpy as np
-from jax._src import compiler, xla_bridge
-from jax._src.interpreters import mlir as jax_mlir
-from jax._src.lib import xla_client
-from jax._src.lib.mlir import ir
 
-from hloracle.backends.compiled import compiled, host_cpu
+from hloracle.backends.compiled import compiled, host_cpu, is_compiled
 from hloracle.backends.session import Buffer, Executable
 from hloracle.core.abi import Graph
 from hloracle.core.errors import ToolchainError
@@ -25,22 +21,16 @@ class XlaCpu:
     name = "xla-cpu"
 
     def __init__(self) -> None:
+        from jax._src import compiler, xla_bridge
+        from jax._src.lib import xla_client
+
         self._client = xla_bridge.get_backend("cpu")
         self._device = self._client.local_devices()[0]
         self._devices = xla_client.DeviceList((self._device,))
         self._options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
-        self.reused: list[str] = []
 
     def load(self, graph: Graph) -> Executable:
-        identity = {
-            "backend": self.name,
-            "compiler": metadata.version("jaxlib"),
-            "path": str(Path(xla_client.__file__).parent),
-            "cpu": host_cpu(),
-        }
-        path, reused = compiled(graph.text, identity, lambda _: self._compile(graph))
-        if reused:
-            self.reused.append(graph.name)
+        path, _ = compiled(graph.text, _identity(), lambda _: self._compile(graph))
         try:
             loaded = self._client.deserialize_executable(path.read_bytes(), self._devices, self._options)
         except Exception as error:  # jaxlib raises its own XlaRuntimeError, and ValueError
@@ -55,12 +45,18 @@ class XlaCpu:
         return execute
 
     def upload(self, array: np.ndarray) -> Buffer:
+        import jax
+
         return jax.device_put(array, self._device)
 
     def download(self, buffer: Buffer) -> np.ndarray:
         return np.asarray(buffer)
 
     def _compile(self, graph: Graph) -> bytes:
+        from jax._src import compiler
+        from jax._src.interpreters import mlir as jax_mlir
+        from jaxlib.mlir import ir
+
         try:
             with jax_mlir.make_ir_context():
                 module = ir.Module.parse(graph.text)
@@ -70,3 +66,18 @@ class XlaCpu:
             return bytes(executable.serialize())
         except Exception as error:
             raise ToolchainError("compile", str(error)) from error
+
+
+def has_compiled(graph: Graph) -> bool:
+    """Whether the graph's executable is in the cache. Does not import JAX."""
+    return is_compiled(graph.text, _identity())
+
+
+def _identity() -> dict[str, str]:
+    return {
+        "backend": XlaCpu.name,
+        "compiler": metadata.version("jaxlib"),
+        "path": str(find_spec("jaxlib").origin),  # type: ignore[union-attr]
+        "flags": os.environ.get("XLA_FLAGS", ""),
+        "cpu": host_cpu(),
+    }

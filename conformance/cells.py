@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from hloracle import backends
 from hloracle.backends.compiled import host_cpu
+from hloracle.backends.iree import CPU_FLAGS, compiler_path
 from hloracle.backends.session import Backend, Session, greedy
 from hloracle.conformance.prompts import Prompt
 from hloracle.core.abi import Graph
@@ -25,7 +28,6 @@ from hloracle.core.store import cache_root, digest, write_file
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.truth import Truth
 
-CELL_VERSION = "1"
 TIMEOUT_SECONDS = 1800
 
 
@@ -33,8 +35,9 @@ TIMEOUT_SECONDS = 1800
 class Cell:
     """`source` is `oracle`, `emitter` or `file`; `head` decides how it is run.
 
-    logits: teacher-forced on the truth's tokens, so that every step is judged by itself; the token
-    is the logits' argmax. token: the production graph, free-running on its own tokens.
+    logits: the token is the logits' argmax. token: the production graph, whose own token it is.
+    Each step is fed the truth's token: as long as the tokens agree this is a free run, and after one
+    that differs every later step is still judged by itself.
     """
 
     source: str
@@ -109,8 +112,9 @@ def run_cell(
     questions = [(p, truths[p.id].tokens) for p in prompts]
     truth_files = [digest(np.ascontiguousarray(truths[p.id].exact).tobytes()) for p in prompts]
     key = digest(
-        CELL_VERSION,
         checkpoint.digest,
+        *_own_source(),
+        json.dumps([*CPU_FLAGS, compiler_path(), os.environ.get("XLA_FLAGS", "")]),
         json.dumps([cell.id, threads, stream, versions, truth_files]),
         json.dumps([[p.id, p.token_ids, tokens] for p, tokens in questions]),
         host_cpu(),
@@ -132,6 +136,11 @@ def run_cell(
     outcome = CellOutcome(cell, "ran", child.value, seconds=child.seconds, peak_bytes=child.peak_bytes)
     write_file(entry, json.dumps({name: dataclasses.asdict(o) for name, o in outcome.prompts.items()}))
     return outcome
+
+
+def _own_source() -> list[bytes]:
+    """The code that runs a cell: another version of it may come to another outcome."""
+    return [p.read_bytes() for p in (*sorted(Path(str(backends.__file__)).parent.glob("*.py")), Path(__file__))]
 
 
 def _load(entry: Path, cell: Cell) -> CellOutcome | None:
@@ -168,7 +177,7 @@ def _run(
             session.prefill(ids, prompt.bucket)
         if session.capabilities.decodes:
             for step in range(len(truth) - 1):
-                heads.append(session.decode_step(truth[step] if cell.head == "logits" else greedy(heads[-1])))
+                heads.append(session.decode_step(truth[step]))
         errors = []
         if cell.head == "logits":
             errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, exact[prompt.id], strict=False)]
@@ -184,6 +193,7 @@ def _against_streaming(
     if ids not in streamed:
         streamed[ids] = session.stream_prompt(ids), session.caches()
     stream_head, stream_caches = streamed[ids]
-    scale = max(float(np.max(np.abs(c))) for c in stream_caches)
-    cache_distance = max(float(np.max(np.abs(a - b))) for a, b in zip(caches, stream_caches, strict=True))
-    return float(np.max(np.abs(head - stream_head))), cache_distance / scale
+    # np.max, not max: a NaN anywhere is the largest distance.
+    scale = np.max([np.max(np.abs(c)) for c in stream_caches])
+    cache_distance = np.max([np.max(np.abs(a - b)) for a, b in zip(caches, stream_caches, strict=True)])
+    return float(np.max(np.abs(head - stream_head))), float(cache_distance / scale) if cache_distance else 0.0

@@ -11,7 +11,16 @@ from hloracle.conformance.cells import Cell, run_cell
 from hloracle.conformance.checks import cell_checks, graph_checks, truth_check
 from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
 from hloracle.conformance.graphs import GraphFacts, inspect
-from hloracle.conformance.run import BACKENDS, Evidence, Progress, Settings, gates, record_of
+from hloracle.conformance.run import (
+    BACKENDS,
+    Evidence,
+    Progress,
+    Settings,
+    gates,
+    record_of,
+    refuse_non_finite,
+    reporting_death,
+)
 from hloracle.conformance.verdict import decide
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import run_in_child
@@ -26,19 +35,23 @@ def check_file(path: Path, abi_path: Path, model: str, tokens: int, threads: int
     graph = read_graph(path, abi_path)
     abi = graph.abi
     settings = Settings(model, tokens, abi.capacity, threads)
-    settings.validate()
+    if not 0 < tokens <= abi.capacity:
+        raise InputError(f"is {tokens}, and the graph's cache has {abi.capacity} slots", "--tokens", "ask for that many")
     evidence = Evidence()
     with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
             checkpoint = open_checkpoint(resolve(model, progress.report))
             _fits(graph, abi_path, checkpoint)
+            refuse_non_finite(checkpoint)
         if gates(evidence, settings, progress):
-            with progress.stage("graph"):
-                facts = run_in_child(_inspect, graph, timeout=300, report=progress.report).value
-                evidence.graphs = {"file": [(graph, facts)]}
-                evidence.checks += graph_checks("file", [(graph, facts)], checkpoint.config)
-            if not facts.error:
-                _run_cells(evidence, graph, checkpoint, settings, progress)
+            with reporting_death(evidence):
+                with progress.stage("graph"):
+                    facts = run_in_child(_inspect, graph, timeout=300, report=progress.report).value
+                    evidence.graphs = {"file": [(graph, facts)]}
+                    evidence.checks += graph_checks("file", [(graph, facts)], checkpoint.config)
+                # With another signature than its ABI's, there is no saying what running it would do.
+                if not (facts.error or facts.abi_mismatch):
+                    _run_cells(evidence, graph, checkpoint, settings, progress)
         verdict = decide(evidence.checks, evidence.outcomes, evidence.truths)
         return record_of(settings, checkpoint, evidence, verdict, progress, memory)
 
@@ -78,12 +91,18 @@ def _run_cells(
     abi = graph.abi
     with progress.stage("prompts"):
         found = prompt_suite.suite(
-            checkpoint.directory, checkpoint.config, abi.capacity, settings.tokens, progress.report
-        )
-    # One run a prompt: the buckets of the suite are those of our own prefill graphs.
+            checkpoint.directory, checkpoint.config, abi.capacity, settings.tokens if abi.phase == "decode" else 1,
+            progress.report, only_fitting=True,
+        )  # fmt: skip
+    # One run a prompt: the buckets of the suite are those of our own prefill graphs. What the graph is too
+    # small for is not asked of it.
     distinct = list({p.token_ids: p for p in found}.values())
     if abi.phase == "prefill":
-        distinct = [dataclasses.replace(p, bucket=abi.bucket) for p in distinct if len(p.token_ids) <= abi.bucket]
+        distinct = [
+            dataclasses.replace(p, bucket=abi.bucket, why=p.why if p.name != "chat" else "the model's own chat template")
+            for p in distinct
+            if len(p.token_ids) <= abi.bucket
+        ]
     evidence.prompts = distinct
     with progress.stage("truth") as stage:
         answers = truths(checkpoint, [p.token_ids for p in distinct], settings.tokens, progress.report)

@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 
 import click
-import psutil
 from rich.console import Console
 
+from hloracle.core.child import ChildDied, kill_descendants
 from hloracle.core.errors import InputError, ToolchainError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -22,8 +22,29 @@ MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a
 terminal = Console(stderr=True, highlight=False)
 
 
+class Output(Console):
+    """Leaves it to the command line to answer a reader who has gone away."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+class Interrupted(BaseException):
+    """Ctrl-C. click answers KeyboardInterrupt with an empty line of its own."""
+
+
 class Group(click.Group):
     """Lists commands in the order in which a newcomer needs them."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        except BrokenPipeError:
+            # Whoever read our output has seen enough. click and rich would end with status 1: does not conform.
+            sys.stdout = None
+            return 0
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -183,7 +204,7 @@ def bench(model: str, tokens: int, rounds: int, as_json: bool, threads: int | No
     if as_json:
         click.echo(json.dumps(figures, indent=1))
     else:
-        print_table(figures, Console())
+        print_table(figures, Output())
     return 0
 
 
@@ -198,7 +219,7 @@ def models() -> int:
     table = Table("model", "what it is", "parameters", "license", "size", box=None, pad_edge=False)
     for name, fixture in FIXTURES.items():
         table.add_row(name, fixture.description, f"{fixture.parameters:,}", fixture.license, str(fixture.size))
-    Console().print(table)
+    Output().print(table)
     click.echo(f"\nAny Hugging Face checkpoint directory or .gguf file of these types: {', '.join(sorted(PARSERS))}")
     return 0
 
@@ -257,10 +278,13 @@ def _finish(record: dict[str, Any], out: Path, as_json: bool) -> int:
     from hloracle.reports.record import to_json, write_all
 
     write_all(record, out)
-    if as_json:
-        click.echo(to_json(record), nl=False)
-    else:
-        print_record(record, out, Console(highlight=False))
+    try:
+        if as_json:
+            click.echo(to_json(record), nl=False)
+        else:
+            print_record(record, out, Output(highlight=False))
+    except BrokenPipeError:
+        sys.stdout = None  # the verdict stands, also when nobody reads it to its end
     return 0 if record["passed"] else 1
 
 
@@ -283,17 +307,16 @@ def invoke(arguments: list[str]) -> int:
         return 0
     except click.ClickException as error:
         return _fail(f"{error.format_message()} (see hloracle --help)")
-    except (InputError, ToolchainError) as error:
+    except (InputError, ToolchainError, ChildDied) as error:
         return _fail(str(error))
-    except (KeyboardInterrupt, click.Abort):
-        for child in psutil.Process().children(recursive=True):
-            child.kill()
-        terminal.print("hloracle: interrupted")
+    except (Interrupted, KeyboardInterrupt, click.Abort):
+        kill_descendants()
+        # On a terminal, ^C stands in this line.
+        terminal.print("\nhloracle: interrupted" if terminal.is_terminal else "hloracle: interrupted")
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        sys.stdout = None  # type: ignore[assignment]
-        return 0
+    except OSError as error:
+        # A name that is too long, a folder that may not be entered: whatever no part of ours has met by itself.
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}; name one that can be used")
 
 
 def _fail(line: str) -> int:

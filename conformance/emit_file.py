@@ -17,6 +17,8 @@ def emit_file(
     model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, output: Path
 ) -> tuple[Path, Path]:
     """Write the graph to `output` and the ABI beside it; returns both paths."""
+    if not output.name:
+        raise InputError("names no file", f"-o {output}", "name the graph's file")
     config = load_config(resolve(model))
     if phase == "prefill" and bucket not in BUCKETS:
         raise InputError(f"is {bucket}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
@@ -30,7 +32,11 @@ def emit_file(
         graph, data = run_in_child(_lower, source, arguments, portable, timeout=900).value
     abi_path = output.with_suffix(".abi.json")
     write_file(output, data)
-    write_file(abi_path, graph.abi.to_json())
+    try:
+        write_file(abi_path, graph.abi.to_json())
+    except BaseException:
+        output.unlink()  # a graph without its ABI is half of what was asked for
+        raise
     return output, abi_path
 
 

@@ -37,8 +37,8 @@ def generate_text(
         make = lower
     graphs = [make(checkpoint.config, "decode", "token", capacity)]
     graphs.append(make(checkpoint.config, "prefill", "token", capacity, bucket))
-    session = Session(make_backend(backend, threads), graphs, checkpoint.load)
     stops = end_of_text(directory)
+    session = Session(make_backend(backend, threads), graphs, checkpoint.load)
     tokens: list[int] = []
     shown = ""
     for token in session.generate_streaming_greedy(ids, count):
@@ -60,7 +60,10 @@ def end_of_text(directory: Path) -> set[int]:
     for name in ("generation_config.json", "config.json"):
         path = directory / name
         if path.is_file():
-            stop = json.loads(path.read_text()).get("eos_token_id")
+            try:
+                stop = json.loads(path.read_text()).get("eos_token_id")
+            except (ValueError, AttributeError) as error:
+                raise InputError(f"is not valid JSON ({error})", path, "restore the file") from None
             if stop is not None:
                 return set(stop) if isinstance(stop, list) else {stop}
     return set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,20 +46,37 @@ class Prompt:
         return f"{self.name}@{self.bucket}"
 
 
-def suite(directory: Path, config: Config, capacity: int, count: int, report: Report | None = None) -> list[Prompt]:
-    """The prompts for a model: texts through its tokenizer, or seeded random tokens where it has none."""
-    texts = _tokenized(directory, capacity - count + 1, report) if _has_tokenizer(directory) else _random(config)
+def suite(
+    directory: Path,
+    config: Config,
+    capacity: int,
+    count: int,
+    report: Report | None = None,
+    only_fitting: bool = False,
+) -> list[Prompt]:
+    """The prompts for a model: texts through its tokenizer, or seeded random tokens where it has none.
+
+    Args:
+      capacity, count: cache slots, and the tokens that follow each prompt.
+      only_fitting: leave out a prompt that does not fit, instead of raising InputError.
+    """
+    fill = min(capacity - count + 1, BUCKETS[-1])
+    texts = _tokenized(directory, fill, report) if _has_tokenizer(directory) else _random(config)
     prompts = []
     whys = {
         "chat": "the model's own chat template",
         "one-token": "a prompt of one token: the whole prefill is padding but the first row",
         "long": "more than 64 tokens",
         "non-ascii": "text that takes several tokens a character",
-        "capacity": f"its {count} tokens end exactly at the last of {capacity} cache slots",
+        "capacity": f"its {count} tokens end exactly at the last of {capacity} cache slots"
+        if fill + count - 1 == capacity
+        else f"as long as a prompt can be, in {capacity} cache slots",
     }
     for name, (text, ids) in texts.items():
-        ids = ids[: capacity - count + 1] if name == "capacity" else ids
+        ids = ids[:fill] if name == "capacity" else ids
         if len(ids) + count - 1 > capacity:
+            if only_fitting:
+                continue
             raise InputError(
                 f"{count} tokens after the {len(ids)} of prompt {name!r} do not fit {capacity} cache slots",
                 "--tokens",
@@ -66,8 +84,12 @@ def suite(directory: Path, config: Config, capacity: int, count: int, report: Re
             )
         prompts.append(Prompt(name, bucket_for(len(ids)), whys[name], text, tuple(ids)))
         if name == "chat":
-            largest = max(b for b in BUCKETS if b <= capacity)
-            prompts.append(Prompt(name, largest, "the same prompt, mostly padding", text, tuple(ids)))
+            largest = max((b for b in BUCKETS if b <= capacity), default=0)
+            if largest > prompts[-1].bucket:
+                prompts.append(Prompt(name, largest, "the same prompt, mostly padding", text, tuple(ids)))
+    for bucket in (b for b in BUCKETS if b <= capacity and b not in {p.bucket for p in prompts}):
+        for p in [p for p in prompts if len(p.token_ids) <= bucket][:1]:
+            prompts.append(dataclasses.replace(p, bucket=bucket, why="the same prompt, so that this bucket is reached"))
     return prompts
 
 

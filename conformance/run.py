@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.iree import compile_to_stream, precompile
+from hloracle.backends.xla import has_compiled
 from hloracle.conformance import prompts as prompt_suite
-from hloracle.conformance.cells import Cell, CellOutcome, run_cell
+from hloracle.conformance.cells import Cell, CellOutcome, make_backend, run_cell
 from hloracle.conformance.checks import (
     Check,
     caches_in_place,
@@ -34,7 +35,7 @@ from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.verdict import Verdict, decide
 from hloracle import reference
 from hloracle.core.abi import Graph
-from hloracle.core.child import Report, run_in_child
+from hloracle.core.child import ChildDied, Report, kill_descendants, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
@@ -81,8 +82,19 @@ class Settings:
             raise InputError(f"is {self.capacity}", "--capacity", f"give at least the smallest bucket, {BUCKETS[0]}")
         if self.tokens > self.capacity:
             raise InputError(
-                f"is {self.tokens}, more than the {self.capacity} cache slots", "--tokens", "raise --capacity, or ask for fewer"
-            )
+                f"is {self.tokens}, more than the {self.capacity} cache slots", "--tokens",
+                "raise --capacity, or ask for fewer",
+            )  # fmt: skip
+
+    def validate_buckets(self) -> None:
+        """Raises InputError unless a prompt can end at the last cache slot, and a bucket inside the cache holds it."""
+        longest = self.capacity - self.tokens + 1
+        fitting = [b for b in self.buckets if b >= longest]
+        if not fitting:
+            raise InputError(
+                f"is {self.capacity}: no bucket of at most that many holds the {longest} tokens of a prompt that fills it",
+                "--capacity", f"give one of {', '.join(map(str, BUCKETS))}",
+            )  # fmt: skip
 
 
 @dataclass
@@ -121,35 +133,54 @@ class Evidence:
 def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """The record of a whole run. Raises InputError when it cannot start; any later failure is in the record."""
     settings.validate()
+    settings.validate_buckets()
     progress = progress or Progress()
     evidence = Evidence()
     with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
             directory = resolve(settings.model, progress.report)
             checkpoint = open_checkpoint(directory)
-            checkpoint.digest  # noqa: B018  (read the files now, inside this stage)
+            refuse_non_finite(checkpoint)
         if not gates(evidence, settings, progress):
             verdict = decide(evidence.checks, [], {})
             return record_of(settings, checkpoint, evidence, verdict, progress, memory)
-        with progress.stage("prompts"):
-            evidence.prompts = prompt_suite.suite(
-                directory, checkpoint.config, settings.capacity, settings.tokens, progress.report
-            )
-        with progress.stage("graphs") as stage:
-            evidence.graphs, lowered = prepare(checkpoint.config, settings, progress.report)
-            stage["reused"] = lowered == 0
-            stage["detail"] = f"{lowered} oracle graphs lowered"
-        evidence.checks += static_checks(evidence.graphs, checkpoint.config)
-        _truth_and_modules(evidence, checkpoint, settings, progress)
-        evidence.checks.append(truth_check(evidence.truths))
-        for cell in CELLS:
-            outcome = _cell(cell, evidence, checkpoint, settings, progress)
-            evidence.outcomes.append(outcome)
-            streams = cell == Cell("emitter", "iree-cpu")
-            evidence.checks += cell_checks(outcome, evidence.truths, expect_streaming=streams)
-        
+        with reporting_death(evidence):
+            with progress.stage("prompts"):
+                evidence.prompts = prompt_suite.suite(
+                    directory, checkpoint.config, settings.capacity, settings.tokens, progress.report
+                )
+            with progress.stage("graphs") as stage:
+                evidence.graphs, lowered = prepare(checkpoint.config, settings, progress.report)
+                stage["reused"] = lowered == 0
+                stage["detail"] = f"{lowered} oracle graphs lowered"
+            evidence.checks += static_checks(evidence.graphs, checkpoint.config)
+            _truth_and_modules(evidence, checkpoint, settings, progress)
+            evidence.checks.append(truth_check(evidence.truths))
+            for cell in CELLS:
+                outcome = _cell(cell, evidence, checkpoint, settings, progress)
+                evidence.outcomes.append(outcome)
+                streams = cell == Cell("emitter", "iree-cpu")
+                evidence.checks += cell_checks(outcome, evidence.truths, expect_streaming=streams)
         verdict = decide(evidence.checks, evidence.outcomes, evidence.truths)
         return record_of(settings, checkpoint, evidence, verdict, progress, memory)
+
+
+@contextmanager
+def reporting_death(evidence: Evidence) -> Iterator[None]:
+    """A process that dies where no cell runs ends the gathering of evidence, not the record."""
+    try:
+        yield
+    except ChildDied as error:
+        evidence.checks.append(Check("harness.process", "every process gives an answer", "error", "", "", str(error)))
+
+
+def refuse_non_finite(checkpoint: Checkpoint) -> None:
+    """Raises InputError that names a weight which is not finite; a checkpoint's content is looked through once."""
+    entry = cache_root() / "finite" / checkpoint.digest
+    if not entry.is_file():
+        for _ in checkpoint.weights():
+            pass
+        write_file(entry, "")
 
 
 def gates(evidence: Evidence, settings: Settings, progress: Progress) -> bool:
@@ -220,11 +251,14 @@ def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
 
 
 def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
-    """The truth, and IREE's modules, side by side: the truth runs on one thread, each compiler on another."""
-    graphs = {g.text: g for graphs in evidence.graphs.values() for g, facts in graphs if not facts.error}
+    """The truth and the compiled modules, side by side: each is the work of one core."""
+    whole = {source: [g for g, facts in graphs if not facts.error] for source, graphs in evidence.graphs.items()}
     with ThreadPoolExecutor(max_workers=settings.threads) as pool:
+        compiles: list[Future[bool]] = [
+            pool.submit(_precompile_xla, [g for g in graphs if g.abi.head == "logits"]) for graphs in whole.values()
+        ]
+        compiles += [pool.submit(precompile, graph) for graphs in whole.values() for graph in graphs]
         try:
-            compiles: list[Future[bool]] = [pool.submit(precompile, graph) for graph in graphs.values()]
             with progress.stage("truth") as stage:
                 # Prompts that differ only in their bucket have one truth.
                 ids = list(dict.fromkeys(p.token_ids for p in evidence.prompts))
@@ -233,14 +267,31 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
                 evidence.truths = {p.id: by_ids[p.token_ids] for p in evidence.prompts}
                 stage["reused"] = all(t.reused for t in found)
                 stage["detail"] = "; ".join(dict.fromkeys(t.moved for t in found if t.moved))
-            with progress.stage("compile for IREE") as stage:
+            with progress.stage("compile") as stage:
                 for done, future in enumerate(compiles, 1):
-                    progress.report(f"compile for IREE, {done} of {len(compiles)}")
+                    progress.report(f"compile, {done} of {len(compiles)}")
                     future.exception()  # a module that does not compile is its cell's to report
                 stage["reused"] = all(not f.exception() and f.result() for f in compiles)
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(f.done() for f in compiles):
+                kill_descendants()
+                time.sleep(0.05)
             raise
+
+
+def _precompile_xla(graphs: list[Graph]) -> bool:
+    """Put the graphs' executables into the cache; returns whether all were there."""
+    if all(has_compiled(graph) for graph in graphs):
+        return True
+    run_in_child(_compile_xla, graphs, timeout=PREPARE_SECONDS)
+    return False
+
+
+def _compile_xla(report: Report, graphs: list[Graph]) -> None:
+    backend = make_backend("xla-cpu", threads=1)
+    for graph in graphs:
+        backend.load(graph)
 
 
 def _cell(

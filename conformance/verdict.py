@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloracle.conformance.cells import CellOutcome
+from hloracle.conformance.cells import Cell, CellOutcome
 from hloracle.conformance.checks import Check, is_near_tie, mismatches
 from hloracle.reference.truth import Truth
 
@@ -30,63 +31,92 @@ class Verdict:
 def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dict[str, Truth]) -> Verdict:
     """The first row of the table that the evidence supports, nearest to the source first."""
     bad = [c for c in checks if c.status in ("failed", "error")]
-    # A pass is shown by what came closest to a failure, a failure by every check that failed.
-    shown = bad or [c for c in checks if c.id.endswith((".tokens", "-logits", ".prefill-equals-streaming"))]
-    evidence = tuple(f"{c.id}: {c.figure or c.status}{f' ({c.detail})' if c.detail else ''}" for c in shown)
+    evidence = tuple(f"{c.id}: {c.figure or c.status}{f' ({c.detail})' if c.detail else ''}" for c in bad)
     prompt, step = first_parting(outcomes, truths)
 
     def verdict(class_: str, explanation: str) -> Verdict:
         return Verdict(class_, explanation, evidence, prompt, step)
 
-    by_id = {o.cell.id: o for o in outcomes}
-    wrong = {id: any(c.id.startswith(f"{id}.") for c in bad) for id in by_id}
-
     def failed(*prefixes: str) -> list[Check]:
         return [c for c in bad if c.id.startswith(prefixes)]
 
     died = [o for o in outcomes if o.status == "failed" and o.stage == "process"]
+    # An invariant that could not be checked is not a broken one.
+    broken = [c for c in failed("emitter.", "file.") if c.status == "failed"]
     if failed("gate-zero"):
         return verdict("harness-error", "The toolchain does not run the simplest graphs.")
     if failed("emitter.parse", "file.parse"):
         return verdict("emitter-fault", "The emitted graph does not parse or verify.")
     if failed("oracle.parse"):
         return verdict("reference-fault", "The oracle's graph does not parse or verify.")
+    if broken and not outcomes:
+        return verdict("emitter-fault", f"The emitted graph breaks an invariant: {broken[0].title}.")
     if not outcomes or not truths:
         return verdict("harness-error", "Nothing was compared.")
     if failed("truth."):
         return verdict("harness-error", "The truth is not reliable: its float32 and float64 disagree.")
     if died:
         return verdict("harness-error", f"The process of cell {died[0].cell.id} died, so its result is missing.")
-    if wrong.get("oracle/xla-cpu") or failed("oracle."):
+
+    wrong = {o.cell: failed(f"{o.cell.id}.") for o in outcomes if failed(f"{o.cell.id}.")}
+    right = [o.cell for o in outcomes if o.cell not in wrong]
+
+    def beside(cell: Cell, **other: str) -> Cell:
+        return dataclasses.replace(cell, **other)
+
+    for cell in (c for c in wrong if c.source == "oracle" and c.backend == "xla-cpu"):
+        if beside(cell, backend="iree-cpu") in right:
+            return verdict("compiler-fault", "The oracle's graph is right on IREE and wrong on XLA.")
         return verdict("reference-fault", "Hugging Face and the JAX oracle differ; nothing can be judged against it.")
-    static = failed("emitter.", "file.")
-    if static:
-        return verdict("emitter-fault", f"The emitted graph breaks an invariant: {static[0].title}.")
-    for source in ("emitter", "file"):
-        if wrong.get(f"{source}/xla-cpu"):
-            where = "on XLA and on IREE alike" if wrong.get(f"{source}/iree-cpu") else "on XLA"
-            right = "The oracle's graph is right and the emitted one" if source == "emitter" else "The graph"
-            return verdict("emitter-fault", f"{right} is wrong {where}.")
-    for id in (id for id, is_wrong in wrong.items() if is_wrong):
-        source = by_id[id].cell.source
-        twin = f"{source}/{by_id[id].cell.backend}"
-        if by_id[id].cell.head == "token" and not wrong.get(twin, True):
+    if failed("oracle."):
+        return verdict("reference-fault", f"The oracle's graph breaks an invariant: {failed('oracle.')[0].title}.")
+    if broken:
+        return verdict("emitter-fault", f"The emitted graph breaks an invariant: {broken[0].title}.")
+    for cell in (c for c in wrong if c.backend == "xla-cpu"):
+        on_iree = beside(cell, backend="iree-cpu")
+        if cell.source == "file" and on_iree in right:
+            return verdict("compiler-fault", "The graph is right on IREE and wrong on XLA.")
+        where = "on XLA and on IREE alike" if on_iree in wrong else "on XLA"
+        oracle = beside(cell, source="oracle") in right
+        subject = "The oracle's graph is right and the emitted one" if oracle else "The graph"
+        return verdict("emitter-fault", f"{subject} is wrong {where}.")
+    for cell, reasons in wrong.items():
+        if outcome_of(outcomes, cell).status == "failed":
+            return verdict("compiler-fault", f"A graph that is valid fails on IREE ({cell.id}).")
+        if cell.head == "token" and beside(cell, head="logits") in right:
             return verdict("emitter-fault", "The graph with logits is right, and the one that picks the token is wrong.")
-        return verdict("compiler-fault", f"The {source}'s graph is right on XLA and wrong on IREE ({id}).")
+        if beside(cell, backend="xla-cpu") in right and any(_is_of_tokens_or_logits(c) for c in reasons):
+            return verdict("compiler-fault", f"The {cell.source}'s graph is right on XLA and wrong on IREE ({cell.id}).")
+    # Only IREE streams the prompts, so XLA has not shown that this graph can be right.
+    apart = [c for reasons in wrong.values() for c in reasons if not _is_of_tokens_or_logits(c)]
+    if apart:
+        return verdict("emitter-fault", "The emitted prefill and decode differ on the same prompt.")
     if bad:
         return verdict("harness-error", f"A check failed that no fault explains: {bad[0].title}.")
+    passed = {c.id for c in checks if c.status == "passed"}
+    unproved = [o.cell.id for o in outcomes if f"{o.cell.id}.tokens" not in passed or truths.keys() - o.prompts.keys()]
+    if unproved:
+        return verdict("harness-error", f"Cell {unproved[0]} was not compared on every prompt.")
     if step is not None:
         return verdict("near-tie", "Tokens differ only where the truth's own lead is inside the noise of float32.")
     return verdict("conforms", "Every token equals Hugging Face's and every logit is within the noise of float32.")
 
 
+def outcome_of(outcomes: Sequence[CellOutcome], cell: Cell) -> CellOutcome:
+    return next(o for o in outcomes if o.cell == cell)
+
+
+def _is_of_tokens_or_logits(check: Check) -> bool:
+    return not check.id.endswith(".prefill-equals-streaming")
+
+
 def first_parting(outcomes: Sequence[CellOutcome], truths: dict[str, Truth]) -> tuple[str | None, int | None]:
     """The prompt and step at which a cell first chose another token; a real mismatch before a near-tie."""
     partings = [
-        (is_near_tie(step, truths[name]), step, name)
+        (is_near_tie(step, result.tokens[step], truths[name]), step, name)
         for outcome in outcomes
         for name, result in outcome.prompts.items()
-        for step in mismatches(result.tokens, truths[name])[:1]
+        for step in mismatches(result.tokens, truths[name])
     ]
     if not partings:
         return None, None

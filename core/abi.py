@@ -21,6 +21,15 @@ RESULT_ROLES = ("token", "logits", "k_cache", "v_cache", "tap")
 DTYPE_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "ui8": 1, "i1": 1}
 
 
+# Rank and dtype of every role that has one; caches are [layers, K, S, D].
+TYPES = {
+    **dict.fromkeys(("token", "position", "length"), (0, "i32")),
+    "tokens": (1, "i32"),
+    "logits": (1, "f32"),
+    **dict.fromkeys(("k_cache", "v_cache"), (4, "f32")),
+}
+
+
 @dataclass(frozen=True)
 class Tensor:
     """One argument or result.
@@ -100,8 +109,10 @@ class Abi:
                 function=raw.get("function", "main"),
             )
             abi.validate()
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"is not a valid ABI ({error!r})", path, fix) from None
+        except KeyError as error:
+            raise InputError(f"is not a valid ABI ({error} is missing)", path, fix) from None
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"is not a valid ABI ({error})", path, fix) from None
         return abi
 
     def validate(self) -> None:
@@ -118,6 +129,15 @@ class Abi:
         results = [r.role for r in self.results if r.role != "tap"]
         if results not in (["logits", "k_cache", "v_cache"], ["token", "k_cache", "v_cache"]):
             raise ValueError(f"results are {results}, not a head, k_cache and v_cache")
+        if self.results[0].role == "tap":
+            raise ValueError("the first result is a tap, not the head")
+        for tensor in (*self.arguments, *self.results):
+            if tensor.role in TYPES and (len(tensor.shape), tensor.dtype) != TYPES[tensor.role]:
+                rank, dtype = TYPES[tensor.role]
+                raise ValueError(f"{tensor.name} is {list(tensor.shape)} {tensor.dtype}, not of rank {rank} and {dtype}")
+        caches = {t.shape for t in (*self.arguments, *self.results) if t.role.endswith("_cache")}
+        if len(caches) != 1:
+            raise ValueError(f"caches have different shapes, {sorted(map(list, caches))}")
         names = [w.name for w in self.weights]
         if len(set(names)) != len(names):
             raise ValueError("a weight's name stands twice")

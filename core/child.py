@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -11,8 +12,12 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
+
+import psutil
 
 from hloracle.core.errors import InputError, ToolchainError
 
@@ -44,7 +49,7 @@ def run_in_child(
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, function, arguments), daemon=False)
     started = time.monotonic()
-    process.start()
+    _start(process)
     theirs.close()
     try:
         while True:
@@ -53,7 +58,7 @@ def run_in_child(
                 raise ChildDied(f"{function.__name__} took more than {timeout:.0f} s and was stopped")
             try:
                 kind, payload = ours.recv()
-            except EOFError:
+            except (EOFError, OSError):  # OSError: it ended in the middle of a message
                 process.join(10)
                 raise ChildDied(f"{function.__name__} died ({_exit_words(process.exitcode)})") from None
             if kind == "report":
@@ -68,9 +73,7 @@ def run_in_child(
             else:
                 raise ChildDied(payload)
     finally:
-        # A grandchild (a compiler) is in the child's process group and goes with it.
-        if process.is_alive():
-            _kill_group(process.pid)
+        _kill_group(process)
         process.join()
         ours.close()
 
@@ -92,16 +95,36 @@ def _child(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any,
         pipe.send(("died", f"{function.__name__} failed: {' '.join(line.split())}"))
 
 
-def _kill_group(pid: int | None) -> None:
-    if pid is not None:
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            # The child has not made its group yet, or is gone.
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+def kill_descendants() -> None:
+    """Kill every process that this one started, and what those started.
+
+    Only multiprocessing's own resource tracker is left: it ends with this process, and is missed before.
+    """
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.pid != tracker:
+                process.kill()
+
+
+def _start(process: BaseProcess) -> None:
+    """Start it with SIGINT blocked: until it ignores Ctrl-C, it would answer with a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _kill_group(process: BaseProcess) -> None:
+    """Kill what is left of a child: itself, and grandchildren (a compiler), which are in its process group."""
+    alive, group = process.is_alive(), process.pid
+    assert group  # 0 would be our own
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        if alive:  # it has not made its group yet
+            process.kill()
 
 
 def _exit_words(code: int | None) -> str:

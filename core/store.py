@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +15,18 @@ from pathlib import Path
 import filelock
 import platformdirs
 from hloracle.core.errors import InputError
+
+
+UNWRITABLE = (
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
 
 
 def cache_root() -> Path:
@@ -93,13 +106,18 @@ def build_directory(path: Path, build: Callable[[Path], None]) -> bool:
 def _writing(path: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except InputError:
+        raise
+    except Exception as error:
+        # safetensors, which is written in Rust, gives the system's error in words: `... (os error 28)`.
+        words = re.search(r"\(os error (\d+)\)", str(error))
+        code = error.errno if isinstance(error, OSError) else int(words[1]) if words else None
+        if code in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
                 "the disk is full", path, "free some space, or set HLORACLE_CACHE or --out to another disk"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-            reason = (error.strerror or str(error)).lower()
+        if code in UNWRITABLE:
+            reason = os.strerror(code).lower()
             raise InputError(f"cannot be written ({reason})", path, "name a folder that you may write to") from error
         raise
 

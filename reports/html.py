@@ -61,7 +61,6 @@ def render(record: Record) -> str:
             prompts=prompts,
             checks=by_status(record["checks"]),
             tally=_tally(record),
-            free_differs=_has_free_difference(record),
             margins=_margins(record),
             censuses=[_census(record, phase) for phase in ("decode", "prefill")],
             timeline=_timeline(record["timings"]),
@@ -249,12 +248,6 @@ def _matrix(record: Record) -> dict[str, Any]:
     return {"columns": cells, "groups": groups, "rows": rows, "starts": starts}
 
 
-def _has_free_difference(record: Record) -> bool:
-    free = {cell["id"] for cell in record["cells"] if cell["head"] == "token"}
-    compared = [entry["cells"].get(name) for entry in record["tokens"].values() for name in free]
-    return any(cell is not None and cell["agreed"] != cell["total"] for cell in compared)
-
-
 def _matrix_cell(prompt: Record, cell: Record, compared: Record | None) -> dict[str, Any]:
     if compared is None:
         return {"state": "failed" if cell["status"] == "failed" else "absent", "column": cell["id"]}
@@ -265,24 +258,19 @@ def _matrix_cell(prompt: Record, cell: Record, compared: Record | None) -> dict[
         "agreed": compared["agreed"],
         "total": compared["total"],
         "first": different[0] if different else 0,
-        "strip": _strip(compared["total"], different, free=cell["head"] == "token"),
+        "strip": _strip(compared["total"], different),
     }
 
 
-def _strip(total: int, different: Sequence[int], free: bool) -> dict[str, Any]:
-    """One tick a step, as paths: short where the tokens are equal, tall where they differ.
-
-    In a free run only the first difference is one by itself; `later` ones follow from it.
-    """
+def _strip(total: int, different: Sequence[int]) -> dict[str, Any]:
+    """One tick a step, as paths: short where the tokens are equal, tall where they differ."""
     pitch = min(2.5, STRIP / max(total, 1))
     at = [f"M{(i + 0.5) * pitch:.4g} " for i in range(total)]
-    alone = different[:1] if free else different
     return {
         "width": math.ceil(total * pitch),
         "stroke": f"{pitch * 0.6:.3g}",
         "equal": "".join(f"{at[i]}6v4" for i in sorted(set(range(total)) - set(different))),
-        "later": "".join(f"{at[i]}4v8" for i in sorted(set(different) - set(alone))),
-        "differs": "".join(f"{at[i]}1v14" for i in alone),
+        "differs": "".join(f"{at[i]}1v14" for i in different),
     }
 
 
@@ -295,20 +283,19 @@ def _prompt(record: Record, index: int) -> dict[str, Any]:
     columns = {cell["id"]: cell for cell in record["cells"]}
     same = [name for name, cell in compared.items() if not differences(truth["tokens"], cell["tokens"])]
     # Cells that are wrong in the same way are shown once.
-    alike: dict[tuple[bool, tuple[int, ...]], list[str]] = {}
+    alike: dict[tuple[int, ...], list[str]] = {}
     for name, cell in compared.items():
         if name not in same:
-            alike.setdefault((columns[name]["head"] == "token", tuple(cell["tokens"])), []).append(name)
+            alike.setdefault(tuple(cell["tokens"]), []).append(name)
     differing, slips = [], []
-    for (free, _), names in alike.items():
+    for names in alike.values():
         cell = compared[names[0]]
         different = differences(truth["tokens"], cell["tokens"])
         step = different[0]
-        differing.append(_sequence(names, cell, set(different), free))
+        differing.append(_sequence(names, cell, set(different)))
         slips.append(
             {
                 "names": names,
-                "free": free,
                 "count": len(different),
                 "step": step,
                 "gap": truth["gaps"][step],
@@ -316,7 +303,7 @@ def _prompt(record: Record, index: int) -> dict[str, Any]:
                 "got": _token(cell, step),
             }
         )
-    sequences = [_sequence([], truth, set(), False), *differing]
+    sequences = [_sequence([], truth, set()), *differing]
     limits = [limit for cell in compared.values() if (limit := text.value(cell["logit_limit"])) is not None]
     return {
         "index": index,
@@ -346,13 +333,9 @@ def _token(entry: Record, step: int) -> dict[str, Any]:
     return {"id": entry["tokens"][step], "piece": pieces[step] if pieces else ""}
 
 
-def _sequence(names: list[str], entry: Record, different: set[int], free: bool) -> dict[str, Any]:
-    """Tokens with their `state`: `same`, `diff`, or `later` for what follows the first difference of a free run."""
-    first = min(different, default=0)
-    states = [
-        ("later" if free and i > first else "diff") if i in different else "same" for i in range(len(entry["tokens"]))
-    ]
-    tokens = [{**_token(entry, i), "state": state} for i, state in enumerate(states)]
+def _sequence(names: list[str], entry: Record, different: set[int]) -> dict[str, Any]:
+    """Tokens with their `state`: `same` or `diff`."""
+    tokens = [{**_token(entry, i), "state": "diff" if i in different else "same"} for i in range(len(entry["tokens"]))]
     runs = []
     if different and entry["pieces"]:
         for state, group in itertools.groupby(tokens, key=lambda token: token["state"]):

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import filelock
 import pytest
+
+# A run small enough for a test: five cells, six prompts, buckets of 32, 64 and 128.
+SMALL_RUN = ("run", "tiny-llama", "--tokens", "8", "--capacity", "128", "--threads", "2")
+
+
+def _shared(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder of the whole session, that of xdist's workers all together."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The cache of the whole session: an empty folder, never the user's own."""
-    folder = tmp_path_factory.mktemp("cache")
+    folder = _shared(tmp_path_factory, "cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HLORACLE_CACHE", str(folder))
         yield folder
@@ -23,3 +38,21 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "own-cache"
     monkeypatch.setenv("HLORACLE_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that SMALL_RUN has written, with every cell run and nothing reused."""
+    from hloracle.conformance import cli
+
+    out = _shared(tmp_path_factory, "small-run")
+    with filelock.FileLock(f"{out}.lock"):
+        if not (out / "report.json").is_file():
+            assert cli.invoke([*SMALL_RUN, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def small_record(small_run: Path) -> dict[str, Any]:
+    """SMALL_RUN's record."""
+    return dict(json.loads((small_run / "report.json").read_text()))

@@ -197,8 +197,7 @@ def failing_sample() -> dict[str, Any]:
     for i, steps in wrong.items():
         prompt = record["prompts"][i]
         for cell in CELLS[2:]:
-            free = cell.endswith("/token")
-            _disagree(record, prompt["id"], cell, tuple(range(steps[0], TOKENS)) if free else steps)
+            _disagree(record, prompt["id"], cell, steps)
             entry = record["tokens"][prompt["id"]]["cells"][cell]
             if entry["logit_error"] is not None:
                 entry["logit_error"] = entry["logit_limit"] * (30.0 + 400 * i)

@@ -1,0 +1,85 @@
+"""Functions for child processes. Each takes `report` first, as `run_in_child` calls it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from hloracle.core.errors import InputError, ToolchainError
+
+
+def add(report: Any, a: int, b: int) -> int:
+    return a + b
+
+
+def process_id(report: Any) -> int:
+    return os.getpid()
+
+
+def big(report: Any, size: int) -> bytes:
+    return b"x" * size
+
+
+def reports(report: Any, count: int) -> str:
+    for number in range(count):
+        report(f"step {number}")
+    return "done"
+
+
+def bad_input(report: Any) -> None:
+    raise InputError("weight is missing", "model.safetensors", "download it again")
+
+
+def bad_toolchain(report: Any) -> None:
+    raise ToolchainError("compile", "no such op", "/kept/graph.mlir")
+
+
+def bug(report: Any) -> None:
+    raise ValueError("one line\nand another")
+
+
+def out_of_memory(report: Any) -> None:
+    raise MemoryError
+
+
+def leave(report: Any, status: int) -> None:
+    sys.exit(status)
+
+
+def leave_at_once(report: Any, status: int) -> None:
+    os._exit(status)
+
+
+def kill_itself(report: Any, number: int) -> None:
+    # A core file of a test's crash is of no use.
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), number)
+    time.sleep(30)
+
+
+def not_picklable(report: Any) -> Any:
+    return threading.Lock()
+
+
+def sleep_beside_a_grandchild(report: Any, note: Path, then: str) -> None:
+    grandchild = subprocess.Popen(["sleep", "60"])
+    note.write_text(f"{os.getpid()} {grandchild.pid}")
+    if then == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if then == "fail":
+        raise ValueError("after starting a grandchild")
+    time.sleep(60)
+
+
+def spoil_a_message(report: Any) -> None:
+    """Dies in the middle of sending."""
+    threading.Timer(0.2, os._exit, (5,)).start()
+    report("x" * 500_000_000)

@@ -1,0 +1,432 @@
+"""Every check passes on right evidence, and fails on evidence that is wrong in the one thing that it asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evidence import CLOSE, FLOOR, STREAMING, TRUTHS, V, failed, on_prompt, outcome, truth
+from hloracle.backends.iree import compile_to_stream
+from hloracle.conformance import checks, pin_census
+from hloracle.conformance.cells import Cell, CellOutcome
+from hloracle.conformance.checks import Check, caches_in_place, cell_checks, fewer_ops, graph_checks, truth_check
+from hloracle.conformance.graphs import GraphFacts, inspect
+from hloracle.core.abi import Abi, Graph
+from hloracle.emitters.model import emit
+from hloracle.reference.config import Config, from_hf
+from hloracle.reference.fixtures import TINY
+from hloracle.reference.lower import lower
+
+CONFIG = from_hf(TINY["llama"])
+Inspected = tuple[Graph, GraphFacts]
+
+
+def by_id(found: Sequence[Check]) -> dict[str, Check]:
+    assert len({c.id for c in found}) == len(found)
+    return {c.id: c for c in found}
+
+
+def facts(graph: Graph) -> Inspected:
+    return graph, inspect(graph)
+
+
+@pytest.fixture(scope="module")
+def decode() -> Inspected:
+    return facts(emit(CONFIG, "decode", "logits", 64))
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Inspected:
+    return facts(lower(CONFIG, "decode", "logits", 64))
+
+
+@pytest.fixture(scope="module")
+def prefill() -> Inspected:
+    return facts(emit(CONFIG, "prefill", "logits", 64, 32))
+
+
+# ---- what the graphs are made of
+
+STATIC = ("parse", "abi", "custom-call", "f64", "dialects", "arguments-used", "caches-donated", "census", "matmuls",
+          "weights")  # fmt: skip
+
+
+def insert(*lines: str) -> Callable[[Graph], Graph]:
+    """Adds operations to the end of the function."""
+    return replace("    func.return", "".join(f"    {line}\n" for line in lines) + "    func.return")
+
+
+def replace(old: str, new: str, count: int = 1) -> Callable[[Graph], Graph]:
+    def change(graph: Graph) -> Graph:
+        assert graph.text.count(old) >= count
+        return dataclasses.replace(graph, text=graph.text.replace(old, new, count))
+
+    return change
+
+
+def second_product(graph: Graph) -> Graph:
+    (line,) = re.findall(r"^ *%lm_head\.dot = .*\n", graph.text, re.M)
+    return replace(line, line + line.replace("%lm_head.dot", "%again", 1))(graph)
+
+
+def with_abi(change: Callable[[Abi], Abi]) -> Callable[[Graph], Graph]:
+    return lambda graph: dataclasses.replace(graph, abi=change(graph.abi))
+
+
+def without_donation(graph: Graph) -> Graph:
+    text, count = re.subn(r" \{tf\.aliasing_output = \d : i32\}", "", graph.text)
+    assert count == 2
+    return dataclasses.replace(graph, text=text)
+
+
+def without_aliases(abi: Abi) -> Abi:
+    return dataclasses.replace(abi, results=tuple(dataclasses.replace(r, aliases=None) for r in abi.results))
+
+
+def another_norm(graph: Graph) -> Graph:
+    """The final norm's weight is not the final norm's any more."""
+    head, arrow, body = graph.text.partition(") -> (")
+    other = "%model.layers.0.input_layernorm.weight"
+    assert body.count("%model.norm.weight") == 1
+    return dataclasses.replace(graph, text=head + arrow + body.replace("%model.norm.weight", other))
+
+
+NEW_KINDS = tuple(f"%k{i} = stablehlo.{kind} %lm_head.dot : tensor<1x257xf32>" for i, kind in enumerate(
+    ["abs", "negate", "cosine", "sine", "floor"]))  # fmt: skip
+
+BREAKAGES: list[tuple[str, Callable[[Graph], Graph], str]] = [
+    ("parse", replace("stablehlo.rsqrt", "stablehlo.rsqr"), "rsqr"),
+    ("parse", replace("func.return %", "func.return %no_such_"), "undeclared SSA value"),
+    ("parse", replace("tensor<257x84xf32>", "tensor<257x85xf32>"), "85"),
+    ("parse", replace("@main", "@other"), "@main"),
+    ("parse", lambda graph: dataclasses.replace(graph, text=""), ""),
+    ("abi", without_donation, "donates {}"),
+    ("abi", replace("tf.aliasing_output = 1", "tf.aliasing_output = 2"), ""),
+    ("abi", with_abi(without_aliases), "donates"),
+    ("abi", with_abi(lambda abi: dataclasses.replace(abi, arguments=abi.arguments[1:])), "arguments"),
+    ("abi", with_abi(lambda abi: dataclasses.replace(abi, results=abi.results[1:])), "results"),
+    ("custom-call", insert("%cc = stablehlo.custom_call @magic(%lm_head.dot) : (tensor<1x257xf32>) -> tensor<1x257xf32>"),
+     "magic"),
+    ("f64", insert("%d = stablehlo.constant dense<1.0> : tensor<f64>"), "constant in the function"),
+    ("f64", insert("%d = stablehlo.convert %lm_head.dot : (tensor<1x257xf32>) -> tensor<1x257xf64> loc(\"lm_head\")"),
+     "convert in lm_head"),
+    ("dialects", insert("%e = chlo.erf %lm_head.dot : tensor<1x257xf32> -> tensor<1x257xf32>"), "chlo.erf"),
+    ("arguments-used", another_norm, "model.norm.weight"),
+    ("caches-donated", lambda graph: with_abi(without_aliases)(without_donation(graph)), "llama_decode_logits"),
+    ("census", insert("%x = stablehlo.add %lm_head.dot, %lm_head.dot : tensor<1x257xf32>"), "add"),
+    ("census", replace("stablehlo.divide", "stablehlo.multiply"), "divide"),
+    ("matmuls", second_product, "has 29"),
+    ("weights", with_abi(lambda abi: dataclasses.replace(abi, arguments=abi.arguments[1:])), "has 29"),
+    ("op-kinds", insert(*NEW_KINDS), ""),
+]  # fmt: skip
+
+
+def test_right_graphs_pass(decode: Inspected, prefill: Inspected, oracle: Inspected) -> None:
+    found = by_id(graph_checks("emitter", [decode, prefill], CONFIG))
+    assert list(found) == [f"emitter.{name}" for name in (*STATIC, "op-kinds")]
+    assert {c.status for c in found.values()} == {"passed"}
+    found = by_id(graph_checks("oracle", [oracle], CONFIG))
+    assert list(found) == [f"oracle.{name}" for name in STATIC]
+    assert {c.status for c in found.values()} == {"passed"}
+    assert all(c.figure and c.expected and not c.detail for c in found.values())
+
+
+@pytest.mark.parametrize(("id", "change", "words"), BREAKAGES, ids=[f"{i}-{b[0]}" for i, b in enumerate(BREAKAGES)])
+def test_wrong_graph_fails(
+    id: str, change: Callable[[Graph], Graph], words: str, decode: Inspected, prefill: Inspected
+) -> None:
+    """One wrong graph beside a right one."""
+    graph = decode[0]
+    wrong = facts(change(graph))
+    found = by_id(graph_checks("emitter", [wrong, prefill], CONFIG))
+    assert found[f"emitter.{id}"].status == "failed"
+    assert words in found[f"emitter.{id}"].detail
+    assert graph.name in found[f"emitter.{id}"].detail or id == "op-kinds"
+
+
+def test_no_graph_passes_nothing() -> None:
+    for source in ("emitter", "oracle", "file"):
+        assert not [c for c in graph_checks(source, [], CONFIG) if c.status == "passed"]
+
+
+def test_graphs_that_do_not_parse_pass_nothing() -> None:
+    broken = facts(dataclasses.replace(emit(CONFIG, "decode", "logits", 64), text="module {"))
+    for source in ("emitter", "oracle", "file"):
+        assert not [c for c in graph_checks(source, [broken], CONFIG) if c.status == "passed"]
+
+
+def test_a_file_may_fuse_its_projections(decode: Inspected) -> None:
+    ids = by_id(graph_checks("file", [decode], CONFIG))
+    assert not {"file.census", "file.matmuls", "file.weights", "file.op-kinds"} & set(ids)
+
+
+def test_op_kinds_are_at_most_20(decode: Inspected, prefill: Inspected) -> None:
+    assert len(decode[1].ops) == checks.MAX_DECODE_OP_KINDS == 20
+    found = by_id(graph_checks("emitter", [prefill], CONFIG))
+    assert found["emitter.op-kinds"].status == "failed", "there is no decode graph with logits"
+
+
+def test_fewer_ops(decode: Inspected, oracle: Inspected) -> None:
+    assert fewer_ops([decode], [oracle]).status == "passed"
+    assert fewer_ops([oracle], [decode]).status == "failed"
+    assert fewer_ops([decode], [decode]).status == "failed", "as many are not fewer"
+    assert fewer_ops([], []).status == "failed"
+    other = dataclasses.replace(oracle[0], name="another"), oracle[1]
+    assert fewer_ops([decode], [other]).status == "failed", "graphs of other names are no pair"
+
+
+# ---- census
+
+
+def test_census_is_what_pin_census_would_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = json.loads(Path(checks.__file__).with_name("census.json").read_text())
+    assert pin_census.census() == pinned
+
+
+@pytest.mark.parametrize("overrides", [{"attention_bias": True}, {"mlp_bias": True}, {"num_hidden_layers": 4}])
+def test_census_of_variants(overrides: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **overrides)
+    graphs = [facts(emit(config, "decode", "logits", 64))]
+    found = by_id(graph_checks("emitter", graphs, config))
+    assert {c.status for c in found.values()} == {"passed"}
+    # A graph with the biases is not one without, although it has one product each.
+    other = by_id(graph_checks("emitter", graphs, CONFIG))
+    assert other["emitter.census"].status == "failed"
+
+
+def test_census_without_a_pin_is_skipped() -> None:
+    config: Config = dataclasses.replace(CONFIG, num_hidden_layers=1)
+    found = by_id(graph_checks("emitter", [facts(emit(config, "decode", "logits", 64))], config))
+    assert found["emitter.census"].status == "skipped"
+    assert found["emitter.census"].detail
+
+
+# ---- caches in place
+
+
+@pytest.fixture(scope="module")
+def production() -> Graph:
+    return emit(CONFIG, "decode", "token", 64)
+
+
+@pytest.fixture(scope="module")
+def stream(production: Graph, cache: Path) -> str:
+    return compile_to_stream(production)
+
+
+def test_caches_are_updated_in_place(production: Graph, stream: str) -> None:
+    found = caches_in_place(production, stream)
+    assert found.status == "passed", found
+    assert re.fullmatch(r"largest copy \d+ bytes, largest new result 4 bytes, [1-9]\d* dispatches", found.figure)
+
+
+def select_instead_of_update(graph: Graph) -> Graph:
+    """The last layer's value is written by choosing between old and new, slot by slot: all slots are written."""
+    (line,) = re.findall(r"^ *%l2_self_attn_v_cache\.dus = .*\n", graph.text, re.M)
+    cache, new = re.findall(r"dynamic_update_slice (%[\w.]+), (%[\w.]+),", line)[0]
+    big = "tensor<3x2x64x16xf32>"
+    ops = [
+        "%m.i = stablehlo.iota dim = 2 : tensor<3x2x64x16xi32>",
+        "%m.p = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<3x2x64x16xi32>",
+        "%m.s = stablehlo.compare EQ, %m.i, %m.p : (tensor<3x2x64x16xi32>, tensor<3x2x64x16xi32>) "
+        "-> tensor<3x2x64x16xi1>",
+        "%m.j = stablehlo.iota dim = 0 : tensor<3x2x64x16xi32>",
+        "%m.c = stablehlo.constant dense<2> : tensor<3x2x64x16xi32>",
+        "%m.l = stablehlo.compare EQ, %m.j, %m.c : (tensor<3x2x64x16xi32>, tensor<3x2x64x16xi32>) "
+        "-> tensor<3x2x64x16xi1>",
+        "%m.b = stablehlo.and %m.s, %m.l : tensor<3x2x64x16xi1>",
+        f"%m.n = stablehlo.broadcast_in_dim {new}, dims = [0, 1, 2, 3] : (tensor<1x2x1x16xf32>) -> {big}",
+        f"%l2_self_attn_v_cache.dus = stablehlo.select %m.b, %m.n, {cache} : tensor<3x2x64x16xi1>, {big}",
+    ]
+    return replace(line, "".join(f"    {op}\n" for op in ops))(graph)
+
+
+def update_after_use(graph: Graph) -> Graph:
+    """The last layer's keys are read from the cache that the first layer has not yet written."""
+    return replace("%l2_self_attn_k_cache.ds = stablehlo.dynamic_slice %l2_self_attn_k_cache.dus",
+                   "%l2_self_attn_k_cache.ds = stablehlo.dynamic_slice %k_cache")(graph)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [without_donation, update_after_use, select_instead_of_update])
+def test_a_graph_that_copies_its_caches(
+    change: Callable[[Graph], Graph], production: Graph, stream: str, cache: Path
+) -> None:
+    found = caches_in_place(production, compile_to_stream(change(production)))
+    assert found.status == "failed"
+    assert "is copied or written anew" in found.detail
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "stream.cmd.copy %arg40[%c0], %arg68[%c0], %c24576 : !stream.resource<external>{%c24576} -> !stream.resource<external>",
+        "stream.cmd.copy %arg40[%c0], %arg68[%c0], %c8192 : !stream.resource<external>{%c24576} -> !stream.resource<external>",
+        "stream.cmd.copy %arg40[%c0], %arg68[%c0], %77 : !stream.resource<external>{%77} -> !stream.resource<external>{%77}",
+        "stream.cmd.copy in another form",
+        "%9 = stream.async.clone %8 : !stream.resource<external>{%c4} -> !stream.resource<external>{%c4}",
+        "%9 = stream.tensor.update %1, %2[%c0] : tensor<1xf32> in !stream.resource<*>{%c4}",
+        "%r, %t = stream.resource.alloca uninitialized : !stream.resource<external>{%c24576} => !stream.timepoint",
+        "%r, %t = stream.resource.alloca uninitialized : !stream.resource<external>{%size} => !stream.timepoint",
+    ],
+)
+def test_a_line_that_copies_a_cache(line: str, production: Graph, stream: str) -> None:
+    constants = "".join(f"    %c{n} = arith.constant {n} : index\n" for n in (8192, 24576))
+    first = stream.index("      stream.cmd.dispatch")
+    assert caches_in_place(production, stream[:first] + constants + stream[first:]).status == "passed"
+    found = caches_in_place(production, f"{stream[:first]}{constants}      {line}\n{stream[first:]}")
+    assert found.status == "failed"
+    assert found.detail
+
+
+def test_an_empty_stream_form_is_not_in_place(production: Graph) -> None:
+    assert caches_in_place(production, "").status == "failed"
+    assert "0 dispatches" in caches_in_place(production, "module {}").detail
+
+
+# ---- truth
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"floor": 0.01}, "further"),
+        ({"floor": float("nan")}, ""),
+        ({"floor": float("inf")}, ""),
+        ({"floor": 0.0}, "float32 and float64 are equal"),
+    ],
+)
+def test_truth_noise(change: dict[str, Any], words: str) -> None:
+    assert truth_check(TRUTHS).status == "passed"
+    for wrong in ({**TRUTHS, "third@32": truth(**change)}, {"third@32": truth(**change), **TRUTHS}):
+        found = truth_check(wrong)
+        assert (found.id, found.status) == ("truth.noise", "failed")
+        assert words in found.detail
+
+
+def test_truth_of_another_token_in_float64() -> None:
+    other = truth()
+    other.exact[1, 7] = 11
+    other.logits[1, 7] = 11
+    found = truth_check({**TRUTHS, "third@32": other})
+    assert found.status == "failed"
+    assert "third@32: step 1 is 7, not 1, in float64" in found.detail
+
+
+def test_no_truth_is_no_truth() -> None:
+    assert truth_check({}).status == "failed"
+
+
+# ---- cells
+
+LOGITS = Cell("emitter", "xla-cpu")
+TOKEN = Cell("emitter", "iree-cpu", "token")
+
+
+def judge(found: CellOutcome, truths: dict[str, Any] = TRUTHS) -> dict[str, Check]:
+    """The checks of a cell by the last part of their id."""
+    streaming = found.cell == STREAMING
+    return {c.id.rsplit(".", 1)[1]: c for c in cell_checks(found, truths, expect_streaming=streaming)}
+
+
+def test_a_right_cell_passes() -> None:
+    found = judge(outcome(STREAMING))
+    assert list(found) == ["tokens", "prefill-logits", "decode-logits", "prefill-equals-streaming"]
+    assert {c.status for c in found.values()} == {"passed"}
+    assert found["tokens"].figure == "6 of 6"
+    assert found["decode-logits"].figure.startswith("1.00 floors")
+    assert list(judge(outcome(LOGITS))) == ["tokens", "prefill-logits", "decode-logits"]
+    assert list(judge(outcome(TOKEN))) == ["tokens"]
+
+
+def test_another_token_fails() -> None:
+    found = judge(on_prompt(tokens=[3, 2, 4])(outcome(TOKEN)))["tokens"]
+    assert (found.status, found.figure, found.expected) == ("failed", "5 of 6", "6 of 6")
+    assert "first@32: step 1 is 2, not 1 (the truth's lead there is 1)" in found.detail
+
+
+def test_a_near_tie_passes_and_says_so() -> None:
+    found = judge(on_prompt("close@32", tokens=[3, 2, 4])(outcome(TOKEN, CLOSE)), CLOSE)["tokens"]
+    assert (found.status, found.figure, found.expected) == ("passed", "8 of 9", "all but near-ties")
+    assert "close@32: step 1 is 2, not 1" in found.detail
+
+
+@pytest.mark.parametrize(("lead", "status"), [(16, "passed"), (17, "failed")])
+def test_how_near_a_tie_is(lead: int, status: str) -> None:
+    """Both leaders may move by eight floors."""
+    truths = {"close@32": truth(lead=lead * FLOOR)}
+    assert judge(on_prompt("close@32", tokens=[4, 1, 4])(outcome(TOKEN, truths)), truths)["tokens"].status == status
+
+
+@pytest.mark.parametrize(
+    ("errors", "prefill", "decode"),
+    [
+        ([8 * FLOOR, 8 * FLOOR, 8 * FLOOR], "passed", "passed"),
+        ([9 * FLOOR, 0.0, 0.0], "failed", "passed"),
+        ([0.0, 0.0, 9 * FLOOR], "passed", "failed"),
+        ([float("nan"), 0.0, 0.0], "failed", "passed"),
+        ([0.0, float("nan"), 0.0], "passed", "failed"),
+        ([0.0, float("inf"), 0.0], "passed", "failed"),
+        ([], "error", "error"),
+        ([0.0], "error", "error"),
+    ],
+)
+def test_logits(errors: list[float], prefill: str, decode: str) -> None:
+    for prompt in TRUTHS:
+        found = judge(on_prompt(prompt, errors=errors)(outcome(LOGITS)))
+        assert (found["prefill-logits"].status, found["decode-logits"].status) == (prefill, decode)
+        assert prompt in found["prefill-logits" if prefill != "passed" else "decode-logits"].detail + "".join(
+            c.figure for c in found.values() if c.id.endswith("logits")
+        )
+
+
+def test_logits_of_a_graph_without_such_a_step() -> None:
+    one = {"first@32": truth((3,))}
+    found = judge(outcome(LOGITS, one), one)
+    assert found["decode-logits"].status == "skipped"
+    assert found["decode-logits"].detail
+
+
+@pytest.mark.parametrize("head", [0.0, 9 * FLOOR, float("nan"), None])
+@pytest.mark.parametrize("caches", [0.0, 9 * FLOOR / 10, float("nan"), None])
+def test_prefill_equals_streaming(head: float | None, caches: float | None) -> None:
+    """The caches' distance is relative to their largest entry, as eight floors are to the largest logit, 10."""
+    found = judge(on_prompt("second@64", head_distance=head, cache_distance=caches)(outcome(STREAMING)))
+    expected = "error" if None in (head, caches) else "passed" if (head, caches) == (0.0, 0.0) else "failed"
+    assert found["prefill-equals-streaming"].status == expected
+    assert found["tokens"].status == "passed"
+
+
+def test_a_prompt_that_did_not_run() -> None:
+    whole = outcome(STREAMING)
+    found = judge(dataclasses.replace(whole, prompts={"first@32": whole.prompts["first@32"]}))
+    assert {name: c.status for name, c in found.items()} == {
+        "tokens": "failed",
+        "prefill-logits": "error",
+        "decode-logits": "error",
+        "prefill-equals-streaming": "error",
+    }
+    assert "second@64 did not run" in found["tokens"].detail
+
+
+def test_no_prompt_at_all() -> None:
+    for cell in (STREAMING, LOGITS, TOKEN):
+        nothing = dataclasses.replace(outcome(cell), prompts={})
+        assert not [c for c in judge(nothing).values() if c.status == "passed"]
+        assert not [c for c in judge(nothing, {}).values() if c.status == "passed"]
+
+
+def test_a_cell_that_failed_carries_the_tools_words() -> None:
+    (check,) = judge(failed("compile")(outcome(LOGITS))).values()
+    assert (check.status, check.detail) == ("error", "compile failed: the tool's words")
+
+
+def test_nan_is_the_worst() -> None:
+    found = judge(on_prompt("second@64", errors=[np.nan, 0.0, 0.0])(outcome(LOGITS)))["prefill-logits"]
+    assert "second@64" in found.figure
+    assert V == len(TRUTHS["first@32"].exact[0])

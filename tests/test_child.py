@@ -1,0 +1,210 @@
+"""Work in a child process: answers, errors, crashes, time limits and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import children
+import psutil
+import pytest
+from hloracle.core.child import ChildDied, kill_descendants, run_in_child
+from hloracle.core.errors import InputError, ToolchainError
+
+
+def run(function: Callable[..., Any], *arguments: Any, timeout: float = 60, report: Any = None) -> Any:
+    return run_in_child(function, *arguments, timeout=timeout, report=report).value
+
+
+def gone(pid: int, seconds: float = 5) -> bool:
+    """Whether a process ends within some seconds; one that nobody has waited for counts as ended."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.02)
+                continue
+        return True
+    return False
+
+
+def test_value() -> None:
+    found = run_in_child(children.add, 2, 3, timeout=60)
+    assert found.value == 5
+    assert 0 < found.seconds < 60
+    assert found.peak_bytes > 1e6
+
+
+def test_it_is_another_process() -> None:
+    assert run(children.process_id) != os.getpid()
+
+
+def test_a_value_larger_than_a_pipe() -> None:
+    assert len(run(children.big, 5_000_000)) == 5_000_000
+
+
+def test_reports_arrive_in_order() -> None:
+    lines: list[str] = []
+    assert run(children.reports, 5, report=lines.append) == "done"
+    assert lines == [f"step {i}" for i in range(5)]
+    assert run(children.reports, 5) == "done", "nobody has to listen"
+
+
+def test_input_error_passes_through() -> None:
+    with pytest.raises(InputError) as caught:
+        run(children.bad_input)
+    assert str(caught.value) == "model.safetensors: weight is missing; download it again"
+    assert (caught.value.what, caught.value.where) == ("weight is missing", "model.safetensors")
+
+
+def test_toolchain_error_passes_through() -> None:
+    with pytest.raises(ToolchainError) as caught:
+        run(children.bad_toolchain)
+    assert (caught.value.stage, caught.value.message) == ("compile", "no such op")
+    assert caught.value.artifact == "/kept/graph.mlir"
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "words"),
+    [
+        (children.bug, (), r"bug failed: ValueError: one line and another \(children\.py:\d+\)"),
+        (children.out_of_memory, (), "out_of_memory ran out of memory"),
+        (children.not_picklable, (), "not_picklable failed: TypeError: cannot pickle '_thread.lock' object .*"),
+        (children.leave, (3,), r"leave died \(exit status 3\)"),
+        (children.leave, (0,), r"leave died \(exit status 0\)"),
+        (children.leave_at_once, (4,), r"leave_at_once died \(exit status 4\)"),
+        (children.kill_itself, (signal.SIGKILL,), r"kill_itself died \(signal SIGKILL\)"),
+        (children.kill_itself, (signal.SIGSEGV,), r"kill_itself died \(signal SIGSEGV\)"),
+        (children.kill_itself, (signal.SIGABRT,), r"kill_itself died \(signal SIGABRT\)"),
+        (children.spoil_a_message, (), r"spoil_a_message died \(exit status 5\)"),
+    ],
+)
+def test_no_answer(
+    function: Callable[..., Any], arguments: tuple[Any, ...], words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    started = time.monotonic()
+    with pytest.raises(ChildDied) as caught:
+        run(function, *arguments)
+    assert re.fullmatch(words, str(caught.value)), caught.value
+    assert time.monotonic() - started < 20
+    assert capfd.readouterr().err == "", "the one line is all there is to say"
+
+
+def test_time_limit() -> None:
+    started = time.monotonic()
+    with pytest.raises(ChildDied, match=r"kill_itself took more than 1 s and was stopped"):
+        run(children.kill_itself, 0, timeout=1.2)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("then", ["wait", "die", "fail"])
+def test_grandchildren_go_with_it(then: str, tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    with pytest.raises(ChildDied):
+        run(children.sleep_beside_a_grandchild, note, then, timeout=3)
+    for pid in map(int, note.read_text().split()):
+        assert gone(pid)
+
+
+def test_kill_descendants() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as shell:
+        while not (sleeping := psutil.Process(shell.pid).children()):
+            time.sleep(0.01)
+        kill_descendants()
+        assert shell.wait(5) == -signal.SIGKILL
+        assert all(gone(p.pid) for p in sleeping)
+
+
+# ---- Ctrl-C
+
+
+class Running:
+    """`hloracle run` as a person starts it: in a process group of its own, as a terminal makes it."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.cache, self.out = folder / "cache", folder / "out"
+        command = [sys.executable, "-m", "hloracle.conformance.cli", "run", "tiny-llama", "--out", str(self.out), *more]
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, "HLORACLE_CACHE": str(self.cache)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.seen: dict[int, psutil.Process] = {}
+
+    def wait_for(self, what: str) -> None:
+        """Until a process of this name or with this in its command line works for the run."""
+        until = time.monotonic() + 60
+        while time.monotonic() < until and self.process.poll() is None:
+            for process in psutil.Process(self.process.pid).children(recursive=True):
+                self.seen[process.pid] = process
+                with suppress(psutil.Error):
+                    if what in " ".join(process.cmdline()):
+                        return
+            time.sleep(0.02)
+        raise AssertionError(f"there was no {what}: {self.process.communicate()}")
+
+    def stop(self, send: Callable[[int, int], None], number: int) -> tuple[int, str, str, float]:
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            self.seen[process.pid] = process
+        started = time.monotonic()
+        send(self.process.pid, number)
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out, err, time.monotonic() - started
+
+    def leftovers(self) -> list[str]:
+        """Temporary files and folders, and files without their end."""
+        found = [p for root in (self.cache, self.out) if root.exists() for p in root.rglob("*")]
+        return [str(p) for p in found if p.name.startswith(".") and p.suffix != ".lock"]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def start(*more: str) -> Running:
+        started.append(Running(tmp_path, *more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        with suppress(ProcessLookupError):
+            os.killpg(one.process.pid, signal.SIGKILL)
+        one.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("during", "send", "number"),
+    [
+        ("spawn_main", os.killpg, signal.SIGINT),
+        ("iree-compile", os.killpg, signal.SIGINT),
+        ("iree-compile", os.kill, signal.SIGINT),
+        ("iree-compile", os.kill, signal.SIGTERM),
+    ],
+    ids=["as a child starts", "while compiling", "to the run alone", "SIGTERM"],
+)
+def test_interrupt(during: str, send: Any, number: int, running: Callable[..., Running]) -> None:
+    run = running("--tokens", "8", "--capacity", "128")
+    run.wait_for(during)
+    if during == "iree-compile":
+        # Into the compiles of the model's graphs, beside the truth.
+        while len(list(run.cache.glob("oracle/*.mlir"))) < 4:
+            time.sleep(0.02)
+        run.wait_for(during)
+        time.sleep(0.7)
+    status, out, err, seconds = run.stop(send, number)
+    assert (status, out, err) == (130, "", "hloracle: interrupted\n")
+    assert seconds < 5
+    assert all(gone(pid) for pid in run.seen)
+    assert run.leftovers() == []
+    assert not list(run.out.glob("*")), "no report is half written"

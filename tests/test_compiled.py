@@ -1,0 +1,304 @@
+"""The compile cache: what is found again, what is not, what happens to a damaged entry and to a failing compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hloracle.backends import iree
+from hloracle.backends.compiled import compiled
+from hloracle.backends.iree import IreeCpu, compile_to_stream, iree_compile, precompile
+from hloracle.backends.xla import XlaCpu, has_compiled
+from hloracle.conformance import cli
+from hloracle.conformance.gate_zero import gate_zero, product_graph, sum_graph
+from hloracle.core.abi import Graph
+from hloracle.core.errors import ToolchainError
+from hloracle.reports.record import load
+
+
+def entries(cache: Path) -> list[str]:
+    """The kinds of file in the compile cache, locks left out."""
+    return sorted(p.suffix for p in (cache / "compiled").rglob("*") if p.is_file() and p.suffix != ".lock")
+
+
+def module(cache: Path) -> Path:
+    (path,) = (cache / "compiled").rglob("*.module")
+    return path
+
+
+def written(cache: Path) -> int:
+    """When the only module was written."""
+    return module(cache).stat().st_mtime_ns
+
+
+class Counting:
+    """A compiler that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, source: Path) -> bytes:
+        self.calls += 1
+        return b"module of " + source.read_bytes()
+
+
+IDENTITY = {"backend": "b", "compiler": "1", "path": "/bin/c", "flags": "-O2", "cpu": "x"}
+
+
+def test_hit_on_the_second_load(empty_cache: Path) -> None:
+    build = Counting()
+    first, reused = compiled("graph", IDENTITY, build)
+    assert not reused
+    assert first.read_bytes() == b"module of graph"
+    assert compiled("graph", IDENTITY, build) == (first, True)
+    assert build.calls == 1
+    assert entries(empty_cache) == [".json", ".module"], "the graph's file is gone"
+    seal = json.loads(first.with_suffix(".json").read_text())
+    assert {**seal, "sha256": ""} == {**IDENTITY, "sha256": ""}
+
+
+@pytest.mark.parametrize("key", IDENTITY)
+def test_miss_when_the_compiler_is_another(key: str, empty_cache: Path) -> None:
+    build = Counting()
+    first, _ = compiled("graph", IDENTITY, build)
+    second, reused = compiled("graph", {**IDENTITY, key: "other"}, build)
+    assert (build.calls, reused) == (2, False)
+    assert second != first
+
+
+def test_miss_when_the_graph_is_another(empty_cache: Path) -> None:
+    build = Counting()
+    first, _ = compiled("graph", IDENTITY, build)
+    assert compiled("graph ", IDENTITY, build)[0] != first
+    assert build.calls == 2
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"\xff{")
+
+
+@pytest.mark.parametrize("part", [".module", ".json"])
+@pytest.mark.parametrize("damage", [flip, truncate, empty, garbage, Path.unlink])
+def test_a_damaged_entry_is_rebuilt(damage: Any, part: str, empty_cache: Path) -> None:
+    build = Counting()
+    path, _ = compiled("graph", IDENTITY, build)
+    whole = {p.suffix: p.read_bytes() for p in path.parent.glob(f"{path.stem}.*") if p.suffix != ".lock"}
+    damage(path.with_suffix(part))
+    damaged_seal = part == ".json" and damage is flip
+    assert compiled("graph", IDENTITY, build)[1] in ((False, True) if damaged_seal else (False,))
+    if not damaged_seal:  # a bit in the seal's other fields damages nothing
+        assert build.calls == 2
+        assert {p.suffix: p.read_bytes() for p in path.parent.glob(f"{path.stem}.*") if p.suffix != ".lock"} == whole
+    assert compiled("graph", IDENTITY, build)[1]
+
+
+def test_a_seal_that_is_json_but_no_seal(empty_cache: Path) -> None:
+    build = Counting()
+    path, _ = compiled("graph", IDENTITY, build)
+    for words in ("[]", "null", "{}", '{"sha256": 1}'):
+        path.with_suffix(".json").write_text(words)
+        assert not compiled("graph", IDENTITY, build)[1]
+
+
+def test_a_compiler_that_fails_leaves_the_graph(empty_cache: Path) -> None:
+    def build(source: Path) -> bytes:
+        raise ToolchainError("compile", "no such op\n")
+
+    for _ in range(2):
+        with pytest.raises(ToolchainError) as caught:
+            compiled("graph", IDENTITY, build)
+        assert Path(caught.value.artifact).read_text() == "graph"
+        assert str(caught.value) == f"compile failed: no such op (graph kept at {caught.value.artifact})"
+    assert entries(empty_cache) == [".mlir"]
+    assert not compiled("graph", IDENTITY, Counting())[1]
+    assert entries(empty_cache) == [".json", ".module"]
+
+
+# ---- IREE and XLA
+
+
+def test_iree_reuses_its_module(empty_cache: Path) -> None:
+    assert not precompile(sum_graph())
+    assert precompile(sum_graph())
+    made, backend = written(empty_cache), IreeCpu(threads=2)
+    a, b = np.array([1, 2, 3, 4], np.float32), np.array([10, 20, 30, 40], np.float32)
+    (found,) = backend.load(sum_graph())([backend.upload(a), backend.upload(b)])
+    assert backend.download(found).tolist() == [11, 22, 33, 44]
+    assert written(empty_cache) == made
+    assert not precompile(product_graph())
+
+
+def test_iree_other_flags_are_another_module(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not precompile(sum_graph())
+    assert "stream." in compile_to_stream(sum_graph())
+    assert precompile(sum_graph())
+    monkeypatch.setattr(iree, "CPU_FLAGS", (*iree.CPU_FLAGS, "--iree-llvmcpu-reassociate-fp-reductions=false"))
+    assert not precompile(sum_graph())
+    assert precompile(sum_graph())
+
+
+@pytest.mark.parametrize("backend", [lambda: IreeCpu(2), XlaCpu], ids=["iree", "xla"])
+def test_a_damaged_module_is_rebuilt_and_runs(backend: Any, empty_cache: Path) -> None:
+    made = backend()
+    made.load(sum_graph())
+    whole = written(empty_cache)
+    flip(module(empty_cache))
+    execute = made.load(sum_graph())
+    rebuilt = written(empty_cache)
+    assert rebuilt != whole
+    ones = np.ones(4, np.float32)
+    assert made.download(execute([made.upload(ones), made.upload(ones)])[0]).tolist() == [2, 2, 2, 2]
+    made.load(sum_graph())
+    assert written(empty_cache) == rebuilt
+
+
+def test_xla_flags_are_part_of_the_key(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = XlaCpu()
+    assert not has_compiled(sum_graph())
+    backend.load(sum_graph())
+    assert has_compiled(sum_graph())
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    assert not has_compiled(sum_graph())
+    backend.load(sum_graph())
+    assert has_compiled(sum_graph())
+
+
+@pytest.mark.parametrize("backend", [lambda: IreeCpu(2), XlaCpu], ids=["iree", "xla"])
+def test_a_graph_that_does_not_compile(backend: Any, empty_cache: Path) -> None:
+    wrong = Graph("wrong", sum_graph().text.replace("stablehlo.add", "stablehlo.ad"), sum_graph().abi)
+    with pytest.raises(ToolchainError) as caught:
+        backend().load(wrong)
+    assert caught.value.stage == "compile"
+    assert "stablehlo.ad" in caught.value.message
+    assert Path(caught.value.artifact).read_text() == wrong.text
+
+
+# ---- a compiler that fails
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An `iree-compile` of one's own, found before the installed one, here and in child processes."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    path = folder / "iree-compile"
+    monkeypatch.setenv("IREE_TOOL_PATH", str(folder))
+    iree.compiler_path.cache_clear()
+    yield path
+    iree.compiler_path.cache_clear()
+
+
+def write_stub(path: Path, script: str, mode: int = 0o755) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(mode)
+
+
+FAILS = "echo 'graph.mlir:1:2: error: the stub is out of order' >&2; exit 3"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (FAILS, "graph.mlir:1:2: error: the stub is out of order"),
+        ("echo notes >&2; echo 'x: error: first' >&2; echo 'x: error: second' >&2; exit 1", "x: error: first"),
+        ("echo only words >&2; exit 1", "only words"),
+        ("exit 7", "iree-compile ended with status 7 and no message"),
+        ("kill -SEGV $$", "iree-compile ended with signal SIGSEGV and no message"),
+        ("kill -KILL $$", "iree-compile ended with signal SIGKILL and no message"),
+    ],
+)
+def test_compiler_that_fails(script: str, words: str, stub: Path, tmp_path: Path) -> None:
+    write_stub(stub, script)
+    with pytest.raises(ToolchainError) as caught:
+        iree_compile(tmp_path / "graph.mlir", ())
+    assert (caught.value.stage, caught.value.message) == ("compile", words)
+
+
+def test_compiler_that_cannot_be_run(stub: Path, tmp_path: Path) -> None:
+    stub.write_bytes(b"\x7fELF")
+    stub.chmod(0o755)
+    with pytest.raises(ToolchainError, match="cannot be run"):
+        iree_compile(tmp_path / "graph.mlir", ())
+
+
+def test_compiler_that_takes_too_long(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iree, "COMPILE_SECONDS", 0.2)
+    write_stub(stub, "exec sleep 30")
+    with pytest.raises(ToolchainError, match="took more than"):
+        iree_compile(tmp_path / "graph.mlir", ())
+
+
+def test_another_compiler_is_another_module(stub: Path, empty_cache: Path) -> None:
+    """The stub says the same version and is in another place."""
+    write_stub(stub, "printf module")
+    assert not precompile(sum_graph())
+    assert precompile(sum_graph())
+    os.environ.pop("IREE_TOOL_PATH")
+    iree.compiler_path.cache_clear()
+    assert not precompile(sum_graph())
+
+
+# ---- gate zero
+
+
+@pytest.mark.parametrize("backend", ["iree-cpu", "xla-cpu"])
+def test_gate_zero(backend: str) -> None:
+    found = gate_zero(backend, 2)
+    assert (found.id, found.status) == (f"gate-zero.{backend}", "passed")
+
+
+@pytest.mark.parametrize(("script", "words"), [(FAILS, "the stub is out of order"), ("printf nonsense", "load failed")])
+def test_gate_zero_that_fails_stops_the_run(
+    script: str, words: str, stub: Path, empty_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_stub(stub, script)
+    out = tmp_path / "out"
+    assert cli.invoke(["run", "tiny-llama", "--out", str(out)]) == 1
+    shown = capsys.readouterr()
+    assert "harness-error" in shown.out
+    assert words in shown.out.replace("\n", " ")
+    record = load(out / "report.json")
+    assert (record["passed"], record["verdict"]["class"]) == (False, "harness-error")
+    assert words in record["verdict"]["evidence"][0]
+    assert [(c["id"], c["status"]) for c in record["checks"]] == [
+        ("gate-zero.iree-cpu", "error"),
+        ("gate-zero.xla-cpu", "passed"),
+    ]
+    assert words in record["checks"][0]["detail"]
+    assert (record["cells"], record["tokens"], record["graphs"]) == ([], {}, [])
+    assert {p.name for p in out.iterdir()} == {"report.json", "report.html", "summary.md", "junit.xml"}
+
+
+def test_gate_zero_with_a_wrong_sum_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hloracle.conformance import gate_zero as module
+
+    right = [11.0, 22.0, 33.0, 44.0], [[17.0, 8.0, -1.0, -10.0, -19.0], [-28.0, -10.0, 8.0, 26.0, 44.0]]
+    for sums, products, status in (
+        (*right, "passed"),
+        ([11.0, 22.0, 33.0, 45.0], right[1], "failed"),
+        ([], right[1], "failed"),
+        (right[0], [right[1][0]], "failed"),
+        (right[0], [[float("nan")] * 5] * 2, "failed"),
+    ):
+        answer = type("Child", (), {"value": (sums, products)})
+        monkeypatch.setattr(module, "run_in_child", lambda *a, answer=answer, **k: answer)
+        assert gate_zero("iree-cpu", 2).status == status

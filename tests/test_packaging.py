@@ -1,0 +1,90 @@
+"""The wheel: one package and its metadata, the data files inside, a command line that works outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("core", "reference", "emitters", "backends", "conformance", "reports")
+
+
+def run(*command: object, cwd: Path, **environment: str) -> str:
+    """stdout of a command; a failure shows what it said."""
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: setuptools writes into the tree that it builds, and takes up what an older build left."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, wheel, cwd=folder)
+    return folder
+
+
+def test_installs_one_package(installed: Path) -> None:
+    found = {path.name for path in installed.iterdir()} - {"bin"}
+    assert found == {"hloracle", f"hloracle-{metadata.version('hloracle')}.dist-info"}
+
+
+def test_holds_every_source_and_data_file(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    suffixes = {".py", ".json", ".j2", ".css", ".js"}
+    sources = [path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.suffix in suffixes]
+    missing = [str(path.relative_to(ROOT)) for path in sources if f"hloracle/{path.relative_to(ROOT)}" not in names]
+    assert len(sources) > len(PACKAGES)
+    assert missing == []
+
+
+def test_pins_what_a_verdict_depends_on(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        text = archive.read(name).decode()
+    for package in ("torch", "jax", "jaxlib", "transformers", "iree-base-compiler", "iree-base-runtime"):
+        assert f"Requires-Dist: {package}=={metadata.version(package).partition('+')[0]}\n" in text
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["models"]])
+def test_command_line_outside_the_checkout(installed: Path, tmp_path: Path, arguments: list[str]) -> None:
+    """The installed copy is what runs, not the checkout that the tests' own environment points to."""
+    # -S keeps the environment's .pth files, and so its editable install, out; its packages are named instead.
+    packages = Path(metadata.distribution("click").locate_file("")).resolve()
+    script = (
+        f"import sys; sys.path[:0] = [{str(installed)!r}]; sys.path.append({str(packages)!r}); "
+        "import hloracle.conformance.cli as cli; "
+        f"assert cli.__file__.startswith({str(installed)!r}), cli.__file__; "
+        f"sys.exit(cli.invoke({arguments!r}))"
+    )
+    said = run(sys.executable, "-P", "-S", "-c", script, cwd=tmp_path)
+    assert ("Usage: hloracle" if arguments == ["--help"] else "smollm2-135m-instruct") in said
+
+
+def test_console_script(installed: Path, tmp_path: Path) -> None:
+    said = run(installed / "bin" / "hloracle", "--version", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert metadata.version("hloracle") in said

@@ -1,0 +1,174 @@
+"""`hloracle run` from end to end on the tiny model: the record, what is reused, and runs that come to no end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import SMALL_RUN
+from hloracle.conformance import cli
+from hloracle.conformance import run as module
+from hloracle.conformance.cells import CellOutcome
+from hloracle.conformance.run import CELLS, Settings
+from hloracle.core.child import ChildDied
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.reports.record import load, validate
+
+IDS = [cell.id for cell in CELLS]
+PRODUCTION = "emitter/iree-cpu/token"
+PROMPTS = ["chat@64", "chat@128", "one-token@32", "long@128", "non-ascii@32", "capacity@128"]
+
+
+def again(out: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    """SMALL_RUN once more: exit status and record."""
+    status = cli.invoke([*SMALL_RUN, "--out", str(out), *more])
+    return status, load(out / "report.json")
+
+
+def test_record(small_run: Path, small_record: dict[str, Any]) -> None:
+    record = small_record
+    validate(record)
+    assert (record["passed"], record["verdict"]["class"]) == (True, "conforms")
+    assert [(c["id"], c["status"]) for c in record["cells"]] == [(id, "ran") for id in IDS]
+    assert [p["id"] for p in record["prompts"]] == list(record["tokens"]) == PROMPTS
+    for row in record["tokens"].values():
+        assert (row["agreed"], row["total"]) == (8, 8)
+        assert list(row["cells"]) == IDS
+        for id, cell in row["cells"].items():
+            assert (cell["agreed"], cell["total"], len(cell["tokens"])) == (8, 8, 8)
+            assert (cell["logit_error"] is None) == (id == PRODUCTION)
+    assert {c["status"] for c in record["checks"]} == {"passed"}
+    assert {p.name for p in small_run.iterdir()} == {"report.json", "report.html", "summary.md", "junit.xml"}
+
+
+def test_every_check_is_there(small_record: dict[str, Any]) -> None:
+    graph = ["parse", "abi", "custom-call", "f64", "dialects", "arguments-used", "caches-donated", "census", "matmuls"]
+    wanted = {f"{source}.{name}" for source in ("emitter", "oracle") for name in (*graph, "weights")}
+    wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "truth.noise"}
+    wanted |= {"gate-zero.iree-cpu", "gate-zero.xla-cpu", "emitter/iree-cpu.prefill-equals-streaming"}
+    wanted |= {f"{id}.tokens" for id in IDS}
+    wanted |= {f"{id}.{phase}-logits" for id in IDS if id != PRODUCTION for phase in ("prefill", "decode")}
+    assert {c["id"] for c in small_record["checks"]} == wanted
+
+
+def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    status, record = again(tmp_path / "out")
+    shown = capfd.readouterr()
+    assert status == 0
+    assert {c["id"]: c["status"] for c in record["cells"]} == {id: "reused" for id in IDS} | {PRODUCTION: "ran"}
+    assert set(IDS) - {PRODUCTION} <= set(record["reused"])
+    assert {"graphs", "truth"} <= set(record["reused"])
+    assert PRODUCTION not in record["reused"]
+    assert (record["passed"], record["tokens"]) == (True, load(small_run / "report.json")["tokens"])
+    assert "reused from the cache: " in shown.out
+    assert shown.err == "", "nothing is drawn where nobody watches"
+
+
+def test_fresh_runs_everything(small_run: Path, tmp_path: Path) -> None:
+    status, record = again(tmp_path / "out", "--fresh")
+    assert status == 0
+    assert {c["status"] for c in record["cells"]} == {"ran"}
+    assert not set(IDS) & set(record["reused"])
+
+
+def test_json(small_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    status, record = again(tmp_path / "out", "--json")
+    shown = capfd.readouterr()
+    assert (status, json.loads(shown.out), shown.err) == (0, record, "")
+
+
+def test_a_reader_who_goes_away_does_not_change_the_verdict(small_run: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hloracle.conformance.cli", *SMALL_RUN, "--json", "--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()  # type: ignore[union-attr]
+        assert (process.stderr.read(), process.wait()) == (b"", 0)  # type: ignore[union-attr]
+
+
+# ---- runs that come to no end
+
+
+@pytest.fixture
+def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have been passed before."""
+    monkeypatch.setattr(module, "gates", lambda *a: True)
+
+
+@pytest.mark.usefixtures("no_gates")
+def test_a_process_that_died_is_no_pass(
+    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def died(cell: Any, *_: Any, **__: Any) -> CellOutcome:
+        return CellOutcome(cell, "failed", stage="process", message="_run died (signal SIGSEGV)")
+
+    run_cell = module.run_cell
+    monkeypatch.setattr(module, "run_cell", lambda cell, *a, **k: (died if cell == CELLS[3] else run_cell)(cell, *a, **k))
+    status, record = again(tmp_path / "out")
+    assert status == 1
+    assert (record["passed"], record["verdict"]["class"]) == (False, "harness-error")
+    assert any("SIGSEGV" in line for line in record["verdict"]["evidence"])
+    assert record["tokens"]["long@128"]["agreed"] == 0
+    assert "did not run" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("where", ["truths", "prepare"])
+@pytest.mark.usefixtures("no_gates")
+def test_a_process_that_died_where_no_cell_runs(
+    where: str, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any, **__: Any) -> None:
+        raise ChildDied("_compute died (signal SIGKILL)")
+
+    monkeypatch.setattr(module, where, dies)
+    status, record = again(tmp_path / "out")
+    assert (status, record["verdict"]["class"], record["cells"]) == (1, "harness-error", [])
+    assert "SIGKILL" in record["verdict"]["evidence"][-1]
+    assert (record["checks"][-1]["id"], record["checks"][-1]["status"]) == ("harness.process", "error")
+
+
+@pytest.mark.usefixtures("no_gates")
+def test_a_stream_form_that_does_not_compile_is_no_pass(
+    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> str:
+        raise ToolchainError("compile", "no")
+
+    monkeypatch.setattr(module, "compile_to_stream", fails)
+    status, record = again(tmp_path / "out")
+    assert (status, record["verdict"]["class"]) == (1, "harness-error")
+    assert {c["id"]: c["status"] for c in record["checks"]}["emitter.caches-in-place"] == "error"
+
+
+def test_an_unexpected_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A bug of ours is neither bad input nor a verdict."""
+    monkeypatch.setattr(module, "gates", lambda *a: {}["no"])
+    with pytest.raises(KeyError):
+        again(tmp_path / "out")
+    assert not (tmp_path / "out" / "report.json").exists()
+
+
+def test_a_run_without_a_word_about_the_machine(small_run: Path) -> None:
+    """Nothing of this machine's folders is in what is shown to others."""
+    for path in small_run.iterdir():
+        assert os.path.expanduser("~/") not in path.read_text()
+        assert str(small_run) not in path.read_text()
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(("capacity", "tokens"), [(32, 1), (32, 32), (256, 48), (128, 128), (303, 48), (256, 256)])
+def test_capacities_that_can_be_filled(capacity: int, tokens: int) -> None:
+    settings = Settings("m", tokens, capacity)
+    settings.validate()
+    settings.validate_buckets()
+
+
+@pytest.mark.parametrize(("capacity", "tokens"), [(200, 48), (304, 48), (33, 1), (1024, 48)])
+def test_capacities_that_cannot(capacity: int, tokens: int) -> None:
+    with pytest.raises(InputError, match=f"--capacity: is {capacity}"):
+        Settings("m", tokens, capacity).validate_buckets()

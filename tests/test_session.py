@@ -1,0 +1,317 @@
+"""The session contract on both backends: what is answered, in which order, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hloracle.backends.session import Session, greedy
+from hloracle.conformance.cells import make_backend
+from hloracle.core.abi import Graph
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.emitters.model import emit
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.fixtures import resolve
+
+BACKENDS = ("iree-cpu", "xla-cpu")
+S, SMALL, LARGE, V = 128, 32, 64, 257
+RNG = np.random.default_rng(3)
+FIVE, FORTY = ([int(t) for t in RNG.integers(0, V, n)] for n in (5, 40))
+
+Make = Callable[..., Session]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(cache: Any) -> Checkpoint:
+    return open_checkpoint(resolve("tiny-llama"))
+
+
+@pytest.fixture(scope="module")
+def make(checkpoint: Checkpoint) -> Make:
+    """A session of (backend, head), made once; `buckets` and `decodes` say of which graphs."""
+    made: dict[tuple[Any, ...], Session] = {}
+
+    def session(
+        backend: str, head: str = "logits", buckets: Sequence[int] = (SMALL, LARGE), decodes: bool = True
+    ) -> Session:
+        key = (backend, head, tuple(buckets), decodes)
+        if key not in made:
+            graphs = [emit(checkpoint.config, "prefill", head, S, b) for b in buckets]
+            if decodes:
+                graphs.append(emit(checkpoint.config, "decode", head, S))
+            made[key] = Session(make_backend(backend, threads=2), graphs, checkpoint.load)
+        made[key].reset()
+        return made[key]
+
+    return session
+
+
+@pytest.fixture(params=BACKENDS)
+def logits(request: pytest.FixtureRequest, make: Make) -> Session:
+    return make(request.param)
+
+
+@pytest.fixture(params=BACKENDS)
+def token(request: pytest.FixtureRequest, make: Make) -> Session:
+    return make(request.param, "token")
+
+
+def test_capabilities(logits: Session, token: Session) -> None:
+    for session, head in ((logits, "logits"), (token, "token")):
+        found = session.capabilities
+        assert found.backend in BACKENDS
+        assert (found.head, found.buckets, found.capacity) == (head, (SMALL, LARGE), S)
+        assert (found.vocab_size, found.decodes) == (V, True)
+
+
+def test_heads(logits: Session, token: Session) -> None:
+    head, id = logits.prefill(FIVE), token.prefill(FIVE)
+    assert isinstance(head, np.ndarray)
+    assert (head.shape, head.dtype) == ((V,), np.float32)
+    assert type(id) is int
+    assert id == greedy(head) == int(np.argmax(head))
+    assert token.decode_step(id) == greedy(logits.decode_step(id))
+
+
+def test_position(logits: Session) -> None:
+    assert logits.position == 0
+    logits.prefill(FIVE)
+    assert logits.position == 5
+    logits.decode_step(1)
+    assert logits.position == 6
+    assert [c.shape for c in logits.caches()] == [(3, 2, 6, 16)] * 2
+    logits.reset()
+    assert logits.position == 0
+    assert [c.shape for c in logits.caches()] == [(3, 2, 0, 16)] * 2
+
+
+def test_generate(token: Session, logits: Session) -> None:
+    """Streaming or not, through prefill or through decode, from a token or from logits: the same tokens."""
+    found = token.generate_greedy(FORTY, 9)
+    assert len(found) == 9
+    stream = token.generate_streaming_greedy(FORTY, 9)
+    assert next(stream) == found[0], "the first token is there before the last"
+    assert token.position == 40
+    assert list(stream) == found[1:]
+    assert list(token.generate_streaming_greedy(FORTY, 9, through_decode=True)) == found
+    assert list(token.generate_streaming_greedy(FORTY, 9, bucket=LARGE)) == found
+    assert logits.generate_greedy(FORTY, 9) == found
+
+
+def test_backends_agree(make: Make) -> None:
+    iree, xla = (make(backend) for backend in BACKENDS)
+    np.testing.assert_allclose(iree.prefill(FORTY), xla.prefill(FORTY), atol=1e-4)
+    for ours, theirs in zip(iree.caches(), xla.caches(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_prefill_equals_streaming(logits: Session) -> None:
+    for prompt in (FIVE, FORTY):
+        head, caches = logits.prefill(prompt), logits.caches()
+        np.testing.assert_allclose(logits.stream_prompt(prompt), head, atol=1e-4)
+        for ours, streamed in zip(caches, logits.caches(), strict=True):
+            np.testing.assert_allclose(ours, streamed, atol=1e-5)
+
+
+def test_buckets_agree(logits: Session) -> None:
+    small, caches = logits.prefill(FIVE, SMALL), logits.caches()
+    np.testing.assert_allclose(logits.prefill(FIVE, LARGE), small, atol=1e-4)
+    for one, other in zip(caches, logits.caches(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    np.testing.assert_array_equal(logits.prefill(FIVE), small, "the smallest that fits, when none is named")
+
+
+def test_a_prompt_is_not_changed_by_another(token: Session) -> None:
+    alone = token.generate_greedy(FIVE, 6)
+    longer = token.generate_greedy(FORTY, 6)
+    assert longer != alone
+    assert token.generate_greedy(FIVE, 6) == alone
+    token.generate_greedy(FORTY, 30)
+    assert list(token.generate_streaming_greedy(FIVE, 6, through_decode=True)) == alone
+
+
+def test_caches_are_copies(logits: Session) -> None:
+    """What was read stays as it was, although the next step writes to the same memory."""
+    logits.prefill(FIVE)
+    before = logits.caches()
+    kept = [c.copy() for c in before]
+    for token in FORTY:
+        logits.decode_step(token)
+    logits.prefill(FORTY)
+    for read, copy in zip(before, kept, strict=True):
+        np.testing.assert_array_equal(read, copy)
+
+
+def test_a_head_that_was_read_stays(logits: Session) -> None:
+    first = logits.prefill(FIVE)
+    assert isinstance(first, np.ndarray)
+    kept = first.copy()
+    for token in FORTY:
+        logits.decode_step(token)
+    np.testing.assert_array_equal(first, kept)
+
+
+# ---- the edge of the caches
+
+
+def test_the_last_slot(token: Session) -> None:
+    token.stream_prompt((FORTY * 4)[: S - 1])
+    assert token.position == S - 1
+    assert 0 <= int(token.decode_step(1)) < V
+    assert token.position == S
+    with pytest.raises(InputError, match="all 128 cache slots are filled"):
+        token.decode_step(1)
+    assert token.position == S, "and nothing was lost"
+    assert token.caches()[0].shape[2] == S
+
+
+def test_generate_to_the_last_slot(token: Session) -> None:
+    assert len(token.generate_greedy(FORTY, S - 40 + 1)) == S - 40 + 1
+    assert token.position == S
+    with pytest.raises(InputError, match=r"40 tokens and 90 new ones need 129 cache slots, and there are 128"):
+        token.generate_greedy(FORTY, S - 40 + 2)
+
+
+def test_last_slot_is_as_right_as_the_others(make: Make) -> None:
+    prompt = (FORTY * 4)[:S]
+    iree, xla = (make(backend).stream_prompt(prompt) for backend in BACKENDS)
+    np.testing.assert_allclose(iree, xla, atol=1e-4)
+
+
+# ---- what is refused
+
+
+def test_prompt_longer_than_the_largest_bucket(token: Session) -> None:
+    prompt = (FORTY * 2)[: LARGE + 1]
+    with pytest.raises(InputError, match="has 65 tokens, more than the largest bucket of 64"):
+        token.prefill(prompt)
+    with pytest.raises(InputError, match="65 tokens"):
+        token.generate_greedy(prompt, 1)
+    assert 0 <= int(token.prefill(prompt[:LARGE])) < V
+    assert 0 <= int(token.stream_prompt(prompt)) < V, "decode needs no bucket"
+
+
+def test_prompt_longer_than_the_caches(token: Session) -> None:
+    with pytest.raises(InputError, match="has 129 tokens, more than the 128 cache slots"):
+        token.stream_prompt((FORTY * 4)[: S + 1])
+
+
+@pytest.mark.parametrize("bucket", [1, 16, 33, 128, -32, 0])
+def test_no_such_bucket(bucket: int, token: Session) -> None:
+    with pytest.raises(InputError, match=f"bucket {bucket}: is not one of this session's; use one of .32, 64."):
+        token.prefill(FIVE, bucket)
+    with pytest.raises(InputError, match=f"bucket {bucket}"):
+        next(token.generate_streaming_greedy(FIVE, 1, bucket))
+
+
+def test_bucket_that_is_too_small(token: Session) -> None:
+    with pytest.raises(InputError, match="bucket 32: is too small for 40 tokens"):
+        token.prefill(FORTY, SMALL)
+
+
+@pytest.mark.parametrize("bad", [-1, V, 10**6])
+def test_token_outside_the_vocabulary(bad: int, token: Session) -> None:
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: token.prefill([1, bad]),
+        lambda: token.decode_step(bad),
+        lambda: token.stream_prompt([1, bad]),
+        lambda: token.generate_greedy([bad], 2),
+    )
+    for call in calls:
+        with pytest.raises(InputError, match=f"token {bad} is outside the vocabulary of 257"):
+            call()
+
+
+def test_empty_prompt(token: Session) -> None:
+    for call in (token.prefill, token.stream_prompt, lambda prompt: token.generate_greedy(prompt, 1)):
+        with pytest.raises(InputError, match="prompt: is empty"):
+            call([])
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_tokens_asked_for(count: int, token: Session) -> None:
+    with pytest.raises(InputError, match=f"is {count}"):
+        token.generate_greedy(FIVE, count)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_a_decode_graph(backend: str, make: Make) -> None:
+    session = make(backend, "token", (SMALL,), False)
+    assert not session.capabilities.decodes
+    first = session.prefill(FIVE)
+    assert session.generate_greedy(FIVE, 1) == [first]
+    for call in (lambda: session.decode_step(1), lambda: session.stream_prompt([1])):
+        with pytest.raises(InputError, match="has no decode graph"):
+            call()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_a_prefill_graph(backend: str, make: Make) -> None:
+    session = make(backend, "token", ())
+    assert session.capabilities.buckets == ()
+    with pytest.raises(InputError, match="has no prefill graph"):
+        session.prefill(FIVE)
+    found = list(session.generate_streaming_greedy(FIVE, 4, through_decode=True))
+    assert found == make(backend, "token").generate_greedy(FIVE, 4)
+
+
+def test_graphs_of_different_models_do_not_mix(checkpoint: Checkpoint) -> None:
+    one, other = emit(checkpoint.config, "decode", "token", S), emit(checkpoint.config, "decode", "logits", S)
+    with pytest.raises(ValueError, match="share their head and capacity"):
+        Session(make_backend("xla-cpu", 1), [one, other], checkpoint.load)
+
+
+# ---- what can go wrong below
+
+
+class Numpy:
+    """A backend whose graphs are Python functions."""
+
+    name = "numpy"
+
+    def __init__(self, *functions: Callable[..., Any]) -> None:
+        self.functions = list(functions)
+
+    def load(self, graph: Graph) -> Callable[..., Any]:
+        function = self.functions.pop(0)
+        return lambda arguments: function(*arguments[len(graph.abi.weights) :])
+
+    def upload(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def download(self, buffer: np.ndarray) -> np.ndarray:
+        return buffer
+
+
+@pytest.mark.parametrize(("head", "answer"), [("token", np.int32(V)), ("logits", np.full(V, np.nan, np.float32))])
+def test_generate_refuses_a_head_that_is_no_number(head: str, answer: Any, checkpoint: Checkpoint) -> None:
+    session = Session(
+        Numpy(lambda token, position, k, v: (answer, k, v)),
+        [emit(checkpoint.config, "decode", head, S)],
+        lambda name: np.zeros(1, np.float32),
+    )
+    assert greedy(session.decode_step(1)) in (V, 0)
+    with pytest.raises(ToolchainError, match="not numbers"):
+        list(session.generate_streaming_greedy(FIVE, 3, through_decode=True))
+
+
+def test_a_call_that_fails_leaves_no_half_of_a_state(checkpoint: Checkpoint) -> None:
+    """Its caches were given away: going on with empty ones in the middle of a text would be silently wrong."""
+    fails = [False, False, True]
+
+    def step(token: Any, position: Any, k: Any, v: Any) -> Any:
+        if fails.pop(0):
+            raise ToolchainError("run", "the device is gone")
+        return np.int32(int(position)), k, v
+
+    session = Session(
+        Numpy(step), [emit(checkpoint.config, "decode", "token", S)], lambda name: np.zeros(1, np.float32)
+    )
+    assert [session.decode_step(1), session.decode_step(1)] == [0, 1]
+    with pytest.raises(ToolchainError, match="the device is gone"):
+        session.decode_step(1)
+    assert session.position == 0
+    fails[:] = [False]
+    assert session.decode_step(1) == 0

@@ -1,0 +1,148 @@
+"""The truth: transformers' own tokens, its noise, what is cached, and what makes it move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hloracle.core.child import ChildResult
+from hloracle.core.errors import InputError
+from hloracle.reference import truth as module
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.fixtures import write_tiny
+from hloracle.reference.truth import greedy, load_model, module_outputs, teacher_forced, truths
+
+PROMPTS = [[5, 9, 200, 31], [7]]
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return open_checkpoint(write_tiny(tmp_path_factory.mktemp("model"), seed=5))
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Checkpoint) -> Any:
+    return load_model(checkpoint.directory)
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Runs what was meant for a child process here; notes how many prompts each was for."""
+    calls: list[int] = []
+
+    def here(function: Callable[..., Any], *arguments: Any, timeout: float, report: Any = None) -> ChildResult:
+        calls.append(len(arguments[1]))
+        return ChildResult(function(lambda line: None, *arguments), 0.0, 0)
+
+    monkeypatch.setattr(module, "run_in_child", here)
+    return calls
+
+
+def test_in_a_child_process(checkpoint: Checkpoint, model: Any, empty_cache: Path) -> None:
+    lines: list[str] = []
+    for prompt, found in zip(PROMPTS, truths(checkpoint, PROMPTS, COUNT, lines.append), strict=True):
+        tokens, logits = greedy(model, prompt, COUNT)
+        assert found.tokens == tokens
+        np.testing.assert_allclose(found.logits, logits, atol=1e-4)
+        assert (found.reused, found.moved) == (False, "")
+    assert lines[0] == "Hugging Face float32, prompt 1 of 2"
+    assert lines[-1] == "Hugging Face float64, prompt 2 of 2"
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_greedy_is_what_generate_does(prompt: list[int], model: Any) -> None:
+    import torch
+
+    fed = torch.tensor([prompt])
+    out = model.generate(fed, attention_mask=torch.ones_like(fed), do_sample=False, max_new_tokens=COUNT, pad_token_id=0)
+    tokens, logits = greedy(model, prompt, COUNT)
+    assert tokens == out[0, len(prompt) :].tolist()
+    assert (logits.shape, logits.dtype) == ((COUNT, 257), np.float32)
+    assert tokens == np.argmax(logits, axis=1).tolist()
+    np.testing.assert_allclose(teacher_forced(model, prompt, tokens), logits, atol=1e-4)
+
+
+def test_noise(checkpoint: Checkpoint, children: list[int]) -> None:
+    for found in truths(checkpoint, PROMPTS, COUNT):
+        assert np.isfinite(found.floor)
+        assert 0 < found.floor < 1e-4 * np.max(np.abs(found.exact))
+        assert found.logits.shape == found.exact.shape == (COUNT, 257)
+        assert found.gaps.shape == (COUNT,)
+        for step, row in enumerate(found.exact):
+            best, second = np.sort(row)[::-1][:2]
+            assert found.gaps[step] == best - second
+
+
+def test_cached_by_content(checkpoint: Checkpoint, children: list[int], empty_cache: Path, tmp_path: Path) -> None:
+    first = truths(checkpoint, PROMPTS, COUNT)
+    assert children == [2]
+    again = truths(checkpoint, PROMPTS, COUNT)
+    assert children == [2], "no second process"
+    assert [t.reused for t in again] == [True, True]
+    for one, other in zip(first, again, strict=True):
+        assert one.tokens == other.tokens
+        np.testing.assert_array_equal(one.exact, other.exact)
+    # The same model in another directory has the same truth; one more prompt or token, another.
+    twin = open_checkpoint(write_tiny(tmp_path / "twin", seed=5))
+    assert [t.reused for t in truths(twin, PROMPTS, COUNT)] == [True, True]
+    assert [t.reused for t in truths(checkpoint, [*PROMPTS, [8, 8]], COUNT)] == [True, True, False]
+    assert [t.reused for t in truths(checkpoint, PROMPTS[:1], COUNT + 1)] == [False]
+    other = open_checkpoint(write_tiny(tmp_path / "other", seed=6))
+    assert [t.reused for t in truths(other, PROMPTS[:1], COUNT)] == [False]
+    assert children == [2, 1, 1, 1]
+
+
+def test_moves_with_the_versions_and_says_so(
+    checkpoint: Checkpoint, children: list[int], empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truths(checkpoint, PROMPTS[:1], COUNT)
+    monkeypatch.setattr(module, "_versions", lambda: {"torch": "2", "transformers": "9"})
+    (found,) = truths(checkpoint, PROMPTS[:1], COUNT)
+    assert not found.reused
+    assert found.moved.endswith("-> torch-2-transformers-9, same tokens")
+    (again,) = truths(checkpoint, PROMPTS[:1], COUNT)
+    assert (again.reused, again.moved) == (True, "")
+
+
+def test_moved_names_the_first_other_token(
+    checkpoint: Checkpoint, children: list[int], empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (before,) = truths(checkpoint, PROMPTS[:1], COUNT)
+
+    def other(model: Any, prompt: Any, count: int) -> tuple[list[int], np.ndarray]:
+        return [*before.tokens[:4], 0, 0], np.asarray(before.logits)
+
+    monkeypatch.setattr(module, "_versions", lambda: {"torch": "3", "transformers": "9"})
+    monkeypatch.setattr(module, "greedy", other)
+    (found,) = truths(checkpoint, PROMPTS[:1], COUNT)
+    assert found.moved.endswith("-> torch-3-transformers-9, first other token at step 4")
+
+
+def test_module_outputs(model: Any) -> None:
+    names = ["model.embed_tokens", "model.layers.1", "model.layers.2.self_attn", "model.layers.0.mlp", "lm_head"]
+    tokens = [1, 2, 3, 250]
+    found = module_outputs(model, tokens, names)
+    assert set(found) == set(names)
+    assert found["model.layers.2.self_attn"].shape == (4, 84)
+    assert found["lm_head"].shape == (4, 257)
+    table = model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_array_equal(found["model.embed_tokens"], table[tokens])
+    next_tokens, logits = greedy(model, tokens, 1)
+    np.testing.assert_allclose(found["lm_head"][-1], logits[0], atol=1e-4)
+    assert int(np.argmax(found["lm_head"][-1])) == next_tokens[0]
+    assert module_outputs(model, tokens, []) == {}
+
+
+def test_module_outputs_refuses_an_unknown_name(model: Any) -> None:
+    with pytest.raises(InputError, match=r"LlamaForCausalLM: has no module model\.layers\.3; use a name of"):
+        module_outputs(model, [1], ["model.layers.2", "model.layers.3"])
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_a_directory_that_transformers_cannot_load(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="transformers cannot load it"):
+        load_model(tmp_path)
