@@ -38,7 +38,9 @@ class XlaCpu:
 
         def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
             try:
-                return [shards[0] for shards in loaded.execute_sharded(arguments).disassemble_into_single_device_arrays()]
+                return [
+                    shards[0] for shards in loaded.execute_sharded(arguments).disassemble_into_single_device_arrays()
+                ]
             except Exception as error:
                 raise ToolchainError("run", str(error), path) from error
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from hloracle.backends.session import Session, greedy
 from hloracle.conformance.cells import make_backend
 from hloracle.conformance.environment import MemoryWatch, describe
-from hloracle.conformance.run import Progress
+from hloracle.conformance.evidence import Progress
 from hloracle.core.child import Report, run_in_child
 from hloracle.emitters.model import emit
 from hloracle.reference.checkpoint import open_checkpoint

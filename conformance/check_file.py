@@ -10,22 +10,16 @@ from hloracle.conformance import prompts as prompt_suite
 from hloracle.conformance.cells import Cell, run_cell
 from hloracle.conformance.checks import cell_checks, graph_checks, truth_check
 from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
+from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs import GraphFacts, inspect
-from hloracle.conformance.run import (
-    BACKENDS,
-    Evidence,
-    Progress,
-    Settings,
-    gates,
-    record_of,
-    refuse_non_finite,
-    reporting_death,
-)
+from hloracle.conformance.record import record_of
+from hloracle.conformance.run import BACKENDS, gates, refuse_non_finite, reporting_death
 from hloracle.conformance.verdict import decide
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint, weight_shapes
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.config import weight_shapes
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.truth import truths
 
@@ -36,7 +30,9 @@ def check_file(path: Path, abi_path: Path, model: str, tokens: int, threads: int
     abi = graph.abi
     settings = Settings(model, tokens, abi.capacity, threads)
     if not 0 < tokens <= abi.capacity:
-        raise InputError(f"is {tokens}, and the graph's cache has {abi.capacity} slots", "--tokens", "ask for that many")
+        raise InputError(
+            f"is {tokens}, and the graph's cache has {abi.capacity} slots", "--tokens", "ask for that many"
+        )
     evidence = Evidence()
     with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
@@ -99,7 +95,9 @@ def _run_cells(
     distinct = list({p.token_ids: p for p in found}.values())
     if abi.phase == "prefill":
         distinct = [
-            dataclasses.replace(p, bucket=abi.bucket, why=p.why if p.name != "chat" else "the model's own chat template")
+            dataclasses.replace(
+                p, bucket=abi.bucket, why=p.why if p.name != "chat" else "the model's own chat template"
+            )
             for p in distinct
             if len(p.token_ids) <= abi.bucket
         ]

@@ -285,13 +285,20 @@ def cell_checks(outcome: CellOutcome, truths: dict[str, Truth], expect_streaming
             )
     holds = total > 0 and not notes
     detail = "; ".join(notes)
-    checks = [judged(f"{id}.tokens", "tokens equal Hugging Face's", holds, f"{agreed} of {total}", f"{total} of {total}", detail)]
+    checks = [
+        judged(
+            f"{id}.tokens", "tokens equal Hugging Face's", holds, f"{agreed} of {total}", f"{total} of {total}", detail
+        )
+    ]
     if holds and near:
         checks = [Check(f"{id}.tokens", "tokens equal Hugging Face's", "passed", f"{agreed} of {total}",
                         "all but near-ties", "near-ties: " + "; ".join(near))]  # fmt: skip
     if outcome.cell.head == "logits":
         # Step 0 is prefill's row (or the streamed prompt's last); the others are decode's.
-        phases = [("prefill-logits", "logits of prefill", slice(0, 1)), ("decode-logits", "logits of decode", slice(1, None))]
+        phases = [
+            ("prefill-logits", "logits of prefill", slice(0, 1)),
+            ("decode-logits", "logits of decode", slice(1, None)),
+        ]
         checks += [_logits(f"{id}.{name}", title, outcome, truths, part) for name, title, part in phases]
     if expect_streaming:
         checks.append(_streaming(f"{id}.prefill-equals-streaming", outcome, truths))

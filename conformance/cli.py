@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,7 @@ from hloracle.core.errors import InputError, ToolchainError
 DEFAULT_MODEL = "smollm2-135m-instruct"
 MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
 terminal = Console(stderr=True, highlight=False)
+Option = Callable[[Callable[..., int]], Callable[..., int]]
 
 
 class Output(Console):
@@ -63,25 +64,31 @@ def cli() -> None:
     """
 
 
-def model_argument(default: str | None = None) -> Any:
+def model_argument(default: str | None = None) -> Option:
     return click.argument("model", default=default, required=default is None)
 
 
-def out_option() -> Any:
+def out_option() -> Option:
     return click.option(
         "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out"), show_default=True,
         help="Folder for report.json, report.html, summary.md and junit.xml.",
     )  # fmt: skip
 
 
-def threads_option() -> Any:
-    return click.option("--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given.")
+def threads_option() -> Option:
+    return click.option(
+        "--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given."
+    )
 
 
 @cli.command(epilog=MODEL_HELP)
 @model_argument(DEFAULT_MODEL)
-@click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where IREE runs the graphs.")
-@click.option("--precision", type=click.Choice(["f32"]), default="f32", show_default=True, help="What the graphs compute in.")
+@click.option(
+    "--device", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where IREE runs the graphs."
+)
+@click.option(
+    "--precision", type=click.Choice(["f32"]), default="f32", show_default=True, help="What the graphs compute in."
+)
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
@@ -99,7 +106,7 @@ def run(
     if every token and every check agrees.
     """
     from hloracle.conformance.environment import threads_available
-    from hloracle.conformance.run import Settings
+    from hloracle.conformance.evidence import Settings
     from hloracle.conformance.run import run as run_all
 
     settings = Settings(model, tokens, capacity, threads or threads_available(), fresh, device, precision)
@@ -112,7 +119,9 @@ def run(
 
 @cli.command(epilog=MODEL_HELP)
 @click.argument("graph", type=click.Path(path_type=Path))
-@click.option("--abi", type=click.Path(path_type=Path), required=True, help="The ABI file that stands beside the graph.")
+@click.option(
+    "--abi", type=click.Path(path_type=Path), required=True, help="The ABI file that stands beside the graph."
+)
 @click.option("--model", required=True, help="The model that the graph claims to compute.")
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
@@ -136,12 +145,18 @@ def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, thread
 @cli.command(epilog=MODEL_HELP)
 @model_argument()
 @click.option("--phase", type=click.Choice(["prefill", "decode"]), required=True, help="Which of the two graphs.")
-@click.option("--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True, help="Who writes it.")
-@click.option("--head", type=click.Choice(["token", "logits"]), default="logits", show_default=True, help="What it answers with.")
+@click.option(
+    "--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True, help="Who writes it."
+)
+@click.option(
+    "--head", type=click.Choice(["token", "logits"]), default="logits", show_default=True, help="What it answers with."
+)
 @click.option("--bucket", type=int, default=64, show_default=True, help="Prompt tokens of a prefill graph.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
-@click.option("-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it.")
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it."
+)
 def emit(
     model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, output: Path
 ) -> int:
@@ -163,8 +178,20 @@ def emit(
 @click.option("-n", "count", type=int, default=48, show_default=True, help="At most so many tokens.")
 @click.option("--stream", is_flag=True, help="Print each token as soon as it is known.")
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the model's chat template.")
-@click.option("--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True, help="Whose graphs run.")
-@click.option("--backend", type=click.Choice(["iree-cpu", "xla-cpu"]), default="iree-cpu", show_default=True, help="What runs them.")
+@click.option(
+    "--source",
+    type=click.Choice(["emitter", "reference"]),
+    default="emitter",
+    show_default=True,
+    help="Whose graphs run.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["iree-cpu", "xla-cpu"]),
+    default="iree-cpu",
+    show_default=True,
+    help="What runs them.",
+)
 @threads_option()
 def generate(
     model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str, threads: int | None
@@ -191,7 +218,9 @@ def generate(
 @cli.command(epilog=MODEL_HELP)
 @model_argument(DEFAULT_MODEL)
 @click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Decode steps a round.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds; contenders take turns in each.")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds; contenders take turns in each."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @threads_option()
 def bench(model: str, tokens: int, rounds: int, as_json: bool, threads: int | None) -> int:
@@ -242,7 +271,7 @@ def fetch(name: str) -> int:
 @contextmanager
 def _progress() -> Iterator[Any]:
     """A spinner with the current step, and a line per finished stage, on a terminal; nothing in a pipe."""
-    from hloracle.conformance.run import Progress
+    from hloracle.conformance.evidence import Progress
 
     if not terminal.is_terminal:
         yield Progress()

@@ -107,10 +107,8 @@ def _abi_mismatch(graph: Graph, main, block, ir) -> tuple[str, ...]:  # type: ig
             wanted = f"tensor<{'x'.join([*map(str, tensor.shape), tensor.dtype])}>"
             if str(got) != wanted:
                 problems.append(f"{what} {tensor.name} is {got}, the ABI says {wanted}")
-    attributes = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else []
-    donated = {
-        int(a["tf.aliasing_output"].value): i for i, a in enumerate(attributes) if "tf.aliasing_output" in a
-    }
+    attributes = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else []  # noqa: SIM401  (has no get)
+    donated = {int(a["tf.aliasing_output"].value): i for i, a in enumerate(attributes) if "tf.aliasing_output" in a}
     wanted_aliases = {i: r.aliases for i, r in enumerate(graph.abi.results) if r.aliases is not None}
     if donated != wanted_aliases:
         problems.append(f"donates {donated} (result: argument), the ABI says {wanted_aliases}")

@@ -103,7 +103,9 @@ def load_tokenizer(directory: Path) -> Any:
     try:
         return transformers.AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exception for a damaged file
-        raise InputError(f"its tokenizer does not load ({error})", directory, "restore the tokenizer's files") from error
+        raise InputError(
+            f"its tokenizer does not load ({error})", directory, "restore the tokenizer's files"
+        ) from error
 
 
 def encode(tokenizer: Any, text: str, chat: bool) -> list[int]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from hloracle import reference
 from hloracle.backends.iree import compile_to_stream, precompile
 from hloracle.backends.xla import has_compiled
 from hloracle.conformance import prompts as prompt_suite
@@ -24,26 +21,24 @@ from hloracle.conformance.checks import (
     cell_checks,
     fewer_ops,
     graph_checks,
-    limit,
-    mismatches,
     truth_check,
 )
-from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, describe, versions
+from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
+from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
 from hloracle.conformance.gate_zero import gate_zero
-from hloracle.conformance.graphs import GraphFacts, inspect
-from hloracle.conformance.prompts import Prompt
-from hloracle.conformance.verdict import Verdict, decide
-from hloracle import reference
+from hloracle.conformance.graphs import inspect
+from hloracle.conformance.record import record_of
+from hloracle.conformance.verdict import decide
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, kill_descendants, run_in_child
-from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.errors import ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint, weight_shapes
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
-from hloracle.reference.contract import BUCKETS, graph_abi, graph_name
+from hloracle.reference.contract import graph_abi, graph_name
 from hloracle.reference.fixtures import resolve
-from hloracle.reference.truth import Truth, truths
+from hloracle.reference.truth import truths
 
 BACKENDS = ("iree-cpu", "xla-cpu")
 # The graph that ships comes first: what is judged is run before what it is judged by.
@@ -55,79 +50,6 @@ CELLS = (
     Cell("oracle", "xla-cpu"),
 )
 PREPARE_SECONDS = 900
-Inspected = list[tuple[Graph, GraphFacts]]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user asked for. `fresh` runs every cell whatever the cache holds."""
-
-    model: str
-    tokens: int = 48
-    capacity: int = 256
-    threads: int = 1
-    fresh: bool = False
-    device: str = "cpu"
-    precision: str = "f32"
-
-    @property
-    def buckets(self) -> tuple[int, ...]:
-        return tuple(b for b in BUCKETS if b <= self.capacity)
-
-    def validate(self) -> None:
-        """Raises InputError that names the flag."""
-        if self.tokens < 1:
-            raise InputError(f"is {self.tokens}", "--tokens", "ask for at least one")
-        if self.capacity < BUCKETS[0]:
-            raise InputError(f"is {self.capacity}", "--capacity", f"give at least the smallest bucket, {BUCKETS[0]}")
-        if self.tokens > self.capacity:
-            raise InputError(
-                f"is {self.tokens}, more than the {self.capacity} cache slots", "--tokens",
-                "raise --capacity, or ask for fewer",
-            )  # fmt: skip
-
-    def validate_buckets(self) -> None:
-        """Raises InputError unless a prompt can end at the last cache slot, and a bucket inside the cache holds it."""
-        longest = self.capacity - self.tokens + 1
-        fitting = [b for b in self.buckets if b >= longest]
-        if not fitting:
-            raise InputError(
-                f"is {self.capacity}: no bucket of at most that many holds the {longest} tokens of a prompt that fills it",
-                "--capacity", f"give one of {', '.join(map(str, BUCKETS))}",
-            )  # fmt: skip
-
-
-@dataclass
-class Progress:
-    """Times the stages of a run and tells a listener about them."""
-
-    report: Report = lambda line: None
-    finished: Callable[[str, float, bool], None] = lambda stage, seconds, reused: None
-    timings: list[dict[str, Any]] = field(default_factory=list)
-    current: str = ""
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[dict[str, Any]]:
-        """Time a stage; the block may set `reused` and `detail` in the dict it gets."""
-        self.report(name)
-        self.current = name
-        entry: dict[str, Any] = {"stage": name, "seconds": 0.0, "reused": False, "detail": ""}
-        started = time.monotonic()
-        yield entry
-        entry["seconds"] = round(time.monotonic() - started, 3)
-        self.timings.append(entry)
-        self.finished(name, entry["seconds"], entry["reused"])
-
-
-@dataclass
-class Evidence:
-    """What a run has gathered so far; the record is written from it whether or not the run got to its end."""
-
-    checks: list[Check] = field(default_factory=list)
-    graphs: dict[str, Inspected] = field(default_factory=dict)
-    prompts: list[Prompt] = field(default_factory=list)
-    truths: dict[str, Truth] = field(default_factory=dict)
-    outcomes: list[CellOutcome] = field(default_factory=list)
 
 
 def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
@@ -309,139 +231,3 @@ def _cell(
         )  # fmt: skip
         stage["reused"] = outcome.status == "reused"
     return outcome
-
-
-# ---- the record
-
-
-def record_of(
-    settings: Settings,
-    checkpoint: Checkpoint,
-    evidence: Evidence,
-    verdict: Verdict,
-    progress: Progress,
-    memory: MemoryWatch,
-) -> dict[str, Any]:
-    """See reports/report.schema.json."""
-    config = checkpoint.config
-    readable = prompt_suite.Readable(checkpoint.directory)
-    return {
-        "schema": "hloracle-report/1",
-        "passed": verdict.passed,
-        "verdict": {
-            "class": verdict.class_,
-            "anchor": None,
-            "prompt": verdict.prompt,
-            "step": verdict.step,
-            "explanation": verdict.explanation,
-            "evidence": list(verdict.evidence),
-        },
-        "model": {
-            "name": settings.model,
-            "directory_name": checkpoint.directory.name,
-            "digest": checkpoint.digest,
-            "model_type": config.model_type,
-            "parameters": sum(int(np.prod(shape)) for shape in weight_shapes(config).values()),
-            "config": {k: v for k, v in dataclasses.asdict(config).items() if k != "rope"}
-            | {f"rope.{k}": v for k, v in dataclasses.asdict(config.rope).items()},
-        },
-        "settings": {
-            "device": settings.device,
-            "precision": settings.precision,
-            "tokens": settings.tokens,
-            "capacity": settings.capacity,
-            "buckets": list(settings.buckets),
-            "threads": settings.threads,
-        },
-        "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
-        "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
-        "cells": [_cell_row(o, evidence.truths) for o in evidence.outcomes],
-        "checks": [dataclasses.asdict(c) for c in evidence.checks],
-        "graphs": [_graph_row(source, g, f) for source, graphs in evidence.graphs.items() for g, f in graphs],
-        "timings": progress.timings,
-        "reused": [t["stage"] for t in progress.timings if t["reused"]],
-        "memory": {
-            "peak_bytes": memory.peak_bytes,
-            "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
-        },
-        "environment": describe(),
-    }
-
-
-def _prompt(prompt: Prompt, truth: Truth | None, readable: prompt_suite.Readable) -> dict[str, Any]:
-    tokens = truth.tokens if truth else []
-    return {
-        "id": prompt.id,
-        "prompt": prompt.name,
-        "bucket": prompt.bucket,
-        "why": prompt.why,
-        "text": prompt.text,
-        "token_ids": list(prompt.token_ids),
-        "truth": {
-            "tokens": tokens,
-            "pieces": readable.pieces(tokens),
-            "text": readable.text(tokens),
-            "gaps": [round(float(g), 6) for g in truth.gaps] if truth else [],
-        },
-    }
-
-
-def _tokens(id: str, truth: Truth, outcomes: Sequence[CellOutcome], readable: prompt_suite.Readable) -> dict[str, Any]:
-    cells = {}
-    for outcome in outcomes:
-        if id not in outcome.prompts:
-            continue
-        result = outcome.prompts[id]
-        steps = mismatches(result.tokens, truth)
-        cells[outcome.cell.id] = {
-            "agreed": len(result.tokens) - len(steps),
-            "total": len(truth.tokens),
-            "tokens": result.tokens,
-            "pieces": readable.pieces(result.tokens),
-            "text": readable.text(result.tokens),
-            "first_mismatch": steps[0] if steps else None,
-            "logit_error": float(np.max(result.errors)) if result.errors else None,
-            "logit_floor": truth.floor if result.errors else None,
-            "logit_limit": limit(truth) if result.errors else None,
-        }
-    # A cell that did not run agrees on nothing.
-    agreed = min((c["agreed"] for c in cells.values()), default=0) if len(cells) == len(outcomes) else 0
-    return {"agreed": agreed, "total": len(truth.tokens), "cells": cells}
-
-
-def _cell_row(outcome: CellOutcome, truths: dict[str, Truth]) -> dict[str, Any]:
-    results = outcome.prompts
-    total = sum(len(t.tokens) for t in truths.values())
-    seconds = sum(r.seconds for r in results.values())
-    return {
-        "id": outcome.cell.id,
-        "source": outcome.cell.source,
-        "backend": outcome.cell.backend,
-        "head": outcome.cell.head,
-        "status": outcome.status,
-        "message": outcome.message,
-        "agreed": sum(len(r.tokens) - len(mismatches(r.tokens, truths[name])) for name, r in results.items()),
-        "total": total,
-        "seconds": round(outcome.seconds, 3),
-        # Only the production cell is run as it would be used; the others also compare logits.
-        "tokens_per_second": round(total / seconds, 1) if seconds and outcome.cell.head == "token" else None,
-        "peak_bytes": outcome.peak_bytes,
-    }
-
-
-def _graph_row(source: str, graph: Graph, facts: GraphFacts) -> dict[str, Any]:
-    abi = graph.abi
-    bucket = abi.bucket if abi.phase == "prefill" else None
-    return {
-        "id": "/".join([source, abi.phase, *([str(bucket)] if bucket else []), abi.head]),
-        "source": source,
-        "phase": abi.phase,
-        "head": abi.head,
-        "bucket": bucket,
-        "ops": facts.ops,
-        "op_total": facts.total,
-        "op_kinds": len(facts.ops),
-        "weights": len(abi.weights),
-        "text_bytes": len(graph.text),
-        "scopes": facts.scopes,
-    }

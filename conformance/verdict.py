@@ -84,9 +84,13 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
         if outcome_of(outcomes, cell).status == "failed":
             return verdict("compiler-fault", f"A graph that is valid fails on IREE ({cell.id}).")
         if cell.head == "token" and beside(cell, head="logits") in right:
-            return verdict("emitter-fault", "The graph with logits is right, and the one that picks the token is wrong.")
+            return verdict(
+                "emitter-fault", "The graph with logits is right, and the one that picks the token is wrong."
+            )
         if beside(cell, backend="xla-cpu") in right and any(_is_of_tokens_or_logits(c) for c in reasons):
-            return verdict("compiler-fault", f"The {cell.source}'s graph is right on XLA and wrong on IREE ({cell.id}).")
+            return verdict(
+                "compiler-fault", f"The {cell.source}'s graph is right on XLA and wrong on IREE ({cell.id})."
+            )
     # Only IREE streams the prompts, so XLA has not shown that this graph can be right.
     apart = [c for reasons in wrong.values() for c in reasons if not _is_of_tokens_or_logits(c)]
     if apart:

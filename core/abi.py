@@ -134,7 +134,9 @@ class Abi:
         for tensor in (*self.arguments, *self.results):
             if tensor.role in TYPES and (len(tensor.shape), tensor.dtype) != TYPES[tensor.role]:
                 rank, dtype = TYPES[tensor.role]
-                raise ValueError(f"{tensor.name} is {list(tensor.shape)} {tensor.dtype}, not of rank {rank} and {dtype}")
+                raise ValueError(
+                    f"{tensor.name} is {list(tensor.shape)} {tensor.dtype}, not of rank {rank} and {dtype}"
+                )
         caches = {t.shape for t in (*self.arguments, *self.results) if t.role.endswith("_cache")}
         if len(caches) != 1:
             raise ValueError(f"caches have different shapes, {sorted(map(list, caches))}")

@@ -46,12 +46,15 @@ def run_in_child(
     any other exception is a bug of ours and arrives as ChildDied with its last line.
     """
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(theirs, function, arguments), daemon=False)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_child, args=(theirs,), daemon=False)
     started = time.monotonic()
     _start(process)
     theirs.close()
     try:
+        # Not through Process: it would wait forever for a child that dies before it has read large arguments.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            ours.send((function, arguments))
         while True:
             left = started + timeout - time.monotonic()
             if left <= 0 or not ours.poll(left):
@@ -78,9 +81,10 @@ def run_in_child(
         ours.close()
 
 
-def _child(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _child(pipe: Connection) -> None:
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    function, arguments = pipe.recv()
     try:
         value = function(lambda line: pipe.send(("report", line)), *arguments)
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

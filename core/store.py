@@ -14,8 +14,8 @@ from pathlib import Path
 
 import filelock
 import platformdirs
-from hloracle.core.errors import InputError
 
+from hloracle.core.errors import InputError
 
 UNWRITABLE = (
     errno.EACCES,

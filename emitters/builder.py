@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+
 from hloracle.core.abi import Abi, Graph
 
 FLOATS = ("f64", "f32", "f16", "bf16")

@@ -14,6 +14,7 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy, which safetensors then uses)
 import numpy as np
 import safetensors
+
 from hloracle.core.errors import InputError
 from hloracle.core.store import digest, file_digest
 from hloracle.reference.config import Config, load_config, weight_shapes

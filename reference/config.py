@@ -150,7 +150,7 @@ class _Keys:
     def get(self, key: str, kind: type, *default: Any) -> Any:
         """The value of `key`, checked to be of `kind`; `default` is transformers' own for a key it may omit."""
         self.read.add(key)
-        value = self.raw.get(key)
+        value: Any = self.raw.get(key)
         if value is None:
             if default:
                 return default[0]
@@ -159,9 +159,7 @@ class _Keys:
             value = float(value)
         if type(value) is not kind:
             raise self.error(f"key {key!r} is {value!r}, not of type {kind.__name__}")
-        if kind is int and value <= 0:
-            raise self.error(f"key {key!r} is {value}, not a positive number")
-        if kind is float and not (math.isfinite(value) and value > 0):
+        if kind in (int, float) and not 0 < float(value) < math.inf:
             raise self.error(f"key {key!r} is {value}, not a positive finite number")
         return value
 

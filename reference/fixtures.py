@@ -23,6 +23,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import safetensors.numpy
+
 from hloracle.core.errors import InputError
 from hloracle.core.store import build_directory, cache_root, digest, file_digest
 from hloracle.reference.checkpoint import open_checkpoint
@@ -366,7 +367,7 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
     import transformers
     from safetensors.torch import save_file
 
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()
     # Alone in a folder: beside the file there may be an adapter or a tokenizer, which transformers would read as well.
     with tempfile.TemporaryDirectory(prefix="hloracle-") as alone:
         (Path(alone) / "model.gguf").symlink_to(gguf)

@@ -5,11 +5,12 @@ Mirrors `emitters/llama.py`. Legend: see `layers.py`.
 
 from __future__ import annotations
 
+from jax import Array
+
 from hloracle.reference.config import Config
 from hloracle.reference.layers import RopeRows, linear, rms_norm, rotary, scope, silu
 from hloracle.reference.layers import attention as grouped_attention
 from hloracle.reference.model import Cache, Weights
-from jax import Array
 
 
 def attention(x: Array, w: Weights, rope: RopeRows, cache: Cache, visible: Array, config: Config) -> Array:

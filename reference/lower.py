@@ -7,13 +7,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
 from hloracle.core.abi import Graph
 from hloracle.reference.config import Config
 from hloracle.reference.contract import graph_abi, graph_name
 from hloracle.reference.model import decode, prefill
-from jax._src.interpreters import mlir as jax_mlir
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 ANCHOR_PART = re.compile(r"layers\.\d+|[a-z_]+")
 DTYPES = {"f32": jnp.float32, "i32": jnp.int32}

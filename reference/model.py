@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+from jax import Array, lax
+
 from hloracle.reference.config import Config, weight_shapes
 from hloracle.reference.layers import (
     RopeRows,
@@ -22,7 +24,6 @@ from hloracle.reference.layers import (
     visible_to_position,
 )
 from hloracle.reference.rope import rope_tables
-from jax import Array, lax
 
 
 @dataclass(frozen=True)

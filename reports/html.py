@@ -17,6 +17,8 @@ from importlib import resources
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
+
 from hloracle.reports import text
 from hloracle.reports.record import (
     BACKENDS,
@@ -30,7 +32,6 @@ from hloracle.reports.record import (
     in_order,
     of_limit,
 )
-from markupsafe import Markup, escape
 
 STEPS_IN_A_ROW = 10  # of the token alignment: fits a laptop's screen
 FOLD = 320  # characters of a string that are shown before it is folded
@@ -139,7 +140,7 @@ def chip(value: str, limit: int = 14) -> Markup:
 
 
 def _times(ratio: float) -> str:
-    return text.figure(ratio) + ("×" if math.isfinite(ratio) else "")  # noqa: RUF001
+    return text.figure(ratio) + ("×" if math.isfinite(ratio) else "")
 
 
 def _plain(value: Any) -> str:
@@ -416,7 +417,7 @@ def _badness(point: dict[str, Any]) -> float:
 def _decade(exponent: int) -> str:
     if exponent == 0:
         return "limit"
-    return f"{10.0**exponent:g}×" if -3 <= exponent <= 3 else f"1e{exponent}×"  # noqa: RUF001
+    return f"{10.0**exponent:g}×" if -3 <= exponent <= 3 else f"1e{exponent}×"
 
 
 # ---- the graphs

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+from jsonschema.exceptions import ValidationError, best_match
+
 from hloracle.core.errors import InputError
 from hloracle.core.store import write_file
 from hloracle.reports.text import one_line, value
-from jsonschema.exceptions import ValidationError, best_match
 
 SCHEMA = "hloracle-report/1"
 

@@ -113,7 +113,7 @@ def _matrix_row(record: Record, prompt: Record, cells: Sequence[Record]) -> str:
             mark = _MARKS["near" if record["passed"] else "fail"]
             row.append(f"{mark} **{compared['agreed']}/{compared['total']}**, first at {different[0]}")
     call = closest_call(prompt)
-    closest = "–" if call is None else f"{text.figure(call[1])} at {call[0]}"  # noqa: RUF001
+    closest = "–" if call is None else f"{text.figure(call[1])} at {call[0]}"
     return f"| {code(prompt['id'], 60)} | {closest} | {' | '.join(row)} |"
 
 

@@ -57,7 +57,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def signed(number: int) -> str:
-    return f"+{count(number)}" if number > 0 else f"−{count(-number)}" if number < 0 else "="  # noqa: RUF001
+    return f"+{count(number)}" if number > 0 else f"−{count(-number)}" if number < 0 else "="
 
 
 def value(number: Number) -> float | None:
@@ -73,7 +73,7 @@ def figure(number: Number) -> str:
     if math.isnan(x):
         return "NaN"
     if math.isinf(x):
-        return "∞" if x > 0 else "−∞"  # noqa: RUF001
+        return "∞" if x > 0 else "−∞"
     if x == 0:
         return "0"
     if not 1e-3 <= abs(x) < 1e5:

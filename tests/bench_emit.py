@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
 from hloracle.emitters.model import emit
 from hloracle.reference.config import from_hf
-from pytest_benchmark.fixture import BenchmarkFixture
 
 SMOLLM2 = Path(__file__).parent / "configs" / "smollm2-135m.json"
 

@@ -83,3 +83,13 @@ def spoil_a_message(report: Any) -> None:
     """Dies in the middle of sending."""
     threading.Timer(0.2, os._exit, (5,)).start()
     report("x" * 500_000_000)
+
+
+class DiesWhenRead:
+    """An argument that ends the child as it is read, with much more to come."""
+
+    def __init__(self) -> None:
+        self.rest = "x" * 5_000_000
+
+    def __setstate__(self, state: Any) -> None:
+        os._exit(6)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from hloracle.conformance.cells import Cell, CellOutcome, PromptOutcome
 from hloracle.conformance.checks import Check, cell_checks, judged, truth_check
 from hloracle.conformance.run import CELLS

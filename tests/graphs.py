@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from hloracle.backends.xla import XlaCpu
-from hloracle.core.abi import Graph
 from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
+
+from hloracle.backends.xla import XlaCpu
+from hloracle.core.abi import Graph
 
 
 def parse(text: str) -> ir.Module:

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from graphs import main, operations, parse, run
+
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.emitters.builder import COMPARISONS, REDUCERS, Builder, TensorType, Value
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evidence import TRUTHS, outcome
+
 from hloracle.conformance import cells
 from hloracle.conformance.cells import Cell, run_cell
 from hloracle.conformance.prompts import Prompt
@@ -89,7 +90,9 @@ def other_graph(question: dict[str, Any]) -> dict[str, Any]:
         lambda q: {"stream": True},
     ],
 )
-def test_moved(change: Callable[[dict[str, Any]], dict[str, Any]], children: list[str], question: dict[str, Any]) -> None:
+def test_moved(
+    change: Callable[[dict[str, Any]], dict[str, Any]], children: list[str], question: dict[str, Any]
+) -> None:
     run_cell(**question)
     assert run_cell(**{**question, **change(question)}).status == "ran"
     assert run_cell(**question).status == "reused"
@@ -129,7 +132,11 @@ def test_a_damaged_outcome_is_no_outcome(
 
 @pytest.mark.parametrize(
     ("error", "stage"),
-    [(ToolchainError("compile", "no"), "compile"), (ToolchainError("load", "no"), "load"), (ChildDied("no"), "process")],
+    [
+        (ToolchainError("compile", "no"), "compile"),
+        (ToolchainError("load", "no"), "load"),
+        (ChildDied("no"), "process"),
+    ],
 )
 def test_failures_are_outcomes_and_not_kept(
     error: Exception, stage: str, children: list[str], question: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jax._src.interpreters import mlir
+from jaxlib.mlir.dialects import stablehlo
+
 from hloracle.backends.iree import iree_compile
 from hloracle.conformance import cli
 from hloracle.core.abi import Abi
@@ -15,8 +18,6 @@ from hloracle.reference.config import from_hf
 from hloracle.reference.contract import graph_abi
 from hloracle.reference.fixtures import TINY
 from hloracle.reports.record import load
-from jax._src.interpreters import mlir
-from jaxlib.mlir.dialects import stablehlo
 
 CONFIG = from_hf(TINY["llama"])
 PHASES = ("decode", "prefill")

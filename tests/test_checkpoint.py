@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
+
 from hloracle.core.errors import InputError
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.config import weight_shapes
 from hloracle.reference.fixtures import write_tiny
-from safetensors.numpy import load_file, save_file
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 EMBEDDING = "model.embed_tokens.weight"

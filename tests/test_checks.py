@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evidence import CLOSE, FLOOR, STREAMING, TRUTHS, V, failed, on_prompt, outcome, truth
+
 from hloracle.backends.iree import compile_to_stream
 from hloracle.conformance import checks, pin_census
 from hloracle.conformance.cells import Cell, CellOutcome
@@ -429,4 +430,4 @@ def test_a_cell_that_failed_carries_the_tools_words() -> None:
 def test_nan_is_the_worst() -> None:
     found = judge(on_prompt("second@64", errors=[np.nan, 0.0, 0.0])(outcome(LOGITS)))["prefill-logits"]
     assert "second@64" in found.figure
-    assert V == len(TRUTHS["first@32"].exact[0])
+    assert len(TRUTHS["first@32"].exact[0]) == V

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +18,8 @@ from typing import Any
 import children
 import psutil
 import pytest
+
+from hloracle.core import child as module
 from hloracle.core.child import ChildDied, kill_descendants, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 
@@ -84,6 +88,7 @@ def test_toolchain_error_passes_through() -> None:
         (children.kill_itself, (signal.SIGKILL,), r"kill_itself died \(signal SIGKILL\)"),
         (children.kill_itself, (signal.SIGSEGV,), r"kill_itself died \(signal SIGSEGV\)"),
         (children.kill_itself, (signal.SIGABRT,), r"kill_itself died \(signal SIGABRT\)"),
+        (children.add, (children.DiesWhenRead(), 1), r"add died \(exit status 6\)"),
         (children.spoil_a_message, (), r"spoil_a_message died \(exit status 5\)"),
     ],
 )
@@ -96,6 +101,22 @@ def test_no_answer(
     assert re.fullmatch(words, str(caught.value)), caught.value
     assert time.monotonic() - started < 20
     assert capfd.readouterr().err == "", "the one line is all there is to say"
+
+
+def test_a_child_that_dies_before_it_has_read_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(process: Any) -> None:
+        process.start()
+        process.kill()
+
+    monkeypatch.setattr(module, "_start", start)
+    with pytest.raises(ChildDied, match=r"add died .signal SIGKILL."):
+        run(children.add, b"x" * 50_000_000, b"", timeout=10)
+
+
+def test_arguments_that_cannot_be_sent() -> None:
+    with pytest.raises(TypeError, match="pickle"):
+        run(children.add, threading.Lock(), 1)
+    assert not multiprocessing.active_children()
 
 
 def test_time_limit() -> None:

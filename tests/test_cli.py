@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from test_fixtures import _write_gguf
+from tokenizer import add_words as add_tokenizer
+
 from hloracle.backends import iree
 from hloracle.conformance import cli
 from hloracle.core import store
@@ -21,8 +24,6 @@ from hloracle.core.child import ChildDied
 from hloracle.emitters.model import emit
 from hloracle.reference.config import from_hf
 from hloracle.reference.fixtures import FIXTURES, TINY, write_tiny
-from test_fixtures import _write_gguf
-from tokenizer import add_words as add_tokenizer
 
 Refused = Callable[..., str]
 HLORACLE = (sys.executable, "-m", "hloracle.conformance.cli")
@@ -235,7 +236,9 @@ def test_names_that_are_no_names(model: str, refused: Refused, tmp_path: Path) -
         (("more",), ("unexpected extra argument",)),
     ],
 )
-def test_run_refuses_flags(arguments: tuple[str, ...], words: tuple[str, ...], refused: Refused, tmp_path: Path) -> None:
+def test_run_refuses_flags(
+    arguments: tuple[str, ...], words: tuple[str, ...], refused: Refused, tmp_path: Path
+) -> None:
     line = refused("run", "tiny-llama", "--out", tmp_path / "out", *arguments)
     for word in words:
         assert word in line
@@ -324,9 +327,7 @@ def test_graph_that_cannot_be_written(place: str, refused: Refused, tmp_path: Pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_cache_that_cannot_be_written(
-    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_that_cannot_be_written(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv("HLORACLE_CACHE", str(tmp_path / "file" / "cache"))
     line = refused("run", "tiny-llama", "--out", tmp_path / "out")
@@ -346,9 +347,7 @@ def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device without space to write to")
-def test_full_disk(
-    refused: Refused, tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk(refused: Refused, tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_tiny(tmp_path / "model")
     add_tokenizer(model)
     output = tmp_path / "graph.mlir"
@@ -382,7 +381,9 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 200 KB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", folder], capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", folder], capture_output=True, check=False
+    )
     if made.returncode:
         pytest.skip("a file system cannot be mounted here")
     yield folder

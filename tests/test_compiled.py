@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hloracle.backends import iree
 from hloracle.backends.compiled import compiled
 from hloracle.backends.iree import IreeCpu, compile_to_stream, iree_compile, precompile

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hloracle.core.errors import InputError
 from hloracle.reference.config import PARSERS, Config, Rope, from_hf, load_config, weight_shapes
 from hloracle.reference.fixtures import TINY

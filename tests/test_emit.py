@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 from graphs import main, operations, parse
+from jaxlib.mlir import ir
+
 from hloracle.backends.iree import CPU_FLAGS, iree_compile
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
 from hloracle.reference.config import Config, from_hf, weight_shapes
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.lower import lower
-from jaxlib.mlir import ir
 
 CONFIGS = Path(__file__).parent / "configs"
 MODELS = ("smollm2-135m", "llama-3.2-1b")

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
+
 from hloracle.core.errors import InputError
 from hloracle.reference import fixtures
 from hloracle.reference.checkpoint import open_checkpoint

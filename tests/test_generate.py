@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from tokenizer import CHAT, V, add_bytes, add_words
+
 from hloracle.conformance import cli
 from hloracle.conformance import generate as module
 from hloracle.conformance.generate import end_of_text, generate_text
@@ -15,7 +17,6 @@ from hloracle.conformance.prompts import encode, load_tokenizer
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures import write_tiny
 from hloracle.reference.truth import load_model
-from tokenizer import CHAT, V, add_bytes, add_words
 
 COUNT = 10
 
@@ -96,7 +97,7 @@ def test_no_end_of_text(words: Path) -> None:
 class Fixed:
     """A session that says what it was told to."""
 
-    tokens: list[int] = []
+    tokens: ClassVar[list[int]] = []
 
     def __init__(self, *_: Any) -> None:
         pass

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from graphs import parse, run
+
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
 from hloracle.reference.config import PARSERS, Config, from_hf, weight_shapes

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from graphs import anchors, parse
+
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
 from hloracle.reference.config import PARSERS, Config, from_hf

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from graphs import run, xla
+
 from hloracle.backends.session import Session
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.errors import InputError

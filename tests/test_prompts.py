@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizer import CHAT as TEMPLATE
+from tokenizer import add_words
+
 from hloracle.conformance import prompts
 from hloracle.conformance.prompts import CHAT, LONG, NON_ASCII, Prompt, Readable, suite
 from hloracle.core.child import ChildResult
@@ -14,8 +17,6 @@ from hloracle.core.errors import InputError
 from hloracle.reference.config import from_hf
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.fixtures import TINY, write_tiny
-from tokenizer import CHAT as TEMPLATE
-from tokenizer import add_words
 
 CONFIG = from_hf(TINY["llama"])
 NAMES = ("chat", "one-token", "long", "non-ascii", "capacity")

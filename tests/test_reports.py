@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hloracle.core.errors import InputError
-from hloracle.reports import html, junit, summary, text
-from hloracle.reports.record import SCHEMA, VERDICTS, differences, in_order, load, validate, write_all
 from test_reports_sample import (
     HOSTILE,
     SAMPLES,
@@ -33,6 +30,10 @@ from test_reports_sample import (
     sample,
     without_text,
 )
+
+from hloracle.core.errors import InputError
+from hloracle.reports import html, junit, summary, text
+from hloracle.reports.record import SCHEMA, VERDICTS, differences, in_order, load, validate, write_all
 
 Record = dict[str, Any]
 FILES = ["junit.xml", "report.html", "report.json", "summary.md"]

@@ -10,6 +10,7 @@ import zlib
 from typing import Any
 
 import pytest
+
 from hloracle.reports.record import validate
 
 TOKENS, VOCABULARY = 48, 49152

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hloracle.reference.config import from_hf
 from hloracle.reference.fixtures import TINY
 from hloracle.reference.rope import inverse_frequencies, rope_tables

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from conftest import SMALL_RUN
+
 from hloracle.conformance import cli
 from hloracle.conformance import run as module
 from hloracle.conformance.cells import CellOutcome
-from hloracle.conformance.run import CELLS, Settings
+from hloracle.conformance.evidence import Settings
+from hloracle.conformance.run import CELLS
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.reports.record import load, validate
@@ -60,7 +62,7 @@ def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: p
     status, record = again(tmp_path / "out")
     shown = capfd.readouterr()
     assert status == 0
-    assert {c["id"]: c["status"] for c in record["cells"]} == {id: "reused" for id in IDS} | {PRODUCTION: "ran"}
+    assert {c["id"]: c["status"] for c in record["cells"]} == dict.fromkeys(IDS, "reused") | {PRODUCTION: "ran"}
     assert set(IDS) - {PRODUCTION} <= set(record["reused"])
     assert {"graphs", "truth"} <= set(record["reused"])
     assert PRODUCTION not in record["reused"]
@@ -106,7 +108,9 @@ def test_a_process_that_died_is_no_pass(
         return CellOutcome(cell, "failed", stage="process", message="_run died (signal SIGSEGV)")
 
     run_cell = module.run_cell
-    monkeypatch.setattr(module, "run_cell", lambda cell, *a, **k: (died if cell == CELLS[3] else run_cell)(cell, *a, **k))
+    monkeypatch.setattr(
+        module, "run_cell", lambda cell, *a, **k: (died if cell == CELLS[3] else run_cell)(cell, *a, **k)
+    )
     status, record = again(tmp_path / "out")
     assert status == 1
     assert (record["passed"], record["verdict"]["class"]) == (False, "harness-error")

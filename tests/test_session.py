@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hloracle.backends.session import Session, greedy
 from hloracle.conformance.cells import make_backend
 from hloracle.core.abi import Graph

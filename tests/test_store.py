@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from hloracle.core import store
 from hloracle.core.errors import InputError
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
 from hloracle.reference import truth as module
@@ -58,7 +59,9 @@ def test_greedy_is_what_generate_does(prompt: list[int], model: Any) -> None:
     import torch
 
     fed = torch.tensor([prompt])
-    out = model.generate(fed, attention_mask=torch.ones_like(fed), do_sample=False, max_new_tokens=COUNT, pad_token_id=0)
+    out = model.generate(
+        fed, attention_mask=torch.ones_like(fed), do_sample=False, max_new_tokens=COUNT, pad_token_id=0
+    )
     tokens, logits = greedy(model, prompt, COUNT)
     assert tokens == out[0, len(prompt) :].tolist()
     assert (logits.shape, logits.dtype) == ((COUNT, 257), np.float32)

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from evidence import CLOSE, FLOOR, TRUTHS, WRONG_LOGITS, WRONG_TOKEN, Change, failed, gathered, on_prompt, verdict
+
 from hloracle.conformance.cells import Cell
 from hloracle.conformance.checks import Check
 from hloracle.conformance.run import CELLS

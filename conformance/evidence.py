@@ -1,0 +1,93 @@
+"""What a run is asked for, what it tells while it works, and what it has gathered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hloracle.conformance.cells import CellOutcome
+from hloracle.conformance.checks import Check
+from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.prompts import Prompt
+from hloracle.core.abi import Graph
+from hloracle.core.child import Report
+from hloracle.core.errors import InputError
+from hloracle.reference.contract import BUCKETS
+from hloracle.reference.truth import Truth
+
+Inspected = list[tuple[Graph, GraphFacts]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for. `fresh` runs every cell whatever the cache holds."""
+
+    model: str
+    tokens: int = 48
+    capacity: int = 256
+    threads: int = 1
+    fresh: bool = False
+    device: str = "cpu"
+    precision: str = "f32"
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        return tuple(b for b in BUCKETS if b <= self.capacity)
+
+    def validate(self) -> None:
+        """Raises InputError that names the flag."""
+        if self.tokens < 1:
+            raise InputError(f"is {self.tokens}", "--tokens", "ask for at least one")
+        if self.capacity < BUCKETS[0]:
+            raise InputError(f"is {self.capacity}", "--capacity", f"give at least the smallest bucket, {BUCKETS[0]}")
+        if self.tokens > self.capacity:
+            raise InputError(
+                f"is {self.tokens}, more than the {self.capacity} cache slots", "--tokens",
+                "raise --capacity, or ask for fewer",
+            )  # fmt: skip
+
+    def validate_buckets(self) -> None:
+        """Raises InputError unless a prompt can end at the last cache slot, and a bucket inside the cache holds it."""
+        longest = self.capacity - self.tokens + 1
+        fitting = [b for b in self.buckets if b >= longest]
+        if not fitting:
+            raise InputError(
+                f"is {self.capacity}: no bucket of at most that many holds the {longest} tokens of a prompt that fills it",
+                "--capacity", f"give one of {', '.join(map(str, BUCKETS))}",
+            )  # fmt: skip
+
+
+@dataclass
+class Progress:
+    """Times the stages of a run and tells a listener about them."""
+
+    report: Report = lambda line: None
+    finished: Callable[[str, float, bool], None] = lambda stage, seconds, reused: None
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    current: str = ""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[dict[str, Any]]:
+        """Time a stage; the block may set `reused` and `detail` in the dict it gets."""
+        self.report(name)
+        self.current = name
+        entry: dict[str, Any] = {"stage": name, "seconds": 0.0, "reused": False, "detail": ""}
+        started = time.monotonic()
+        yield entry
+        entry["seconds"] = round(time.monotonic() - started, 3)
+        self.timings.append(entry)
+        self.finished(name, entry["seconds"], entry["reused"])
+
+
+@dataclass
+class Evidence:
+    """What a run has gathered so far; the record is written from it whether or not the run got to its end."""
+
+    checks: list[Check] = field(default_factory=list)
+    graphs: dict[str, Inspected] = field(default_factory=dict)
+    prompts: list[Prompt] = field(default_factory=list)
+    truths: dict[str, Truth] = field(default_factory=dict)
+    outcomes: list[CellOutcome] = field(default_factory=list)

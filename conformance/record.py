@@ -1,0 +1,154 @@
+"""The record of a run, from the evidence: the one thing that reports are drawn from. See reports/report.schema.json."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hloracle.conformance.cells import CellOutcome
+from hloracle.conformance.checks import limit, mismatches
+from hloracle.conformance.environment import MemoryWatch, describe
+from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.prompts import Prompt, Readable
+from hloracle.conformance.verdict import Verdict
+from hloracle.core.abi import Graph
+from hloracle.reference.checkpoint import Checkpoint
+from hloracle.reference.config import weight_shapes
+from hloracle.reference.truth import Truth
+
+
+def record_of(
+    settings: Settings,
+    checkpoint: Checkpoint,
+    evidence: Evidence,
+    verdict: Verdict,
+    progress: Progress,
+    memory: MemoryWatch,
+) -> dict[str, Any]:
+    """See reports/report.schema.json."""
+    config = checkpoint.config
+    readable = Readable(checkpoint.directory)
+    return {
+        "schema": "hloracle-report/1",
+        "passed": verdict.passed,
+        "verdict": {
+            "class": verdict.class_,
+            "anchor": None,
+            "prompt": verdict.prompt,
+            "step": verdict.step,
+            "explanation": verdict.explanation,
+            "evidence": list(verdict.evidence),
+        },
+        "model": {
+            "name": settings.model,
+            "directory_name": checkpoint.directory.name,
+            "digest": checkpoint.digest,
+            "model_type": config.model_type,
+            "parameters": sum(int(np.prod(shape)) for shape in weight_shapes(config).values()),
+            "config": {k: v for k, v in dataclasses.asdict(config).items() if k != "rope"}
+            | {f"rope.{k}": v for k, v in dataclasses.asdict(config.rope).items()},
+        },
+        "settings": {
+            "device": settings.device,
+            "precision": settings.precision,
+            "tokens": settings.tokens,
+            "capacity": settings.capacity,
+            "buckets": list(settings.buckets),
+            "threads": settings.threads,
+        },
+        "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
+        "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
+        "cells": [_cell_row(o, evidence.truths) for o in evidence.outcomes],
+        "checks": [dataclasses.asdict(c) for c in evidence.checks],
+        "graphs": [_graph_row(source, g, f) for source, graphs in evidence.graphs.items() for g, f in graphs],
+        "timings": progress.timings,
+        "reused": [t["stage"] for t in progress.timings if t["reused"]],
+        "memory": {
+            "peak_bytes": memory.peak_bytes,
+            "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
+        },
+        "environment": describe(),
+    }
+
+
+def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> dict[str, Any]:
+    tokens = truth.tokens if truth else []
+    return {
+        "id": prompt.id,
+        "prompt": prompt.name,
+        "bucket": prompt.bucket,
+        "why": prompt.why,
+        "text": prompt.text,
+        "token_ids": list(prompt.token_ids),
+        "truth": {
+            "tokens": tokens,
+            "pieces": readable.pieces(tokens),
+            "text": readable.text(tokens),
+            "gaps": [round(float(g), 6) for g in truth.gaps] if truth else [],
+        },
+    }
+
+
+def _tokens(id: str, truth: Truth, outcomes: Sequence[CellOutcome], readable: Readable) -> dict[str, Any]:
+    cells: dict[str, dict[str, Any]] = {}
+    for outcome in outcomes:
+        if id not in outcome.prompts:
+            continue
+        result = outcome.prompts[id]
+        steps = mismatches(result.tokens, truth)
+        cells[outcome.cell.id] = {
+            "agreed": len(result.tokens) - len(steps),
+            "total": len(truth.tokens),
+            "tokens": result.tokens,
+            "pieces": readable.pieces(result.tokens),
+            "text": readable.text(result.tokens),
+            "first_mismatch": steps[0] if steps else None,
+            "logit_error": float(np.max(result.errors)) if result.errors else None,
+            "logit_floor": truth.floor if result.errors else None,
+            "logit_limit": limit(truth) if result.errors else None,
+        }
+    # A cell that did not run agrees on nothing.
+    agreed = min((c["agreed"] for c in cells.values()), default=0) if len(cells) == len(outcomes) else 0
+    return {"agreed": agreed, "total": len(truth.tokens), "cells": cells}
+
+
+def _cell_row(outcome: CellOutcome, truths: dict[str, Truth]) -> dict[str, Any]:
+    results = outcome.prompts
+    total = sum(len(t.tokens) for t in truths.values())
+    seconds = sum(r.seconds for r in results.values())
+    return {
+        "id": outcome.cell.id,
+        "source": outcome.cell.source,
+        "backend": outcome.cell.backend,
+        "head": outcome.cell.head,
+        "status": outcome.status,
+        "message": outcome.message,
+        "agreed": sum(len(r.tokens) - len(mismatches(r.tokens, truths[name])) for name, r in results.items()),
+        "total": total,
+        "seconds": round(outcome.seconds, 3),
+        # Only the production cell is run as it would be used; the others also compare logits.
+        "tokens_per_second": round(total / seconds, 1) if seconds and outcome.cell.head == "token" else None,
+        "peak_bytes": outcome.peak_bytes,
+    }
+
+
+def _graph_row(source: str, graph: Graph, facts: GraphFacts) -> dict[str, Any]:
+    abi = graph.abi
+    bucket = abi.bucket if abi.phase == "prefill" else None
+    return {
+        "id": "/".join([source, abi.phase, *([str(bucket)] if bucket else []), abi.head]),
+        "source": source,
+        "phase": abi.phase,
+        "head": abi.head,
+        "bucket": bucket,
+        "ops": facts.ops,
+        "op_total": facts.total,
+        "op_kinds": len(facts.ops),
+        "weights": len(abi.weights),
+        "text_bytes": len(graph.text),
+        "scopes": facts.scopes,
+    }
