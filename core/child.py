@@ -113,6 +113,8 @@ def kill_descendants() -> None:
 
 def _start(process: BaseProcess) -> None:
     """Start it with SIGINT blocked: until it ignores Ctrl-C, it would answer with a traceback."""
+    # Started first, because it would leave SIGINT unblocked.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()

@@ -159,7 +159,7 @@ class _Keys:
             value = float(value)
         if type(value) is not kind:
             raise self.error(f"key {key!r} is {value!r}, not of type {kind.__name__}")
-        if kind in (int, float) and not 0 < float(value) < math.inf:
+        if isinstance(value, int | float) and kind is not bool and not 0 < value < math.inf:
             raise self.error(f"key {key!r} is {value}, not a positive finite number")
         return value
 
