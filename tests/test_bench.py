@@ -1,0 +1,41 @@
+"""`hloracle bench`: the figures are those that were measured, and ratios are taken round by round."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hloracle.conformance import bench, cli
+from hloracle.conformance.bench import CONTENDERS, bench_decode, print_table
+from hloracle.conformance.run import Progress
+from hloracle.core.child import ChildResult
+from rich.console import Console
+
+MEASURED = {CONTENDERS[0]: [10.0, 20.0, 12.5], CONTENDERS[1]: [20.0, 30.0, 25.0], CONTENDERS[2]: [5.0, 5.0, 5.0]}
+
+
+def test_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "run_in_child", lambda *a, **k: ChildResult(MEASURED, 1.0, 1))
+    figures = bench_decode("tiny-llama", 4, 3, 2, Progress())
+    rows: dict[str, Any] = figures["contenders"]
+    assert list(rows) == list(CONTENDERS)
+    assert {name: row["ms_per_token"] for name, row in rows.items()} == MEASURED
+    assert [row["tokens_per_second"] for row in rows.values()] == [80, 40, 200]
+    assert [row["speed_of_emitter"] for row in rows.values()] == [[1, 1, 1], [2, 1.5, 2], [0.5, 0.25, 0.4]]
+    assert (figures["tokens"], figures["rounds"], figures["threads"]) == (4, 3, 2)
+    assert figures["emission_ms"] > 0
+    shown = io.StringIO()
+    print_table(figures, Console(file=shown, width=200))
+    assert "2.00x  (1.50–2.00)" in shown.getvalue()
+    assert "0.40x  (0.25–0.50)" in shown.getvalue()
+
+
+def test_in_one_process(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(["bench", "tiny-llama", "--tokens", "2", "--rounds", "1", "--threads", "2", "--json"]) == 0
+    shown = capfd.readouterr()
+    figures = json.loads(shown.out)
+    assert shown.err == ""
+    assert list(figures["contenders"]) == list(CONTENDERS)
+    assert all(len(row["ms_per_token"]) == 1 and row["ms_per_token"][0] > 0 for row in figures["contenders"].values())
