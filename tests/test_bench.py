@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 import pytest
+from rich.console import Console
+
 from hloracle.conformance import bench, cli
 from hloracle.conformance.bench import CONTENDERS, bench_decode, print_table
 from hloracle.conformance.run import Progress
 from hloracle.core.child import ChildResult
-from rich.console import Console
 
 MEASURED = {CONTENDERS[0]: [10.0, 20.0, 12.5], CONTENDERS[1]: [20.0, 30.0, 25.0], CONTENDERS[2]: [5.0, 5.0, 5.0]}
 
