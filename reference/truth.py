@@ -6,7 +6,9 @@ something real moved. torch and transformers are imported only where a model is 
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,12 +61,15 @@ def truths(
 ) -> list[Truth]:
     """The truth for each prompt (token ids), computed in a child process where it is not cached."""
     entries = [_entry(checkpoint, prompt, count) for prompt in prompts]
-    missing = {str(e): list(p) for e, p in zip(entries, prompts, strict=True) if not e.is_dir()}
+    kept = {entry: _load(entry) for entry in entries}
+    missing = {str(e): list(p) for e, p in zip(entries, prompts, strict=True) if kept[e] is None}
     if missing:
+        for entry in missing:
+            shutil.rmtree(entry, ignore_errors=True)  # what is damaged is computed anew
         run_in_child(
             _compute, checkpoint.directory, missing, count, _versions(), timeout=TIMEOUT_SECONDS, report=report
         )
-    return [_load(entry, reused=str(entry) not in missing) for entry in entries]
+    return [kept[entry] or _computed(entry) for entry in entries]
 
 
 def _versions() -> dict[str, str]:
@@ -77,11 +82,24 @@ def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
     return cache_root() / "truth" / question[:32] / versions
 
 
-def _load(entry: Path, reused: bool) -> Truth:
-    about = json.loads((entry / "truth.json").read_text())
-    logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
-    moved = "" if reused else _moved(entry, about["tokens"])
-    return Truth(about["tokens"], logits, exact, reused, moved)
+def _load(entry: Path) -> Truth | None:
+    """What the cache holds, or None where it holds nothing whole."""
+    try:
+        tokens = json.loads((entry / "truth.json").read_text())["tokens"]
+        logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not len(tokens) == len(logits) == len(exact):
+        return None
+    return Truth(tokens, logits, exact, reused=True, moved="")
+
+
+def _computed(entry: Path) -> Truth:
+    """The truth that was computed a moment ago."""
+    found = _load(entry)
+    if found is None:
+        raise InputError("was removed or damaged while it was being used", entry, "run again")
+    return dataclasses.replace(found, reused=False, moved=_moved(entry, found.tokens))
 
 
 def _moved(entry: Path, tokens: list[int]) -> str:

@@ -149,3 +149,20 @@ def test_module_outputs_refuses_an_unknown_name(model: Any) -> None:
 def test_a_directory_that_transformers_cannot_load(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="transformers cannot load it"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut short", "missing", "not JSON"])
+def test_a_damaged_entry_is_computed_anew(damage: str, checkpoint: Checkpoint, empty_cache: Path) -> None:
+    (whole,) = truths(checkpoint, PROMPTS[:1], COUNT)
+    logits = np.array(whole.logits)  # a copy: the truth itself is mapped from the file
+    (about,) = empty_cache.glob("truth/*/*/truth.json")
+    if damage == "not JSON":
+        about.write_text("{")
+    elif damage == "missing":
+        (about.parent / "exact.npy").unlink()
+    else:
+        (about.parent / "logits.npy").write_bytes((about.parent / "logits.npy").read_bytes()[:200])
+    (again,) = truths(checkpoint, PROMPTS[:1], COUNT)
+    assert not again.reused
+    assert again.tokens == whole.tokens
+    np.testing.assert_array_equal(again.logits, logits)
