@@ -47,9 +47,7 @@ VERDICTS = {
         "Near tie", "Tokens differ only where the truth's own two best are closer than the measured noise.", "near"
     ),
     "reference-fault": Verdict("Reference fault", "The JAX oracle differs from Hugging Face.", "fail"),
-    "emitter-fault": Verdict(
-        "Emitter fault", "The oracle's graph is right and the emitted graph wrong, on the same backend.", "fail"
-    ),
+    "emitter-fault": Verdict("Emitter fault", "The emitted graph itself is wrong; no compiler made it so.", "fail"),
     "compiler-fault": Verdict("Compiler fault", "One graph is right on one compiler and wrong on another.", "fail"),
     "device-fault": Verdict("Device fault", "One graph is right on one device and wrong on another.", "fail"),
     "harness-error": Verdict("Harness error", "The comparison is incomplete: nothing is proved.", "error"),
