@@ -169,12 +169,10 @@ def _run(
         report(f"{cell.id}: {prompt.id}")
         started = time.monotonic()
         ids = prompt.token_ids
+        if stream and ids not in streamed:
+            streamed[ids] = session.stream_prompt(ids), session.caches()
         heads = [session.prefill(ids, prompt.bucket) if session.capabilities.buckets else session.stream_prompt(ids)]
-        distances: tuple[float | None, float | None] = None, None
-        if stream:
-            # Afterwards the session goes on from the streamed caches, so prefill is run again.
-            distances = _against_streaming(session, ids, heads[0], streamed)
-            session.prefill(ids, prompt.bucket)
+        distances = _against_streaming(session, heads[0], *streamed[ids]) if stream else (None, None)
         if session.capabilities.decodes:
             for step in range(len(truth) - 1):
                 heads.append(session.decode_step(truth[step]))
@@ -187,13 +185,10 @@ def _run(
 
 
 def _against_streaming(
-    session: Session, ids: tuple[int, ...], head: Any, streamed: dict[tuple[int, ...], tuple[Any, Any]]
+    session: Session, head: Any, stream_head: Any, stream_caches: tuple[np.ndarray, np.ndarray]
 ) -> tuple[float, float]:
-    caches = session.caches()
-    if ids not in streamed:
-        streamed[ids] = session.stream_prompt(ids), session.caches()
-    stream_head, stream_caches = streamed[ids]
+    """The distances of PromptOutcome, of a prefill that was just made from the same prompt streamed before."""
     # np.max, not max: a NaN anywhere is the largest distance.
     scale = np.max([np.max(np.abs(c)) for c in stream_caches])
-    cache_distance = np.max([np.max(np.abs(a - b)) for a, b in zip(caches, stream_caches, strict=True)])
+    cache_distance = np.max([np.max(np.abs(a - b)) for a, b in zip(session.caches(), stream_caches, strict=True)])
     return float(np.max(np.abs(head - stream_head))), float(cache_distance / scale) if cache_distance else 0.0
