@@ -340,8 +340,8 @@ class Builder:
     def gather_rows(self, operand: Value, start_indices: Value) -> Value:
         """`gather` of whole rows: operand [V, E], indices [T, 1] -> [T, E].
 
-        Indices of rank 1 would be valid too, but IREE 3.13 then inlines the gather into every consumer,
-        and from E = 2048 on the fused norm needs more stack than its code generator allows.
+        Indices of rank 1 would be valid too, but IREE 3.13 then inlines the gather into every consumer; in a
+        block, whose residual reads it as well, the fused norm needs more stack from E = 2048 on than IREE allows.
         """
         op = "gather"
         self._check(op, "C1", operand.rank == 2, f"operand={operand.type} is not a table of rows")

@@ -6,7 +6,8 @@ The ABI is DESIGN's contract. Weights are arguments under the checkpoint's own n
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.builder import TensorType, Value
@@ -35,16 +36,15 @@ class Weights:
 
 
 @dataclass
-class DecodeCache:
-    """The caches [L, K, S, D], updated in place: this layer's key and value go to slot `position`."""
+class Cache(ABC):
+    """The keys and values of all layers, [L, K, S, D] each; `layer` is the next one to write."""
 
     k: Value
     v: Value
-    position: Value
-    layer: int = 0  # the next one to write
+    layer: int = 0
 
     def update(self, b: LayerBuilder, k: Value, v: Value) -> tuple[Value, Value]:
-        """k, v [1, K, D] -> all of the layer's keys and values, [K, S, D]."""
+        """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D]."""
         with b.scope("k_cache"):
             self.k, keys = self._write(b, self.k, k)
         with b.scope("v_cache"):
@@ -54,6 +54,17 @@ class DecodeCache:
 
     def results(self) -> list[Value]:
         return [self.k, self.v]
+
+    @abstractmethod
+    def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
+        """Put `new` [T, K, D] into `cache`; returns the cache and what is attended to."""
+
+
+@dataclass
+class DecodeCache(Cache):
+    """Given by the caller, updated in place: this layer's key and value go to slot `position`."""
+
+    position: Value = field(kw_only=True)
 
     def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
         (_, K, D), (_, _, S, _) = new.shape, cache.shape
@@ -65,32 +76,13 @@ class DecodeCache:
 
 
 @dataclass
-class PrefillCache:
-    """Fresh caches [L, K, S, D]: each layer's keys and values of the T prompt tokens, zeros after them."""
-
-    k: Value
-    v: Value
-    layer: int = 0  # the next one to write
-
-    def update(self, b: LayerBuilder, k: Value, v: Value) -> tuple[Value, Value]:
-        """k, v [T, K, D] -> the prompt's own keys and values, [K, T, D]."""
-        with b.scope("k_cache"):
-            self.k, keys = self._write(b, self.k, k)
-        with b.scope("v_cache"):
-            self.v, values = self._write(b, self.v, v)
-        self.layer += 1
-        return keys, values
-
-    def results(self) -> list[Value]:
-        return [self.k, self.v]
+class PrefillCache(Cache):
+    """Fresh: the T prompt tokens' keys and values, zeros after them."""
 
     def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
         mine = b.transpose(new, (1, 0, 2))  # [K, T, D]
         zero, layer = b.i32(0), b.i32(self.layer)
         return b.dynamic_update_slice(cache, b.reshape(mine, (1, *mine.shape)), (layer, zero, zero, zero)), mine
-
-
-Cache = DecodeCache | PrefillCache
 
 
 def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0) -> Graph:
@@ -110,7 +102,7 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
         rope = b.rope_rows(tables, None, bucket)
         visible = b.visible_causal(bucket)
     else:
-        cache = DecodeCache(named["k_cache"], named["v_cache"], named["position"])
+        cache = DecodeCache(named["k_cache"], named["v_cache"], position=named["position"])
         rope = b.rope_rows(tables, named["position"], 1)
         visible = b.visible_to_position(named["position"], capacity)
 

@@ -6,8 +6,9 @@ Mirrors `emitters/model.py`. The contract is `contract.py`.
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -45,16 +46,15 @@ class Weights:
 
 
 @dataclass
-class DecodeCache:
-    """The caches [L, K, S, D]: this layer's key and value go to slot `position`."""
+class Cache(ABC):
+    """The keys and values of all layers, [L, K, S, D] each; `layer` is the next one to write."""
 
     k: Array
     v: Array
-    position: Array
-    layer: int = 0  # the next one to write
+    layer: int = 0
 
     def update(self, k: Array, v: Array) -> tuple[Array, Array]:
-        """k, v [1, K, D] -> all of the layer's keys and values, [K, S, D]."""
+        """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D]."""
         with scope("k_cache"):
             self.k, keys = self._write(self.k, k)
         with scope("v_cache"):
@@ -64,6 +64,17 @@ class DecodeCache:
 
     def results(self) -> tuple[Array, Array]:
         return self.k, self.v
+
+    @abstractmethod
+    def _write(self, cache: Array, new: Array) -> tuple[Array, Array]:
+        """Put `new` [T, K, D] into `cache`; returns the cache and what is attended to."""
+
+
+@dataclass
+class DecodeCache(Cache):
+    """Given by the caller, updated in place: this layer's key and value go to slot `position`."""
+
+    position: Array = field(kw_only=True)
 
     def _write(self, cache: Array, new: Array) -> tuple[Array, Array]:
         _, K, D = new.shape
@@ -75,33 +86,14 @@ class DecodeCache:
 
 
 @dataclass
-class PrefillCache:
-    """Fresh caches [L, K, S, D]: each layer's keys and values of the T prompt tokens, zeros after them."""
-
-    k: Array
-    v: Array
-    layer: int = 0  # the next one to write
-
-    def update(self, k: Array, v: Array) -> tuple[Array, Array]:
-        """k, v [T, K, D] -> the prompt's own keys and values, [K, T, D]."""
-        with scope("k_cache"):
-            self.k, keys = self._write(self.k, k)
-        with scope("v_cache"):
-            self.v, values = self._write(self.v, v)
-        self.layer += 1
-        return keys, values
-
-    def results(self) -> tuple[Array, Array]:
-        return self.k, self.v
+class PrefillCache(Cache):
+    """Fresh: the T prompt tokens' keys and values, zeros after them."""
 
     def _write(self, cache: Array, new: Array) -> tuple[Array, Array]:
         mine = new.transpose(1, 0, 2)  # [K, T, D]
         zero = jnp.zeros((), jnp.int32)
         start = (jnp.full((), self.layer, jnp.int32), zero, zero, zero)
         return lax.dynamic_update_slice_p.bind(cache, mine[None], *start), mine
-
-
-Cache = DecodeCache | PrefillCache
 
 
 def prefill(
@@ -133,7 +125,7 @@ def decode(
 ) -> tuple[Array, Array, Array]:
     """token, position int32; caches [L, K, S, D] -> (head, k_cache, v_cache). Slots 0..position are visible."""
     capacity = k_cache.shape[2]
-    cache = DecodeCache(k_cache, v_cache, position)
+    cache = DecodeCache(k_cache, v_cache, position=position)
     rope = rope_rows(rope_tables(config.rope, config.head_dim, capacity), position, 1)
     visible = visible_to_position(position, capacity)
     w = _named(config, weights)
