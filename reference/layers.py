@@ -71,13 +71,15 @@ def attention(q: Array, k: Array, v: Array, visible: Array, scaling: float) -> A
     G = N // K
     with scope("scores"):
         q = q.reshape(T, K, G, D)
-        scores = jnp.einsum("tkgd,ksd->kgts", q, k, precision=lax.Precision.HIGHEST) * scaling  # [K, G, T, S]
-        scores = lax.select(jnp.broadcast_to(visible, scores.shape), scores, jnp.full_like(scores, -jnp.inf))
+        scores = jnp.einsum("tkgd,ksd->ktgs", q, k, precision=lax.Precision.HIGHEST) * scaling  # [K, T, G, S]
+        scores = lax.select(
+            jnp.broadcast_to(visible[None, :, None, :], scores.shape), scores, jnp.full_like(scores, -jnp.inf)
+        )
     with scope("probs"):
         exponentials = jnp.exp(scores - jnp.max(scores, axis=3, keepdims=True))
-        probs = exponentials / jnp.sum(exponentials, axis=3, keepdims=True)  # [K, G, T, S]
+        probs = exponentials / jnp.sum(exponentials, axis=3, keepdims=True)  # [K, T, G, S]
     with scope("context"):
-        context = jnp.einsum("kgts,ksd->tkgd", probs, v, precision=lax.Precision.HIGHEST)  # [T, K, G, D]
+        context = jnp.einsum("ktgs,ksd->tkgd", probs, v, precision=lax.Precision.HIGHEST)  # [T, K, G, D]
         return context.reshape(T, N * D)
 
 
