@@ -49,10 +49,11 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Call:
-    """A loaded graph with its weights in place."""
+    """A loaded graph with its weights in place; `taps` names the results that come after head and caches."""
 
     execute: Executable
     weights: Sequence[Buffer]
+    taps: Sequence[str]
 
     def __call__(self, *inputs: Buffer) -> Sequence[Buffer]:
         return self.execute([*self.weights, *inputs])
@@ -79,13 +80,15 @@ class Session:
         self._prefill: dict[int, Call] = {}
         self._decode: Call | None = None
         for graph in graphs:
-            call = Call(backend.load(graph), [weights[w.name] for w in graph.abi.weights])
+            taps = [r.name for r in graph.abi.results if r.role == "tap"]
+            call = Call(backend.load(graph), [weights[w.name] for w in graph.abi.weights], taps)
             if graph.abi.phase == "decode":
                 self._decode = call
             else:
                 self._prefill[graph.abi.bucket] = call
         self.position = 0  # cache slots filled
         self._caches: tuple[Buffer, Buffer] | None = None
+        self._taps: dict[str, Buffer] = {}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -102,6 +105,7 @@ class Session:
         """Forget everything: the next decode step is at position 0, with caches of zeros."""
         self.position = 0
         self._caches = None
+        self._taps = {}
 
     def prefill(self, tokens: Sequence[int], bucket: int | None = None) -> int | np.ndarray:
         """Start over with a prompt; returns the head of its last token: a token id, or logits float32 [V].
@@ -115,8 +119,9 @@ class Session:
         padded[: len(tokens)] = tokens
         upload = self._backend.upload
         self.reset()
-        head, k, v = self._prefill[bucket](upload(padded), upload(np.array(len(tokens), np.int32)))
-        self._caches = (k, v)
+        call = self._prefill[bucket]
+        head, k, v, *taps = call(upload(padded), upload(np.array(len(tokens), np.int32)))
+        self._caches, self._taps = (k, v), dict(zip(call.taps, taps, strict=True))
         self.position = len(tokens)
         return self._read(head)
 
@@ -133,8 +138,9 @@ class Session:
         k, v = self._caches or (self._zeros(), self._zeros())
         position, upload = self.position, self._backend.upload
         self.reset()  # if the call fails, the caches are gone as well
-        head, k, v = self._decode(upload(np.array(token, np.int32)), upload(np.array(position, np.int32)), k, v)
-        self._caches = (k, v)
+        call = self._decode
+        head, k, v, *taps = call(upload(np.array(token, np.int32)), upload(np.array(position, np.int32)), k, v)
+        self._caches, self._taps = (k, v), dict(zip(call.taps, taps, strict=True))
         self.position = position + 1
         return self._read(head)
 
@@ -155,6 +161,10 @@ class Session:
         """Copies of k_cache and v_cache, float32 [L, K, position, D]: the filled slots."""
         k, v = self._caches or (self._zeros(), self._zeros())
         return tuple(self._backend.download(c)[:, :, : self.position] for c in (k, v))  # type: ignore[return-value]
+
+    def taps(self) -> dict[str, np.ndarray]:
+        """Copies of the values at anchors of the last call, if its graph was made to return them."""
+        return {name: self._backend.download(value) for name, value in self._taps.items()}
 
     def generate_greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         """`count` tokens after the prompt, at temperature 0."""

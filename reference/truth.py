@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,9 +23,14 @@ from hloracle.core.errors import InputError
 from hloracle.core.store import build_directory, cache_root, digest
 from hloracle.reference.checkpoint import Checkpoint
 
-TRUTH_VERSION = "1"
+TRUTH_VERSION = "2"
 PACKAGES = ("torch", "transformers")
 TIMEOUT_SECONDS = 3600
+# What reading an entry raises when something in it is missing, cut short or not what it should be.
+DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)
+
+# Takes one tensor of a forward pass, batch axis dropped.
+Keep = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,13 @@ def _versions() -> dict[str, str]:
 
 
 def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
-    question = digest(checkpoint.digest, json.dumps([list(prompt), count]), TRUTH_VERSION)
+    return versioned_entry("truth", checkpoint.digest, json.dumps([list(prompt), count]), TRUTH_VERSION)
+
+
+def versioned_entry(kind: str, *question: str) -> Path:
+    """Where the cache keeps these versions' answer to a question; other versions' answers stand beside it."""
     versions = "-".join(f"{name}-{version}" for name, version in _versions().items())
-    return cache_root() / "truth" / question[:32] / versions
+    return cache_root() / kind / digest(*question)[:32] / versions
 
 
 def _load(entry: Path) -> Truth | None:
@@ -87,18 +96,23 @@ def _load(entry: Path) -> Truth | None:
     try:
         tokens = json.loads((entry / "truth.json").read_text())["tokens"]
         logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except DAMAGED:
         return None
     if not len(tokens) == len(logits) == len(exact):
         return None
     return Truth(tokens, logits, exact, reused=True, moved="")
 
 
+def damaged(entry: Path) -> InputError:
+    """What to say when an entry was whole and is not any more."""
+    return InputError("was removed or damaged while it was being used", entry, "run again")
+
+
 def _computed(entry: Path) -> Truth:
     """The truth that was computed a moment ago."""
     found = _load(entry)
     if found is None:
-        raise InputError("was removed or damaged while it was being used", entry, "run again")
+        raise damaged(entry)
     return dataclasses.replace(found, reused=False, moved=_moved(entry, found.tokens))
 
 
@@ -132,7 +146,7 @@ def _compute(
         found[entry] = greedy(model, prompt, count)
     # In place, tensor by tensor: the float32 and the float64 model are never both whole.
     model = model.double()
-    with _float64_rope(model):
+    with float64_throughout():
         for number, (entry, (tokens, logits)) in enumerate(found.items(), 1):
             report(f"Hugging Face float64, prompt {number} of {len(found)}")
             exact = teacher_forced(model, missing[entry], tokens).astype(np.float32)
@@ -205,46 +219,59 @@ def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) ->
     import torch
 
     found: dict[str, np.ndarray] = {}
-    named = dict(model.named_modules())
-    unknown = [name for name in modules if name not in named]
-    if unknown:
-        raise InputError(f"has no module {unknown[0]}", type(model).__name__, "use a name of model.named_modules()")
 
-    def keep(name: str) -> Callable[[Any, Any, Any], None]:
-        def hook(_module: Any, _inputs: Any, output: Any) -> None:
-            tensor = output[0] if isinstance(output, tuple) else output
-            found[name] = tensor[0].detach().numpy().copy()
+    def keep(name: str) -> Keep:
+        return lambda tensor: found.update({name: tensor.numpy().copy()})
 
-        return hook
-
-    hooks = [named[name].register_forward_hook(keep(name)) for name in modules]
-    try:
-        with torch.inference_mode():
-            model(torch.tensor([list(tokens)]), use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hooked(model, {name: keep(name) for name in modules}, {}), torch.inference_mode():
+        model(torch.tensor([list(tokens)]), use_cache=False)
     return found
 
 
 @contextmanager
-def _float64_rope(model: Any) -> Iterator[None]:
-    """Let a float64 model turn by float64 angles: transformers computes them in float32 whatever the model's dtype.
+def hooked(model: Any, outputs: Mapping[str, Keep], inputs: Mapping[str, Keep]) -> Iterator[None]:
+    """While this holds, a forward pass gives the named modules' outputs, and others' inputs, to what keeps them.
 
-    The frequencies stay transformers' own, so that an error in ours cannot hide here.
+    Of several outputs or inputs it is the first. Raises InputError that names a module the model does not have.
     """
-    import torch
+    named = dict(model.named_modules())
+    unknown = [name for name in (*outputs, *inputs) if name not in named]
+    if unknown:
+        raise InputError(f"has no module {unknown[0]}", type(model).__name__, "use a name of model.named_modules()")
 
-    rotary = model.model.rotary_emb
+    def after(keep: Keep) -> Callable[[Any, Any, Any], None]:
+        return lambda _module, _inputs, output: keep((output[0] if isinstance(output, tuple) else output)[0])
 
-    def forward(x: Any, position_ids: Any) -> tuple[Any, Any]:
-        angles = position_ids[..., None].double() * rotary.inv_freq.double()
-        angles = torch.cat((angles, angles), dim=-1)
-        return angles.cos() * rotary.attention_scaling, angles.sin() * rotary.attention_scaling
+    def before(keep: Keep) -> Callable[[Any, Any], None]:
+        return lambda _module, inputs: keep(inputs[0][0])
 
-    original = rotary.forward
-    rotary.forward = forward
+    hooks = [named[name].register_forward_hook(after(keep)) for name, keep in outputs.items()]
+    hooks += [named[name].register_forward_pre_hook(before(keep)) for name, keep in inputs.items()]
     try:
         yield
     finally:
-        rotary.forward = original
+        for hook in hooks:
+            hook.remove()
+
+
+def float64_throughout() -> AbstractContextManager[object]:
+    """While this holds, what a float64 model casts to float32 is cast to float64.
+
+    Whatever the model's dtype, transformers computes RoPE's angles, RMSNorm and the softmax in float32, and the float64
+    truth would carry a quarter of the noise that it is to measure. Only the dtypes that are asked for change: the
+    formulas, and RoPE's frequencies, stay transformers' own, so that an error in ours cannot hide here.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def widened(argument: Any) -> Any:
+        return torch.float64 if argument is torch.float32 else argument
+
+    class Float64(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.Tensor.float:
+                func = torch.Tensor.double
+            named = {name: widened(argument) for name, argument in (kwargs or {}).items()}
+            return func(*map(widened, args), **named)
+
+    return Float64()

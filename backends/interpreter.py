@@ -1,0 +1,46 @@
+"""StableHLO's own reference interpreter, which jaxlib carries: slow, and a third opinion on what an operation means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hloracle.backends.session import Buffer, Executable
+from hloracle.core.abi import Graph
+from hloracle.core.errors import ToolchainError
+
+
+class Interpreter:
+    """Evaluates graphs operation by operation: about a million multiplications a second."""
+
+    name = "interpreter"
+
+    def load(self, graph: Graph) -> Executable:
+        from jax._src.interpreters import mlir as jax_mlir
+        from jaxlib.mlir import ir
+        from jaxlib.mlir.dialects import stablehlo
+
+        context = jax_mlir.make_ir_context()
+        stablehlo.register_interpreter_dialect(context)
+        try:
+            with context:
+                module = ir.Module.parse(graph.text)
+        except (ir.MLIRError, ValueError) as error:
+            raise ToolchainError("load", " ".join(str(error).split())) from error
+
+        def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
+            try:
+                with context:
+                    attributes = [ir.DenseElementsAttr.get(np.ascontiguousarray(a)) for a in arguments]  # type: ignore[call-overload]
+                    return [np.array(r) for r in stablehlo.eval_module(module, attributes)]
+            except Exception as error:  # the interpreter raises RuntimeError and ValueError
+                raise ToolchainError("run", str(error)) from error
+
+        return execute
+
+    def upload(self, array: np.ndarray) -> Buffer:
+        return array
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        return np.asarray(buffer)

@@ -1,0 +1,34 @@
+"""Every tolerance there is, each with its reason. All were chosen before what they judge was measured.
+
+A floor is the measured noise of float32 itself: the distance between Hugging Face's float32 and its float64, for this
+checkpoint, at this place. An error conforms when it is at most the stated multiple of its floor.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Logits, in floors of their prompt. Sums in another order, another exp and another rounding of the RoPE angles each cost
+# about as much again as Hugging Face's own noise, and the maximum over 48 x V logits has a tail: 8 leaves room for all
+# of these. One product in bfloat16 is 4 decimal digits, or some 1000 floors, away.
+LOGIT_FLOORS: Final = 8.0
+
+# A value at an anchor, in floors of its row. The same reasons as for the logits; twice as much, because a row has some
+# hundred values instead of a million and the largest of so few says less surely what the noise is.
+ANCHOR_FLOORS: Final = 16.0
+
+# A floor is never less than one rounding of a row's largest value: what is copied exactly on one side (an embedding)
+# may be rounded once on the other. And never less than the smallest normal number, for rows of zeros.
+ROUNDING: Final = 2.0**-24
+SMALLEST: Final = 2.0**-126
+
+# The same operations on the same inputs by two compilers, relative to the largest value: sums of up to some 10^4 terms in
+# another order stay under 2^-16; a bfloat16 rounding, the smallest fault there is a name for, is 2^-9. This lies between.
+SAME_INPUTS: Final = 2.0**-12
+
+# A masked score is right if softmax makes it exactly 0: float32's exp is 0 below -104.
+MASKED_BELOW: Final = 104.0
+
+# transformers' float32 logits agree with its float64 ones to about 2e-6 of their size. A floor of more than this share of
+# the largest logit is no float32 noise: the truth itself would be in doubt.
+TRUTH_RELATIVE: Final = 1e-4

@@ -1,0 +1,352 @@
+"""A graph taken apart: its values at anchors made results, and the piece of it that computes one anchor.
+
+Works on parsed MLIR, so on any graph whose operations' locations are anchors: ours, the oracle's, or one from a file.
+Nothing here changes a production graph; every method writes a new one. Imports jaxlib, which carries MLIR.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func, stablehlo
+
+from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.errors import InputError
+from hloracle.reference.anchors import anchor_of, anchor_shape, anchors, split
+from hloracle.reference.config import Config
+
+# IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
+FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")
+LOCATION = re.compile(r"\s*loc\((?:\"[^\"]*\"|#\w+|unknown)\)")
+TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a piece.
+
+    graph: the operation alone, as a function of `operands`, whose constants it holds itself.
+    operands: of each argument of `graph`, the name of the piece's input or the index of an earlier step.
+    line: where it stands in the text of the graph it was taken from, counted from 1; text: that line.
+    """
+
+    name: str
+    graph: Graph
+    operands: tuple[str | int, ...]
+    anchor: str
+    line: int
+    text: str
+
+    @property
+    def type(self) -> str:
+        """The type of its result, e.g. `tensor<1x84xf32>`."""
+        result = self.graph.abi.results[0]
+        return f"tensor<{'x'.join([*map(str, result.shape), result.dtype])}>"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of a graph that computes `anchor` from other anchors, weights and inputs.
+
+    graph: its arguments are named as what they stand for: `position`, a weight, another anchor, or `k_cache.3+`, the
+      whole cache after layer 3 has written to it. Its results are the anchor, or for a cache also the written cache.
+    """
+
+    anchor: str
+    graph: Graph
+    parts: tuple[Any, ...] = field(repr=False, compare=False)  # the operations, in order
+
+
+class Anatomy:
+    """A parsed graph, and where its anchors' values are.
+
+    Raises InputError when the text does not parse.
+    """
+
+    def __init__(self, graph: Graph, config: Config) -> None:
+        self.graph, self.config = graph, config
+        self._context = jax_mlir.make_ir_context()
+        with self._context:
+            try:
+                self._module = ir.Module.parse(graph.text)
+            except (ir.MLIRError, ValueError) as error:
+                raise InputError(f"does not parse ({' '.join(str(error).split())[:200]})", graph.name, "") from None
+        functions = [op for op in self._module.body.operations if op.operation.name == "func.func"]
+        named = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in functions}
+        self._function = named[graph.abi.function]
+        self._block = self._function.regions[0].blocks[0]
+        self._operations = list(self._block.operations)
+        self._arguments = {v: t.name for v, t in zip(self._block.arguments, graph.abi.arguments, strict=True)}
+        self._cache_shape = graph.abi.results[graph.abi.result("k_cache")].shape
+        self.values = self._find()
+
+    # ---- the shape of things
+
+    @property
+    def queries(self) -> int:
+        """Query tokens T."""
+        return self.graph.abi.bucket if self.graph.abi.phase == "prefill" else 1
+
+    @property
+    def keys(self) -> int:
+        """Keys that a query can attend to: T in prefill, cache slots in decode."""
+        return self.graph.abi.bucket if self.graph.abi.phase == "prefill" else self.graph.abi.capacity
+
+    def shape(self, anchor: str) -> tuple[int, ...]:
+        """The shape of an anchor's value in a graph of this phase, by the contract."""
+        return anchor_shape(self.config, anchor, self.queries, self.keys)
+
+    @property
+    def anchors(self) -> tuple[str, ...]:
+        """The anchors that this graph has, in the order of computation."""
+        known = [a for a in anchors(self.config) if a in self.values]
+        return (*known, "token") if "token" in self.values else tuple(known)
+
+    def _find(self) -> dict[str, Any]:
+        """The value of each anchor: the last one of its scope that has its shape, but for axes of one element."""
+        wanted = {a: _squeezed(self.shape(a)) for a in anchors(self.config)}
+        found = {}
+        for operation in self._operations:
+            if len(operation.results) == 1:
+                anchor, result = _anchor(operation), operation.results[0]
+                if anchor in wanted and _squeezed(_tensor("", result).shape) == wanted[anchor]:
+                    found[anchor] = result
+        head = self._operations[-1].operands[0]
+        if self.graph.abi.head == "token" and head not in self._arguments:
+            found["token"] = head
+        return found
+
+    # ---- new graphs
+
+    def tapped(self, chosen: Iterable[str] | None = None) -> Graph:
+        """The graph with the values at anchors (all when None) as further results, named as the anchors."""
+        taps = [a for a in self.anchors if a != "token"] if chosen is None else list(chosen)
+        self._known(taps)
+        copy = Anatomy(self.graph, self.config)
+        with copy._context, ir.Location.unknown():
+            values = {t: copy.values[t] for t in taps}
+            for tap in taps:
+                if split(tap)[1] in FUSED_BY_IREE:
+                    with ir.InsertionPoint(copy._after(values[tap])):
+                        barrier = stablehlo.OptimizationBarrierOp([values[tap]])
+                    values[tap] = copy._replaced(tap, barrier.results[0])
+            end = copy._operations[-1]
+            results = [*end.operands, *values.values()]
+            with ir.InsertionPoint(end):
+                func.ReturnOp(results)
+            end.operation.erase()
+            inputs, types = [a.type for a in copy._block.arguments], [v.type for v in results]
+            copy._function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, types))
+            if "res_attrs" in copy._function.attributes:
+                del copy._function.attributes["res_attrs"]
+        abi = self.graph.abi
+        more = tuple(_tensor(t, value) for t, value in values.items())
+        return copy._text(f"{self.graph.name}_taps", dataclasses.replace(abi, results=(*abi.results, *more)))
+
+    def spoiled(self, anchor: str, factor: float) -> Graph:
+        """The graph with the value at an anchor multiplied by `factor`: a fault that is known."""
+        self._known([anchor])
+        copy = Anatomy(self.graph, self.config)
+        value = copy.values[anchor]
+        with copy._context, value.owner.location, ir.InsertionPoint(copy._after(value)):
+            splat = ir.DenseElementsAttr.get_splat(value.type, ir.FloatAttr.get_f32(factor))
+            wrong = stablehlo.multiply(value, stablehlo.constant(splat))
+            copy._replaced(anchor, wrong)
+        return copy._text(f"{self.graph.name}_spoiled", self.graph.abi)
+
+    def cut(self, anchor: str) -> Graph:
+        """The graph up to an anchor, which is its only result; its arguments are the whole graph's."""
+        self._known([anchor])
+        graph, _ = self._write("cut", [anchor], [self.values[anchor]], boundary={})
+        return graph
+
+    def piece(self, anchor: str) -> Piece:
+        """What computes an anchor from the anchors before it. Raises InputError for one that this graph lacks."""
+        self._known([anchor])
+        names, values = [anchor], [self.values[anchor]]
+        layer, part = split(anchor)
+        if part in ("k_cache", "v_cache") and (written := self._written.get((part, layer))) is not None:
+            names.append(f"{anchor}+")
+            values.append(written)
+        graph, operations = self._write("piece", names, values, self._boundary(anchor))
+        return Piece(anchor, graph, tuple(operations))
+
+    def steps(self, piece: Piece) -> list[Step]:
+        """The operations of a piece, each as a graph of its own; constants belong to the operation that uses them."""
+        names: dict[Any, str | int] = {}
+        boundary = self._boundary(piece.anchor) | self._arguments
+        lines = self._lines()
+        found: list[Step] = []
+        for operation in piece.parts:
+            if operation.operation.name == "stablehlo.constant":
+                continue
+            operands: list[tuple[Any, str | int]] = []
+            for value in dict.fromkeys(operation.operands):
+                if value in boundary:
+                    operands.append((value, boundary[value]))
+                elif value in names:
+                    operands.append((value, names[value]))
+            graph, _ = self._write(
+                "operation", ["result"], [operation.results[0]], {v: str(n) for v, n in operands}, [operation]
+            )
+            order = [a.name for a in graph.abi.arguments]
+            by_name = {str(n): n for _, n in operands}
+            line, text = lines.get(self._operations.index(operation), (0, ""))
+            found.append(
+                Step(operation.operation.name, graph, tuple(by_name[o] for o in order), _anchor(operation), line, text)
+            )
+            names[operation.results[0]] = len(found) - 1
+        return found
+
+    def prefix(self, piece: Piece, index: int) -> Graph:
+        """The piece up to one of its steps, whose result is the only one."""
+        computing = [p for p in piece.parts if p.operation.name != "stablehlo.constant"]
+        graph, _ = self._write("prefix", ["result"], [computing[index].results[0]], self._boundary(piece.anchor))
+        return graph
+
+    # ---- how they are written
+
+    def _after(self, value: Any) -> Any:
+        """The operation after the one that makes a value."""
+        return self._operations[self._operations.index(value.owner) + 1]
+
+    def _replaced(self, anchor: str, new: Any) -> Any:
+        """Let every user of an anchor's value take `new` instead, which was just made from it."""
+        old = self.values[anchor]
+        for use in list(old.uses):
+            if use.owner != new.owner:
+                use.owner.operands[use.operand_number] = new
+        self.values[anchor] = new
+        return new
+
+    def _text(self, name: str, abi: Abi) -> Graph:
+        """What this anatomy's module has become."""
+        self._module.operation.verify()
+        text = self._module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False, use_local_scope=True)
+        return Graph(name, str(text), abi)
+
+    def _known(self, wanted: Sequence[str]) -> None:
+        missing = [a for a in wanted if a not in self.values]
+        if missing:
+            raise InputError(f"has no anchor {missing[0]}", self.graph.name, "name one of its scopes")
+
+    def _boundary(self, anchor: str) -> dict[Any, str]:
+        """Where the piece of an anchor ends: at every other anchor, and at what other layers wrote to the caches."""
+        caches = {value: f"{part}.{layer}+" for (part, layer), value in self._written.items()}
+        others = {value: name for name, value in self.values.items()}
+        return {v: n for v, n in (caches | others).items() if n.removesuffix("+") != anchor}
+
+    @functools.cached_property
+    def _written(self) -> dict[tuple[str, int], Any]:
+        """The whole cache after each layer's write: (`k_cache`, layer) -> value."""
+        found = {}
+        for operation in self._operations:
+            layer, part = split(_anchor(operation))
+            if part in ("k_cache", "v_cache") and layer is not None and len(operation.results) == 1:
+                result = operation.results[0]
+                # With one layer the shape alone would not tell the cache from what is put into it.
+                if _tensor("", result).shape == self._cache_shape and operation.operation.name != "stablehlo.reshape":
+                    found[part, layer] = result
+        return found
+
+    def _write(
+        self, name: str, names: Sequence[str], values: Sequence[Any], boundary: dict[Any, str],
+        only: Sequence[Any] | None = None,
+    ) -> tuple[Graph, list[Any]]:  # fmt: skip
+        """A function of `boundary` values and arguments that returns `values`.
+
+        Args:
+          only: these operations (and constants) instead of all that the values depend on.
+        """
+        needed, inputs = self._closure(values, boundary)
+        if only is not None:
+            constants = [o for o in needed if o.operation.name == "stablehlo.constant"]
+            needed = [*(c for c in constants if any(c.results[0] == v for o in only for v in o.operands)), *only]
+            inputs = {v: n for v, n in inputs.items() if any(v == w for o in only for w in o.operands)}
+        with self._context, ir.Location.unknown():
+            module = ir.Module.create()
+            module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
+            type = ir.FunctionType.get([v.type for v in inputs], [v.type for v in values])
+            with ir.InsertionPoint(module.body):
+                function: Any = func.FuncOp("main", type, visibility="public")  # type: ignore[call-arg]
+            block = function.add_entry_block()
+            new = dict(zip(inputs, block.arguments, strict=True))
+            with ir.InsertionPoint(block):
+                for operation in needed:
+                    clone = operation.operation.clone()
+                    for i, operand in enumerate(operation.operands):
+                        clone.operands[i] = new[operand]
+                    for old, result in zip(operation.results, clone.results, strict=True):
+                        new[old] = result
+                func.ReturnOp([new[v] for v in values])
+            module.operation.verify()
+            text = str(module)
+        arguments = tuple(_tensor(n, v) for v, n in inputs.items())
+        abi = Abi(self.graph.abi.phase, arguments, tuple(_tensor(n, v) for n, v in zip(names, values, strict=True)))
+        return Graph(name, text, abi), needed
+
+    def _closure(self, values: Sequence[Any], boundary: dict[Any, str]) -> tuple[list[Any], dict[Any, str]]:
+        """The operations that `values` depend on, in order, back to the boundary; and the inputs met there."""
+        stops = self._arguments | boundary
+        inputs: dict[Any, str] = {}
+        needed: set[int] = set()
+        index = {operation.operation: i for i, operation in enumerate(self._operations)}
+        todo = []
+        for value in values:
+            if value in self._arguments:
+                inputs[value] = self._arguments[value]
+            else:
+                todo.append(value.owner)
+        while todo:
+            operation = todo.pop()
+            place = index[operation.operation]
+            if place in needed:
+                continue
+            needed.add(place)
+            for operand in operation.operands:
+                if operand in stops:
+                    inputs[operand] = stops[operand]
+                else:
+                    todo.append(operand.owner)
+        # Equal pieces of two layers get equal texts, and are compiled once: hence anchors by their order, not by name.
+        order = {name: i for i, name in enumerate((*anchors(self.config), *self._arguments.values()))}
+        ordered = dict(sorted(inputs.items(), key=lambda item: (order.get(item[1], -1), item[1])))
+        return [self._operations[i] for i in sorted(needed)], ordered
+
+    def _lines(self) -> dict[int, tuple[int, str]]:
+        """Index of an operation -> its line in the text, counted from 1, and what stands there."""
+        # An operation without a location of its own gets the place in the text that it was parsed from.
+        bare = "\n".join(LOCATION.sub("", line) for line in self.graph.text.splitlines())
+        lines = self.graph.text.splitlines()
+        found = {}
+        with self._context:
+            module = ir.Module.parse(bare)
+            function = next(op for op in module.body.operations if op.operation.name == "func.func")
+            for i, operation in enumerate(function.regions[0].blocks[0].operations):
+                if isinstance(operation.location, ir.FileLineColLoc):
+                    line = operation.location.start_line
+                    found[i] = (line, lines[line - 1].strip())
+        return found
+
+
+def _anchor(operation: Any) -> str:
+    location = operation.location
+    return anchor_of(location.name_str) if isinstance(location, ir.NameLoc) else ""
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    found = TYPE.fullmatch(str(value.type))
+    assert found, value.type
+    shape = tuple(int(n) for n in found[1].split("x") if n)
+    return Tensor("tap", name, shape, found[2])
+
+
+def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)

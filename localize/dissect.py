@@ -1,0 +1,338 @@
+"""Where a wrong cell goes wrong: the first anchor, by itself and in its run, and the operation inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hloracle.backends.session import Backend, Session
+from hloracle.core.abi import Graph
+from hloracle.core.child import Report
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.localize.anatomy import Anatomy
+from hloracle.localize.operations import Found, miscompiled, unlike
+from hloracle.localize.situation import Situation, Worst
+from hloracle.localize.workbench import Workbench
+from hloracle.reference.anchor_truth import AnchorTruth
+from hloracle.reference.anchors import anchors, split
+from hloracle.reference.config import Config
+
+Weight = Callable[[str], np.ndarray]
+# Decode steps whose values are looked at, the failing one last: enough to see whether an error grows.
+STEPS = 8
+
+
+@dataclass(frozen=True)
+class Side:
+    """One source's graphs with logits on one backend: a prefill, a decode, or both."""
+
+    source: str
+    backend: str
+    graphs: tuple[Graph, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.source}/{self.backend}"
+
+    def graph(self, phase: str) -> Graph | None:
+        return next((g for g in self.graphs if g.abi.phase == phase), None)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be found out.
+
+    suspect: what is wrong; trusted: what is right, and how it differs: another graph, or the same on another backend.
+    length: of the prompt, with which the truth's sequence begins; its last token is at the step that failed.
+    """
+
+    suspect: Side
+    trusted: Side | None
+    length: int
+    bucket: int
+
+    @property
+    def of_compiler(self) -> bool:
+        return self.trusted is not None and self.trusted.source == self.suspect.source
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Errors in floors of one cell's run: a row for each anchor, a column for each position."""
+
+    phase: str
+    positions: tuple[int, ...]
+    anchors: tuple[str, ...]
+    errors: np.ndarray
+
+    def worst(self) -> dict[str, float]:
+        return {a: float(np.nanmax(row)) for a, row in zip(self.anchors, self.errors, strict=True)}
+
+
+@dataclass(frozen=True)
+class Dissection:
+    """What was found. Errors are in floors, by (phase, anchor); `found` is the operation, with what shows it."""
+
+    phase: str
+    anchor: str | None
+    position: int | None
+    first_accumulated: str | None
+    first_local: str | None
+    matrices: tuple[Matrix, ...]
+    local: dict[tuple[str, str], float]
+    peer: dict[tuple[str, str], float]
+    found: Found | None
+    worst: Worst | None
+    reproducer: Found | None
+    fusion_dependent: bool = False
+    misused: bool = False  # the graph is right, and the session gave it something wrong
+    notes: tuple[str, ...] = field(default=())
+
+
+def run_tapped(
+    side: Side, backend: Backend, weight: Weight, truth: AnchorTruth, config: Config, length: int, bucket: int,
+    report: Report, chosen: Sequence[str] | None = None,
+) -> list[Matrix]:  # fmt: skip
+    """Run the sequence as a session runs it, on graphs whose anchors are results: the errors that have accumulated.
+
+    Args:
+      length: of the prompt; the truth's other tokens are decoded one by one.
+      chosen: the anchors, all when None.
+    """
+    graphs, names = [], {}
+    for graph in side.graphs:
+        anatomy = Anatomy(graph, config)
+        taps = [a for a in anatomy.anchors if a != "token" and (chosen is None or a in chosen)]
+        names[graph.abi.phase] = taps
+        report(f"{side.id}: compiling {graph.name} with {len(taps)} taps")
+        graphs.append(anatomy.tapped(taps))
+    session = Session(backend, graphs, weight)
+    abi = graphs[0].abi
+    matrices = []
+    tokens, n = truth.tokens, len(truth.tokens)
+    report(f"{side.id}: {length} tokens and {n - length} steps, looking at every anchor")
+
+    def caches(situation: Situation, filled: int) -> dict[str, np.ndarray]:
+        """What the caches that the graph returned are off by: k_cache.0 -> a figure for each slot that is filled."""
+        found = {}
+        for part, cache in zip(("k_cache", "v_cache"), session.caches(), strict=True):
+            for layer in range(config.num_hidden_layers):
+                found[f"{part}.{layer}"] = situation.slot_errors(f"{part}.{layer}", cache[layer, :, :filled])
+        return found
+
+    if "prefill" in names:
+        situation = Situation(config, truth, "prefill", bucket, bucket, abi.capacity, length=length)
+        session.prefill(tokens[:length], bucket)
+        rows = {a: situation.errors(a, v) for a, v in session.taps().items()}
+        for anchor, errors in caches(situation, length).items():
+            rows[anchor] = np.maximum(rows[anchor], errors) if anchor in rows else errors
+        last = np.full(length, np.nan)
+        for anchor, errors in rows.items():
+            if len(errors) == 1 < length:  # the head sees the last row alone
+                rows[anchor] = np.append(last[:-1], errors)
+        ordered = [a for a in anchors(config) if a in rows]
+        matrices.append(Matrix("prefill", tuple(range(length)), tuple(ordered), np.stack([rows[a] for a in ordered])))
+    elif "decode" in names:
+        session.stream_prompt(tokens[:length])
+    if "decode" in names:
+        columns: list[dict[str, float]] = []
+        first = max(length, n - STEPS)
+        for position in range(length, n):
+            session.decode_step(tokens[position])
+            if position < first:
+                continue
+            situation = Situation(config, truth, "decode", 1, abi.capacity, abi.capacity, length, position)
+            column = {a: float(np.max(situation.errors(a, v))) for a, v in session.taps().items()}
+            if position == n - 1:
+                for anchor, errors in caches(situation, position + 1).items():
+                    column[anchor] = max(column.get(anchor, 0.0), float(np.max(errors)))
+            columns.append(column)
+        if columns:
+            ordered = [a for a in anchors(config) if a in columns[-1]]
+            errors = np.array([[c.get(a, np.nan) for c in columns] for a in ordered])
+            matrices.append(Matrix("decode", tuple(range(first, n)), tuple(ordered), errors))
+    return matrices
+
+
+def local_errors(
+    anatomy: Anatomy, situation: Situation, bench: Workbench, report: Report, stop: bool = False
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Each anchor's error when all that it is computed from is right; and why one could not be had.
+
+    Args:
+      stop: after the first that is wrong.
+    """
+    found: dict[str, float] = {}
+    failed: dict[str, str] = {}
+
+    def value(name: str) -> np.ndarray:
+        return situation.value(name, bench.weight)
+
+    for anchor in anatomy.anchors:
+        try:
+            got = bench.run(anatomy.piece(anchor).graph, value)
+        except ToolchainError as error:
+            failed[anchor] = error.message
+            continue
+        found[anchor] = float(np.max(situation.errors(anchor, got[0])))
+        layer, part = split(anchor)
+        if len(got) > 1:
+            assert layer is not None
+            whole = float(np.max(situation.cache_errors(part, layer, got[1], all_slots=True)))
+            found[anchor] = max(found[anchor], whole)
+        if stop and found[anchor] > ANCHOR_FLOORS:
+            break
+    return found, failed
+
+
+def dissect(
+    question: Question, truth: AnchorTruth, config: Config, weight: Weight, weights: frozenset[str],
+    backends: Callable[[str], Backend], report: Report,
+) -> Dissection:  # fmt: skip
+    """Take the suspect apart. See `Question`."""
+    suspect, trusted = question.suspect, question.trusted
+    capacity = suspect.graphs[0].abi.capacity
+    n = len(truth.tokens)
+    situations = {
+        "prefill": Situation(config, truth, "prefill", question.bucket, question.bucket, capacity, question.length),
+        "decode": Situation(config, truth, "decode", 1, capacity, capacity, question.length, n - 1),
+    }
+    notes: list[str] = []
+    backend = backends(suspect.backend)
+    bench = Workbench(backend, weight, weights)
+    peer_bench = bench
+    if trusted is not None and trusted.backend != suspect.backend:
+        peer_bench = Workbench(backends(trusted.backend), weight, weights)
+
+    matrices = run_tapped(
+        suspect, backend, weight, truth, config, question.length, question.bucket, report
+    )  # fmt: skip
+    accumulated = {(m.phase, a): e for m in matrices for a, e in m.worst().items()}
+    local: dict[tuple[str, str], float] = {}
+    peer: dict[tuple[str, str], float] = {}
+    parts: dict[str, Anatomy] = {}
+    peers: dict[str, Anatomy] = {}
+    for side, into, kept, on in ((suspect, local, parts, bench), (trusted, peer, peers, peer_bench)):
+        for graph in side.graphs if side else ():
+            phase = graph.abi.phase
+            kept[phase] = Anatomy(graph, config)
+            report(f"{side.id if side else ''}: each anchor of {graph.name} by itself")
+            errors, failed = local_errors(kept[phase], situations[phase], on, report)
+            into.update({(phase, a): e for a, e in errors.items()})
+            notes += [f"{a} of {graph.name} could not be run by itself: {m}" for a, m in failed.items()]
+    missing = [a for phase in parts for a in peers.get(phase, parts[phase]).anchors if a not in parts[phase].values]
+    notes += [f"{suspect.source}'s graph has no anchor {a}" for a in dict.fromkeys(missing)]
+
+    def first(errors: dict[tuple[str, str], float]) -> tuple[str, str] | None:
+        for phase in ("prefill", "decode"):
+            for anchor in parts[phase].anchors if phase in parts else ():
+                if not errors.get((phase, anchor), 0.0) <= ANCHOR_FLOORS:
+                    return phase, anchor
+        return None
+
+    worst_run, by_itself = first(accumulated), first(local)
+    base = Dissection(
+        phase=(by_itself or worst_run or ("decode", ""))[0],
+        anchor=None,
+        position=None,
+        first_accumulated=worst_run[1] if worst_run else None,
+        first_local=by_itself[1] if by_itself else None,
+        matrices=tuple(matrices),
+        local=local,
+        peer=peer,
+        found=None,
+        worst=None,
+        reproducer=None,
+        notes=tuple(notes),
+    )
+    if by_itself:
+        return _inside(base, *by_itself, question, parts, peers, situations, bench, peer_bench, report)
+    return _without_local_error(base, worst_run, parts, situations, bench, report)
+
+
+def _inside(
+    base: Dissection, phase: str, anchor: str, question: Question, parts: dict[str, Anatomy],
+    peers: dict[str, Anatomy], situations: dict[str, Situation], bench: Workbench, peer_bench: Workbench,
+    report: Report,
+) -> Dissection:  # fmt: skip
+    """The operation inside the piece that is wrong by itself."""
+    report(f"looking for the operation inside {anchor}")
+    situation, anatomy = situations[phase], parts[phase]
+    piece = anatomy.piece(anchor)
+
+    def value(name: str) -> np.ndarray:
+        return situation.value(name, bench.weight)
+
+    got = bench.run(piece.graph, value)
+    found: Found | None = None
+    notes = list(base.notes)
+    try:
+        if question.of_compiler:
+            found = miscompiled(anatomy, piece, value, bench, peer_bench)
+        elif phase in peers and anchor in peers[phase].values:
+            found = unlike(anatomy, piece, peers[phase], value, bench)
+    except (ToolchainError, InputError) as error:
+        notes.append(f"the operations of {anchor} could not be run one by one: {error}")
+    worst = None if anchor == "token" else situation.worst(anchor, got[0])
+    # A graph that is wrong as written is shown by the whole piece, against the truth; a compiler by the operation.
+    shown = found if found is not None and found.expected is not None else None
+    if shown is None and found is not None:
+        inputs = {a.name: value(a.name) for a in piece.graph.abi.arguments}
+        shown = replace(found, graph=piece.graph, inputs=inputs, expected=situation.anchor(anchor), got=got[0])
+    errors = situation.errors(anchor, got[0])
+    row = int(np.argmax(errors))
+    rows = situation.rows if len(errors) == len(situation.rows) else situation.rows[-1:]
+    position = rows[row] if row < len(rows) else rows[-1]
+    return replace(
+        base, phase=phase, anchor=anchor, position=position, found=found, worst=worst, reproducer=shown,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _without_local_error(
+    base: Dissection, worst_run: tuple[str, str] | None, parts: dict[str, Anatomy],
+    situations: dict[str, Situation], bench: Workbench, report: Report,
+) -> Dissection:  # fmt: skip
+    """Every anchor is right by itself: so it is the whole graph as compiled, or what the session gives it."""
+    report("every anchor is right by itself: looking at whole graphs")
+    wrong: dict[str, str] = {}  # phase -> the first anchor at which a cut-off graph is wrong, given right inputs
+    for phase, anatomy in parts.items():
+        anchor = _bisect(anatomy, situations[phase], bench, report)
+        if anchor:
+            wrong[phase] = anchor
+    if wrong:
+        phase, anchor = next(iter(wrong.items()))
+        note = "right by itself, wrong in the whole graph: it depends on what the compiler makes of both together"
+        return replace(base, phase=phase, anchor=anchor, fusion_dependent=worst_run is None, notes=(*base.notes, note))
+    if worst_run:
+        note = "the graphs are right when they are given right inputs: the session gives them something else"
+        phase, anchor = worst_run
+        return replace(base, phase=phase, anchor=anchor, misused=True, notes=(*base.notes, note))
+    return replace(base, notes=(*base.notes, "nothing is wrong when looked at: the fault did not show again"))
+
+
+def _bisect(anatomy: Anatomy, situation: Situation, bench: Workbench, report: Report) -> str | None:
+    """The first anchor at which the graph cut off there is wrong, given right inputs; None if the last one is right."""
+
+    def value(name: str) -> np.ndarray:
+        return situation.value(name, bench.weight)
+
+    def wrong(anchor: str) -> bool:
+        report(f"{anatomy.graph.name} cut off at {anchor}")
+        got = bench.run(anatomy.cut(anchor), value)[0]
+        return not float(np.max(situation.errors(anchor, got))) <= ANCHOR_FLOORS
+
+    order = [a for a in anatomy.anchors if a != "token"]
+    if not order or not wrong(order[-1]):
+        return None
+    low, high = -1, len(order) - 1  # right at low, wrong at high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if wrong(order[middle]):
+            high = middle
+        else:
+            low = middle
+    return order[high]

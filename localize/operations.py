@@ -1,0 +1,167 @@
+"""Inside one piece: the first operation that goes wrong.
+
+Two questions, and so two ways. A compiler is asked operation by operation whether it computes what another one does.
+A graph that is computed as written is asked which of its values the other graph, which is right, has nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hloracle.core.abi import Graph
+from hloracle.core.tolerances import SAME_INPUTS
+from hloracle.localize.anatomy import Anatomy, Piece, Step
+from hloracle.localize.workbench import Workbench
+
+# Of a value's elements, the share that the other graph has to have too: a few may fall between two roundings.
+SHARE = 0.98
+# Fewer elements than these may be found by chance among the other graph's many.
+FEW = 16
+
+
+@dataclass(frozen=True)
+class Found:
+    """An operation that is wrong.
+
+    graph: shows it: the operation alone, or the piece up to it.
+    inputs: of `graph`, by name; expected: its right result, where that is known.
+    got: what it computes. why: how it was found, in one sentence.
+    """
+
+    step: Step
+    graph: Graph
+    inputs: dict[str, np.ndarray]
+    expected: np.ndarray | None
+    got: np.ndarray
+    why: str
+
+
+Value = Callable[[str], np.ndarray]
+
+
+def by_itself(steps: Sequence[Step], value: Value, bench: Workbench) -> list[np.ndarray]:
+    """The result of each step, one after another, each compiled alone."""
+    results: list[np.ndarray] = []
+    for step in steps:
+        results.append(bench.run(step.graph, _operands(step, results, value))[0])
+    return results
+
+
+def miscompiled(anatomy: Anatomy, piece: Piece, value: Value, suspect: Workbench, trusted: Workbench) -> Found | None:
+    """The first operation that `suspect` computes otherwise than `trusted`, alone or with what precedes it."""
+    steps = anatomy.steps(piece)
+    right = by_itself(steps, value, trusted)
+    names = f"{suspect.backend.name} computes it otherwise than {trusted.backend.name}"
+    for step, expected in zip(steps, right, strict=True):
+        take = _operands(step, right, value)
+        got = suspect.run(step.graph, take)[0]
+        if differ(got, expected):
+            return Found(step, step.graph, _inputs(step.graph, take), expected, got, f"{names}, from the same operands")
+    for index, (step, expected) in enumerate(zip(steps, right, strict=True)):
+        graph = anatomy.prefix(piece, index)
+        got = suspect.run(graph, value)[0]
+        if differ(got, expected):
+            why = f"{names}, but only together with the operations before it"
+            return Found(step, graph, _inputs(graph, value), expected, got, why)
+    return None
+
+
+def differ(got: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether two results of the same operations on the same inputs are further apart than their order explains."""
+    if got.shape != expected.shape:
+        return True
+    if not np.issubdtype(expected.dtype, np.floating):
+        return bool(np.any(got != expected))
+    finite = np.isfinite(expected)
+    if np.any(got[~finite] != expected[~finite]) and not np.array_equal(
+        got[~finite], expected[~finite], equal_nan=True
+    ):
+        return True
+    scale = float(np.max(np.abs(expected[finite]), initial=0.0))
+    distance = np.abs(got[finite].astype(np.float64) - expected[finite])
+    return not bool(np.all(distance <= SAME_INPUTS * scale))
+
+
+def unlike(anatomy: Anatomy, piece: Piece, peer: Anatomy, value: Value, bench: Workbench) -> Found | None:
+    """The first operation of a wrong piece whose result the right graph's piece has nowhere, from operands that it has.
+
+    The two are lowered differently, so values are looked for by their numbers: in any order, with either sign, as a
+    part of a larger one. Only operations that the wrong result depends on through such values are considered.
+    """
+    steps = anatomy.steps(piece)
+    results = by_itself(steps, value, bench)
+    pool = [value(a.name) for p in (piece, peer.piece(piece.anchor)) for a in p.graph.abi.arguments]
+    pool += by_itself(peer.steps(peer.piece(piece.anchor)), value, bench)
+    known = _Numbers(pool)
+    if not steps:
+        return None
+    seen: set[int] = set()
+    frontier: list[int] = []
+    todo = [len(steps) - 1]  # known to be wrong, even if it holds the right numbers in another order
+    while todo:
+        index = todo.pop()
+        if index in seen:
+            continue
+        seen.add(index)
+        strange = [o for o in steps[index].operands if isinstance(o, int) and not known.have(results[o])]
+        todo += strange
+        if not strange:
+            frontier.append(index)
+    first = min(frontier)
+    graph = anatomy.prefix(piece, first)
+    why = "the right graph has its operands, and has its result nowhere"
+    if first == len(steps) - 1 and known.have(results[first]):
+        why = "it has the right numbers in the wrong places"
+    return Found(steps[first], graph, _inputs(graph, value), None, results[first], why)
+
+
+class _Numbers:
+    """Absolute values, to be looked up by nearness."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        self._by_size: dict[int, list[np.ndarray]] = {}
+        for array in arrays:
+            found = _magnitudes(array)
+            self._by_size.setdefault(len(found), []).append(found)
+        self._all = np.unique(np.concatenate([m for found in self._by_size.values() for m in found]))
+
+    def have(self, array: np.ndarray) -> bool:
+        mine = _magnitudes(array)
+        if not len(mine):
+            return True
+        near = 2.0**-18 * max(float(mine[-1]), 1e-30)
+        if any(np.all(np.abs(mine - other) <= near) for other in self._by_size.get(len(mine), [])):
+            return True
+        distinct = np.unique(mine)
+        if len(distinct) < FEW:
+            # Few numbers are known if they are all there and exact, as those of a table or a broadcast are.
+            return bool(np.all(np.isin(distinct, self._all)))
+        place = np.searchsorted(self._all, distinct)
+        below = self._all[np.maximum(place - 1, 0)]
+        above = self._all[np.minimum(place, len(self._all) - 1)]
+        distance = np.minimum(np.abs(distinct - below), np.abs(distinct - above))
+        return bool(np.mean(distance <= 2.0**-20 * np.maximum(distinct, 2.0**-10 * distinct[-1])) >= SHARE)
+
+
+def _magnitudes(array: np.ndarray) -> np.ndarray:
+    """Finite absolute values, sorted."""
+    flat = np.abs(array.astype(np.float64).ravel())
+    return np.sort(flat[np.isfinite(flat)])
+
+
+def _operands(step: Step, results: Sequence[np.ndarray], value: Value) -> Value:
+    """What the arguments of a step's graph are: inputs of the piece by name, or results of earlier steps."""
+    by_argument = dict(zip((a.name for a in step.graph.abi.arguments), step.operands, strict=True))
+
+    def take(name: str) -> np.ndarray:
+        operand = by_argument[name]
+        return value(operand) if isinstance(operand, str) else results[operand]
+
+    return take
+
+
+def _inputs(graph: Graph, value: Value) -> dict[str, np.ndarray]:
+    return {a.name: value(a.name) for a in graph.abi.arguments}

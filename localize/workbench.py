@@ -1,0 +1,41 @@
+"""Runs pieces of graphs on a backend; weights are uploaded once, equal pieces are compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hloracle.backends.session import Backend, Buffer, Executable
+from hloracle.core.abi import Graph
+
+
+class Workbench:
+    """A backend, and the weights that it has been given.
+
+    Args:
+      weight: name -> float32 array of the checkpoint, for each of `names`.
+    """
+
+    def __init__(self, backend: Backend, weight: Callable[[str], np.ndarray], names: frozenset[str]) -> None:
+        self.backend = backend
+        self._weight, self._names = weight, names
+        self._uploaded: dict[str, Buffer] = {}
+        self._loaded: dict[str, Executable] = {}
+
+    def run(self, graph: Graph, value: Callable[[str], np.ndarray]) -> list[np.ndarray]:
+        """The graph's results; `value` gives each argument that is no weight. May raise ToolchainError."""
+        if graph.text not in self._loaded:
+            self._loaded[graph.text] = self.backend.load(graph)
+        arguments = [self._argument(a.name, value) for a in graph.abi.arguments]
+        return [self.backend.download(r) for r in self._loaded[graph.text](arguments)]
+
+    def _argument(self, name: str, value: Callable[[str], np.ndarray]) -> Buffer:
+        if name not in self._names:
+            return self.backend.upload(value(name))
+        if name not in self._uploaded:
+            self._uploaded[name] = self.backend.upload(self._weight(name))
+        return self._uploaded[name]
+
+    def weight(self, name: str) -> np.ndarray:
+        return self._weight(name)
