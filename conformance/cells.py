@@ -25,6 +25,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
+from hloracle.mutants import planted
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.truth import Truth
 
@@ -99,6 +100,7 @@ def run_cell(
     versions: dict[str, str],
     reuse: bool,
     stream: bool = False,
+    mutant: str = "",
     report: Report | None = None,
 ) -> CellOutcome:
     """Run a cell in a child process, or take its outcome from the cache when nothing about it moved.
@@ -108,12 +110,14 @@ def run_cell(
       versions: of the packages that decide the outcome.
       reuse: False runs it whatever the cache holds.
       stream: also stream each prompt through decode and compare with prefill.
+      mutant: a deliberate fault to run it with; such an outcome is neither taken from the cache nor kept.
     """
     questions = [(p, truths[p.id].tokens) for p in prompts]
     truth_files = [digest(np.ascontiguousarray(truths[p.id].exact).tobytes()) for p in prompts]
     key = digest(
         checkpoint.digest,
-        *_own_source(),
+        *backend_sources(),
+        Path(__file__).read_bytes(),
         json.dumps([*CPU_FLAGS, compiler_path(), os.environ.get("XLA_FLAGS", "")]),
         json.dumps([cell.id, threads, stream, versions, truth_files]),
         json.dumps([[p.id, p.token_ids, tokens] for p, tokens in questions]),
@@ -121,12 +125,12 @@ def run_cell(
         *(g.text + g.abi.to_json() for g in graphs),
     )
     entry = cache_root() / "cells" / f"{key[:32]}.json"
-    if reuse and (found := _load(entry, cell)):
+    if reuse and not mutant and (found := _load(entry, cell)):
         return found
     exact = {p.id: np.asarray(truths[p.id].exact) for p in prompts}
     try:
         child = run_in_child(
-            _run, cell, list(graphs), checkpoint.directory, questions, exact, threads, stream,
+            _run, cell, list(graphs), checkpoint.directory, questions, exact, threads, stream, mutant,
             timeout=TIMEOUT_SECONDS, report=report,
         )  # fmt: skip
     except ToolchainError as error:
@@ -134,13 +138,15 @@ def run_cell(
     except ChildDied as error:
         return CellOutcome(cell, "failed", stage="process", message=str(error))
     outcome = CellOutcome(cell, "ran", child.value, seconds=child.seconds, peak_bytes=child.peak_bytes)
+    if mutant:
+        return outcome
     write_file(entry, json.dumps({name: dataclasses.asdict(o) for name, o in outcome.prompts.items()}))
     return outcome
 
 
-def _own_source() -> list[bytes]:
-    """The code that runs a cell: another version of it may come to another outcome."""
-    return [p.read_bytes() for p in (*sorted(Path(str(backends.__file__)).parent.glob("*.py")), Path(__file__))]
+def backend_sources() -> list[bytes]:
+    """The code that runs graphs: another version of it may come to another outcome."""
+    return [p.read_bytes() for p in sorted(Path(str(backends.__file__)).parent.glob("*.py"))]
 
 
 def _load(entry: Path, cell: Cell) -> CellOutcome | None:
@@ -152,6 +158,21 @@ def _load(entry: Path, cell: Cell) -> CellOutcome | None:
 
 
 def _run(
+    report: Report,
+    cell: Cell,
+    graphs: list[Graph],
+    directory: Path,
+    questions: list[tuple[Prompt, list[int]]],
+    exact: dict[str, np.ndarray],
+    threads: int,
+    stream: bool,
+    mutant: str,
+) -> dict[str, PromptOutcome]:
+    with planted(mutant):
+        return _outcomes(report, cell, graphs, directory, questions, exact, threads, stream)
+
+
+def _outcomes(
     report: Report,
     cell: Cell,
     graphs: list[Graph],

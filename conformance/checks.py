@@ -15,27 +15,30 @@ from importlib import resources
 import numpy as np
 
 from hloracle.conformance.cells import CellOutcome
-from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.graphs import GraphFacts, table_digest
 from hloracle.core.abi import Graph
+from hloracle.core.tolerances import LOGIT_FLOORS, TRUTH_RELATIVE
+from hloracle.reference.anchors import anchors, split
 from hloracle.reference.config import Config
+from hloracle.reference.rope import rope_tables
 from hloracle.reference.truth import Truth
 
 MAX_DECODE_OP_KINDS = 20
+# The anchors that are one product each.
+PRODUCTS = {
+    *(f"self_attn.{p}" for p in ("q_proj", "k_proj", "v_proj", "scores", "context", "o_proj")),
+    *(f"mlp.{p}" for p in ("gate_proj", "up_proj", "down_proj")),
+    "lm_head",
+}
 
-# How far a right float32 implementation may be from the float64 truth, in units of the noise of
-# Hugging Face's own float32 on the same prompt. Sums in another order, another exp and another
-# rounding of the RoPE angles each cost about as much again as that noise, and the maximum over
-# 48 x V logits has a tail: 8 leaves room for all of these. One product in bfloat16 is 4 decimal
-# digits, or some 1000 floors, away.
-LOGIT_FLOORS = 8.0
-# transformers' float32 logits agree with its float64 ones to about 2e-6 of their size. A floor of more
-# than this share of the largest logit is no float32 noise: the truth itself would be in doubt.
-MAX_RELATIVE_FLOOR = 1e-4
 
 
 @dataclass(frozen=True)
 class Check:
-    """`status` is `passed`, `failed`, `skipped` (with the reason in `detail`) or `error`."""
+    """`status` is `passed`, `failed`, `skipped` (with the reason in `detail`) or `error`.
+
+    anchor: where in the graph the first thing stands that breaks it, if that is known.
+    """
 
     id: str
     title: str
@@ -43,10 +46,14 @@ class Check:
     figure: str
     expected: str
     detail: str = ""
+    anchor: str = ""
 
 
-def judged(id: str, title: str, holds: bool, figure: object, expected: object, detail: str = "") -> Check:
-    return Check(id, title, "passed" if holds else "failed", str(figure), str(expected), "" if holds else detail)
+def judged(
+    id: str, title: str, holds: bool, figure: object, expected: object, detail: str = "", anchor: str = ""
+) -> Check:
+    status = "passed" if holds else "failed"
+    return Check(id, title, status, str(figure), str(expected), "" if holds else detail, "" if holds else anchor)
 
 
 def skipped(id: str, title: str, reason: str) -> Check:
@@ -78,7 +85,10 @@ def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config
         found = [f"{g.name}: {', '.join(getattr(f, field)[:4])}" for g, f in parsed if getattr(f, field)]
         count = sum(len(getattr(f, field)) for _, f in parsed)
         holds = bool(parsed) and not found
-        checks.append(judged(f"{source}.{id}", title, holds, count if parsed else "no graph", 0, "; ".join(found)))
+        place = next((f.places[field] for _, f in parsed if field in f.places), "")
+        checks.append(
+            judged(f"{source}.{id}", title, holds, count if parsed else "no graph", 0, "; ".join(found), place)
+        )
     aliased = [g for g, _ in parsed if g.abi.phase == "decode"]
     if aliased:
         wanted = {"k_cache", "v_cache"}
@@ -87,11 +97,12 @@ def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config
             judged(
                 f"{source}.caches-donated", "decode graphs donate both caches", not bad,
                 f"{len(aliased) - len(bad)} of {len(aliased)}", f"{len(aliased)} of {len(aliased)}", ", ".join(bad),
+                "k_cache.0",
             )
         )  # fmt: skip
     # A graph that somebody else wrote may fuse its projections, so what we pin is asked of our own only.
     if source in ("emitter", "oracle"):
-        checks += [_census(source, parsed, config), *_counts(source, parsed, config)]
+        checks += [_census(source, parsed, config), *_counts(source, parsed, config), _tables(source, parsed, config)]
     return checks
 
 
@@ -104,9 +115,11 @@ def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
     weights = 9 * layers + (2 if config.tie_word_embeddings else 3) + biases
     bad = [f"{g.name} has {f.ops.get('dot_general', 0)}" for g, f in parsed if f.ops.get("dot_general", 0) != matmuls]
     counts = sorted({f.ops.get("dot_general", 0) for _, f in parsed})
+    products = [a for a in anchors(config) if split(a)[1] in PRODUCTS]
+    place = next((a for a in products for _, f in parsed if f.matmuls.get(a, 0) != 1), "")
     checks = [
         judged(f"{source}.matmuls", "dot_general = 9 x layers + 1", bool(parsed) and not bad, _join(counts), matmuls,
-               "; ".join(bad))
+               "; ".join(bad), place)
     ]  # fmt: skip
     bad = [f"{g.name} has {len(g.abi.weights)}" for g, _ in parsed if len(g.abi.weights) != weights]
     counts = sorted({len(g.abi.weights) for g, _ in parsed})
@@ -118,6 +131,24 @@ def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
         holds = bool(kinds) and max(kinds) <= MAX_DECODE_OP_KINDS
         checks.append(judged("emitter.op-kinds", title, holds, _join(kinds), f"at most {MAX_DECODE_OP_KINDS}"))
     return checks
+
+
+def _tables(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:
+    """Tables of numbers in a graph are the RoPE tables, bit for bit: a rounding more is too little to see in the values."""
+    title = "constant tables are the RoPE tables of float64 angles, rounded once"
+    bad, places = [], []
+    for graph, facts in parsed:
+        abi = graph.abi
+        rows = abi.bucket if abi.phase == "prefill" else abi.capacity
+        tables = rope_tables(config.rope, config.head_dim, abi.capacity)
+        right = {table_digest(t[:rows]) for t in tables} | {table_digest(t) for t in tables}
+        if not facts.tables or not set(facts.tables) <= right:
+            bad.append(f"{graph.name} has {'another table' if facts.tables else 'no table'}")
+            places.append(facts.places.get("tables", ""))
+    figure, all_ = f"{len(parsed) - len(bad)} of {len(parsed)} graphs", f"{len(parsed)} of {len(parsed)} graphs"
+    return judged(
+        f"{source}.tables", title, bool(parsed) and not bad, figure, all_, "; ".join(bad), next(iter(places), "")
+    )
 
 
 def _join(counts: Sequence[int]) -> str:
@@ -220,7 +251,7 @@ def caches_in_place(graph: Graph, stream_text: str) -> Check:
     detail = "a whole layer's cache, or more, is copied or written anew"
     if unread or not dispatches:
         detail = f"{unread} copies and {dispatches} dispatches: this stream form cannot be judged"
-    return judged(id, title, holds, figure, f"less than {layer_bytes} bytes", detail)
+    return judged(id, title, holds, figure, f"less than {layer_bytes} bytes", detail, "k_cache.0")
 
 
 # ---- cells
@@ -238,9 +269,9 @@ def truth_check(truths: dict[str, Truth]) -> Check:
     ]
     # Without any noise the float64 truth would be the float32 one again, and nothing could be measured by it.
     other += [f"{id}: float32 and float64 are equal" for id, t in truths.items() if t.floor == 0]
-    holds = worst <= MAX_RELATIVE_FLOOR and not other
+    holds = worst <= TRUTH_RELATIVE and not other
     title = "Hugging Face float32 agrees with its float64"
-    return judged("truth.noise", title, holds, f"{worst:.1e} of the largest logit", f"at most {MAX_RELATIVE_FLOOR:.0e}",
+    return judged("truth.noise", title, holds, f"{worst:.1e} of the largest logit", f"at most {TRUTH_RELATIVE:.0e}",
                   "; ".join(other) or "the float32 truth is further from float64 than float32 rounding explains")  # fmt: skip
 
 

@@ -92,11 +92,12 @@ def threads_option() -> Option:
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
+@click.option("--mutant", default="", help="Plant a deliberate fault, to see it caught; `hloracle mutants` lists them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
 @threads_option()
 @out_option()
 def run(
-    model: str, device: str, precision: str, tokens: int, capacity: int, fresh: bool, as_json: bool,
+    model: str, device: str, precision: str, tokens: int, capacity: int, fresh: bool, mutant: str, as_json: bool,
     threads: int | None, out: Path,
 ) -> int:  # fmt: skip
     """Prove the emitted graphs of MODEL (default: a real model of 135 million parameters).
@@ -109,7 +110,8 @@ def run(
     from hloracle.conformance.evidence import Settings
     from hloracle.conformance.run import run as run_all
 
-    settings = Settings(model, tokens, capacity, threads or threads_available(), fresh, device, precision)
+    threads = threads or threads_available()
+    settings = Settings(model, tokens, capacity, threads, fresh, device, precision, mutant, out)
     settings.validate()
     _prepare_folder(out)
     with _progress() as progress:

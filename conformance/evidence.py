@@ -6,15 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from hloracle.conformance.anchored import AnchorOutcome
 from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.checks import Check
 from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.localization import Localization
 from hloracle.conformance.prompts import Prompt
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
+from hloracle.mutants import planted
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.truth import Truth
 
@@ -23,7 +27,12 @@ Inspected = list[tuple[Graph, GraphFacts]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked for. `fresh` runs every cell whatever the cache holds."""
+    """What the user asked for. `fresh` runs every cell whatever the cache holds.
+
+    mutant: a deliberate fault that the run carries.
+    out: the report's folder, where a reproducer goes; None writes none.
+    small: leave out prompts that do not fit the capacity, instead of refusing to run.
+    """
 
     model: str
     tokens: int = 48
@@ -32,6 +41,9 @@ class Settings:
     fresh: bool = False
     device: str = "cpu"
     precision: str = "f32"
+    mutant: str = ""
+    out: Path | None = None
+    small: bool = False
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -39,6 +51,7 @@ class Settings:
 
     def validate(self) -> None:
         """Raises InputError that names the flag."""
+        planted(self.mutant)
         if self.tokens < 1:
             raise InputError(f"is {self.tokens}", "--tokens", "ask for at least one")
         if self.capacity < BUCKETS[0]:
@@ -91,3 +104,5 @@ class Evidence:
     prompts: list[Prompt] = field(default_factory=list)
     truths: dict[str, Truth] = field(default_factory=dict)
     outcomes: list[CellOutcome] = field(default_factory=list)
+    anchored: list[AnchorOutcome] = field(default_factory=list)
+    localization: Localization | None = None

@@ -6,9 +6,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from hloracle.core.abi import Graph
+from hloracle.core.store import digest
+from hloracle.reference.anchors import anchor_of
 
 LAYER = re.compile(r"^layers\.\d+")
+WEIGHT = re.compile(r"^model\.|\.(?:weight|bias)$")
 
 
 @dataclass(frozen=True)
@@ -18,11 +23,17 @@ class GraphFacts:
     ops: operations of the StableHLO dialect by kind, those in regions included.
     scopes: the same by anchor, with layers folded into `layers.*`.
     others: operations of other dialects than func and builtin.
+    matmuls: products by anchor, layers told apart.
+    tables: constants of more than one value, as digests of their distinct absolute float32 values.
+    places: for each of the findings below, the anchor where the first of them stands.
     """
 
     error: str = ""
     ops: dict[str, int] = field(default_factory=dict)
     scopes: dict[str, dict[str, int]] = field(default_factory=dict)
+    matmuls: dict[str, int] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    places: dict[str, str] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     custom_calls: tuple[str, ...] = ()
     f64: tuple[str, ...] = ()
@@ -52,11 +63,15 @@ def inspect(graph: Graph) -> GraphFacts:
         facts = _walk(module, ir)
         block = main[0].regions[0].blocks[0]
         mismatch = _abi_mismatch(graph, main[0], block, ir)
+        if any("donates" in m for m in mismatch):
+            facts["places"]["abi_mismatch"] = "k_cache.0"
         unused = tuple(
             tensor.name
             for tensor, argument in zip(graph.abi.arguments, block.arguments, strict=False)
             if not list(argument.uses)
         )
+        if unused:
+            facts["places"]["unused"] = WEIGHT.sub("", unused[0])
         return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch)
 
 
@@ -66,6 +81,21 @@ def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
     others: list[str] = []
     custom_calls: list[str] = []
     f64: list[str] = []
+    matmuls: Counter[str] = Counter()
+    tables: list[str] = []
+    places: dict[str, str] = {}
+
+    def place(operation):  # type: ignore[no-untyped-def]
+        """The anchor of an operation, or of what first uses it."""
+        todo, seen = [operation], 0
+        while todo and seen < 100:
+            seen += 1
+            found = todo.pop(0)
+            if isinstance(found.location, ir.NameLoc):
+                return anchor_of(found.location.name_str)
+            # Uses are listed the last first.
+            todo += [use.owner for result in found.results for use in reversed(list(result.uses))]
+        return ""
 
     def visit(operation):  # type: ignore[no-untyped-def]
         dialect, _, kind = operation.name.partition(".")
@@ -76,10 +106,18 @@ def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
             scopes.setdefault(LAYER.sub("layers.*", anchor), Counter())[kind] += 1
             if kind == "custom_call":
                 custom_calls.append(ir.StringAttr(operation.attributes["call_target_name"]).value)
+                places.setdefault("custom_calls", place(operation))
             if any("f64" in str(r.type) for r in operation.results):
                 f64.append(f"{kind} in {anchor or 'the function'}")
+                places.setdefault("f64", place(operation))
+            if kind == "dot_general":
+                matmuls[anchor_of(anchor)] += 1
+            if kind == "constant" and (found := _table(operation.attributes["value"], ir)):
+                tables.append(found)
+                places.setdefault("tables", place(operation))
         elif dialect not in ("func", "builtin"):
             others.append(operation.name)
+            places.setdefault("others", place(operation))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
@@ -89,7 +127,22 @@ def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
         "others": tuple(sorted(set(others))),
         "custom_calls": tuple(custom_calls),
         "f64": tuple(f64),
+        "matmuls": dict(matmuls),
+        "tables": tuple(tables),
+        "places": places,
     }
+
+
+def _table(value, ir) -> str:  # type: ignore[no-untyped-def]
+    """The digest of a float32 constant that is not a splat, else nothing."""
+    if not isinstance(value, ir.DenseFPElementsAttr) or value.is_splat:
+        return ""
+    return table_digest(np.array(value))
+
+
+def table_digest(table: np.ndarray) -> str:
+    """What stays of a table of numbers however a graph lays it out: its distinct absolute values, bit for bit."""
+    return digest(np.unique(np.abs(table.astype(np.float32))).tobytes())
 
 
 def _abi_mismatch(graph: Graph, main, block, ir) -> tuple[str, ...]:  # type: ignore[no-untyped-def]

@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from hloracle.conformance.anchored import CANARY_FACTOR, AnchorOutcome, Rows
 from hloracle.conformance.cells import CellOutcome
-from hloracle.conformance.checks import limit, mismatches
+from hloracle.conformance.checks import is_near_tie, limit, mismatches
 from hloracle.conformance.environment import MemoryWatch, describe
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.localization import Localization
 from hloracle.conformance.prompts import Prompt, Readable
 from hloracle.conformance.verdict import Verdict
 from hloracle.core.abi import Graph
+from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import weight_shapes
 from hloracle.reference.truth import Truth
@@ -30,18 +33,22 @@ def record_of(
     memory: MemoryWatch,
 ) -> dict[str, Any]:
     """See reports/report.schema.json."""
-    config = checkpoint.config
+    config, found = checkpoint.config, evidence.localization
+    mutant = {"mutant": settings.mutant} if settings.mutant else {}
     readable = Readable(checkpoint.directory)
-    return {
-        "schema": "hloracle-report/1",
+    return mutant | {
+        "schema": "hloracle-report/2",
         "passed": verdict.passed,
         "verdict": {
             "class": verdict.class_,
-            "anchor": None,
+            "anchor": verdict.anchor,
+            "operation": verdict.operation,
             "prompt": verdict.prompt,
             "step": verdict.step,
             "explanation": verdict.explanation,
             "evidence": list(verdict.evidence),
+            "confidence": {"level": verdict.sure[0], "because": verdict.sure[1]} if verdict.sure else None,
+            "fusion_dependent": verdict.fusion_dependent,
         },
         "model": {
             "name": settings.model,
@@ -63,7 +70,12 @@ def record_of(
         "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
         "cells": [_cell_row(o, evidence.truths) for o in evidence.outcomes],
-        "checks": [dataclasses.asdict(c) for c in evidence.checks],
+        "checks": [{k: v for k, v in dataclasses.asdict(c).items() if k != "anchor"} for c in evidence.checks],
+        "anchors": [_rows(o.cell.id, o.prompt, r) for o in evidence.anchored for r in o.rows]
+        + [_rows(found.plan.suspect.id, found.plan.prompt.id, r) for r in (found.rows if found else [])],
+        "floors": next((o.floors for o in evidence.anchored if o.floors), []),
+        "localization": _localization(found) if found else None,
+        "canary": _canary(evidence.anchored),
         "graphs": [_graph_row(source, g, f) for source, graphs in evidence.graphs.items() for g, f in graphs],
         "timings": progress.timings,
         "reused": [t["stage"] for t in progress.timings if t["reused"]],
@@ -73,6 +85,39 @@ def record_of(
         },
         "environment": describe(),
     }
+
+
+def _rows(cell: str, prompt: str, rows: Rows) -> dict[str, Any]:
+    return {"cell": cell, "prompt": prompt, **dataclasses.asdict(rows)}
+
+
+def _localization(found: Localization) -> dict[str, Any]:
+    return {
+        "cell": found.plan.suspect.id,
+        "reason": found.plan.reason,
+        "phase": found.phase,
+        "prompt": found.plan.prompt.id,
+        "step": found.plan.step,
+        "position": found.position,
+        "anchor": found.anchor,
+        "first_accumulated": found.first_accumulated,
+        "first_local": found.first_local,
+        "errors": found.errors,
+        "operation": found.operation,
+        "fusion_dependent": found.fusion_dependent,
+        "reproducer": dataclasses.asdict(found.reproducer) if found.reproducer else None,
+        "notes": found.notes,
+    }
+
+
+def _canary(anchored: Sequence[AnchorOutcome]) -> dict[str, Any] | None:
+    for canary in (o.canary for o in anchored if o.canary):
+        detail = f"off by {CANARY_FACTOR:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
+        return {
+            "anchor": canary.anchor, "graph": canary.graph, "caught": canary.caught, "named": canary.named,
+            "detail": detail,
+        }  # fmt: skip
+    return None
 
 
 def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> dict[str, Any]:
@@ -110,6 +155,10 @@ def _tokens(id: str, truth: Truth, outcomes: Sequence[CellOutcome], readable: Re
             "logit_error": float(np.max(result.errors)) if result.errors else None,
             "logit_floor": truth.floor if result.errors else None,
             "logit_limit": limit(truth) if result.errors else None,
+            "errors": [float(f"{e:.4g}") for e in result.errors],
+            "disagreements": len(steps),
+            "near_ties": sum(is_near_tie(s, result.tokens[s], truth) for s in steps),
+            "largest_gap": max((float(truth.gaps[s]) for s in steps), default=None),
         }
     # A cell that did not run agrees on nothing.
     agreed = min((c["agreed"] for c in cells.values()), default=0) if len(cells) == len(outcomes) else 0

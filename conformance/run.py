@@ -14,6 +14,7 @@ from hloracle import reference
 from hloracle.backends.iree import compile_to_stream, precompile
 from hloracle.backends.xla import has_compiled
 from hloracle.conformance import prompts as prompt_suite
+from hloracle.conformance.anchored import STEPS, AnchorOutcome, anchor_check, canary_check, run_anchored
 from hloracle.conformance.cells import Cell, CellOutcome, make_backend, run_cell
 from hloracle.conformance.checks import (
     Check,
@@ -27,13 +28,17 @@ from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, version
 from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
 from hloracle.conformance.gate_zero import gate_zero
 from hloracle.conformance.graphs import inspect
+from hloracle.conformance.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
+from hloracle.conformance.localization import localize, plan, sequence
 from hloracle.conformance.record import record_of
-from hloracle.conformance.verdict import decide
+from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, kill_descendants, run_in_child
-from hloracle.core.errors import ToolchainError
+from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
+from hloracle.mutants import MUTANTS, planted
+from hloracle.reference.anchor_truth import anchor_truth
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
 from hloracle.reference.contract import graph_abi, graph_name
@@ -64,15 +69,18 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
             checkpoint = open_checkpoint(directory)
             refuse_non_finite(checkpoint)
         if not gates(evidence, settings, progress):
-            verdict = decide(evidence.checks, [], {})
+            verdict = place(decide(evidence.checks, [], {}), evidence.checks, None, [])
             return record_of(settings, checkpoint, evidence, verdict, progress, memory)
         with reporting_death(evidence):
             with progress.stage("prompts"):
                 evidence.prompts = prompt_suite.suite(
-                    directory, checkpoint.config, settings.capacity, settings.tokens, progress.report
-                )
+                    directory, checkpoint.config, settings.capacity, settings.tokens, progress.report,
+                    only_fitting=settings.small,
+                )  # fmt: skip
             with progress.stage("graphs") as stage:
-                evidence.graphs, lowered = prepare(checkpoint.config, settings, progress.report)
+                with planted(settings.mutant):
+                    emitted = emit_all(checkpoint.config, settings)
+                evidence.graphs, lowered = prepare(checkpoint.config, settings, emitted, progress.report)
                 stage["reused"] = lowered == 0
                 stage["detail"] = f"{lowered} oracle graphs lowered"
             evidence.checks += static_checks(evidence.graphs, checkpoint.config)
@@ -83,7 +91,8 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 evidence.outcomes.append(outcome)
                 streams = cell == Cell("emitter", "iree-cpu")
                 evidence.checks += cell_checks(outcome, evidence.truths, expect_streaming=streams)
-        verdict = decide(evidence.checks, evidence.outcomes, evidence.truths)
+            look_inside(evidence, checkpoint, settings, progress)
+        verdict = conclude(evidence, checkpoint, settings, progress)
         return record_of(settings, checkpoint, evidence, verdict, progress, memory)
 
 
@@ -122,12 +131,21 @@ def specifications(settings: Settings, head: str) -> list[tuple[str, str, int, i
     return [("decode", head, settings.capacity, 0), *prefills]
 
 
-def prepare(config: Config, settings: Settings, report: Report | None = None) -> tuple[dict[str, Inspected], int]:
+def emit_all(config: Config, settings: Settings) -> list[Graph]:
+    """Every production graph of a run."""
+    return [emit(config, *spec) for head in ("logits", "token") for spec in specifications(settings, head)]
+
+
+def prepare(
+    config: Config, settings: Settings, emitted: list[Graph], report: Report | None = None
+) -> tuple[dict[str, Inspected], int]:
     """Both sources' graphs, parsed and walked, and how many of the oracle's had to be lowered."""
-    emitted = [emit(config, *spec) for head in ("logits", "token") for spec in specifications(settings, head)]
     entries = [(spec, _oracle_entry(config, spec)) for spec in specifications(settings, "logits")]
-    missing = sum(not entry.is_file() for _, entry in entries)
-    both = run_in_child(_prepare, config, emitted, entries, timeout=PREPARE_SECONDS, report=report).value
+    # A fault in the reference would lower other graphs under the same names.
+    faulty = settings.mutant and MUTANTS[settings.mutant].part == "reference"
+    missing = sum(bool(faulty) or not entry.is_file() for _, entry in entries)
+    mutant = settings.mutant if faulty else ""
+    both = run_in_child(_prepare, config, emitted, entries, mutant, timeout=PREPARE_SECONDS, report=report).value
     return both, missing
 
 
@@ -139,19 +157,22 @@ def _oracle_entry(config: Config, spec: tuple[str, str, int, int]) -> Path:
 
 
 def _prepare(
-    report: Report, config: Config, emitted: list[Graph], entries: list[tuple[tuple[str, str, int, int], Path]]
-) -> dict[str, Inspected]:
+    report: Report, config: Config, emitted: list[Graph], entries: list[tuple[tuple[str, str, int, int], Path]],
+    mutant: str,
+) -> dict[str, Inspected]:  # fmt: skip
     oracle = []
     for (phase, head, capacity, bucket), entry in entries:
         name = graph_name(config, phase, head, bucket)
-        if entry.is_file():
+        if entry.is_file() and not mutant:
             graph = Graph(name, entry.read_text(), graph_abi(config, phase, head, capacity, bucket))
         else:
             from hloracle.reference.lower import lower
 
             report(f"lowering the oracle's {name}")
-            graph = lower(config, phase, head, capacity, bucket)
-            write_file(entry, graph.text)
+            with planted(mutant):
+                graph = lower(config, phase, head, capacity, bucket)
+            if not mutant:
+                write_file(entry, graph.text)
         oracle.append(graph)
     report("parsing and walking the graphs")
     return {source: [(g, inspect(g)) for g in graphs] for source, graphs in (("emitter", emitted), ("oracle", oracle))}
@@ -227,7 +248,72 @@ def _cell(
     with progress.stage(cell.id) as stage:
         outcome = run_cell(
             cell, graphs, checkpoint, evidence.prompts, evidence.truths, settings.threads, versions(CELL_PACKAGES),
-            reuse=reuse, stream=cell == Cell("emitter", "iree-cpu"), report=progress.report,
+            reuse=reuse, stream=cell == Cell("emitter", "iree-cpu"), mutant=settings.mutant, report=progress.report,
         )  # fmt: skip
         stage["reused"] = outcome.status == "reused"
     return outcome
+
+
+# ---- inside
+
+
+def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
+    """Hold every anchor of both sources to the truth, and see that the canary is caught.
+
+    Where the ends are wrong already, the cell that is taken apart later shows its anchors; a canary needs a right graph.
+    """
+    bad = [c for c in evidence.checks if c.status in ("failed", "error")]
+    if bad or not evidence.outcomes:
+        evidence.checks.append(canary_check(None, "this run has failed by itself: no graph of it is known to be right"))
+        return
+    longer = [p for p in evidence.prompts if len(p.token_ids) > 1]
+    prompt = (longer or evidence.prompts)[0]
+    tokens = [*prompt.token_ids, *evidence.truths[prompt.id].tokens[:STEPS]]
+    with progress.stage("truth at anchors") as stage:
+        truth = anchor_truth(checkpoint, tokens, progress.report)
+        stage["reused"] = truth.reused
+
+    def look(cell: Cell, with_canary: bool = False) -> AnchorOutcome:
+        graphs = [
+            g for g, _ in evidence.graphs[cell.source]
+            if g.abi.head == "logits" and (g.abi.phase == "decode" or g.abi.bucket == prompt.bucket)
+        ]  # fmt: skip
+        with progress.stage(f"{cell.id}, anchors") as stage:
+            outcome = run_anchored(
+                cell, graphs, checkpoint, prompt, truth, settings.threads, versions(CELL_PACKAGES),
+                reuse=not settings.fresh and not with_canary, mutant=settings.mutant, with_canary=with_canary,
+                report=progress.report,
+            )  # fmt: skip
+            stage["reused"] = outcome.status == "reused"
+        evidence.anchored.append(outcome)
+        evidence.checks.append(anchor_check(outcome))
+        return outcome
+
+    look(Cell("oracle", "xla-cpu"))
+    production = look(Cell("emitter", "iree-cpu"), with_canary=True)
+    if evidence.checks[-1].status != "passed":
+        # What only the anchors show has to be told apart too: graph or compiler, emitter or oracle.
+        look(Cell("emitter", "xla-cpu"))
+        look(Cell("oracle", "iree-cpu"))
+        evidence.checks.append(canary_check(None, "the graph it would be put into is wrong already"))
+    else:
+        evidence.checks.append(canary_check(production.canary, "it did not run"))
+
+
+def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> Verdict:
+    """The verdict; for one that does not pass, after taking apart what is wrong."""
+    verdict = decide(evidence.checks, evidence.outcomes, evidence.truths)
+    found = None if verdict.passed else plan(evidence.checks, evidence.outcomes, evidence.prompts, evidence.truths)
+    if found is not None:
+        graphs = {source: [g for g, f in some if not f.error] for source, some in evidence.graphs.items()}
+        folder = settings.out / "reproducer" if settings.out else None
+        with progress.stage("localization") as stage:
+            try:
+                truth = anchor_truth(checkpoint, sequence(found, evidence.truths[found.prompt.id]), progress.report)
+                evidence.localization = run_in_child(
+                    localize, found, graphs, checkpoint.directory, truth, settings.threads, folder, settings.mutant,
+                    timeout=LOCALIZE_SECONDS, report=progress.report,
+                ).value  # fmt: skip
+            except (ChildDied, ToolchainError, InputError) as error:
+                stage["detail"] = f"ended without an answer: {error}"
+    return place(verdict, evidence.checks, evidence.localization, evidence.outcomes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hloracle.conformance.cells import Cell, CellOutcome
 from hloracle.conformance.checks import Check, is_near_tie, mismatches
+from hloracle.conformance.localization import Localization, confidence
 from hloracle.reference.truth import Truth
 
 PASSING = ("conforms", "near-tie")
@@ -15,13 +16,20 @@ PASSING = ("conforms", "near-tie")
 
 @dataclass(frozen=True)
 class Verdict:
-    """`class_` is a row of DESIGN's table; prompt and step say where tokens first parted, if they did."""
+    """`class_` is a row of DESIGN's table; prompt and step say where tokens first parted, if they did.
+
+    anchor, operation: the first thing that is wrong. sure: how sure that is, and why; None for a verdict that passes.
+    """
 
     class_: str
     explanation: str
     evidence: tuple[str, ...] = ()
     prompt: str | None = None
     step: int | None = None
+    anchor: str | None = None
+    operation: str | None = None
+    sure: tuple[str, list[str]] | None = None
+    fusion_dependent: bool = False
 
     @property
     def passed(self) -> bool:
@@ -32,7 +40,7 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
     """The first row of the table that the evidence supports, nearest to the source first."""
     bad = [c for c in checks if c.status in ("failed", "error")]
     # A failure is shown by every check that failed, a pass by what came nearest to failing.
-    shown = bad or [c for c in checks if c.id.endswith((".tokens", "-logits", ".prefill-equals-streaming"))]
+    shown = bad or [c for c in checks if c.id.endswith((".tokens", "-logits", ".prefill-equals-streaming", ".anchors", ".canary", ".probes"))]
     evidence = tuple(f"{c.id}: {c.figure or c.status}{f' ({c.detail})' if c.detail else ''}" for c in shown)
     prompt, step = first_parting(outcomes, truths)
 
@@ -47,6 +55,8 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
     broken = [c for c in failed("emitter.", "file.") if c.status == "failed"]
     if failed("gate-zero"):
         return verdict("harness-error", "The toolchain does not run the simplest graphs.")
+    if failed("harness.canary"):
+        return verdict("harness-error", "A fault put in on purpose was not caught: nothing here can be trusted.")
     if failed("emitter.parse", "file.parse"):
         return verdict("emitter-fault", "The emitted graph does not parse or verify.")
     if failed("oracle.parse"):
@@ -106,6 +116,34 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
     if step is not None:
         return verdict("near-tie", "Tokens differ only where the truth's own lead is inside the noise of float32.")
     return verdict("conforms", "Every token equals Hugging Face's and every logit is within the noise of float32.")
+
+
+def place(verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[CellOutcome]) -> Verdict:
+    """The verdict with its place, and how sure it is: from what was taken apart, else from the invariant that broke."""
+    if verdict.passed:
+        return verdict
+    bad = [c for c in checks if c.status in ("failed", "error")]
+    if found is None or found.anchor is None:
+        static = next((c for c in bad if c.anchor), None)
+        if static is None:
+            return dataclasses.replace(verdict, sure=("possible", ["no place was found"]))
+        because = [f"{static.id} holds for the graph as it is written, whatever it computes: {static.detail}"]
+        return dataclasses.replace(verdict, anchor=static.anchor, sure=("certain", because))
+    level, because = confidence(found, outcomes, {c.id.rpartition(".")[0] for c in bad})
+    operation = None
+    if found.operation:
+        at = f" at line {found.operation['line']}" if found.operation["line"] else ""
+        operation = f"{found.operation['name']} {found.operation['value']}{at} of {found.operation['graph']}"
+    verdict = dataclasses.replace(
+        verdict, anchor=found.anchor, operation=operation, sure=(level, because), fusion_dependent=found.fusion_dependent
+    )
+    if found.misused:
+        explanation = "The graphs are right when they are given right inputs, and the session gives them something else."
+        return dataclasses.replace(verdict, class_="harness-error", explanation=explanation)
+    if found.fusion_dependent:
+        explanation = "The graph is wrong as compiled, and right once its intermediate values are made outputs."
+        return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
+    return verdict
 
 
 def outcome_of(outcomes: Sequence[CellOutcome], cell: Cell) -> CellOutcome:

@@ -281,7 +281,8 @@ def _inside(
     shown = found if found is not None and found.expected is not None else None
     if shown is None and found is not None:
         inputs = {a.name: value(a.name) for a in piece.graph.abi.arguments}
-        shown = replace(found, graph=piece.graph, inputs=inputs, expected=situation.anchor(anchor), got=got[0])
+        expected, tolerance = situation.corrected(anchor, got[0])
+        shown = replace(found, graph=piece.graph, inputs=inputs, expected=expected, got=got[0], tolerance=tolerance)
     errors = situation.errors(anchor, got[0])
     row = int(np.argmax(errors))
     rows = situation.rows if len(errors) == len(situation.rows) else situation.rows[-1:]

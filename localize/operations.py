@@ -29,6 +29,7 @@ class Found:
     graph: shows it: the operation alone, or the piece up to it.
     inputs: of `graph`, by name; expected: its right result, where that is known.
     got: what it computes. why: how it was found, in one sentence.
+    tolerance: how far a right result may be from `expected`.
     """
 
     step: Step
@@ -37,6 +38,7 @@ class Found:
     expected: np.ndarray | None
     got: np.ndarray
     why: str
+    tolerance: float = 0.0
 
 
 Value = Callable[[str], np.ndarray]
@@ -59,13 +61,14 @@ def miscompiled(anatomy: Anatomy, piece: Piece, value: Value, suspect: Workbench
         take = _operands(step, right, value)
         got = suspect.run(step.graph, take)[0]
         if differ(got, expected):
-            return Found(step, step.graph, _inputs(step.graph, take), expected, got, f"{names}, from the same operands")
+            why = f"{names}, from the same operands"
+            return Found(step, step.graph, _inputs(step.graph, take), expected, got, why, tolerance(expected))
     for index, (step, expected) in enumerate(zip(steps, right, strict=True)):
         graph = anatomy.prefix(piece, index)
         got = suspect.run(graph, value)[0]
         if differ(got, expected):
             why = f"{names}, but only together with the operations before it"
-            return Found(step, graph, _inputs(graph, value), expected, got, why)
+            return Found(step, graph, _inputs(graph, value), expected, got, why, tolerance(expected))
     return None
 
 
@@ -80,9 +83,13 @@ def differ(got: np.ndarray, expected: np.ndarray) -> bool:
         got[~finite], expected[~finite], equal_nan=True
     ):
         return True
-    scale = float(np.max(np.abs(expected[finite]), initial=0.0))
     distance = np.abs(got[finite].astype(np.float64) - expected[finite])
-    return not bool(np.all(distance <= SAME_INPUTS * scale))
+    return not bool(np.all(distance <= tolerance(expected)))
+
+
+def tolerance(expected: np.ndarray) -> float:
+    """How far apart results of the same operations on the same inputs may be."""
+    return SAME_INPUTS * float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
 
 
 def unlike(anatomy: Anatomy, piece: Piece, peer: Anatomy, value: Value, bench: Workbench) -> Found | None:

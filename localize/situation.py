@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hloracle.core.tolerances import MASKED_BELOW, ROUNDING, SMALLEST
+from hloracle.core.tolerances import ANCHOR_FLOORS, MASKED_BELOW, ROUNDING, SMALLEST
 from hloracle.reference.anchor_truth import AnchorTruth
 from hloracle.reference.anchors import anchor_shape, split
 from hloracle.reference.config import Config
@@ -170,6 +170,24 @@ class Situation:
         shaped = got.reshape(anchor_shape(self.config, anchor, self.queries, self.keys))
         expected = self.anchor(anchor)
         return Worst(index, float(shaped[index]), float(expected[index]))
+
+    def corrected(self, anchor: str, got: np.ndarray) -> tuple[np.ndarray, float]:
+        """What a graph should have computed: `got` with the rows that count put right; and how far off is still right.
+
+        The figure is the largest limit of any row, or half of what is wrong, whichever tells right from wrong.
+        """
+        shape = anchor_shape(self.config, anchor, self.queries, self.keys) if anchor != "token" else ()
+        right = self.anchor(anchor)
+        if anchor == "token":
+            return right, 0.0
+        _, part = split(anchor)
+        value = got.reshape(shape).copy()
+        filled = len(self.rows) if self.phase == "prefill" or part not in CACHES else self.position + 1
+        _row_first(part, value)[:filled] = _row_first(part, right)[:filled]
+        worst = self.worst(anchor, got)
+        off = abs(worst.value - worst.expected)
+        limit = ANCHOR_FLOORS * float(np.max(self.floors(anchor)[self.rows]))
+        return value.reshape(got.shape), min(limit, off / 2) if np.isfinite(off) else limit
 
     def _distance(self, anchor: str, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distances of the rows that count, row first, and the floor of each row."""

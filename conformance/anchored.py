@@ -1,0 +1,223 @@
+"""A cell looked at from inside: the values at every anchor, in prefill and in decode, held to the truth's.
+
+Also the canary: a copy of a right graph with one anchor spoiled, which the same comparison has to catch and to name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloracle import localize
+from hloracle.backends.compiled import host_cpu
+from hloracle.conformance.cells import Cell, backend_sources, make_backend
+from hloracle.conformance.checks import Check, judged
+from hloracle.conformance.prompts import Prompt
+from hloracle.core.abi import Graph
+from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.errors import ToolchainError
+from hloracle.core.store import cache_root, digest, write_file
+from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.localize.situation import row_floors, row_scales
+from hloracle.mutants import planted
+from hloracle.reference.anchor_truth import AnchorTruth
+from hloracle.reference.anchors import anchors
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+
+TIMEOUT_SECONDS = 900
+# Decode steps that are looked at: the first reads what prefill wrote, the others also what decode wrote.
+STEPS = 4
+# A bfloat16 has 8 bits of precision: the canary is off by one rounding of the coarsest format that anyone computes in.
+CANARY_FACTOR = 1 + 2.0**-8
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A fault that was put in on purpose. `named` is the anchor that was found wrong first, if any was."""
+
+    anchor: str
+    graph: str
+    named: str | None
+    worst: float
+
+    @property
+    def caught(self) -> bool:
+        return self.named == self.anchor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Errors in floors: a row for each anchor, a column for each position; None where nothing is to be compared."""
+
+    phase: str
+    positions: list[int]
+    anchors: list[str]
+    errors: list[list[float | None]]
+
+    def worst(self) -> tuple[float, str, int] | None:
+        """The largest error, the first anchor (in order of computation) that has it, and its position."""
+        found = [
+            (e, -a, -p) for a, row in enumerate(self.errors) for p, e in enumerate(row) if e is not None
+        ]  # fmt: skip
+        if not found:
+            return None
+        error, a, p = max(found)
+        return error, self.anchors[-a], self.positions[-p]
+
+    def first(self) -> str | None:
+        """The first anchor that is beyond its limit."""
+        wrong = (a for a, row in zip(self.anchors, self.errors, strict=True) if any(_beyond(e) for e in row))
+        return next(wrong, None)
+
+
+@dataclass(frozen=True)
+class AnchorOutcome:
+    """`status` is `ran`, `reused` or `failed`. `floors` is filled for the oracle: see `floor_rows`."""
+
+    cell: Cell
+    prompt: str
+    status: str
+    rows: list[Rows] = field(default_factory=list)
+    floors: list[dict[str, Any]] = field(default_factory=list)
+    canary: Canary | None = None
+    message: str = ""
+
+
+def _beyond(error: float | None) -> bool:
+    return error is not None and not error <= ANCHOR_FLOORS
+
+
+def run_anchored(
+    cell: Cell, graphs: Sequence[Graph], checkpoint: Checkpoint, prompt: Prompt, truth: AnchorTruth, threads: int,
+    versions: dict[str, str], reuse: bool, mutant: str = "", with_canary: bool = False, report: Report | None = None,
+) -> AnchorOutcome:  # fmt: skip
+    """Run one prompt and the steps after it with every anchor as a result, in a child process.
+
+    Args:
+      graphs: of the cell's source, with logits: decode, and prefill in the prompt's bucket.
+      truth: of the prompt and the tokens after it.
+      reuse: False runs it whatever the cache holds.
+    """
+    key = digest(
+        checkpoint.digest, *backend_sources(), *_own_sources(), host_cpu(), truth.folder.name,
+        json.dumps([cell.id, threads, versions, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
+        *(g.text + g.abi.to_json() for g in graphs),
+    )  # fmt: skip
+    entry = cache_root() / "anchored" / f"{key[:32]}.json"
+    if reuse and not mutant and (found := _load(entry, cell)):
+        return found
+    try:
+        outcome = run_in_child(
+            _run, cell, list(graphs), checkpoint.directory, prompt, truth, threads, mutant, with_canary,
+            timeout=TIMEOUT_SECONDS, report=report,
+        ).value  # fmt: skip
+    except (ToolchainError, ChildDied) as error:
+        return AnchorOutcome(cell, prompt.id, "failed", message=str(error))
+    if not mutant:
+        write_file(entry, json.dumps(dataclasses.asdict(outcome)))
+    return outcome
+
+
+def _own_sources() -> list[bytes]:
+    folder = Path(str(localize.__file__)).parent
+    return [p.read_bytes() for p in (*sorted(folder.glob("*.py")), Path(__file__))]
+
+
+def _load(entry: Path, cell: Cell) -> AnchorOutcome | None:
+    try:
+        raw = json.loads(entry.read_text())
+        rows = [Rows(**r) for r in raw["rows"]]
+        canary = Canary(**raw["canary"]) if raw["canary"] else None
+        return AnchorOutcome(cell, raw["prompt"], "reused", rows, raw["floors"], canary)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _run(
+    report: Report, cell: Cell, graphs: list[Graph], directory: Path, prompt: Prompt, truth: AnchorTruth, threads: int,
+    mutant: str, with_canary: bool,
+) -> AnchorOutcome:  # fmt: skip
+    from hloracle.localize.anatomy import Anatomy
+    from hloracle.localize.dissect import Matrix, Side, run_tapped
+
+    checkpoint = open_checkpoint(directory)
+    config, length = checkpoint.config, len(prompt.token_ids)
+
+    with planted(mutant):
+        backend = make_backend(cell.backend, threads)
+
+        def matrices(*which: Graph) -> list[Matrix]:
+            side = Side(cell.source, cell.backend, which)
+            return run_tapped(side, backend, checkpoint.load, truth, config, length, prompt.bucket, report)
+
+        rows = [rows_of(m) for m in matrices(*graphs)]
+        canary = None
+        if with_canary:
+            graph = next(g for g in graphs if g.abi.phase == "prefill")
+            anatomy = Anatomy(graph, config)
+            order = [a for a in anatomy.anchors if a != "token"]
+            # Another graph gets another canary, so that in time every anchor is tried; the same one gets the same.
+            anchor = order[int(digest(graph.text)[:8], 16) % len(order)]
+            report(f"canary: {anchor}")
+            found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])
+            worst = found.worst()
+            canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0)
+    floors = floor_rows(truth, anchors(config), rows) if cell == Cell("oracle", "xla-cpu") else []
+    return AnchorOutcome(cell, prompt.id, "ran", rows, floors, canary)
+
+
+def rows_of(matrix: Any) -> Rows:
+    """A matrix of the dissection in a form that can be kept; NaN there is what is not to be compared."""
+    errors = [[None if np.isnan(e) else float(f"{e:.3g}") for e in row] for row in matrix.errors.tolist()]
+    return Rows(matrix.phase, list(matrix.positions), list(matrix.anchors), errors)
+
+
+def floor_rows(truth: AnchorTruth, names: Sequence[str], oracle: Sequence[Rows]) -> list[dict[str, Any]]:
+    """What each anchor is held to: its scale, float32's noise there, and how far the oracle was off, in floors."""
+    worst: dict[str, float] = {}
+    for rows in oracle:
+        for anchor, errors in zip(rows.anchors, rows.errors, strict=True):
+            worst[anchor] = max([worst.get(anchor, 0.0), *(e for e in errors if e is not None)])
+    found = []
+    for anchor in names:
+        scale, noise, floors = row_scales(truth, anchor), truth.noise(anchor), row_floors(truth, anchor)
+        relative = float(np.median(floors[scale > 0] / scale[scale > 0])) if np.any(scale > 0) else 0.0
+        found.append({
+            "anchor": anchor, "scale": float(np.max(scale)), "noise": float(np.max(noise)), "relative": relative,
+            "oracle": worst.get(anchor), "limit": ANCHOR_FLOORS,
+        })  # fmt: skip
+    return found
+
+
+def anchor_check(outcome: AnchorOutcome) -> Check:
+    """Every anchor of prefill and of decode is within its floors."""
+    id, title = f"{outcome.cell.id}.anchors", "values at every anchor against the float64 truth"
+    if outcome.status == "failed":
+        return Check(id, title, "error", "", "", outcome.message)
+    found = [(w, r) for r in outcome.rows if (w := r.worst())]
+    if not found or {r.phase for _, r in found} < {"prefill", "decode"}:
+        return Check(id, title, "error", "", "", "not every phase was compared")
+    (error, anchor, position), rows = max(found, key=lambda f: f[0][0])
+    count = sum(len(r.anchors) for _, r in found)
+    first = next(((r.phase, a) for _, r in found if (a := r.first())), None)
+    figure = f"{error:.2f} floors ({anchor}, {rows.phase}, position {position}), {count} anchors"
+    detail = f"the first beyond its limit is {first[1]} in {first[0]}" if first else ""
+    return judged(id, title, first is None, figure, f"at most {ANCHOR_FLOORS:g} floors", detail)
+
+
+def canary_check(canary: Canary | None, why_not: str) -> Check:
+    """A fault put in on purpose is found, at its place."""
+    id, title = "harness.canary", "a fault put in on purpose is caught and named"
+    if canary is None:
+        return Check(id, title, "skipped", "", "", why_not)
+    figure = f"{canary.named or 'nothing'} at {canary.worst:.3g} floors"
+    detail = "" if canary.caught else "the harness would not notice a fault there: trust nothing in this report"
+    return judged(id, title, canary.caught, figure, canary.anchor, detail)
+
+

@@ -1,0 +1,243 @@
+"""From a failing run to a place in a graph: what is taken apart, what comes of it, and how sure that is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloracle.conformance.anchored import Rows, rows_of
+from hloracle.conformance.cells import Cell, CellOutcome, make_backend
+from hloracle.conformance.checks import Check, is_near_tie, limit
+from hloracle.conformance.prompts import Prompt
+from hloracle.conformance.reproducer import Reproducer, write_reproducer
+from hloracle.core.abi import Graph
+from hloracle.core.child import Report
+from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.mutants import planted
+from hloracle.reference.anchor_truth import AnchorTruth
+from hloracle.reference.checkpoint import open_checkpoint
+from hloracle.reference.config import Config, weight_shapes
+from hloracle.reference.truth import Truth
+
+TIMEOUT_SECONDS = 900
+# A decode step is looked at even where prefill failed: it tells whether the fault is in both.
+FIRST_STEP = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to take apart: a cell that is wrong, beside what is right, on one prompt up to one step.
+
+    trusted: None where nothing that could be compared with is right.
+    """
+
+    suspect: Cell
+    trusted: Cell | None
+    prompt: Prompt
+    step: int
+    reason: str
+
+
+def plan(
+    checks: Sequence[Check], outcomes: Sequence[CellOutcome], prompts: Sequence[Prompt], truths: dict[str, Truth]
+) -> Plan | None:
+    """The cell nearest to the source that is wrong, and the shortest prompt that shows it; None if no cell is wrong."""
+    bad = {c.id.rpartition(".")[0] for c in checks if c.status in ("failed", "error")}
+    wrong = {o.cell: o for o in outcomes if o.cell.id in bad}
+    right = [o.cell for o in outcomes if o.cell.id not in bad]
+
+    def choose(suspect: Cell, trusted: Cell | None, reason: str) -> Plan | None:
+        found = _failing(wrong[suspect], prompts, truths)
+        return Plan(suspect, trusted, *found, reason) if found else None
+
+    def beside(cell: Cell, **other: str) -> Cell | None:
+        twin = dataclasses.replace(cell, **other)
+        return twin if twin in right else None
+
+    # The oracle before what is judged by it; XLA before IREE, for a fault that both show is in the graph.
+    order = sorted(wrong, key=lambda c: (c.source != "oracle", c.backend != "xla-cpu", c.head == "token"))
+    for cell in order:
+        other = {"xla-cpu": "iree-cpu", "iree-cpu": "xla-cpu"}[cell.backend]
+        if twin := beside(cell, backend=other):
+            return choose(cell, twin, f"the same graph is right on {other}")
+        if cell.backend == "xla-cpu" or cell.head == "token":
+            source = "emitter" if cell.source == "oracle" else "oracle"
+            peer = beside(cell, source=source, backend="xla-cpu", head="logits")
+            reason = f"the {source}'s graph is right" if peer else "no other graph is right"
+            return choose(cell, peer, reason)
+    return choose(order[0], None, "nothing else is right") if order else None
+
+
+def _failing(outcome: CellOutcome, prompts: Sequence[Prompt], truths: dict[str, Truth]) -> tuple[Prompt, int] | None:
+    """The shortest prompt on which a cell fails, and its first failing step; a cell that gave nothing fails on all."""
+    found = []
+    for prompt in prompts:
+        truth, result = truths[prompt.id], outcome.prompts.get(prompt.id)
+        steps = [0] if result is None else []
+        if result is not None:
+            pairs = enumerate(zip(result.tokens, truth.tokens, strict=False))
+            steps += [i for i, (a, b) in pairs if a != b and not is_near_tie(i, a, truth)]
+            steps += [i for i, e in enumerate(result.errors) if not e <= limit(truth)]
+        if steps:
+            # A prompt of one token has no past to go wrong in: its like is chosen last.
+            found.append((len(prompt.token_ids) == 1, len(prompt.token_ids), min(steps), prompt))
+    if not found:  # something else of the cell failed
+        longer = [p for p in prompts if len(p.token_ids) > 1] or list(prompts)
+        return (longer[0], 0) if longer else None
+    _, _, step, prompt = min(found, key=lambda f: f[:3])
+    return prompt, step
+
+
+@dataclass(frozen=True)
+class Localization:
+    """What was found, ready for the record. Errors are in floors; `reproducer` is None where none was asked for."""
+
+    plan: Plan
+    phase: str
+    anchor: str | None
+    position: int | None
+    first_accumulated: str | None
+    first_local: str | None
+    errors: list[dict[str, Any]]
+    rows: list[Rows]
+    operation: dict[str, Any] | None
+    reproducer: Reproducer | None
+    fusion_dependent: bool
+    misused: bool
+    notes: list[str] = field(default_factory=list)
+
+
+def sequence(plan: Plan, truth: Truth) -> list[int]:
+    """The tokens whose values are looked at: the prompt, and what leads to the failing step."""
+    return [*plan.prompt.token_ids, *truth.tokens[: max(plan.step, FIRST_STEP)]]
+
+
+def localize(
+    report: Report, plan: Plan, graphs: dict[str, list[Graph]], directory: Path, truth: AnchorTruth, threads: int,
+    folder: Path | None, mutant: str,
+) -> Localization:  # fmt: skip
+    """Runs in a child process.
+
+    Args:
+      graphs: of every source; what the trusted side lacks (a file is judged without an oracle's graphs) is lowered here.
+      folder: where the reproducer goes.
+    """
+    from hloracle.localize.dissect import Question, Side, dissect
+
+    checkpoint = open_checkpoint(directory)
+    config = checkpoint.config
+    backends: dict[str, Any] = {}
+
+    def backend(name: str) -> Any:
+        if name not in backends:
+            backends[name] = make_backend(name, threads)
+        return backends[name]
+
+    def side(cell: Cell) -> Side:
+        fitting = [
+            g for g in graphs[cell.source]
+            if g.abi.head == cell.head and (g.abi.phase == "decode" or g.abi.bucket == plan.prompt.bucket)
+        ]  # fmt: skip
+        return Side(cell.source, cell.backend, tuple(fitting))
+
+    with planted(mutant):
+        suspect = side(plan.suspect)
+        trusted = side(plan.trusted) if plan.trusted else _oracle(plan, suspect.graphs, config)
+        question = Question(suspect, trusted, len(plan.prompt.token_ids), plan.prompt.bucket)
+        found = dissect(
+            question, truth, config, checkpoint.load, frozenset(weight_shapes(config)), backend, report
+        )  # fmt: skip
+        reproducer = None
+        if folder is not None and found.reproducer is not None:
+            report("writing a reproducer and running it")
+            only_on_xla = question.of_compiler and plan.suspect.backend == "xla-cpu"
+            reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "")
+    errors = []
+    accumulated = {(m.phase, a): e for m in found.matrices for a, e in m.worst().items()}
+    for phase, anchor in dict.fromkeys([*accumulated, *found.local]):
+        errors.append({
+            "anchor": anchor, "phase": phase, "accumulated": accumulated.get((phase, anchor)),
+            "local": found.local.get((phase, anchor)), "peer": found.peer.get((phase, anchor)),
+        })  # fmt: skip
+    operation = None
+    if found.found is not None:
+        step = found.found.step
+        graph = suspect.graph(found.phase)
+        operation = {
+            "name": step.name, "value": step.text.partition("=")[0].strip(), "line": step.line or None,
+            "graph": graph.name if graph else "", "text": step.text, "anchor": found.anchor,
+            "operands": [_type(a.shape, a.dtype) for a in step.graph.abi.arguments], "result": step.type,
+            "worst": _worst(found.worst, found.found), "why": found.found.why,
+        }  # fmt: skip
+    return Localization(
+        plan, found.phase, found.anchor, found.position, found.first_accumulated, found.first_local, errors,
+        [rows_of(m) for m in found.matrices], operation, reproducer, found.fusion_dependent, found.misused,
+        list(found.notes),
+    )  # fmt: skip
+
+
+def _oracle(plan: Plan, graphs: Sequence[Graph], config: Config) -> Any:
+    """The oracle's graphs for a source that was judged without them; None where the oracle is what is wrong."""
+    from hloracle.localize.dissect import Side
+    from hloracle.reference.lower import lower
+
+    if plan.suspect.source == "oracle":
+        return None
+    lowered = [
+        lower(config, g.abi.phase, "logits", g.abi.capacity, g.abi.bucket if g.abi.phase == "prefill" else 0)
+        for g in graphs
+    ]
+    return Side("oracle", "xla-cpu", tuple(lowered))
+
+
+def _type(shape: Sequence[int], dtype: str) -> str:
+    return f"tensor<{'x'.join([*map(str, shape), dtype])}>"
+
+
+def _worst(at_anchor: Any, found: Any) -> dict[str, Any] | None:
+    """The element that is furthest off: of the operation where its right result is known, else of its anchor."""
+    if found.expected is not None and found.expected.shape == found.got.shape:
+        with np.errstate(invalid="ignore", over="ignore"):
+            distance = np.abs(found.got.astype(np.float64) - found.expected.astype(np.float64))
+        distance[np.isnan(distance)] = np.inf
+        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(distance)), distance.shape))
+        return {"index": list(index), "value": float(found.got[index]), "expected": float(found.expected[index])}
+    if at_anchor is None:
+        return None
+    return {"index": list(at_anchor.index), "value": at_anchor.value, "expected": at_anchor.expected}
+
+
+def confidence(found: Localization, outcomes: Sequence[CellOutcome], bad: set[str]) -> tuple[str, list[str]]:
+    """How sure the verdict is, and the independent observations that it rests on.
+
+    `certain`: the run and the anchor by itself agree on the place, and the operation was found or the reproducer shows
+    the fault. `likely`: the place is known from one of them. `possible`: no place was found.
+    """
+    because = []
+    suspect = found.plan.suspect
+    alike = [o.cell.backend for o in outcomes if o.cell.source == suspect.source and o.cell.id in bad]
+    if len(set(alike)) > 1:
+        because.append(f"{suspect.source}'s graph is wrong on {' and '.join(sorted(set(alike)))} alike")
+    if found.plan.trusted:
+        because.append(f"{found.plan.trusted.id} is right: {found.plan.reason}")
+    if found.anchor and found.anchor == found.first_local:
+        because.append(f"{found.anchor} is wrong by itself, from right inputs")
+    if found.anchor and found.anchor == found.first_accumulated:
+        because.append(f"{found.anchor} is the first wrong value in the whole run")
+    peer = [e["peer"] for e in found.errors if e["anchor"] == found.anchor and e["peer"] is not None]
+    if peer and max(peer) <= ANCHOR_FLOORS:
+        because.append(f"the trusted side computes {found.anchor} within {max(peer):.2g} floors")
+    if found.operation:
+        because.append(f"inside it, {found.operation['name']}: {found.operation['why']}")
+    if found.reproducer and found.reproducer.shown:
+        because.append("the reproducer shows it outside of hloracle")
+    places = {found.first_local, found.first_accumulated} - {None}
+    agreed = found.first_local is not None and len(places) == 1
+    if agreed and (found.operation or (found.reproducer and found.reproducer.shown)):
+        return "certain", because
+    return ("likely" if found.anchor else "possible"), because or ["no place was found"]

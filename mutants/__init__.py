@@ -1,0 +1,24 @@
+"""Deliberate faults, each with what a harness must say of it: proof that the harness would notice.
+
+A fault is planted in this process only, and a process inherits none from the one that started it. Caches go by what
+a graph, a compiler or the reference ought to be, not by what a fault makes of it: give each fault a cache of its own.
+"""
+
+from hloracle.mutants import (  # noqa: F401  (each registers its faults)
+    attention,
+    cache,
+    compiler,
+    head,
+    hygiene,
+    mask,
+    mlp,
+    norm,
+    projection,
+    reference,
+    residual,
+    rope,
+    session,
+)
+from hloracle.mutants.registry import MUTANTS, Mutant, planted
+
+__all__ = ["MUTANTS", "Mutant", "planted"]

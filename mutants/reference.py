@@ -1,0 +1,186 @@
+"""Faults of the oracle: its config, and its JAX model. JAX is imported only once a fault is planted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hloracle.mutants.registry import Right, mutant
+from hloracle.reference.config import Config, Rope
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from hloracle.reference.layers import RopeRows
+    from hloracle.reference.model import DecodeCache, Weights
+
+Tables = tuple[np.ndarray, np.ndarray]
+
+oracle = partial(mutant, part="reference")
+
+# ---- rope
+
+TABLES, ROPE = "reference.model:rope_tables", "layers.0.self_attn.q_rope"
+
+
+@oracle("oracle-rope-interleaved", "rope", "turns pairs (2i, 2i+1)", anchor=ROPE, replaces="reference.llama:rotary")
+def rope_interleaved(right: Right[Array], x: Array, rope: RopeRows) -> Array:
+    T, N, D = x.shape
+    halves = x.reshape(T, N, D // 2, 2).transpose(0, 1, 3, 2)
+    turned = right(halves.reshape(T, N, D), rope).reshape(T, N, 2, D // 2)
+    return turned.transpose(0, 1, 3, 2).reshape(T, N, D)
+
+
+@oracle("oracle-rope-base", "rope-frequencies", "base 500000", anchor=ROPE, replaces=TABLES)
+def rope_base(right: Right[Tables], rope: Rope, head_dim: int, length: int) -> Tables:
+    return right(dataclasses.replace(rope, theta=500000.0), head_dim, length)
+
+
+@oracle("oracle-rope-scaling-left-out", "rope-scaling", "llama3 scaling is left out", anchor=ROPE, replaces=TABLES)
+def rope_scaling_left_out(right: Right[Tables], rope: Rope, head_dim: int, length: int) -> Tables:
+    return right(dataclasses.replace(rope, type="default"), head_dim, length)
+
+
+@oracle(
+    "oracle-rope-position-decode", "rope-position", "decode turns by position + 1",
+    anchor=ROPE, replaces="reference.model:rope_rows",
+)  # fmt: skip
+def rope_position_decode(right: Right[RopeRows], tables: Tables, start: Array | None, length: int) -> RopeRows:
+    return right(tables, start if start is None else start + np.int32(1), length)
+
+
+# ---- attention
+
+ATTENTION, SCORES = "reference.llama:grouped_attention", "layers.0.self_attn.scores"
+
+
+@oracle("oracle-scale-missing", "attention-scale", "scores are not scaled", anchor=SCORES, replaces=ATTENTION)
+def scale_missing(right: Right[Array], q: Array, k: Array, v: Array, visible: Array, scaling: float) -> Array:
+    return right(q, k, v, visible, 1.0)
+
+
+@oracle("oracle-gqa-modulo", "gqa", "query head n reads kv head n % K", anchor=SCORES, replaces=ATTENTION)
+def gqa_modulo(right: Right[Array], q: Array, k: Array, v: Array, visible: Array, scaling: float) -> Array:
+    (T, N, D), K = q.shape, k.shape[0]
+    q = q.reshape(T, N // K, K, D).transpose(0, 2, 1, 3).reshape(T, N, D)
+    context = right(q, k, v, visible, scaling)
+    return context.reshape(T, K, N // K, D).transpose(0, 2, 1, 3).reshape(T, N * D)
+
+
+@oracle(
+    "oracle-mask-decode-with-next", "mask", "decode sees one slot too many",
+    anchor=SCORES, replaces="reference.model:visible_to_position",
+)  # fmt: skip
+def mask_decode_with_next(right: Right[Array], position: Array, slots: int) -> Array:
+    return right(position + np.int32(1), slots)
+
+
+@oracle(
+    "oracle-mask-not-causal", "mask-missing", "a prompt's token sees all of them",
+    anchor=SCORES, replaces="reference.model:visible_causal",
+)  # fmt: skip
+def mask_not_causal(right: Right[Array], length: int) -> Array:
+    visible = right(length)
+    return visible | ~visible
+
+
+# ---- norms, MLP, weights
+
+NORM = "reference.llama:rms_norm"
+
+
+@oracle("oracle-norm-eps", "norm-eps", "epsilon is 1e-6", anchor="layers.0.input_layernorm", replaces=NORM)
+def norm_eps(right: Right[Array], x: Array, weight: Array, eps: float) -> Array:
+    return right(x, weight, 1e-6)
+
+
+@oracle(
+    "oracle-norm-weight-plus-one", "norm-weight", "multiplied by 1 + weight",
+    anchor="layers.0.input_layernorm", replaces=NORM,
+)  # fmt: skip
+def norm_weight_plus_one(right: Right[Array], x: Array, weight: Array, eps: float) -> Array:
+    return right(x, weight + np.float32(1), eps)
+
+
+@oracle(
+    "oracle-norm-not-divided-final", "norm-missing", "the final norm multiplies by its weight, and does not divide",
+    anchor="norm", replaces="reference.model:rms_norm",
+)  # fmt: skip
+def norm_not_divided_final(right: Right[Array], x: Array, weight: Array, eps: float) -> Array:
+    return x * weight[None, :]
+
+
+@oracle(
+    "oracle-act-relu", "activation", "relu instead of silu", anchor="layers.0.mlp.act", replaces="reference.llama:silu"
+)
+def act_relu(right: Right[Array], x: Array) -> Array:
+    return (x + abs(x)) / np.float32(2)
+
+
+@oracle(
+    "oracle-residual-last-layer", "residual", "the last layer adds its MLP's output twice",
+    anchor="layers.2", replaces="reference.llama:mlp",
+)  # fmt: skip
+def residual_last_layer(right: Right[Array], x: Array, w: Weights) -> Array:
+    h = right(x, w)
+    return h + h if w.prefix == "model.layers.2.mlp." else h
+
+
+@oracle(
+    "oracle-k-v-swapped", "exchanged-weights", "keys and values take each other's weight",
+    anchor="layers.0.self_attn.k_proj", replaces="reference.model:Weights.linear",
+)  # fmt: skip
+def k_v_swapped(right: Right[Any], w: Weights, name: str) -> Any:
+    return right(w, {"k_proj": "v_proj", "v_proj": "k_proj"}.get(name, name))
+
+
+@oracle(
+    "oracle-cache-slot-decode", "cache-slot", "decode writes one slot too far",
+    anchor="k_cache.0", replaces="reference.model:DecodeCache._write",
+)  # fmt: skip
+def cache_slot_decode(right: Right[Any], cache: DecodeCache, old: Array, new: Array) -> Any:
+    return right(dataclasses.replace(cache, position=cache.position + np.int32(1)), old, new)
+
+
+@oracle(
+    "oracle-head-tied", "head", "the embedding is used as the head",
+    anchor="lm_head", replaces="reference.model:Weights.__getitem__",
+)  # fmt: skip
+def head_tied(right: Right[Array], w: Weights, name: str) -> Array:
+    return right(w, "model.embed_tokens.weight" if name == "lm_head.weight" else name)
+
+
+# ---- the config, which both the oracle and the emitter believe
+
+
+def accepted(id: str, fault: str, anchor: str, change: Callable[[Config], Config]) -> None:
+    """Register a config that is read wrongly. No two graphs differ then: only Hugging Face shows it."""
+
+    @oracle(id, "config", fault, anchor=anchor, replaces="reference.config:from_hf")
+    def from_hf(right: Right[Config], raw: dict[str, Any], where: object = "config") -> Config:
+        return change(right(raw, where))
+
+
+accepted(
+    "config-eps", "rms_norm_eps is taken for the default", "layers.0.input_layernorm",
+    lambda config: dataclasses.replace(config, rms_norm_eps=1e-6),
+)  # fmt: skip
+accepted(
+    "config-rope-theta", "rope_theta is taken for another default", ROPE,
+    lambda config: dataclasses.replace(config, rope=dataclasses.replace(config.rope, theta=500000.0)),
+)  # fmt: skip
+accepted(
+    "config-rope-scaling", "rope_scaling is ignored", ROPE,
+    lambda config: dataclasses.replace(config, rope=dataclasses.replace(config.rope, type="default")),
+)  # fmt: skip
+accepted(
+    "config-head-count", "twice as many heads, half as large: every weight's shape still fits", ROPE,
+    lambda config: dataclasses.replace(
+        config, num_attention_heads=2 * config.num_attention_heads,
+        num_key_value_heads=2 * config.num_key_value_heads, head_dim=config.head_dim // 2,
+    ),
+)  # fmt: skip

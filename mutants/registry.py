@@ -1,0 +1,134 @@
+"""What a mutant is, and how one is planted: by replacing functions of this process, and putting them back."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hloracle.core.errors import InputError
+
+T = TypeVar("T")
+# The function that a fault stands in for.
+Right = Callable[..., T]
+
+# The rows of DESIGN's verdict table that a fault of each part belongs to.
+CLASSES = {
+    "emitter": "emitter-fault",
+    "reference": "reference-fault",
+    "compiler": "compiler-fault",
+    # The graphs are right, and the session drives them wrongly: that says nothing about any graph.
+    "session": "harness-error",
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A deliberate fault.
+
+    part: where it is planted: `emitter`, `reference`, `compiler` or `session`.
+    class_: the verdict that it must get.
+    anchor: on tiny-llama, the first anchor whose own computation, fed with right inputs, is wrong in prefill or
+      decode; for a fault that changes no value, the anchor whose scope holds the offending operation. The sum in the
+      middle of a layer is no anchor of its own and counts to `post_attention_layernorm`, which reads it, the choice of
+      the row that the head sees to `norm`, and the choice of the token to `lm_head`. Of a session's fault, the first
+      anchor with a wrong value in the session's own run.
+    plant: inside of it the fault is in force in this process.
+    note: for a fault that the values of an ordinary run do not show, what must be looked at.
+    """
+
+    id: str
+    mechanism: str
+    part: str
+    fault: str
+    class_: str
+    anchor: str
+    plant: Callable[[], AbstractContextManager[None]]
+    note: str = ""
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def planted(id: str) -> AbstractContextManager[None]:
+    """The mutant of this id in force; `""` plants nothing. Raises InputError for an id that does not exist."""
+    if not id:
+        return nullcontext()
+    if id not in MUTANTS:
+        near = difflib.get_close_matches(id, MUTANTS, n=4, cutoff=0.4)
+        raise InputError("no such mutant", repr(id), f"near it are: {', '.join(near or sorted(MUTANTS)[:4])}")
+    return MUTANTS[id].plant()
+
+
+def mutant(
+    id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = ""
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the function below as a mutant.
+
+    Args:
+      replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
+        gets the right function, then that one's arguments. Several targets are separated by blanks. Without any, the
+        function is a generator that plants the fault before its `yield` and takes it out after it.
+    """
+
+    def register(wrong: Callable[..., Any]) -> Callable[..., Any]:
+        if id in MUTANTS:
+            raise ValueError(f"mutant {id} stands twice")
+        targets = replaces.split()
+        plant = (lambda: all_replaced(targets, wrong)) if targets else contextmanager(wrong)
+        MUTANTS[id] = Mutant(id, mechanism, part, fault, CLASSES[part], anchor, plant, note)
+        return wrong
+
+    return register
+
+
+@contextmanager
+def all_replaced(targets: list[str], wrong: Callable[..., Any]) -> Iterator[None]:
+    """`wrong(right, …)` in place of every target."""
+    with ExitStack() as stack:
+        for target in targets:
+            stack.enter_context(replaced(target, wrong))
+        yield
+
+
+@contextmanager
+def replaced(target: str, wrong: Callable[..., Any]) -> Iterator[None]:
+    """`wrong(right, …)` in place of the function `right` that is the target."""
+    owner, name = resolve(target)
+    right = getattr(owner, name)
+
+    @functools.wraps(right)
+    def replacement(*arguments: Any, **named: Any) -> Any:
+        return wrong(right, *arguments, **named)
+
+    with attribute(owner, name, replacement):
+        yield
+
+
+@contextmanager
+def attribute(owner: Any, name: str, value: object) -> Iterator[None]:
+    """Another value of an attribute, for a while."""
+    # An inherited method is shadowed, not overwritten, so that its class has no attribute that it did not have.
+    own, right = name in vars(owner), getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, right)
+        else:
+            delattr(owner, name)
+
+
+def resolve(target: str) -> tuple[Any, str]:
+    """The module or class that holds a target, and its name there. Only now is its module imported."""
+    module, _, path = target.partition(":")
+    owner: Any = importlib.import_module(f"hloracle.{module}")
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    return owner, name
