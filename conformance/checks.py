@@ -37,7 +37,7 @@ PRODUCTS = {
 class Check:
     """`status` is `passed`, `failed`, `skipped` (with the reason in `detail`) or `error`.
 
-    anchor: where in the graph the first thing stands that breaks it, if that is known.
+    anchor, operation: where in the graph the first thing stands that breaks it, if that is known.
     """
 
     id: str
@@ -47,6 +47,7 @@ class Check:
     expected: str
     detail: str = ""
     anchor: str = ""
+    operation: str = ""
 
 
 def judged(

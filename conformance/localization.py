@@ -114,7 +114,7 @@ class Localization:
 
 def sequence(plan: Plan, truth: Truth) -> list[int]:
     """The tokens whose values are looked at: the prompt, and what leads to the failing step."""
-    return [*plan.prompt.token_ids, *truth.tokens[: max(plan.step, FIRST_STEP)]]
+    return [*plan.prompt.token_ids, *truth.tokens[:-1][: max(plan.step, FIRST_STEP)]]
 
 
 def localize(
@@ -169,7 +169,7 @@ def localize(
         step = found.found.step
         graph = suspect.graph(found.phase)
         operation = {
-            "name": step.name, "value": step.text.partition("=")[0].strip(), "line": step.line or None,
+            "name": step.name, "value": step.value, "line": step.line or None,
             "graph": graph.name if graph else "", "text": step.text, "anchor": found.anchor,
             "operands": [_type(a.shape, a.dtype) for a in step.graph.abi.arguments], "result": step.type,
             "worst": _worst(found.worst, found.found), "why": found.found.why,

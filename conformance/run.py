@@ -30,6 +30,7 @@ from hloracle.conformance.gate_zero import gate_zero
 from hloracle.conformance.graphs import inspect
 from hloracle.conformance.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
 from hloracle.conformance.localization import localize, plan, sequence
+from hloracle.conformance.probed import run_probes
 from hloracle.conformance.record import record_of
 from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
@@ -84,6 +85,9 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 stage["reused"] = lowered == 0
                 stage["detail"] = f"{lowered} oracle graphs lowered"
             evidence.checks += static_checks(evidence.graphs, checkpoint.config)
+            with progress.stage("probes") as stage:
+                check, stage["reused"] = probes(evidence, checkpoint, settings, progress.report)
+                evidence.checks.append(check)
             _truth_and_modules(evidence, checkpoint, settings, progress)
             evidence.checks.append(truth_check(evidence.truths))
             for cell in CELLS:
@@ -190,6 +194,24 @@ def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
     return checks
 
 
+def probes(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, report: Report) -> tuple[Check, bool]:
+    """The production graphs' pieces against the oracle's: decode, and prefill in the smallest bucket."""
+    bucket = settings.buckets[0]
+
+    def pick(source: str, phase: str, head: str) -> list[Graph]:
+        return [
+            g for g, f in evidence.graphs[source]
+            if not f.error and (g.abi.phase, g.abi.head) == (phase, head) and (phase == "decode" or g.abi.bucket == bucket)
+        ]  # fmt: skip
+
+    pairs = [
+        pair
+        for phase in ("prefill", "decode")
+        for pair in zip(pick("emitter", phase, "token"), pick("oracle", phase, "logits"), strict=False)
+    ]
+    return run_probes(pairs, checkpoint, versions(CELL_PACKAGES), reuse=not settings.fresh, report=report)
+
+
 # ---- cells
 
 
@@ -268,7 +290,8 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
         return
     longer = [p for p in evidence.prompts if len(p.token_ids) > 1]
     prompt = (longer or evidence.prompts)[0]
-    tokens = [*prompt.token_ids, *evidence.truths[prompt.id].tokens[:STEPS]]
+    # The last token is nobody's input: it may lie beyond the cache.
+    tokens = [*prompt.token_ids, *evidence.truths[prompt.id].tokens[:-1][:STEPS]]
     with progress.stage("truth at anchors") as stage:
         truth = anchor_truth(checkpoint, tokens, progress.report)
         stage["reused"] = truth.reused

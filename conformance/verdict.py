@@ -82,8 +82,6 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
         return verdict("reference-fault", "Hugging Face and the JAX oracle differ; nothing can be judged against it.")
     if failed("oracle."):
         return verdict("reference-fault", f"The oracle's graph breaks an invariant: {failed('oracle.')[0].title}.")
-    if broken:
-        return verdict("emitter-fault", f"The emitted graph breaks an invariant: {broken[0].title}.")
     for cell in (c for c in wrong if c.backend == "xla-cpu"):
         on_iree = beside(cell, backend="iree-cpu")
         if cell.source == "file" and on_iree in right:
@@ -92,6 +90,8 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
         oracle = beside(cell, source="oracle") in right
         subject = "The oracle's graph is right and the emitted one" if oracle else "The graph"
         return verdict("emitter-fault", f"{subject} is wrong {where}.")
+    if broken:
+        return verdict("emitter-fault", f"The emitted graph breaks an invariant: {broken[0].title}.")
     for cell, reasons in wrong.items():
         if outcome_of(outcomes, cell).status == "failed":
             return verdict("compiler-fault", f"A graph that is valid fails on IREE ({cell.id}).")
@@ -127,8 +127,9 @@ def place(verdict: Verdict, checks: Sequence[Check], found: Localization | None,
         static = next((c for c in bad if c.anchor), None)
         if static is None:
             return dataclasses.replace(verdict, sure=("possible", ["no place was found"]))
-        because = [f"{static.id} holds for the graph as it is written, whatever it computes: {static.detail}"]
-        return dataclasses.replace(verdict, anchor=static.anchor, sure=("certain", because))
+        because = [f"{static.id} is read from the graph as it is written: {static.detail}"]
+        operation = static.operation or None
+        return dataclasses.replace(verdict, anchor=static.anchor, operation=operation, sure=("certain", because))
     level, because = confidence(found, outcomes, {c.id.rpartition(".")[0] for c in bad})
     operation = None
     if found.operation:

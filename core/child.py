@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -22,6 +22,7 @@ import psutil
 from hloracle.core.errors import InputError, ToolchainError
 
 Report = Callable[[str], None]
+_alone = False  # whether this process is itself such a child, of which everything runs inside
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,15 @@ def run_in_child(
     Function and arguments must be importable and picklable. InputError and ToolchainError pass through;
     any other exception is a bug of ours and arrives as ChildDied with its last line.
     """
+    if _alone:
+        started = time.monotonic()
+        try:
+            value = function(report or (lambda line: None), *arguments)
+        except (InputError, ToolchainError):
+            raise
+        except Exception as error:
+            raise ChildDied(_failure(function, error)) from error
+        return ChildResult(value, time.monotonic() - started, _peak_bytes())
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_child, args=(theirs,), daemon=False)
@@ -87,16 +97,37 @@ def _child(pipe: Connection) -> None:
     function, arguments = pipe.recv()
     try:
         value = function(lambda line: pipe.send(("report", line)), *arguments)
-        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        pipe.send(("value", (value, peak_bytes)))
+        pipe.send(("value", (value, _peak_bytes())))
     except (InputError, ToolchainError) as error:
         pipe.send(("error", error))
     except MemoryError:
         pipe.send(("died", f"{function.__name__} ran out of memory"))
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        line = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})"
-        pipe.send(("died", f"{function.__name__} failed: {' '.join(line.split())}"))
+        pipe.send(("died", _failure(function, error)))
+
+
+def _failure(function: Callable[..., Any], error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    line = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})"
+    return f"{function.__name__} failed: {' '.join(line.split())}"
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Run in this process what would have a child of its own: for a child that is isolated as a whole already.
+
+    Starting a process and importing JAX and IREE takes seconds, which many short runs cannot spend again and again.
+    """
+    global _alone
+    before, _alone = _alone, True
+    try:
+        yield
+    finally:
+        _alone = before
 
 
 def kill_descendants() -> None:

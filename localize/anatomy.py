@@ -45,6 +45,11 @@ class Step:
     text: str
 
     @property
+    def value(self) -> str:
+        """What the text calls its result, e.g. `%l0_self_attn_probs.div`."""
+        return self.text.partition("=")[0].strip()
+
+    @property
     def type(self) -> str:
         """The type of its result, e.g. `tensor<1x84xf32>`."""
         result = self.graph.abi.results[0]
@@ -118,10 +123,19 @@ class Anatomy:
                 anchor, result = _anchor(operation), operation.results[0]
                 if anchor in wanted and _squeezed(_tensor("", result).shape) == wanted[anchor]:
                     found[anchor] = result
+        for anchor in list(found):
+            layer, part = split(anchor)
+            inside = found.get(f"layers.{layer}.mlp.down_proj")
+            # A block's scope also holds the sum in its middle, which would stand in for an output that is not there.
+            if layer is not None and not part and inside is not None and not self._is_after(found[anchor], inside):
+                del found[anchor]
         head = self._operations[-1].operands[0]
         if self.graph.abi.head == "token" and head not in self._arguments:
             found["token"] = head
         return found
+
+    def _is_after(self, value: Any, other: Any) -> bool:
+        return self._operations.index(value.owner) > self._operations.index(other.owner)
 
     # ---- new graphs
 
@@ -244,6 +258,11 @@ class Anatomy:
         return {v: n for v, n in (caches | others).items() if n.removesuffix("+") != anchor}
 
     @functools.cached_property
+    def _places(self) -> dict[Any, int]:
+        """Operation -> its place among the function's."""
+        return {operation.operation: i for i, operation in enumerate(self._operations)}
+
+    @functools.cached_property
     def _written(self) -> dict[tuple[str, int], Any]:
         """The whole cache after each layer's write: (`k_cache`, layer) -> value."""
         found = {}
@@ -297,7 +316,6 @@ class Anatomy:
         stops = self._arguments | boundary
         inputs: dict[Any, str] = {}
         needed: set[int] = set()
-        index = {operation.operation: i for i, operation in enumerate(self._operations)}
         todo = []
         for value in values:
             if value in self._arguments:
@@ -306,7 +324,7 @@ class Anatomy:
                 todo.append(value.owner)
         while todo:
             operation = todo.pop()
-            place = index[operation.operation]
+            place = self._places[operation.operation]
             if place in needed:
                 continue
             needed.add(place)

@@ -249,6 +249,14 @@ def dissect(
         notes=tuple(notes),
     )
     if by_itself:
+        # What a graph does not have at all can only show in what should have read it.
+        phase, anchor = by_itself
+        lost = [a for a in missing if phase in peers and anchor in peers[phase].values]
+        read = [a.name for a in peers[phase].piece(anchor).graph.abi.arguments] if lost else []
+        gone = next((a for a in read if a in lost), None)
+        if gone:
+            note = f"{anchor} is computed from something else than {gone}, which the graph does not have"
+            return replace(base, anchor=gone, notes=(*notes, note))
         return _inside(base, *by_itself, question, parts, peers, situations, bench, peer_bench, report)
     return _without_local_error(base, worst_run, parts, situations, bench, report)
 

@@ -1,0 +1,184 @@
+"""Runs deliberate faults through the whole of a run, and counts what was noticed: the proof that a pass means something."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.run import run
+from hloracle.core.child import ChildDied, Report, alone, kill_descendants, run_in_child
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.emitters.model import emit
+from hloracle.mutants import MUTANTS, Mutant
+from hloracle.reference.checkpoint import open_checkpoint
+from hloracle.reference.fixtures import resolve
+
+MODEL = "tiny-llama"
+# One bucket, with prompts that nearly fill it, and decode steps up to the last slot of the cache.
+TOKENS, CAPACITY = 4, 32
+TIMEOUT_SECONDS = 300
+# Anchors that may be named instead of the one that is wrong: its direct consumers. At most this share of all mutants.
+AT_CONSUMER = 0.05
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one mutant.
+
+    verdict: the class it got; `crashed` where the run gave none. place: `exact`, `consumer` (the anchor named reads the
+    one that is wrong), or `elsewhere`. operation: what was named inside the anchor. detail: says more of a survivor.
+    """
+
+    mutant: Mutant
+    verdict: str
+    anchor: str | None
+    operation: str | None
+    confidence: str | None
+    place: str
+    seconds: float
+    detail: str = ""
+
+    @property
+    def killed(self) -> bool:
+        """A crash is no kill: it notices nothing."""
+        return self.verdict not in ("conforms", "near-tie", "crashed")
+
+    @property
+    def right(self) -> bool:
+        return self.killed and self.verdict == self.mutant.class_ and self.place in ("exact", "consumer")
+
+
+def selected(ids: Sequence[str], model: str = MODEL) -> list[Mutant]:
+    """The mutants that were asked for, by id, mechanism or part; all when none was. Raises InputError."""
+    if not ids:
+        return list(MUTANTS.values())
+    found: dict[str, Mutant] = {}
+    for id in ids:
+        fitting = [m for m in MUTANTS.values() if id in (m.id, m.mechanism, m.part)]
+        if not fitting:
+            raise InputError("is no mutant, mechanism or part", repr(id), "see `hloracle mutants --list`")
+        found |= {m.id: m for m in fitting}
+    return list(found.values())
+
+
+def run_mutants(
+    mutants: Sequence[Mutant], jobs: int, report: Report, done: Callable[[Trial], None] = lambda trial: None
+) -> list[Trial]:
+    """Every mutant through a run of its own, in a process of its own, `jobs` at a time; in the order of `mutants`.
+
+    Raises InputError when the right model does not conform: then nothing can be told of a wrong one.
+    """
+    report("the right model")
+    clean = run_in_child(_judged, "", timeout=TIMEOUT_SECONDS, report=report).value
+    if not clean["passed"]:
+        raise InputError(
+            f"does not conform without any fault: {clean['verdict']['explanation']}", MODEL, "run `hloracle run` on it"
+        )
+    consumers = run_in_child(_consumers, timeout=TIMEOUT_SECONDS, report=report).value
+    found: dict[str, Trial] = {}
+
+    def finish(mutant: Mutant, record: dict[str, Any] | str, seconds: float) -> None:
+        trial = _trial(mutant, record, seconds, clean, consumers)
+        found[mutant.id] = trial
+        done(trial)
+        report(f"{len(found)} of {len(mutants)} mutants, last {mutant.id}")
+
+    # Workers stay, because starting one takes as long as a mutant does. One that dies takes the others' work with it:
+    # what is left then gets a process each, and only what dies again has crashed.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context)
+    try:
+        futures = {pool.submit(_timed, m.id): m for m in mutants}
+        for future in as_completed(futures, timeout=TIMEOUT_SECONDS * max(1, len(mutants) // jobs)):
+            finish(futures[future], *future.result())
+    except (BrokenProcessPool, TimeoutError):
+        kill_descendants()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    for mutant in (m for m in mutants if m.id not in found):
+        started = time.monotonic()
+        try:
+            record = run_in_child(_judged, mutant.id, timeout=TIMEOUT_SECONDS, report=report).value
+        except (ChildDied, ToolchainError, InputError) as error:
+            record = str(error)
+        finish(mutant, record, time.monotonic() - started)
+    return [found[m.id] for m in mutants]
+
+
+def _timed(mutant: str) -> tuple[dict[str, Any] | str, float]:
+    """In a worker: the record of a run with a mutant, or why there is none; and the seconds it took."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    started = time.monotonic()
+    try:
+        return _judged(lambda line: None, mutant), time.monotonic() - started
+    except (ChildDied, ToolchainError, InputError) as error:
+        return str(error), time.monotonic() - started
+
+
+def _trial(
+    mutant: Mutant, record: dict[str, Any] | str, seconds: float, clean: dict[str, Any], consumers: dict[str, set[str]]
+) -> Trial:
+    if isinstance(record, str):
+        return Trial(mutant, "crashed", None, None, None, "elsewhere", seconds, record)
+    verdict = record["verdict"]
+    died = [c for c in record["checks"] if c["id"] == "harness.process" and c["status"] == "error"]
+    anchor = verdict["anchor"]
+    place = "elsewhere"
+    if anchor == mutant.anchor:
+        place = "exact"
+    elif anchor in consumers.get(mutant.anchor, set()):
+        place = "consumer"
+    detail = died[0]["detail"] if died else ""
+    if record["passed"]:
+        same = {p: c["cells"] for p, c in record["tokens"].items()} == {
+            p: c["cells"] for p, c in clean["tokens"].items()
+        }
+        detail = "every logit is the right one, bit for bit" if same else "logits differ, within their limits"
+    level = verdict["confidence"]["level"] if verdict["confidence"] else None
+    class_ = "crashed" if died else verdict["class"]
+    return Trial(mutant, class_, anchor, verdict["operation"], level, place, seconds, detail)
+
+
+def _judged(report: Report, mutant: str) -> dict[str, Any]:
+    """The record of a run with a mutant; in a child process, of which nothing is a child of its own."""
+    with alone():
+        return run(Settings(MODEL, TOKENS, CAPACITY, threads=1, mutant=mutant, small=True), Progress(report))
+
+
+def _consumers(report: Report) -> dict[str, set[str]]:
+    """Anchor -> the anchors whose piece reads it."""
+    from hloracle.localize.anatomy import Anatomy
+
+    config = open_checkpoint(resolve(MODEL)).config
+    found: dict[str, set[str]] = {}
+    for phase, bucket in (("prefill", 32), ("decode", 0)):
+        anatomy = Anatomy(emit(config, phase, "token", CAPACITY, bucket), config)
+        for anchor in anatomy.anchors:
+            for argument in anatomy.piece(anchor).graph.abi.arguments:
+                found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)
+    return found
+
+
+def problems(trials: Sequence[Trial]) -> list[str]:
+    """Why these trials do not prove what they should; empty when they do."""
+    found = [f"{t.mutant.id} survived: {t.detail}" for t in trials if t.verdict in ("conforms", "near-tie")]
+    found += [f"{t.mutant.id} crashed: {t.detail}" for t in trials if t.verdict == "crashed"]
+    found += [
+        f"{t.mutant.id} is {t.verdict}, not {t.mutant.class_}" for t in trials
+        if t.killed and t.verdict != t.mutant.class_
+    ]  # fmt: skip
+    found += [
+        f"{t.mutant.id} is placed at {t.anchor or 'no anchor'}, not at {t.mutant.anchor}" for t in trials
+        if t.killed and t.place == "elsewhere"
+    ]  # fmt: skip
+    late = [t for t in trials if t.place == "consumer"]
+    if len(late) > AT_CONSUMER * len(trials):
+        found.append(f"{len(late)} of {len(trials)} are placed at a consumer, more than {AT_CONSUMER:.0%}")
+    return found or ([] if trials else ["no mutant was run"])

@@ -1,0 +1,95 @@
+"""The emitter's pieces against the oracle's on inputs that no prompt reaches: a check, and the place where it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloracle import localize
+from hloracle.backends.compiled import host_cpu
+from hloracle.conformance.cells import backend_sources, make_backend
+from hloracle.conformance.checks import Check, judged
+from hloracle.core.abi import Graph
+from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.errors import ToolchainError
+from hloracle.core.store import cache_root, digest, write_file
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.config import weight_shapes
+
+TIMEOUT_SECONDS = 600
+ID, TITLE = "emitter.probes", "each anchor's computation equals the oracle's on inputs that no prompt reaches"
+BACKEND = "xla-cpu"
+
+
+@dataclass(frozen=True)
+class Probes:
+    """How many computations were compared, the largest share of what is allowed, and those that differ, in words."""
+
+    count: int
+    worst: float
+    failed: list[str]
+    anchor: str
+    operation: str
+    reused: bool = False
+
+
+def run_probes(
+    pairs: Sequence[tuple[Graph, Graph]], checkpoint: Checkpoint, versions: dict[str, str], reuse: bool,
+    report: Report | None = None,
+) -> tuple[Check, bool]:  # fmt: skip
+    """The check, and whether its outcome was in the cache.
+
+    Args:
+      pairs: the emitter's graph and the oracle's of the same phase; the emitter's may have the token as its head.
+    """
+    texts = [g.text + g.abi.to_json() for pair in pairs for g in pair]
+    sources = [p.read_bytes() for p in sorted(Path(str(localize.__file__)).parent.glob("*.py"))]
+    key = digest(checkpoint.digest, host_cpu(), json.dumps(versions), *backend_sources(), *sources, *texts)
+    entry = cache_root() / "probes" / f"{key[:32]}.json"
+    found = _load(entry) if reuse else None
+    if found is None:
+        try:
+            found = run_in_child(
+                _run, list(pairs), checkpoint.directory, timeout=TIMEOUT_SECONDS, report=report
+            ).value  # fmt: skip
+        except (ToolchainError, ChildDied) as error:
+            return Check(ID, TITLE, "error", "", "", str(error)), False
+        write_file(entry, json.dumps(dataclasses.asdict(found)))
+    figure = f"{found.count - len(found.failed)} of {found.count}, at {found.worst:.2g} of what is allowed"
+    holds = found.count > 0 and not found.failed
+    check = judged(ID, TITLE, holds, figure, f"{found.count} of {found.count}", "; ".join(found.failed), found.anchor)
+    return dataclasses.replace(check, operation="" if holds else found.operation), found.reused
+
+
+def _load(entry: Path) -> Probes | None:
+    try:
+        return Probes(**json.loads(entry.read_text()) | {"reused": True})
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _run(report: Report, pairs: list[tuple[Graph, Graph]], directory: Path) -> Probes:
+    from hloracle.localize.anatomy import Anatomy
+    from hloracle.localize.probes import probe
+    from hloracle.localize.workbench import Workbench
+
+    checkpoint = open_checkpoint(directory)
+    config = checkpoint.config
+    bench = Workbench(make_backend(BACKEND, 1), checkpoint.load, frozenset(weight_shapes(config)))
+    count, worst, failed, anchor, operation = 0, 0.0, [], "", ""
+    for emitter, oracle in pairs:
+        n, failures, share = probe(Anatomy(emitter, config), Anatomy(oracle, config), bench, report)
+        count, worst = count + n, max(worst, share)
+        for failure in failures:
+            step = failure.found.step if failure.found else None
+            at = f"{step.name} {step.value} at line {step.line} of {emitter.name}" if step else ""
+            if not anchor:
+                anchor, operation = failure.anchor, at
+            words = f"{failure.anchor} of {emitter.name} with inputs times {failure.scale:g}"
+            failed.append(f"{words}: {at}" if at else words)
+    return Probes(count, worst, failed, anchor, operation)
+
+

@@ -1,0 +1,130 @@
+"""Each anchor's computation on inputs that no prompt reaches: large, small, masked at random, with ties.
+
+A graph that is right on every prompt may still overflow where another checkpoint would take it. Both graphs are given
+the same inputs, so they may differ by the order of their sums and by no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hloracle.core.abi import Tensor
+from hloracle.core.child import Report
+from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
+from hloracle.localize.anatomy import Anatomy, Piece
+from hloracle.localize.operations import Found, unlike
+from hloracle.localize.workbench import Workbench
+from hloracle.reference.anchors import split
+
+# Ordinary values; scores of hundreds, whose exponentials overflow; values so small that a norm's epsilon rules.
+SCALES = (1.0, 300.0, 1e-3)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A piece that differs: at which scale of its inputs, by how much of what is allowed, and the operation."""
+
+    anchor: str
+    phase: str
+    scale: float
+    share: float
+    found: Found | None
+
+
+def probe(
+    emitter: Anatomy, oracle: Anatomy, bench: Workbench, report: Report
+) -> tuple[int, list[Failure], float]:  # fmt: skip
+    """Compare every distinct piece of the emitter's graph with the oracle's.
+
+    Returns how many there are, those that differ, and the largest share of what is allowed that a right one took.
+    """
+    seen: set[str] = set()
+    failures: list[Failure] = []
+    worst = 0.0
+    for anchor in emitter.anchors:
+        # Cache writes differ from layer to layer by a constant: the first two and the last stand for all.
+        layer, part = split(anchor)
+        if part in ("k_cache", "v_cache") and layer not in (0, 1, emitter.config.num_hidden_layers - 1):
+            continue
+        piece = emitter.piece(anchor)
+        if piece.graph.text in seen or (anchor != "token" and anchor not in oracle.values):
+            continue
+        seen.add(piece.graph.text)
+        report(f"probing {anchor} of {emitter.graph.name}")
+        shares = []
+        for scale in SCALES:
+            got, expected = _both(emitter, oracle, piece, bench, scale)
+            shares.append((max(_share(anchor, g, e) for g, e in zip(got, expected, strict=False)), scale))
+        share, scale = max(shares, key=lambda s: s[0])
+        if share <= 1:
+            worst = max(worst, share)
+            continue
+        found = None
+        if anchor != "token":
+            found = unlike(emitter, piece, oracle, _inputs(emitter, bench, scale), bench)
+        failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found))
+    return len(seen), failures, worst
+
+
+def _both(
+    emitter: Anatomy, oracle: Anatomy, piece: Piece, bench: Workbench, scale: float
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    value = _inputs(emitter, bench, scale)
+    got = bench.run(piece.graph, value)
+    if piece.anchor == "token":
+        return got, [np.array(np.argmax(value("lm_head")), np.int32)]
+    return got, bench.run(oracle.piece(piece.anchor).graph, value)
+
+
+def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str], np.ndarray]:
+    """Seeded values by an argument's name: the same for both graphs, whatever else they take."""
+    arguments = {a.name: a for a in anatomy.graph.abi.arguments}
+    caches = anatomy.graph.abi.results[anatomy.graph.abi.result("k_cache")].shape
+
+    def value(name: str) -> np.ndarray:
+        _, part = split(name.removesuffix("+"))
+        rng = np.random.default_rng([ord(c) for c in part])
+        if name.endswith("+") or name in ("k_cache", "v_cache"):
+            return rng.normal(0, scale, caches).astype(np.float32)
+        argument = arguments.get(name)
+        if argument is not None:
+            return bench.weight(name) if argument.role == "weight" else _scalar(anatomy, argument, rng)
+        shape = anatomy.shape(name)
+        if part == "self_attn.probs":
+            return np.asarray(rng.dirichlet(np.ones(shape[-1]), shape[:-1]), np.float32)
+        drawn = rng.normal(0, scale, shape).astype(np.float32)
+        if part == "self_attn.scores":
+            hidden = rng.random(shape) < 0.3
+            hidden[..., 0] = False
+            drawn[hidden] = -np.inf
+        # Few different logits: the largest stands more than once.
+        return np.round(drawn / scale) if name == "lm_head" else drawn
+
+    return value
+
+
+def _scalar(anatomy: Anatomy, argument: Tensor, rng: np.random.Generator) -> np.ndarray:
+    """Tokens inside the vocabulary; a prompt that does not fill its bucket; a position in the second half."""
+    if argument.role in ("token", "tokens"):
+        return rng.integers(0, anatomy.config.vocab_size, argument.shape).astype(np.int32)
+    return np.array(anatomy.queries - 3 if argument.role == "length" else anatomy.keys // 2 + 1, np.int32)
+
+
+def _share(anchor: str, got: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference as a share of what is allowed: of the largest value in the same row."""
+    if anchor == "token":
+        return 0.0 if got == expected else float("inf")
+    got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64) for v in (got, expected))
+    finite = np.isfinite(expected)
+    scale = np.max(np.where(finite, np.abs(expected), 0), axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        share = np.abs(got - expected) / (SAME_INPUTS * scale)
+    share[got == expected] = 0
+    if split(anchor)[1] == "self_attn.scores":
+        top = np.max(np.where(finite, expected, -np.inf), axis=1, keepdims=True)
+        share = np.where(np.isneginf(expected), np.where(got <= top - MASKED_BELOW, 0, np.inf), share)
+    share[np.isnan(share)] = np.inf
+    return float(np.max(share))
