@@ -50,11 +50,11 @@ def slot_prefill(right: Right[Written], cache: PrefillCache, b: LayerBuilder, ol
 
 
 @mutant(
-    "cache-layer-first", "cache-layer", "decode writes every layer to, and reads it from, layer 0's slots",
+    "cache-layer-of-next", "cache-layer", "decode's layer 1 writes to, and reads from, the slots of layer 2",
     anchor="k_cache.1", replaces=DECODE,
 )  # fmt: skip
-def layer_first(right: Right[Written], cache: DecodeCache, b: LayerBuilder, old: Value, new: Value) -> Written:
-    return right(dataclasses.replace(cache, layer=0), b, old, new)
+def layer_of_next(right: Right[Written], cache: DecodeCache, b: LayerBuilder, old: Value, new: Value) -> Written:
+    return right(dataclasses.replace(cache, layer=2 if cache.layer == 1 else cache.layer), b, old, new)
 
 
 @mutant(

@@ -96,13 +96,13 @@ def rsqrt_float16(text: str) -> str:
 
 
 @miscompiles(
-    "iree-logistic-bfloat16",
+    "iree-logistic-float16",
     "miscompiled-operation",
-    "logistic rounds its operand to bfloat16",
+    "logistic rounds its operand to float16",
     anchor="layers.0.mlp.act",
 )
-def logistic_bfloat16(text: str) -> str:
-    return rounded_operands(text, "logistic", "bf16")
+def logistic_float16(text: str) -> str:
+    return rounded_operands(text, "logistic", "f16")
 
 
 @miscompiles(

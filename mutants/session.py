@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.session import Backend, Buffer, Session
+from hloracle.backends.session import Backend, Buffer, Call, Session
 from hloracle.core.abi import Graph
 from hloracle.mutants.registry import Right, attribute, mutant
 
@@ -18,7 +19,6 @@ DECODE = "backends.session:Session.decode_step"
 INIT = "backends.session:Session.__init__"
 
 Head = int | np.ndarray
-Inputs = tuple[Buffer, ...]
 
 driver = partial(mutant, part="session")
 
@@ -26,17 +26,17 @@ driver = partial(mutant, part="session")
 @contextmanager
 def given(session: Session, change: Callable[[Any], Any], argument: int, phase: str = "decode") -> Iterator[None]:
     """The graph gets another value than the session means to give it: one argument after the weights."""
-    backend = session._backend
 
-    def changed(call: Callable[..., Any]) -> Callable[..., Any]:
-        def execute(*inputs: Buffer) -> Any:
-            value = np.array(change(backend.download(inputs[argument])), np.int32)
-            return call(*inputs[:argument], backend.upload(value), *inputs[argument + 1 :])
+    def changed(call: Call) -> Call:
+        def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
+            place, backend = len(call.weights) + argument, session._backend
+            value = np.array(change(backend.download(arguments[place])), np.int32)
+            return call.execute([*arguments[:place], backend.upload(value), *arguments[place + 1 :]])
 
-        return execute
+        return dataclasses.replace(call, execute=execute)
 
-    calls: Any = session._decode if phase == "decode" else session._prefill
-    wrong: Any = {k: changed(c) for k, c in calls.items()} if isinstance(calls, dict) else calls and changed(calls)
+    calls = session._prefill if phase == "prefill" else session._decode
+    wrong = {bucket: changed(c) for bucket, c in calls.items()} if isinstance(calls, dict) else calls and changed(calls)
     with attribute(session, f"_{phase}", wrong):
         yield
 

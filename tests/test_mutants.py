@@ -1,0 +1,431 @@
+"""The registry of deliberate faults: each one is planted, does what it says where it says, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import importlib
+import inspect as python_inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hloracle.backends.iree import IreeCpu
+from hloracle.backends.session import Session
+from hloracle.backends.xla import XlaCpu
+from hloracle.conformance.graphs import inspect
+from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.emitters.builder import TensorType, Value
+from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.model import emit
+from hloracle.mutants import MUTANTS, Mutant, planted
+from hloracle.reference import config as config_module
+from hloracle.reference.anchors import anchor_of, anchors, split
+from hloracle.reference.checkpoint import open_checkpoint
+from hloracle.reference.config import Config
+from hloracle.reference.fixtures import TINY, write_tiny
+from hloracle.reference.lower import lower
+
+CAPACITY, BUCKET = 64, 32
+GRAPHS = tuple((phase, head) for phase in ("decode", "prefill") for head in ("logits", "token"))
+# Above the noise of two compilations, below every fault whose mutant has no note.
+DISTANCE = 1e-5
+# Faults that change no value, or too little for any run to show.
+SILENT = {m.id for m in MUTANTS.values() if m.mechanism in ("donation", "foreign-operation", "float64")}
+SILENT |= {"matmul-duplicated", "matmul-dead", "softmax-without-maximum", "rope-tables-float32"}
+CLASSES = {"emitter-fault", "reference-fault", "compiler-fault", "harness-error"}
+
+
+def of(*parts: str) -> Any:
+    """A test for every mutant of these parts."""
+    return pytest.mark.parametrize("mutant", [pytest.param(m, id=m.id) for m in MUTANTS.values() if m.part in parts])
+
+
+def tiny() -> Config:
+    """Read anew, since some faults are of the reading."""
+    return config_module.from_hf(TINY["llama"])
+
+
+def emitted(phase: str, head: str = "logits") -> Graph:
+    return emit(tiny(), phase, head, CAPACITY, BUCKET)
+
+
+def lowered(phase: str) -> Graph:
+    return lower(tiny(), phase, "logits", CAPACITY, BUCKET)
+
+
+@cache
+def right(source: str, phase: str, head: str = "logits") -> Graph:
+    return emitted(phase, head) if source == "emitter" else lowered(phase)
+
+
+# ---- the registry
+
+
+def test_ids_and_mechanisms() -> None:
+    assert len(MUTANTS) >= 100
+    assert len({m.mechanism for m in MUTANTS.values()}) >= 18
+    for id, mutant in MUTANTS.items():
+        assert id == mutant.id
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", id), id
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", mutant.mechanism), id
+        assert mutant.fault
+        assert not mutant.fault.endswith(".")
+    faults = Counter((m.part, m.fault) for m in MUTANTS.values())
+    assert max(faults.values()) == 1, faults.most_common(1)
+
+
+def test_parts() -> None:
+    counts = Counter(m.part for m in MUTANTS.values())
+    assert counts["emitter"] >= 60
+    assert min(counts[part] for part in ("reference", "compiler", "session")) >= 6
+    assert set(counts) == {"emitter", "reference", "compiler", "session"}
+
+
+def test_where_faults_are() -> None:
+    """Not all at the beginning of the model: localization is tested in every layer, and in one phase only."""
+    layers = Counter(split(m.anchor)[0] for m in MUTANTS.values())
+    assert min(layers[i] for i in (0, 1, 2, None)) >= 8
+    assert len({split(m.anchor)[1] for m in MUTANTS.values()}) >= 18
+
+
+@of("emitter", "reference", "compiler", "session")
+def test_anchor_and_class(mutant: Mutant) -> None:
+    assert mutant.anchor in anchors(tiny())
+    assert mutant.class_ in CLASSES
+
+
+def test_an_unknown_mutant_is_refused_with_what_is_near() -> None:
+    with pytest.raises(InputError, match="rope-interleaved"):
+        planted("rope-interleave")
+
+
+def test_no_mutant_plants_nothing() -> None:
+    before = everything()
+    with planted(""):
+        inside = everything()
+    assert inside == before
+
+
+# ---- planting
+
+
+def everything() -> dict[str, dict[str, Any]]:
+    """Every attribute of the modules that are patched, and of their classes."""
+    modules = "emitters.builder emitters.layers emitters.llama emitters.model reference.config reference.layers "
+    modules += (
+        "reference.llama reference.model reference.lower reference.rope backends.session backends.iree backends.xla"
+    )
+    found: dict[str, dict[str, Any]] = {}
+    for name in modules.split():
+        module = importlib.import_module(f"hloracle.{name}")
+        found[name] = dict(vars(module))
+        for attribute, value in vars(module).items():
+            if python_inspect.isclass(value) and value.__module__ == module.__name__:
+                found[f"{name}.{attribute}"] = dict(vars(value))
+    return found
+
+
+@of("emitter", "reference", "compiler", "session")
+def test_plant_restores(mutant: Mutant) -> None:
+    before = everything()
+    with planted(mutant.id):
+        inside = everything()
+    assert inside != before
+    assert everything() == before
+    with pytest.raises(ZeroDivisionError), planted(mutant.id):
+        raise ZeroDivisionError
+    assert everything() == before
+
+
+# ---- the emitter
+
+
+@of("emitter")
+def test_an_emitter_fault_is_in_the_text(mutant: Mutant) -> None:
+    with planted(mutant.id):
+        wrong = {graph: emitted(*graph) for graph in GRAPHS}
+    changed = {graph for graph in GRAPHS if wrong[graph].text != right("emitter", *graph).text}
+    assert changed
+    errors = {inspect(wrong[graph]).error for graph in changed}
+    assert bool(errors - {""}) == (mutant.id == "does-not-verify")
+    assert all(emitted(*graph).text == right("emitter", *graph).text for graph in GRAPHS)
+
+
+@of("emitter")
+def test_a_fault_of_one_phase_is_in_that_one_only(mutant: Mutant) -> None:
+    phases = {phase for phase in ("decode", "prefill") if phase in mutant.id.split("-")}
+    with planted(mutant.id):
+        wrong = {phase: emitted(phase).text for phase in ("decode", "prefill")}
+    changed = {phase for phase in wrong if wrong[phase] != right("emitter", phase).text}
+    assert changed == phases or not phases
+
+
+def scopes(text: str) -> dict[str, list[str]]:
+    """Anchor -> the kinds of its operations."""
+    found: dict[str, list[str]] = {}
+    for kind, scope in re.findall(r'(?m)^ +%\S+ = "?([\w.]+).* loc\("(.*)"\)$', text):
+        found.setdefault(anchor_of(scope), []).append(kind)
+    return found
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["custom-call", "chlo-operation", "optimization-barrier", "float64-norm", "matmul-duplicated", "matmul-dead"],
+)
+def test_operations_change_at_the_anchor_only(id: str) -> None:
+    with planted(id):
+        wrong = scopes(emitted("decode").text)
+    before = scopes(right("emitter", "decode").text)
+    assert {anchor for anchor in before if before[anchor] != wrong[anchor]} == {MUTANTS[id].anchor}
+
+
+@pytest.mark.parametrize("id", ["donation-dropped", "donation-exchanged", "donation-not-in-abi"])
+def test_donations(id: str) -> None:
+    with planted(id):
+        graph = emitted("decode", "token")
+    assert scopes(graph.text) == scopes(right("emitter", "decode", "token").text)
+    not_as_promised = bool(inspect(graph).abi_mismatch)
+    assert not_as_promised == (id != "donation-not-in-abi")
+
+
+# ---- what the faults do, on XLA
+
+
+@cache
+def backend() -> XlaCpu:
+    """XLA that optimizes nothing: it compiles in half the time."""
+    xla = XlaCpu()
+    xla._options.executable_build_options.debug_options.xla_backend_optimization_level = 0
+    return xla
+
+
+@cache
+def inputs(phase: str, folder: Path) -> list[np.ndarray]:
+    """The weights, and a prompt of 21 tokens or a token at position 45 after caches of noise, in every slot."""
+    checkpoint = open_checkpoint(write_tiny(folder / "tiny"))
+    config, rng = checkpoint.config, np.random.default_rng(1)
+    shape = (config.num_hidden_layers, config.num_key_value_heads, CAPACITY, config.head_dim)
+    if phase == "prefill":
+        given = [rng.integers(0, config.vocab_size, BUCKET).astype(np.int32), np.array(21, np.int32)]
+    else:
+        caches = [rng.standard_normal(shape).astype(np.float32) for _ in range(2)]
+        given = [np.array(77, np.int32), np.array(45, np.int32), *caches]
+    return [*(w for _, w in checkpoint.weights()), *given]
+
+
+def values(graph: Graph, folder: Path) -> dict[str, list[np.ndarray]]:
+    """Anchor -> its value, which is its scope's last operation; of a cache, also what the graph returns."""
+    last: dict[str, tuple[str, str]] = {}
+    line = re.compile(r'(?m)^ +(%\S+) = ("?[\w.]+).*(tensor<[^<>]*>) loc\("(.*)"\)$')
+    for name, kind, type, scope in line.findall(graph.text):
+        if not kind.endswith("constant"):
+            last[anchor_of(scope)] = name, type
+    names, types = zip(*last.values(), strict=True)
+    text = re.sub(r"\) -> \((.*)\) \{", lambda m: f") -> ({m[1]}, {', '.join(types)}) {{", graph.text, count=1)
+    returned = rf"return \1, {', '.join(names)} : \2, {', '.join(types)}\3"
+    text = re.sub(r"(?m)(?<=[ .])return (%.*) : (tensor.*?)( loc\(.*)?$", returned, text, count=1)
+    # Copies: XLA may take over a numpy array as it is, and then write to a cache that is donated.
+    arguments = [backend().upload(a.copy()) for a in inputs(graph.abi.phase, folder)]
+    _, k_cache, v_cache, *taps = map(backend().download, backend().load(Graph(graph.name, text, graph.abi))(arguments))
+    found = {anchor: [tap] for anchor, tap in zip(last, taps, strict=True)}
+    for layer in range(len(k_cache)):
+        found[f"k_cache.{layer}"].append(k_cache[layer])
+        found[f"v_cache.{layer}"].append(v_cache[layer])
+    return found
+
+
+@cache
+def right_values(source: str, phase: str, folder: Path) -> dict[str, list[np.ndarray]]:
+    return values(right(source, phase), folder)
+
+
+def differs(wrong: np.ndarray, right: np.ndarray) -> bool:
+    """Beyond noise. Reshaped first: a config that is read wrongly has other heads."""
+    wrong, finite = wrong.reshape(right.shape), np.isfinite(right)
+    if not np.array_equal(wrong[~finite], right[~finite]) or not np.isfinite(wrong[finite]).all():
+        return True
+    return bool(np.max(np.abs(wrong[finite] - right[finite])) > DISTANCE * np.max(np.abs(right[finite])))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mutants")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(cache: Path, folder: Path) -> Iterator[None]:
+    """What is compiled here is not optimized, which the cache's key does not say."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HLORACLE_CACHE", str(folder / "cache"))
+        yield
+
+
+@of("emitter", "reference")
+def test_the_first_wrong_value_is_at_the_anchor(mutant: Mutant, folder: Path) -> None:
+    """In the phases in which a value is wrong, nothing before the anchor is, and its own value is."""
+    if mutant.mechanism == "invalid" or mutant.id == "custom-call":
+        pytest.skip("nothing compiles it")
+    if mutant.mechanism == "argmax":
+        pytest.skip("the token is no anchor: test_tokens")
+    source = "emitter" if mutant.part == "emitter" else "oracle"
+    order, seen = anchors(tiny()), set()
+    for phase in ("decode", "prefill"):
+        with planted(mutant.id):
+            graph = emitted(phase) if source == "emitter" else lowered(phase)
+        if graph.text == right(source, phase).text:
+            continue
+        before, after = right_values(source, phase, folder), values(graph, folder)
+        there = [anchor for anchor in order if anchor in after]
+        wrong = (a for a in there if any(differs(*pair) for pair in zip(after[a], before[a], strict=True)))
+        seen |= {next(wrong, None)} - {None}
+        if seen:
+            break
+    # Where the fault leaves no operation in its anchor's scope, the first that reads it.
+    expected = next(anchor for anchor in order[order.index(mutant.anchor) :] if anchor in there)
+    assert seen == (set() if mutant.id in SILENT else {expected})
+
+
+def alone(build: Callable[[LayerBuilder, Value], Value], x: np.ndarray) -> np.ndarray:
+    """What a builder's function makes of one value."""
+    b = LayerBuilder()
+    result = build(b, b.argument(TensorType(x.shape, "f32"), "x"))
+    arguments, results = (Tensor("weight", "x", x.shape, "f32"),), (Tensor("tap", "y", result.shape, result.dtype),)
+    graph = b.graph("probe", Abi("decode", arguments, results), [result])
+    (y,) = backend().load(graph)([backend().upload(x)])
+    return backend().download(y)
+
+
+@pytest.mark.parametrize(
+    ("id", "logits", "token", "wrong"),
+    [
+        ("argmax-ties-to-last", {3: 2.0, 9: 2.0}, 3, 9),
+        ("argmax-padded-vocabulary", dict.fromkeys(range(70), -1.0), 0, 70),
+        ("argmax-vocabulary-cut", {69: 2.0, 3: 1.0}, 69, 3),
+        ("argmax-of-magnitude", {5: -3.0, 3: 2.0}, 3, 5),
+    ],
+)
+def test_tokens(id: str, logits: dict[int, float], token: int, wrong: int) -> None:
+    x = np.zeros(70, np.float32)
+    x[list(logits)] = list(logits.values())
+    assert alone(LayerBuilder.argmax, x) == token
+    with planted(id):
+        assert alone(LayerBuilder.argmax, x) == wrong
+
+
+def test_softmax_of_large_scores() -> None:
+    x = np.array([[[[1.0, 2.0, 200.0]]]], np.float32)
+    assert np.isfinite(alone(LayerBuilder.softmax, x)).all()
+    with planted("softmax-without-maximum"):
+        assert np.isnan(alone(LayerBuilder.softmax, x)).any()
+
+
+# ---- the reference
+
+
+@of("reference")
+def test_a_reference_fault_is_in_the_lowered_text(mutant: Mutant) -> None:
+    with planted(mutant.id):
+        wrong = [lowered(phase).text for phase in ("decode", "prefill")]
+        emitters = [emitted(phase).text for phase in ("decode", "prefill")]
+    assert wrong != [right("oracle", phase).text for phase in ("decode", "prefill")]
+    # Both sides believe a config that is read wrongly; any other fault is the oracle's alone.
+    same = emitters == [right("emitter", phase).text for phase in ("decode", "prefill")]
+    assert same == (mutant.mechanism != "config")
+
+
+# ---- compilers
+
+
+@contextmanager
+def compiling(module: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The texts that a backend would compile, in place of compiling."""
+    texts: list[str] = []
+
+    def compiled(text: str, *arguments: object) -> None:
+        texts.append(text)
+        raise ToolchainError("compile", "not compiled: this is a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"hloracle.backends.{module}.compiled", compiled)
+        yield texts
+
+
+@of("compiler")
+def test_a_compiler_fault_changes_what_is_compiled(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "xla" if mutant.id.startswith("xla-") else "iree"
+    loads = {"xla": XlaCpu, "iree": lambda: IreeCpu(1)}[module]()
+    changed, stopped = 0, 0
+    for graph in (right("emitter", *graph) for graph in GRAPHS):
+        with compiling(module, monkeypatch) as texts, planted(mutant.id):
+            with pytest.raises(ToolchainError):
+                loads.load(graph)
+            stopped += not texts
+            changed += bool(texts) and texts[0] != graph.text
+            assert not texts or not inspect(Graph(graph.name, texts[0], graph.abi)).error
+        assert inspect(graph).error == ""
+    assert changed or stopped
+    assert bool(stopped) == (mutant.mechanism == "compiler-crash")
+
+
+def test_a_compiler_fault_is_found_again_in_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few operations under other names, without locations, as MLIR prints them."""
+    text = """module @slice {
+  func.func public @main(%arg0: tensor<1xf32>) -> tensor<1xf32> {
+    %0 = stablehlo.rsqrt %arg0 : tensor<1xf32>
+    return %0 : tensor<1xf32>
+  }
+}
+"""
+    with compiling("iree", monkeypatch) as texts, planted("iree-rsqrt-float16"), pytest.raises(ToolchainError):
+        IreeCpu(1).load(Graph("slice", text, right("emitter", "decode").abi))
+    assert "f16" in texts[0]
+    assert inspect(Graph("slice", texts[0], right("emitter", "decode").abi)).error == ""
+
+
+def test_a_fused_fault_vanishes_when_the_value_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = """module @slice {{
+  func.func public @main(%a: tensor<1x112xf32>, %w: tensor<84x112xf32>) -> ({types}) {{
+    %act = stablehlo.multiply %a, %a : tensor<1x112xf32>
+    %y = stablehlo.dot_general %act, %w, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x112xf32>, tensor<84x112xf32>) -> tensor<1x84xf32>
+    return {values} : {types}
+  }}
+}}
+"""
+    one = template.format(values="%y", types="tensor<1x84xf32>")
+    two = template.format(values="%y, %act", types="tensor<1x84xf32>, tensor<1x112xf32>")
+    for text, found in ((one, True), (two, False)):
+        with compiling("iree", monkeypatch) as texts, planted("iree-product-fused"), pytest.raises(ToolchainError):
+            IreeCpu(1).load(Graph("slice", text, right("emitter", "decode").abi))
+        assert ("bf16" in texts[0]) == found
+
+
+# ---- sessions
+
+
+def answers(folder: Path) -> list[np.ndarray]:
+    """The logits of two prompts, the second too long for the smallest bucket, and of two steps after each."""
+    config = tiny()
+    graphs = [emit(config, "decode", "logits", CAPACITY)]
+    graphs += [emit(config, "prefill", "logits", CAPACITY, bucket) for bucket in (8, 32)]
+    session = Session(backend(), graphs, open_checkpoint(write_tiny(folder / "tiny")).load)
+    found = []
+    for prompt in ([3, 141, 59, 26, 5], list(range(40, 60))):
+        found += [session.prefill(prompt), session.decode_step(7), session.decode_step(200)]
+    return [np.asarray(head) for head in found]
+
+
+@of("session")
+def test_a_session_fault_changes_answers_and_no_graph(mutant: Mutant, folder: Path) -> None:
+    expected, graphs = answers(folder), [right("emitter", *graph) for graph in GRAPHS]
+    with planted(mutant.id):
+        assert [emitted(*graph) for graph in GRAPHS] == graphs
+        found = answers(folder)
+    assert any(differs(a, b) for a, b in zip(found, expected, strict=True))
+    assert not any(differs(a, b) for a, b in zip(answers(folder), expected, strict=True))
