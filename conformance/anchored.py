@@ -29,6 +29,7 @@ from hloracle.mutants import planted
 from hloracle.reference.anchor_truth import AnchorTruth
 from hloracle.reference.anchors import anchors
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.config import Config
 
 TIMEOUT_SECONDS = 900
 # Decode steps that are looked at: the first reads what prefill wrote, the others also what decode wrote.
@@ -168,7 +169,7 @@ def _run(
             found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])
             worst = found.worst()
             canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0)
-    floors = floor_rows(truth, anchors(config), rows) if cell == Cell("oracle", "xla-cpu") else []
+    floors = floor_rows(truth, config, rows) if cell == Cell("oracle", "xla-cpu") else []
     return AnchorOutcome(cell, prompt.id, "ran", rows, floors, canary)
 
 
@@ -178,15 +179,15 @@ def rows_of(matrix: Any) -> Rows:
     return Rows(matrix.phase, list(matrix.positions), list(matrix.anchors), errors)
 
 
-def floor_rows(truth: AnchorTruth, names: Sequence[str], oracle: Sequence[Rows]) -> list[dict[str, Any]]:
+def floor_rows(truth: AnchorTruth, config: Config, oracle: Sequence[Rows]) -> list[dict[str, Any]]:
     """What each anchor is held to: its scale, float32's noise there, and how far the oracle was off, in floors."""
     worst: dict[str, float] = {}
     for rows in oracle:
         for anchor, errors in zip(rows.anchors, rows.errors, strict=True):
             worst[anchor] = max([worst.get(anchor, 0.0), *(e for e in errors if e is not None)])
     found = []
-    for anchor in names:
-        scale, noise, floors = row_scales(truth, anchor), truth.noise(anchor), row_floors(truth, anchor)
+    for anchor in anchors(config):
+        scale, noise, floors = row_scales(truth, anchor), truth.noise(anchor), row_floors(truth, anchor, config)
         relative = float(np.median(floors[scale > 0] / scale[scale > 0])) if np.any(scale > 0) else 0.0
         found.append({
             "anchor": anchor, "scale": float(np.max(scale)), "noise": float(np.max(noise)), "relative": relative,

@@ -17,8 +17,10 @@ LOGIT_FLOORS: Final = 8.0
 # hundred values instead of a million and the largest of so few says less surely what the noise is.
 ANCHOR_FLOORS: Final = 16.0
 
-# A floor is never less than one rounding of a row's largest value: what is copied exactly on one side (an embedding)
-# may be rounded once on the other. And never less than the smallest normal number, for rows of zeros.
+# One rounding, relative to a row's largest value. A floor is never less than what a sum's roundings come to when its
+# terms are added one after the other (the root of their number), and one rounding where nothing is summed: what is
+# copied exactly on one side (an embedding) may be rounded once on the other. And never less than the smallest normal
+# number, for rows of zeros.
 ROUNDING: Final = 2.0**-24
 SMALLEST: Final = 2.0**-126
 

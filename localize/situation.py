@@ -13,7 +13,7 @@ import numpy as np
 
 from hloracle.core.tolerances import ANCHOR_FLOORS, MASKED_BELOW, ROUNDING, SMALLEST
 from hloracle.reference.anchor_truth import AnchorTruth
-from hloracle.reference.anchors import anchor_shape, split
+from hloracle.reference.anchors import anchor_shape, split, terms
 from hloracle.reference.config import Config
 
 BY_HEAD = ("self_attn.scores", "self_attn.probs")
@@ -208,21 +208,23 @@ class Situation:
 
     def floors(self, anchor: str) -> np.ndarray:
         """The floor of each row [n]: see `row_floors`."""
-        return row_floors(self.truth, anchor)
+        return row_floors(self.truth, anchor, self.config)
 
 
 @functools.lru_cache(maxsize=4096)
-def row_floors(truth: AnchorTruth, anchor: str) -> np.ndarray:
+def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
     """What float32 noise is worth at an anchor, for each row of the sequence: float64 [n].
 
-    The noise that was measured in the row, or what is usual for the anchor relative to the row's largest value,
-    whichever is larger: a row in which Hugging Face happened to be exact is not held to more than the others. So rows
-    of any scale, constant ones too, are judged alike.
+    The largest of three, so that rows of any scale, constant ones too, are judged alike: the noise that was measured in
+    the row; what is usual for the anchor, relative to the row's largest value, because Hugging Face may happen to be
+    exact in a row; and the roundings of a sum whose terms are added one after the other, of which about the root of
+    their number is left, because a right implementation may sum so where Hugging Face sums in blocks.
     """
     scale, noise = row_scales(truth, anchor), np.asarray(truth.noise(anchor), np.float64)
     alive = scale > 0
     usual = float(np.median(noise[alive] / scale[alive])) if alive.any() else 0.0
-    floors: np.ndarray = np.maximum.reduce([noise, usual * scale, ROUNDING * scale, np.full_like(scale, SMALLEST)])
+    rounding = ROUNDING * np.sqrt(terms(config, anchor, len(truth.tokens)))
+    floors: np.ndarray = np.maximum.reduce([noise, usual * scale, rounding * scale, np.full_like(scale, SMALLEST)])
     return floors
 
 

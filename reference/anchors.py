@@ -84,3 +84,17 @@ def anchor_shape(config: Config, anchor: str, queries: int, keys: int) -> tuple[
         "mlp.up_proj": (T, F),
         "mlp.act": (T, F),
     }.get(part, (T, E))
+
+
+def terms(config: Config, anchor: str, keys: int) -> int:
+    """The longest sum that an element of an anchor's value is made of, in terms; `keys` is the keys attended to."""
+    E, F = config.hidden_size, config.intermediate_size
+    _, part = split(anchor)
+    return {
+        "embed_tokens": 1,
+        "self_attn.probs": max(E, keys),
+        "self_attn.context": max(E, keys),
+        "self_attn.o_proj": config.num_attention_heads * config.head_dim,
+        "mlp.down_proj": F,
+        "": F,  # a block's output is down_proj's and what came before
+    }.get(part, E)

@@ -34,6 +34,8 @@ from hloracle.reference.rope import inverse_frequencies
 VERSION = 1
 
 Progress = Callable[[str], object]
+# A weight by its name, its shape and a seed.
+Draw = Callable[[str, tuple[int, ...], int], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def write_tiny(
     dtype: str = "float32",
     shards: int = 1,
     old_rope: bool = False,
+    draw: Draw | None = None,
     **overrides: Any,
 ) -> Path:
     """Write a checkpoint in which every parameter is random, and return its directory.
@@ -181,6 +184,7 @@ def write_tiny(
       dtype: `float32`, `float16` or `bfloat16`.
       shards: with more than 1, that many safetensors files and an index.
       old_rope: write top-level `rope_theta` and `rope_scaling`, as transformers did before version 5.
+      draw: makes each weight from its name, its shape and the seed; when None, they are of usual sizes.
       overrides: config keys that replace those of TINY.
     """
     raw = {**TINY[model_type], **overrides, "dtype": dtype}
@@ -190,7 +194,7 @@ def write_tiny(
         raw["rope_theta"] = scaling.pop("rope_theta")
         raw["rope_scaling"] = None if scaling == {"rope_type": "default"} else scaling
     weights = {
-        name: _random_weight(name, shape, seed).astype(TINY_DTYPES[dtype])
+        name: (draw or _random_weight)(name, shape, seed).astype(TINY_DTYPES[dtype])
         for name, shape in weight_shapes(config).items()
     }
     directory.mkdir(parents=True, exist_ok=True)
