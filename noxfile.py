@@ -7,7 +7,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.4.15"
-nox.options.sessions = ["lint", "tests", "conformance-cpu"]
+nox.options.sessions = ["lint", "tests", "conformance-cpu", "mutants"]
 # pip and not uv: uv does not look where a CPU build of torch may be at hand (`find-links` in pip's configuration).
 nox.options.default_venv_backend = "venv"
 
@@ -54,6 +54,12 @@ def lint(session: nox.Session) -> None:
 def conformance_cpu(session: nox.Session) -> None:
     """Prove the emitted graphs on the CPU; the report goes to out/. Arguments go to `hloracle run`."""
     run(session, "hloracle", "run", "--device", "cpu", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def mutants(session: nox.Session) -> None:
+    """Plant every deliberate fault and see it caught, in its class and at its place. Arguments: `hloracle mutants`."""
+    run(session, "hloracle", "mutants", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

@@ -157,11 +157,17 @@ def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, thread
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
 @click.option(
+    "--taps", is_flag=False, flag_value="*", default=None, metavar="[ANCHORS]",
+    help="Also return the values at anchors: all, or those of a comma-separated list of names and patterns, such as "
+    "`layers.0.*,norm`.",
+)
+@click.option(
     "-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it."
 )
 def emit(
-    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, output: Path
-) -> int:
+    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, taps: str | None,
+    output: Path,
+) -> int:  # fmt: skip
     """Write one graph of MODEL, and NAME.abi.json beside it.
 
     Weights are arguments of the graph, so only MODEL's config matters.
@@ -169,7 +175,7 @@ def emit(
     from hloracle.conformance.emit_file import emit_file
 
     with terminal.status("emitting") if terminal.is_terminal else _silence():
-        graph_path, abi_path = emit_file(model, phase, source, head, bucket, capacity, portable, output)
+        graph_path, abi_path = emit_file(model, phase, source, head, bucket, capacity, portable, taps, output)
     click.echo(f"{graph_path}\n{abi_path}")
     return 0
 
@@ -237,6 +243,39 @@ def bench(model: str, tokens: int, rounds: int, as_json: bool, threads: int | No
     else:
         print_table(figures, Output())
     return 0
+
+
+@cli.command()
+@click.argument("ids", nargs=-1, metavar="[MUTANT]...")
+@click.option("--list", "listing", is_flag=True, help="List them instead of running them.")
+@click.option("--jobs", type=click.IntRange(1), default=None, help="How many run at a time; all processors by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print what came of each as JSON.")
+def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, as_json: bool) -> int:
+    """Plant deliberate faults, one a run, and see each caught, in its class and at its place.
+
+    Each mutant goes through a whole run of a tiny model. MUTANT is an id, a mechanism (`rope`) or a part (`emitter`,
+    `reference`, `compiler`, `session`); all of them when none is given. Exits with 0 only if every fault is caught, in
+    the class that it belongs to, and at the anchor where it is, or in a few cases at one that reads it.
+    """
+    from hloracle.conformance.environment import threads_available
+    from hloracle.conformance.mutation import as_records, problems, run_mutants, selected
+    from hloracle.conformance.show import print_mutants, print_trial, print_trials
+
+    chosen = selected(ids)
+    if listing:
+        print_mutants(chosen, Output(highlight=False))
+        return 0
+    out = Output(highlight=False)
+    with _progress() as progress:
+        trials = run_mutants(
+            chosen, jobs or threads_available(), progress.report, lambda t: None if as_json else print_trial(t, out)
+        )
+    found = problems(trials)
+    if as_json:
+        click.echo(json.dumps({"trials": as_records(trials), "problems": found}, indent=1))
+    else:
+        print_trials(trials, found, out)
+    return 1 if found else 0
 
 
 @cli.command()
@@ -329,10 +368,10 @@ def main() -> None:
     sys.exit(invoke(sys.argv[1:]))
 
 
-def invoke(arguments: list[str]) -> int:
+def invoke(arguments: list[str], command: click.Command = cli) -> int:
     """Run a command line; returns the exit status. Whatever the user gave wrong is one line on stderr."""
     try:
-        return int(cli.main(arguments, prog_name="hloracle", standalone_mode=False) or 0)
+        return int(command.main(arguments, prog_name="hloracle", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+from hloracle.core.abi import Graph
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
 from hloracle.core.store import write_file
@@ -14,9 +17,14 @@ from hloracle.reference.fixtures import resolve
 
 
 def emit_file(
-    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, output: Path
-) -> tuple[Path, Path]:
-    """Write the graph to `output` and the ABI beside it; returns both paths."""
+    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, taps: str | None,
+    output: Path,
+) -> tuple[Path, Path]:  # fmt: skip
+    """Write the graph to `output` and the ABI beside it; returns both paths.
+
+    Args:
+      taps: names and patterns of the anchors whose values are results too, comma-separated; None for no taps.
+    """
     if not output.name:
         raise InputError("names no file", f"-o {output}", "name the graph's file")
     config = load_config(resolve(model))
@@ -25,11 +33,11 @@ def emit_file(
     if capacity < 1:
         raise InputError(f"is {capacity}", "--capacity", "give at least one slot")
     arguments = (config, phase, head, capacity, bucket if phase == "prefill" else 0)
-    if source == "emitter" and not portable:
+    if source == "emitter" and not portable and taps is None:
         graph = emit(*arguments)
         data: str | bytes = graph.text
     else:
-        graph, data = run_in_child(_lower, source, arguments, portable, timeout=900).value
+        graph, data = run_in_child(_lower, source, arguments, portable, taps, timeout=900).value
     abi_path = output.with_suffix(".abi.json")
     write_file(output, data)
     try:
@@ -40,8 +48,24 @@ def emit_file(
     return output, abi_path
 
 
-def _lower(report: object, source: str, arguments: tuple[Config, str, str, int, int], portable: bool) -> object:
+def _lower(
+    report: object, source: str, arguments: tuple[Config, str, str, int, int], portable: bool, taps: str | None
+) -> tuple[Graph, str | bytes]:
+    from hloracle.localize.anatomy import Anatomy
     from hloracle.reference.lower import lower, portable_artifact
 
     graph = (lower if source == "reference" else emit)(*arguments)
+    if taps is not None:
+        anatomy = Anatomy(graph, arguments[0])
+        graph = anatomy.tapped(_chosen(taps, [a for a in anatomy.anchors if a != "token"]))
     return graph, portable_artifact(graph) if portable else graph.text
+
+
+def _chosen(taps: str, anchors: list[str]) -> list[str]:
+    """The anchors that the patterns name, in the order of computation. Raises InputError for one that names none."""
+    patterns = [p.strip() for p in taps.split(",")]
+    for pattern in patterns:
+        if not any(fnmatchcase(a, pattern) for a in anchors):
+            near = get_close_matches(pattern, anchors, n=3, cutoff=0.3) or anchors[:3]
+            raise InputError("names no anchor", f"--taps {pattern!r}", f"near it are {', '.join(near)}")
+    return [a for a in anchors if any(fnmatchcase(a, p) for p in patterns)]

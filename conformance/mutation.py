@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
 from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.pool import run_each
 from hloracle.conformance.run import run
-from hloracle.core.child import ChildDied, Report, alone, kill_descendants, run_in_child
-from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.child import Report, alone, run_in_child
+from hloracle.core.errors import InputError
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant
 from hloracle.reference.checkpoint import open_checkpoint
@@ -84,42 +80,14 @@ def run_mutants(
     consumers = run_in_child(_consumers, timeout=TIMEOUT_SECONDS, report=report).value
     found: dict[str, Trial] = {}
 
-    def finish(mutant: Mutant, record: dict[str, Any] | str, seconds: float) -> None:
-        trial = _trial(mutant, record, seconds, clean, consumers)
-        found[mutant.id] = trial
+    def finish(id: str, record: dict[str, Any] | str, seconds: float) -> None:
+        trial = _trial(MUTANTS[id], record, seconds, clean, consumers)
+        found[id] = trial
         done(trial)
-        report(f"{len(found)} of {len(mutants)} mutants, last {mutant.id}")
+        report(f"{len(found)} of {len(mutants)} mutants, last {id}")
 
-    # Workers stay, because starting one takes as long as a mutant does. One that dies takes the others' work with it:
-    # what is left then gets a process each, and only what dies again has crashed.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context)
-    try:
-        futures = {pool.submit(_timed, m.id): m for m in mutants}
-        for future in as_completed(futures, timeout=TIMEOUT_SECONDS * max(1, len(mutants) // jobs)):
-            finish(futures[future], *future.result())
-    except (BrokenProcessPool, TimeoutError):
-        kill_descendants()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-    for mutant in (m for m in mutants if m.id not in found):
-        started = time.monotonic()
-        try:
-            record = run_in_child(_judged, mutant.id, timeout=TIMEOUT_SECONDS, report=report).value
-        except (ChildDied, ToolchainError, InputError) as error:
-            record = str(error)
-        finish(mutant, record, time.monotonic() - started)
+    run_each(_judged, [m.id for m in mutants], jobs, TIMEOUT_SECONDS, report, finish)
     return [found[m.id] for m in mutants]
-
-
-def _timed(mutant: str) -> tuple[dict[str, Any] | str, float]:
-    """In a worker: the record of a run with a mutant, or why there is none; and the seconds it took."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    started = time.monotonic()
-    try:
-        return _judged(lambda line: None, mutant), time.monotonic() - started
-    except (ChildDied, ToolchainError, InputError) as error:
-        return str(error), time.monotonic() - started
 
 
 def _trial(
@@ -182,3 +150,16 @@ def problems(trials: Sequence[Trial]) -> list[str]:
     if len(late) > AT_CONSUMER * len(trials):
         found.append(f"{len(late)} of {len(trials)} are placed at a consumer, more than {AT_CONSUMER:.0%}")
     return found or ([] if trials else ["no mutant was run"])
+
+
+def as_records(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """The trials as JSON."""
+    return [
+        {
+            "mutant": t.mutant.id, "mechanism": t.mutant.mechanism, "part": t.mutant.part, "fault": t.mutant.fault,
+            "expected": {"class": t.mutant.class_, "anchor": t.mutant.anchor}, "class": t.verdict, "anchor": t.anchor,
+            "operation": t.operation, "confidence": t.confidence, "killed": t.killed, "place": t.place,
+            "seconds": round(t.seconds, 2), "detail": t.detail,
+        }
+        for t in trials
+    ]  # fmt: skip

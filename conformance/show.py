@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from hloracle.conformance.mutation import Trial
+from hloracle.mutants import Mutant
 
 
 def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
@@ -31,6 +35,19 @@ def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
     colour = "green" if record["passed"] else "red"
     verdict = record["verdict"]
     console.print(f"[bold {colour}]{verdict['class']}[/]: {escape(verdict['explanation'])}")
+    if verdict["anchor"]:
+        console.print(f"   first wrong: {escape(verdict['anchor'])}")
+    if verdict["operation"]:
+        console.print(f"     operation: {escape(verdict['operation'])}", soft_wrap=True)
+    if verdict["confidence"]:
+        because = "; ".join(verdict["confidence"]["because"])
+        console.print(f"      how sure: {verdict['confidence']['level']}: {escape(because)}")
+    reproducer = (record["localization"] or {}).get("reproducer")
+    if reproducer:
+        shown = "shows the fault" if reproducer["shown"] else "did not show the fault here"
+        folder = out / reproducer["folder"]
+        console.print(f"    reproducer: {escape(str(folder))} ({shown}): cd there, then", soft_wrap=True)
+        console.print(escape(reproducer["command"]), soft_wrap=True)
     console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
 
 
@@ -46,3 +63,43 @@ def _reused(record: dict[str, Any]) -> str:
     if not record["reused"]:
         return "nothing was reused"
     return f"reused from the cache: {', '.join(record['reused'])}"
+
+
+def print_mutants(mutants: Sequence[Mutant], console: Console) -> None:
+    """What there is to plant."""
+    table = Table("mutant", "mechanism", "class", "anchor", "fault", box=None, pad_edge=False)
+    for m in mutants:
+        table.add_row(m.id, m.mechanism, m.class_, m.anchor, escape(m.fault))
+    console.print(table)
+
+
+def print_trial(trial: Trial, console: Console) -> None:
+    """What came of one mutant, on one line."""
+    mutant = trial.mutant
+    if trial.right:
+        word, colour = ("caught", "green") if trial.place == "exact" else ("nearly", "yellow")
+    else:
+        word, colour = ("misplaced" if trial.killed else "survived" if trial.verdict != "crashed" else "crashed"), "red"
+    operation = f", {trial.operation}" if trial.operation else ""
+    console.print(
+        f"[{colour}]{word:<9}[/] {mutant.id:<40} {mutant.mechanism:<22} {trial.verdict:<15} {trial.seconds:5.1f} s  "
+        f"{escape(str(trial.anchor))}{escape(operation)}",
+        soft_wrap=True,
+    )
+
+
+def print_trials(trials: Sequence[Trial], problems: Sequence[str], console: Console) -> None:
+    """The sum of it, and what is wrong with it."""
+    count = len(trials)
+    killed = sum(t.killed for t in trials)
+    class_ = sum(t.killed and t.verdict == t.mutant.class_ for t in trials)
+    places = [t.place for t in trials if t.killed]
+    console.print(
+        f"{count} mutants over {len({t.mutant.mechanism for t in trials})} mechanisms: {killed} caught, "
+        f"{class_} in the right class, {places.count('exact')} at exactly the expected anchor, "
+        f"{places.count('consumer')} at its direct consumer; {sum(t.verdict == 'crashed' for t in trials)} crashed, "
+        f"{count - killed - sum(t.verdict == 'crashed' for t in trials)} survived",
+        soft_wrap=True,
+    )
+    for problem in problems:
+        console.print(f"[red]{escape(problem)}[/]", soft_wrap=True)

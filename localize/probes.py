@@ -100,10 +100,19 @@ def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str],
             hidden = rng.random(shape) < 0.3
             hidden[..., 0] = False
             drawn[hidden] = -np.inf
-        # Few different logits: the largest stands more than once.
-        return np.round(drawn / scale) if name == "lm_head" else drawn
+        return _logits(drawn / scale, scale) if name == "lm_head" else drawn
 
     return value
+
+
+def _logits(drawn: np.ndarray, scale: float) -> np.ndarray:
+    """For the choice of the token: the largest twice; all negative; the largest at the very end."""
+    few = np.round(drawn)
+    if scale == SCALES[1]:
+        few -= np.max(few) + 1
+    if scale == SCALES[2]:
+        few[-1] = np.max(few) + 1
+    return few
 
 
 def _scalar(anatomy: Anatomy, argument: Tensor, rng: np.random.Generator) -> np.ndarray:

@@ -156,7 +156,7 @@ def constant_exponent(text: str) -> str:
     "iree-minimum-index",
     "miscompiled-operation",
     "the smallest of i32 comes out as the largest",
-    anchor="lm_head",
+    anchor="token",
     note="the token that the graph picks is wrong, and no logit is",
 )
 def minimum_index(text: str) -> str:

@@ -10,7 +10,7 @@ from hloracle.mutants.registry import Right, mutant
 SUBTRACT = "emitters.layers:LayerBuilder.subtract"
 LINEAR = "emitters.layers:LayerBuilder.linear"
 ARGMAX = "emitters.layers:LayerBuilder.argmax"
-HEAD = "lm_head"
+HEAD, TOKEN = "lm_head", "token"
 
 # ---- the row that the head sees
 
@@ -69,7 +69,7 @@ def soft_cap(right: Right[Value], b: LayerBuilder, x: Value, weight: Value, bias
 
 @mutant(
     "argmax-ties-to-last", "argmax", "among equal logits the highest index wins",
-    anchor=HEAD, replaces=ARGMAX, note="two equal largest logits",
+    anchor=TOKEN, replaces=ARGMAX, note="two equal largest logits",
 )  # fmt: skip
 def ties_to_last(right: Right[Value], b: LayerBuilder, logits: Value) -> Value:
     (V,) = logits.shape
@@ -81,7 +81,7 @@ def ties_to_last(right: Right[Value], b: LayerBuilder, logits: Value) -> Value:
 
 @mutant(
     "argmax-padded-vocabulary", "argmax", "logits are padded with zeros to a multiple of 64",
-    anchor=HEAD, replaces=ARGMAX, note="logits that are all negative",
+    anchor=TOKEN, replaces=ARGMAX, note="logits that are all negative",
 )  # fmt: skip
 def padded_vocabulary(right: Right[Value], b: LayerBuilder, logits: Value) -> Value:
     return right(b, b.pad(logits, b.f32(0.0), (0,), (-logits.shape[0] % 64,)))
@@ -89,13 +89,13 @@ def padded_vocabulary(right: Right[Value], b: LayerBuilder, logits: Value) -> Va
 
 @mutant(
     "argmax-vocabulary-cut", "argmax", "the vocabulary is cut to a multiple of 64",
-    anchor=HEAD, replaces=ARGMAX, note="a largest logit among the last of the vocabulary",
+    anchor=TOKEN, replaces=ARGMAX, note="a largest logit among the last of the vocabulary",
 )  # fmt: skip
 def vocabulary_cut(right: Right[Value], b: LayerBuilder, logits: Value) -> Value:
     (V,) = logits.shape
     return right(b, b.slice(logits, (0,), (V - V % 64,)))
 
 
-@mutant("argmax-of-magnitude", "argmax", "the logit of largest magnitude wins", anchor=HEAD, replaces=ARGMAX)
+@mutant("argmax-of-magnitude", "argmax", "the logit of largest magnitude wins", anchor=TOKEN, replaces=ARGMAX)
 def of_magnitude(right: Right[Value], b: LayerBuilder, logits: Value) -> Value:
     return right(b, b.maximum(logits, b.subtract(b.f32(0.0, logits.shape), logits)))

@@ -35,7 +35,7 @@ class Mutant:
     anchor: on tiny-llama, the first anchor whose own computation, fed with right inputs, is wrong in prefill or
       decode; for a fault that changes no value, the anchor whose scope holds the offending operation. The sum in the
       middle of a layer is no anchor of its own and counts to `post_attention_layernorm`, which reads it, the choice of
-      the row that the head sees to `norm`, and the choice of the token to `lm_head`. Of a session's fault, the first
+      the row that the head sees to `norm`. Of a session's fault, the first
       anchor with a wrong value in the session's own run.
     plant: inside of it the fault is in force in this process.
     note: for a fault that the values of an ordinary run do not show, what must be looked at.

@@ -31,6 +31,8 @@ IN_LAYER = (
     "mlp.down_proj",
     "",
 )
+# What the head picks: only a graph whose head is the token has it, and no module of Hugging Face's.
+TOKEN = "token"
 LAYER = re.compile(r"layers\.(\d+)(?:\.(.+))?|([kv]_cache)\.(\d+)")
 CACHE_SCOPE = re.compile(r"layers\.(\d+)\.self_attn\.([kv]_cache)")
 

@@ -1,0 +1,73 @@
+"""Many short runs in a few processes that stay, because starting one takes as long as such a run does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from hloracle.core.child import ChildDied, Report, alone, kill_descendants, run_in_child
+from hloracle.core.errors import InputError, ToolchainError
+
+Item = TypeVar("Item", int, str)
+Answer = TypeVar("Answer")
+
+
+def run_each(
+    function: Callable[[Report, Item], Answer], items: Sequence[Item], jobs: int, timeout: float, report: Report,
+    done: Callable[[Item, Answer | str, float], None],
+) -> None:  # fmt: skip
+    """`function(report, item)` for every item, `jobs` at a time.
+
+    Args:
+      function: importable by its name; it runs under `alone()`. items: all different.
+      timeout: seconds that an item may take, on average; one that is run again may take no more.
+      done: is called here as each one ends, with the answer, or why there is none, and the seconds that it took.
+    """
+    left = list(items)
+
+    def finish(item: Item, answer: Answer | str, seconds: float) -> None:
+        left.remove(item)
+        done(item, answer, seconds)
+
+    # A worker that dies takes the others' work with it: what is left then gets a process each, and only what dies again
+    # has no answer.
+    pool = ProcessPoolExecutor(max_workers=jobs, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        futures = {pool.submit(_timed, function, item, timeout): item for item in items}
+        for future in as_completed(futures, timeout=timeout * max(1, len(items) // jobs)):
+            finish(futures[future], *future.result())
+    except (BrokenProcessPool, TimeoutError):
+        kill_descendants()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    for item in list(left):
+        finish(item, *_answer(_run_alone, (function, item), timeout, report))
+
+
+def _timed(function: Callable[[Report, Item], Answer], item: Item, timeout: float) -> tuple[Answer | str, float]:
+    """In a worker: the answer, or why there is none; and the seconds it took."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    with alone():
+        return _answer(function, (item,), timeout)
+
+
+def _run_alone(report: Report, function: Callable[[Report, Item], Answer], item: Item) -> Answer:
+    """In a process of its own, of which nothing is a child of its own."""
+    with alone():
+        return function(report, item)
+
+
+def _answer(
+    function: Callable[..., Answer], arguments: tuple[object, ...], timeout: float, report: Report | None = None
+) -> tuple[Answer | str, float]:
+    started = time.monotonic()
+    try:
+        answer: Answer | str = run_in_child(function, *arguments, timeout=timeout, report=report).value
+    except (ChildDied, ToolchainError, InputError) as error:
+        answer = str(error)
+    return answer, time.monotonic() - started
