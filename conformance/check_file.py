@@ -13,8 +13,7 @@ from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, version
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs import GraphFacts, inspect
 from hloracle.conformance.record import record_of
-from hloracle.conformance.run import BACKENDS, gates, refuse_non_finite, reporting_death
-from hloracle.conformance.verdict import decide
+from hloracle.conformance.run import BACKENDS, conclude, gates, refuse_non_finite, reporting_death
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
@@ -24,11 +23,13 @@ from hloracle.reference.fixtures import resolve
 from hloracle.reference.truth import truths
 
 
-def check_file(path: Path, abi_path: Path, model: str, tokens: int, threads: int, progress: Progress) -> dict[str, Any]:
-    """The record of judging one graph. Raises InputError when the files cannot be read or do not fit the model."""
+def check_file(
+    path: Path, abi_path: Path, model: str, tokens: int, threads: int, progress: Progress, out: Path | None = None
+) -> dict[str, Any]:
+    """The record of judging one graph; a reproducer of its fault goes to `out`. Raises InputError when the files cannot be read or do not fit the model."""
     graph = read_graph(path, abi_path)
     abi = graph.abi
-    settings = Settings(model, tokens, abi.capacity, threads)
+    settings = Settings(model, tokens, abi.capacity, threads, out=out)
     if not 0 < tokens <= abi.capacity:
         raise InputError(
             f"is {tokens}, and the graph's cache has {abi.capacity} slots", "--tokens", "ask for that many"
@@ -48,7 +49,7 @@ def check_file(path: Path, abi_path: Path, model: str, tokens: int, threads: int
                 # With another signature than its ABI's, there is no saying what running it would do.
                 if not (facts.error or facts.abi_mismatch):
                     _run_cells(evidence, graph, checkpoint, settings, progress)
-        verdict = decide(evidence.checks, evidence.outcomes, evidence.truths)
+        verdict = conclude(evidence, checkpoint, settings, progress)
         return record_of(settings, checkpoint, evidence, verdict, progress, memory)
 
 

@@ -73,6 +73,7 @@ def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config
             f"{whole} of {len(graphs)}",
             f"{len(graphs)} of {len(graphs)}",
             "; ".join(broken),
+            next((f.places.get("error", "") for _, f in graphs if f.error), ""),
         )
     ]
     parsed = [(g, f) for g, f in graphs if not f.error]
@@ -214,7 +215,8 @@ def _census(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
             words = ", ".join(f"{k} {facts.ops.get(k, 0)} instead of {pin.get(k, 0)}" for k in kinds)
             bad.append(f"{graph.name}: {words}")
     figure = f"{len(pins) - len(bad)} of {len(pins)} graphs"
-    return judged(id, title, not bad, figure, f"{len(pins)} of {len(pins)} graphs", "; ".join(bad))
+    place = next((f.places["census"] for _, f in parsed if f.places.get("census")), "")
+    return judged(id, title, not bad, figure, f"{len(pins)} of {len(pins)} graphs", "; ".join(bad), place)
 
 
 # ---- caches in place

@@ -140,7 +140,7 @@ def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, thread
 
     _prepare_folder(out)
     with _progress() as progress:
-        record = check_file(graph, abi, model, tokens, threads or threads_available(), progress)
+        record = check_file(graph, abi, model, tokens, threads or threads_available(), progress, out)
     return _finish(record, out, as_json)
 
 

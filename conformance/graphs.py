@@ -12,6 +12,8 @@ from hloracle.core.abi import Graph
 from hloracle.core.store import digest
 from hloracle.reference.anchors import anchor_of
 
+LINE = re.compile(r"\":(\d+):\d+")
+SCOPE = re.compile(r"loc\(\"([^\"]+)\"\)")
 LAYER = re.compile(r"^layers\.\d+")
 WEIGHT = re.compile(r"^model\.|\.(?:weight|bias)$")
 
@@ -55,7 +57,8 @@ def inspect(graph: Graph) -> GraphFacts:
             module = ir.Module.parse(graph.text)
             module.operation.verify()
         except (ir.MLIRError, ValueError) as error:
-            return GraphFacts(error=" ".join(str(error).split()))
+            message = " ".join(str(error).split())
+            return GraphFacts(error=message, places={"error": _place_of_error(graph.text, message)})
         functions = [op for op in module.body.operations if op.operation.name == "func.func"]
         main = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == graph.abi.function]
         if not main:
@@ -75,6 +78,28 @@ def inspect(graph: Graph) -> GraphFacts:
         return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch)
 
 
+def _place_of_error(text: str, message: str) -> str:
+    """The anchor of the line that the parser complains of, where that line has one."""
+    found = LINE.search(message)
+    lines = text.splitlines()
+    if not found or int(found[1]) > len(lines):
+        return ""
+    scope = SCOPE.search(lines[int(found[1]) - 1])
+    return anchor_of(scope[1]) if scope else ""
+
+
+def _odd_one_out(scopes: dict[str, Counter[str]]) -> str:
+    """The anchor whose operations in one layer are not those that it has in most layers, if there is one."""
+    by_part: dict[str, dict[str, frozenset[tuple[str, int]]]] = {}
+    for scope, kinds in scopes.items():
+        by_part.setdefault(LAYER.sub("layers.*", scope), {})[scope] = frozenset(kinds.items())
+    for layers in by_part.values():
+        (usual, count), *_ = Counter(layers.values()).most_common()
+        if 1 < count < len(layers):
+            return next(anchor_of(scope) for scope, kinds in layers.items() if kinds != usual)
+    return ""
+
+
 def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
     ops: Counter[str] = Counter()
     scopes: dict[str, Counter[str]] = {}
@@ -84,6 +109,7 @@ def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
     matmuls: Counter[str] = Counter()
     tables: list[str] = []
     places: dict[str, str] = {}
+    by_layer: dict[str, Counter[str]] = {}
 
     def place(operation):  # type: ignore[no-untyped-def]
         """The anchor of an operation, or of what first uses it."""
@@ -104,6 +130,7 @@ def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
         if dialect == "stablehlo":
             ops[kind] += 1
             scopes.setdefault(LAYER.sub("layers.*", anchor), Counter())[kind] += 1
+            by_layer.setdefault(anchor, Counter())[kind] += 1
             if kind == "custom_call":
                 custom_calls.append(ir.StringAttr(operation.attributes["call_target_name"]).value)
                 places.setdefault("custom_calls", place(operation))
@@ -121,6 +148,7 @@ def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+    places["census"] = _odd_one_out(by_layer)
     return {
         "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
         "scopes": {scope: dict(sorted(kinds.items())) for scope, kinds in scopes.items()},

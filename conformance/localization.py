@@ -201,7 +201,7 @@ def _type(shape: Sequence[int], dtype: str) -> str:
 
 def _worst(at_anchor: Any, found: Any) -> dict[str, Any] | None:
     """The element that is furthest off: of the operation where its right result is known, else of its anchor."""
-    if found.expected is not None and found.expected.shape == found.got.shape:
+    if found.expected is not None and found.expected.shape == found.got.shape and found.got.size:
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.abs(found.got.astype(np.float64) - found.expected.astype(np.float64))
         distance[np.isnan(distance)] = np.inf

@@ -59,22 +59,24 @@ class Reproducer:
 
 def write_reproducer(folder: Path, found: Found, only_on_xla: bool, anchor: str) -> Reproducer:
     """Write `folder` (whole or not at all; an older one is replaced), and run its command once."""
-    assert found.expected is not None
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".reproducer-") as name:
         work = Path(name) / folder.name
         work.mkdir()
         files, command = _write(work, found, only_on_xla, anchor)
-        shown, output = _run(work, command)
+        status, output = _run(work, command)
+        shown = "[FAILED]" in output if found.expected is not None else status not in (0, None)
         shutil.rmtree(folder, ignore_errors=True)
         work.rename(folder)
     return Reproducer(folder.name, files, command, shown, output)
 
 
 def _write(work: Path, found: Found, only_on_xla: bool, anchor: str) -> tuple[list[str], str]:
-    assert found.expected is not None
-    title = f"// {found.step.name} in {anchor}: {found.why}\n// {found.step.text}\n"
-    (work / "piece.mlir").write_text(title + found.graph.text)
+    title = [f"{found.step.name} in {anchor}: {found.why}", found.step.text]
+    (work / "piece.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
+    compile_ = ["iree-compile", "piece.mlir", *iree.CPU_FLAGS, "-o", "piece.vmfb"]
+    if found.expected is None:
+        return ["piece.mlir"], shlex.join(compile_)
     inputs = []
     for i, (argument, value) in enumerate(found.inputs.items()):
         inputs.append(f"{i}-{''.join(c if c.isalnum() or c in '._' else '_' for c in argument)}.npy")
@@ -88,20 +90,20 @@ def _write(work: Path, found: Found, only_on_xla: bool, anchor: str) -> tuple[li
             "python", "run_on_xla.py", tolerance, "piece.mlir", *inputs, "expected.npy"
         ])  # fmt: skip
         return [*files, "run_on_xla.py"], command
-    more = len(found.graph.abi.results) - 1
-    compile_ = ["iree-compile", "piece.mlir", *iree.CPU_FLAGS, "-o", "piece.vmfb"]
+    outputs = ["(ignored)"] * len(found.graph.abi.results)
+    outputs[found.result] = "@expected.npy"
     run = [
         "iree-run-module", "--device=local-task", "--module=piece.vmfb", "--function=main",
-        *(f"--input=@{i}" for i in inputs), "--expected_output=@expected.npy",
-        *["--expected_output=(ignored)"] * more, f"--expected_f32_threshold={tolerance}", "--expected_rtol=0",
+        *(f"--input=@{i}" for i in inputs), *(f"--expected_output={o}" for o in outputs),
+        f"--expected_f32_threshold={tolerance}", "--expected_rtol=0",
     ]  # fmt: skip
     command = f"{shlex.join(compile_)} && \\\n{shlex.join(run)}"
     (work / "reproduce.sh").write_text(f"#!/bin/sh\n# Ends with another status than 0 while the fault is there.\n{command}\n")
     return [*files, "reproduce.sh"], command
 
 
-def _run(work: Path, command: str) -> tuple[bool, str]:
-    """Whether the command's comparison failed, and what it printed."""
+def _run(work: Path, command: str) -> tuple[int | None, str]:
+    """The command's exit status, None if it could not be run; and what it printed."""
     tools = Path(iree.compiler_path()).parent
     path = f"{Path(sys.executable).parent}:{tools}"
     try:
@@ -110,8 +112,8 @@ def _run(work: Path, command: str) -> tuple[bool, str]:
             errors="replace", timeout=RUN_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return False, str(error)
+        return None, str(error)
     for left in work.glob("piece.vmfb"):
         left.unlink()
     output = "\n".join(line[:400] for line in (done.stdout + done.stderr).splitlines()[:60])
-    return "[FAILED]" in output, output
+    return done.returncode, output

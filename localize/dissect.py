@@ -13,7 +13,7 @@ from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.operations import Found, miscompiled, unlike
+from hloracle.localize.operations import Found, miscompiled, refused, unlike
 from hloracle.localize.situation import Situation, Worst
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.anchor_truth import AnchorTruth
@@ -176,6 +176,7 @@ def local_errors(
             got = bench.run(anatomy.piece(anchor).graph, value)
         except ToolchainError as error:
             failed[anchor] = error.message
+            found[anchor] = float("inf")
             continue
         found[anchor] = float(np.max(situation.errors(anchor, got[0])))
         layer, part = split(anchor)
@@ -207,9 +208,11 @@ def dissect(
     if trusted is not None and trusted.backend != suspect.backend:
         peer_bench = Workbench(backends(trusted.backend), weight, weights)
 
-    matrices = run_tapped(
-        suspect, backend, weight, truth, config, question.length, question.bucket, report
-    )  # fmt: skip
+    matrices: list[Matrix] = []
+    try:
+        matrices = run_tapped(suspect, backend, weight, truth, config, question.length, question.bucket, report)
+    except ToolchainError as error:
+        notes.append(f"{suspect.id} could not be run with taps: {error.message}")
     accumulated = {(m.phase, a): e for m in matrices for a, e in m.worst().items()}
     local: dict[tuple[str, str], float] = {}
     peer: dict[tuple[str, str], float] = {}
@@ -274,9 +277,13 @@ def _inside(
     def value(name: str) -> np.ndarray:
         return situation.value(name, bench.weight)
 
-    got = bench.run(piece.graph, value)
     found: Found | None = None
     notes = list(base.notes)
+    try:
+        got = bench.run(piece.graph, value)
+    except ToolchainError:
+        found = refused(anatomy, piece, bench)
+        return replace(base, phase=phase, anchor=anchor, found=found, reproducer=found)
     try:
         if question.of_compiler:
             found = miscompiled(anatomy, piece, value, bench, peer_bench)
@@ -289,8 +296,11 @@ def _inside(
     shown = found if found is not None and found.expected is not None else None
     if shown is None and found is not None:
         inputs = {a.name: value(a.name) for a in piece.graph.abi.arguments}
-        expected, tolerance = situation.corrected(anchor, got[0])
-        shown = replace(found, graph=piece.graph, inputs=inputs, expected=expected, got=got[0], tolerance=tolerance)
+        result, expected, tolerance = _right(situation, anchor, got)
+        shown = replace(
+            found, graph=piece.graph, inputs=inputs, expected=expected, got=got[result], tolerance=tolerance,
+            result=result,
+        )  # fmt: skip
     errors = situation.errors(anchor, got[0])
     row = int(np.argmax(errors))
     rows = situation.rows if len(errors) == len(situation.rows) else situation.rows[-1:]
@@ -299,6 +309,16 @@ def _inside(
         base, phase=phase, anchor=anchor, position=position, found=found, worst=worst, reproducer=shown,
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _right(situation: Situation, anchor: str, got: list[np.ndarray]) -> tuple[int, np.ndarray, float]:
+    """Which result of a piece is wrong, what it should be, and how far off is still right."""
+    layer, part = split(anchor)
+    if len(got) > 1 and float(np.max(situation.errors(anchor, got[0]))) <= ANCHOR_FLOORS:
+        assert layer is not None
+        limit = ANCHOR_FLOORS * float(np.max(situation.floors(anchor)))
+        return 1, situation.cache(part, written=layer), limit
+    return (0, *situation.corrected(anchor, got[0]))
 
 
 def _without_local_error(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.core.abi import Graph
+from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Piece, Step
 from hloracle.localize.workbench import Workbench
@@ -27,9 +28,9 @@ class Found:
     """An operation that is wrong.
 
     graph: shows it: the operation alone, or the piece up to it.
-    inputs: of `graph`, by name; expected: its right result, where that is known.
+    inputs: of `graph`, by name; expected: its right result, where that is known; None if it does not even compile.
     got: what it computes. why: how it was found, in one sentence.
-    tolerance: how far a right result may be from `expected`.
+    tolerance: how far a right result may be from `expected`. result: which of the graph's results this is about.
     """
 
     step: Step
@@ -39,6 +40,7 @@ class Found:
     got: np.ndarray
     why: str
     tolerance: float = 0.0
+    result: int = 0
 
 
 Value = Callable[[str], np.ndarray]
@@ -69,6 +71,21 @@ def miscompiled(anatomy: Anatomy, piece: Piece, value: Value, suspect: Workbench
         if differ(got, expected):
             why = f"{names}, but only together with the operations before it"
             return Found(step, graph, _inputs(graph, value), expected, got, why, tolerance(expected))
+    return None
+
+
+def refused(anatomy: Anatomy, piece: Piece, bench: Workbench) -> Found | None:
+    """The first operation that a backend does not compile, alone or with what precedes it."""
+    steps = anatomy.steps(piece)
+    alone = [step.graph for step in steps]
+    together = [anatomy.prefix(piece, i) for i in range(len(steps))]
+    for graphs, words in ((alone, ""), (together, ", together with the operations before it")):
+        for step, graph in zip(steps, graphs, strict=True):
+            try:
+                bench.backend.load(graph)
+            except ToolchainError as error:
+                why = f"{bench.backend.name} refuses it{words}: {error.message}"
+                return Found(step, graph, {}, None, np.zeros(0), why)
     return None
 
 
