@@ -212,4 +212,5 @@ def _against_streaming(
     # np.max, not max: a NaN anywhere is the largest distance.
     scale = np.max([np.max(np.abs(c)) for c in stream_caches])
     cache_distance = np.max([np.max(np.abs(a - b)) for a, b in zip(session.caches(), stream_caches, strict=True)])
-    return float(np.max(np.abs(head - stream_head))), float(cache_distance / scale) if cache_distance else 0.0
+    with np.errstate(divide="ignore"):  # caches of zeros against others are infinitely far apart
+        return float(np.max(np.abs(head - stream_head))), float(cache_distance / scale) if cache_distance else 0.0
