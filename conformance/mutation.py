@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,8 @@ def run_mutants(
 
     Raises InputError when the right model does not conform: then nothing can be told of a wrong one.
     """
+    # XLA's optimizer is not what is tried here, and takes most of the time that XLA takes.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
     report("the right model")
     clean = run_in_child(_judged, "", timeout=TIMEOUT_SECONDS, report=report).value
     if not clean["passed"]:
