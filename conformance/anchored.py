@@ -106,7 +106,7 @@ def run_anchored(
       reuse: False runs it whatever the cache holds.
     """
     key = digest(
-        checkpoint.digest, *backend_sources(), *_own_sources(), host_cpu(), truth.folder.name,
+        checkpoint.digest, *backend_sources(), *_own_sources(), host_cpu(), truth.folder.parent.name, truth.folder.name,
         json.dumps([cell.id, threads, versions, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
         *(g.text + g.abi.to_json() for g in graphs),
     )  # fmt: skip

@@ -95,11 +95,12 @@ def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config
     if aliased:
         wanted = {"k_cache", "v_cache"}
         bad = [g.name for g in aliased if {r.name for r in g.abi.results if r.aliases is not None} != wanted]
+        missing = sorted(r.name for g in aliased for r in g.abi.results if r.name in wanted and r.aliases is None)
         checks.append(
             judged(
                 f"{source}.caches-donated", "decode graphs donate both caches", not bad,
                 f"{len(aliased) - len(bad)} of {len(aliased)}", f"{len(aliased)} of {len(aliased)}", ", ".join(bad),
-                "k_cache.0",
+                f"{missing[0]}.0" if missing else "",
             )
         )  # fmt: skip
     # A graph that somebody else wrote may fuse its projections, so what we pin is asked of our own only.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.conformance.anchored import Rows, rows_of
+from hloracle.conformance.anchored import Rows, floor_rows, rows_of
 from hloracle.conformance.cells import Cell, CellOutcome, make_backend
 from hloracle.conformance.checks import Check, is_near_tie, limit
 from hloracle.conformance.prompts import Prompt
@@ -95,7 +95,7 @@ def _failing(outcome: CellOutcome, prompts: Sequence[Prompt], truths: dict[str, 
 
 @dataclass(frozen=True)
 class Localization:
-    """What was found, ready for the record. Errors are in floors; `reproducer` is None where none was asked for."""
+    """What was found, ready for the record. Errors are in floors, and `floors` says what those are; `reproducer` is None where none was asked for."""
 
     plan: Plan
     phase: str
@@ -105,6 +105,7 @@ class Localization:
     first_local: str | None
     errors: list[dict[str, Any]]
     rows: list[Rows]
+    floors: list[dict[str, Any]]
     operation: dict[str, Any] | None
     reproducer: Reproducer | None
     fusion_dependent: bool
@@ -176,7 +177,7 @@ def localize(
         }  # fmt: skip
     return Localization(
         plan, found.phase, found.anchor, found.position, found.first_accumulated, found.first_local, errors,
-        [rows_of(m) for m in found.matrices], operation, reproducer, found.fusion_dependent, found.misused,
+        [rows_of(m) for m in found.matrices], floor_rows(truth, config, []), operation, reproducer, found.fusion_dependent, found.misused,
         list(found.notes),
     )  # fmt: skip
 

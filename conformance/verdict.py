@@ -124,8 +124,9 @@ def place(verdict: Verdict, checks: Sequence[Check], found: Localization | None,
     if verdict.passed:
         return verdict
     bad = [c for c in checks if c.status in ("failed", "error")]
-    if found is None or found.anchor is None:
-        static = next((c for c in bad if c.anchor), None)
+    static = next((c for c in bad if c.anchor), None)
+    # A graph whose donations are not its ABI's is misused by whoever trusts the ABI.
+    if found is None or found.anchor is None or (found.misused and static):
         if static is None:
             return dataclasses.replace(verdict, sure=("possible", ["no place was found"]))
         because = [f"{static.id} is read from the graph as it is written: {static.detail}"]

@@ -24,7 +24,11 @@ from hloracle.reference.config import Config
 
 # IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
 FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")
-LOCATION = re.compile(r"\s*loc\((?:\"[^\"]*\"|#\w+|unknown)\)")
+# What stands in parentheses, in which a string may hold any of them; locations are seldom more than four deep.
+_FLAT = r"(?:[^()\"]|\"[^\"]*\")*"
+_DEEP = functools.reduce(lambda inner, _: rf'(?:[^()"]|"[^"]*"|\({inner}\))*', range(4), _FLAT)
+LOCATION = re.compile(rf"\s*\bloc\({_DEEP}\)")
+ALIAS = re.compile(r"#\w+ =")
 TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
 
 
@@ -83,9 +87,7 @@ class Anatomy:
                 self._module = ir.Module.parse(graph.text)
             except (ir.MLIRError, ValueError) as error:
                 raise InputError(f"does not parse ({' '.join(str(error).split())[:200]})", graph.name, "") from None
-        functions = [op for op in self._module.body.operations if op.operation.name == "func.func"]
-        named = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in functions}
-        self._function = named[graph.abi.function]
+        self._function = _function(self._module, graph.abi.function)
         self._block = self._function.regions[0].blocks[0]
         self._operations = list(self._block.operations)
         self._arguments = {v: t.name for v, t in zip(self._block.arguments, graph.abi.arguments, strict=True)}
@@ -123,19 +125,17 @@ class Anatomy:
                 anchor, result = _anchor(operation), operation.results[0]
                 if anchor in wanted and _squeezed(_tensor("", result).shape) == wanted[anchor]:
                     found[anchor] = result
+        place = {anchor: self._places[value.owner.operation] for anchor, value in found.items()}
         for anchor in list(found):
             layer, part = split(anchor)
-            inside = found.get(f"layers.{layer}.mlp.down_proj")
+            inside = [place[a] for a in found if split(a)[0] == layer and split(a)[1]]
             # A block's scope also holds the sum in its middle, which would stand in for an output that is not there.
-            if layer is not None and not part and inside is not None and not self._is_after(found[anchor], inside):
+            if layer is not None and not part and place[anchor] < max(inside, default=0):
                 del found[anchor]
         head = self._operations[-1].operands[0]
         if self.graph.abi.head == "token" and head not in self._arguments:
             found["token"] = head
         return found
-
-    def _is_after(self, value: Any, other: Any) -> bool:
-        return self._operations.index(value.owner) > self._operations.index(other.owner)
 
     # ---- new graphs
 
@@ -191,6 +191,18 @@ class Anatomy:
             values.append(written)
         graph, operations = self._write("piece", names, values, self._boundary(anchor))
         return Piece(anchor, graph, tuple(operations))
+
+    def returned(self, part: str) -> Step | None:
+        """The return of a cache, `k_cache` or `v_cache`, as a step; None if it returns what the last layer wrote."""
+        index = self.graph.abi.result(part)
+        value = self._operations[-1].operands[index]
+        layers = [layer for name, layer in self._written if name == part]
+        if layers and value == self._written[part, max(layers)]:
+            return None
+        boundary = {v: f"{name}.{layer}+" for (name, layer), v in self._written.items()}
+        graph, _ = self._write("returned", [part], [value], boundary)
+        line, text = self._lines().get(len(self._operations) - 1, (0, ""))
+        return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), part, line, text)
 
     def steps(self, piece: Piece) -> list[Step]:
         """The operations of a piece, each as a graph of its own; constants belong to the operation that uses them."""
@@ -318,8 +330,8 @@ class Anatomy:
         needed: set[int] = set()
         todo = []
         for value in values:
-            if value in self._arguments:
-                inputs[value] = self._arguments[value]
+            if value in stops:
+                inputs[value] = stops[value]
             else:
                 todo.append(value.owner)
         while todo:
@@ -336,22 +348,28 @@ class Anatomy:
         # Equal pieces of two layers get equal texts, and are compiled once: hence anchors by their order, not by name.
         order = {name: i for i, name in enumerate((*anchors(self.config), *self._arguments.values()))}
         ordered = dict(sorted(inputs.items(), key=lambda item: (order.get(item[1], -1), item[1])))
-        return [self._operations[i] for i in sorted(needed)], ordered
+        # And constants first: in a whole graph each stands before its first use, which is in the first layer.
+        places = sorted(needed, key=lambda i: (self._operations[i].operation.name != "stablehlo.constant", i))
+        return [self._operations[i] for i in places], ordered
 
     def _lines(self) -> dict[int, tuple[int, str]]:
         """Index of an operation -> its line in the text, counted from 1, and what stands there."""
         # An operation without a location of its own gets the place in the text that it was parsed from.
-        bare = "\n".join(LOCATION.sub("", line) for line in self.graph.text.splitlines())
         lines = self.graph.text.splitlines()
+        bare = [LOCATION.sub("", line) if "loc(" in line else line for line in lines]
         found = {}
         with self._context:
-            module = ir.Module.parse(bare)
-            function = next(op for op in module.body.operations if op.operation.name == "func.func")
-            for i, operation in enumerate(function.regions[0].blocks[0].operations):
+            module = ir.Module.parse("\n".join("" if ALIAS.fullmatch(line.strip()) else line for line in bare))
+            for i, operation in enumerate(_function(module, self.graph.abi.function).regions[0].blocks[0].operations):
                 if isinstance(operation.location, ir.FileLineColLoc):
                     line = operation.location.start_line
                     found[i] = (line, lines[line - 1].strip())
         return found
+
+
+def _function(module: Any, name: str) -> Any:
+    functions = (op for op in module.body.operations if op.operation.name == "func.func")
+    return next(f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == name)
 
 
 def _anchor(operation: Any) -> str:

@@ -12,7 +12,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.localize.anatomy import Anatomy
+from hloracle.localize.anatomy import Anatomy, Step
 from hloracle.localize.operations import Found, miscompiled, refused, unlike
 from hloracle.localize.situation import Situation, Worst
 from hloracle.localize.workbench import Workbench
@@ -186,7 +186,23 @@ def local_errors(
             found[anchor] = max(found[anchor], whole)
         if stop and found[anchor] > ANCHOR_FLOORS:
             break
+    for part, errors in _returned_errors(anatomy, situation, bench).items():
+        for layer, error in enumerate(errors):
+            anchor = f"{part}.{layer}"
+            found[anchor] = max(found.get(anchor, 0.0), float(error))
     return found, failed
+
+
+def _returned_errors(anatomy: Anatomy, situation: Situation, bench: Workbench) -> dict[str, np.ndarray]:
+    """Of a cache that is not returned as its last layer left it, what each layer of it is off by."""
+    found = {}
+    for part in ("k_cache", "v_cache"):
+        step = anatomy.returned(part)
+        if step is not None:
+            got = bench.run(step.graph, lambda name: situation.value(name, bench.weight))[0]
+            last = situation.config.num_hidden_layers - 1
+            found[part] = situation.cache_errors(part, last, got, all_slots=True)
+    return found
 
 
 def dissect(
@@ -291,6 +307,11 @@ def _inside(
             found = unlike(anatomy, piece, peers[phase], value, bench)
     except (ToolchainError, InputError) as error:
         notes.append(f"the operations of {anchor} could not be run one by one: {error}")
+    layer, part = split(anchor)
+    returned = anatomy.returned(part) if part in ("k_cache", "v_cache") else None
+    if returned is not None and not _wrong(situation, anchor, got):
+        found = _lost_on_return(anatomy, situation, returned, bench)
+        return replace(base, phase=phase, anchor=anchor, found=found, reproducer=found, notes=tuple(notes))
     worst = None if anchor == "token" else situation.worst(anchor, got[0])
     # A graph that is wrong as written is shown by the whole piece, against the truth; a compiler by the operation.
     shown = found if found is not None and found.expected is not None else None
@@ -309,6 +330,30 @@ def _inside(
         base, phase=phase, anchor=anchor, position=position, found=found, worst=worst, reproducer=shown,
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _wrong(situation: Situation, anchor: str, got: list[np.ndarray]) -> bool:
+    """Whether any result of an anchor's piece is wrong."""
+    layer, part = split(anchor)
+    errors = [float(np.max(situation.errors(anchor, got[0])))]
+    if len(got) > 1:
+        assert layer is not None
+        errors.append(float(np.max(situation.cache_errors(part, layer, got[1], all_slots=True))))
+    return not max(errors) <= ANCHOR_FLOORS
+
+
+def _lost_on_return(anatomy: Anatomy, situation: Situation, step: Step, bench: Workbench) -> Found:
+    """Every layer wrote to the cache what it should, and something else is returned."""
+
+    def value(name: str) -> np.ndarray:
+        return situation.value(name, bench.weight)
+
+    got = bench.run(step.graph, value)[0]
+    expected = situation.cache(step.anchor, situation.config.num_hidden_layers - 1)
+    inputs = {a.name: value(a.name) for a in step.graph.abi.arguments}
+    why = "each layer wrote what it should, and this is not the cache that the last one left"
+    limit = ANCHOR_FLOORS * float(np.max(situation.floors(f"{step.anchor}.0")))
+    return Found(step, step.graph, inputs, expected, got, why, limit)
 
 
 def _right(situation: Situation, anchor: str, got: list[np.ndarray]) -> tuple[int, np.ndarray, float]:

@@ -19,7 +19,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from hloracle.reports import text
+from hloracle.reports import charts, heat, text
 from hloracle.reports.record import (
     BACKENDS,
     SOURCES,
@@ -36,7 +36,6 @@ from hloracle.reports.record import (
 STEPS_IN_A_ROW = 10  # of the token alignment: fits a laptop's screen
 FOLD = 320  # characters of a string that are shown before it is folded
 CUT = 60_000  # characters of a string that are in the page at all
-STRIP = 118  # the greatest width of a cell's strip of steps, in px
 
 _STATUS_KINDS = {"passed": "pass", "failed": "fail", "error": "error", "skipped": "skip"}
 
@@ -62,9 +61,13 @@ def render(record: Record) -> str:
             prompts=prompts,
             checks=by_status(record["checks"]),
             tally=_tally(record),
-            margins=_margins(record),
+            chain=charts.chain(record),
+            maps=heat.heat_maps(record),
+            floors=heat.floors(record),
+            margins=charts.margins(record),
+            leads=charts.leads(record),
             censuses=[_census(record, phase) for phase in ("decode", "prefill")],
-            timeline=_timeline(record["timings"]),
+            timeline=charts.timeline(record["timings"]),
         )
     )
 
@@ -87,6 +90,7 @@ def _environment() -> jinja2.Environment:
         "plain": _plain,
         "times": _times,
         "backend": _backend,
+        "digits": _digits,
         "kind": _STATUS_KINDS.__getitem__,
     }
     environment.globals["sources"] = SOURCES
@@ -143,6 +147,12 @@ def _times(ratio: float) -> str:
     return text.figure(ratio) + ("×" if math.isfinite(ratio) else "")
 
 
+def _digits(number: text.Number) -> str:
+    """A float32 in as many digits as tell it from its neighbours."""
+    x = text.value(number)
+    return text.figure(number) if x is None or not math.isfinite(x) else f"{x:.9g}"
+
+
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -177,6 +187,13 @@ def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
         "device-fault": ("Reduce the graph on the device that is wrong", f"{at}; the same text is right elsewhere"),
         "harness-error": ("Mend the run first", "nothing about the graphs follows from it"),
     }
+    if (found := record["localization"]) is not None:
+        if (op := found["operation"]) is not None:
+            line = "" if op["line"] is None else f"line {op['line']} of "
+            yield _item("See the first wrong operation", f"{op['name']}, {line}{op['graph']}", "#operation")
+        if (reproducer := found["reproducer"]) is not None:
+            words = "it shows the fault by itself" if reproducer["shown"] else "it did not show the fault by itself"
+            yield _item("Run the reproducer", words, "#reproducer")
     yield _item(*advice[verdict["class"]])
     for i, prompt in enumerate(record["prompts"]):
         if prompt["id"] == verdict["prompt"]:
@@ -207,6 +224,11 @@ def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
     if ratios:
         ratio, prompt, cell = max(ratios)
         yield _item("Largest logit error", f"{text.figure(ratio)} of its limit, {cell} on {prompt}", "#logits")
+    values = [m["worst"] for m in heat.heat_maps(record, drawn=0)]
+    if values:
+        v = max(values, key=lambda v: charts.badness(v.share))
+        words = f"{text.figure(v.share)} of its limit, {v.anchor} at position {v.position} of {v.prompt}"
+        yield _item("Largest error at an anchor", words, "#anchors")
     calls = [(*call[::-1], i) for i, p in enumerate(record["prompts"]) if (call := closest_call(p)) is not None]
     if calls:
         gap, step, i = min(calls)
@@ -259,19 +281,7 @@ def _matrix_cell(prompt: Record, cell: Record, compared: Record | None) -> dict[
         "agreed": compared["agreed"],
         "total": compared["total"],
         "first": different[0] if different else 0,
-        "strip": _strip(compared["total"], different),
-    }
-
-
-def _strip(total: int, different: Sequence[int]) -> dict[str, Any]:
-    """One tick a step, as paths: short where the tokens are equal, tall where they differ."""
-    pitch = min(2.5, STRIP / max(total, 1))
-    at = [f"M{(i + 0.5) * pitch:.4g} " for i in range(total)]
-    return {
-        "width": math.ceil(total * pitch),
-        "stroke": f"{pitch * 0.6:.3g}",
-        "equal": "".join(f"{at[i]}6v4" for i in sorted(set(range(total)) - set(different))),
-        "differs": "".join(f"{at[i]}1v14" for i in different),
+        "strip": charts.strip(compared["total"], different),
     }
 
 
@@ -356,70 +366,6 @@ def _blocks(truth: Record, sequences: Sequence[dict[str, Any]]) -> Iterator[dict
         yield {"steps": steps, "rows": rows, "gaps": [truth["gaps"][i] for i in steps], "rest": rest}
 
 
-# ---- logit errors
-
-
-def _margins(record: Record) -> dict[str, Any] | None:
-    """Each cell's logit errors as multiples of their limits, placed on one logarithmic axis."""
-    rows = []
-    for cell in _matrix(record)["columns"]:
-        points = []
-        for i, prompt in enumerate(record["prompts"]):
-            compared = cells_of(record, prompt["id"]).get(cell["id"])
-            if compared and (ratio := of_limit(compared)) is not None:
-                floor, limit = text.value(compared["logit_floor"]), text.value(compared["logit_limit"])
-                points.append(
-                    {
-                        "prompt": prompt["id"],
-                        "index": i,
-                        "ratio": ratio,
-                        "over": not ratio <= 1,
-                        "floor_ratio": floor / limit if floor is not None and limit else None,
-                        **{key: compared[key] for key in ("logit_error", "logit_floor", "logit_limit")},
-                    }
-                )
-        if points:
-            rows.append({"cell": cell, "points": points, "worst": max(points, key=_badness)})
-    if not rows:
-        return None
-    placed = [
-        x for row in rows for p in row["points"] for x in (p["ratio"], p["floor_ratio"]) if x and 0 < x < math.inf
-    ]
-    decades = [math.log10(x) for x in placed] or [0.0]
-    low, high = min(-2, math.floor(min(decades))), max(1, math.ceil(max(decades)))
-
-    def place(ratio: float | None) -> str:
-        """Percent of the axis; a zero stands at its beginning, NaN and infinity at its end."""
-        if ratio is None or not ratio < math.inf:
-            return "98.5"
-        at = (math.log10(ratio) - low) / (high - low) if ratio > 0 else 0.0
-        return f"{3 + 94 * min(max(at, 0.0), 1.0):.4g}"
-
-    for row in rows:
-        for point in row["points"]:
-            point["x"] = place(point["ratio"])
-        floors = [p["floor_ratio"] for p in row["points"] if p["floor_ratio"]]
-        row["floor_x"] = place(max(floors)) if floors else None
-    every = math.ceil((high - low) / 6)
-    ticks = [{"x": place(10.0**d), "label": _decade(d)} for d in range(low, high + 1) if d % every == 0]
-    return {
-        "rows": rows,
-        "ticks": ticks,
-        "limit_x": place(1.0),
-        "over": any(p["over"] for r in rows for p in r["points"]),
-    }
-
-
-def _badness(point: dict[str, Any]) -> float:
-    return math.inf if math.isnan(point["ratio"]) else float(point["ratio"])
-
-
-def _decade(exponent: int) -> str:
-    if exponent == 0:
-        return "limit"
-    return f"{10.0**exponent:g}×" if -3 <= exponent <= 3 else f"1e{exponent}×"
-
-
 # ---- the graphs
 
 
@@ -458,19 +404,3 @@ def _census(record: Record, phase: str) -> dict[str, Any]:
             for s in scopes
         ],
     }
-
-
-# ---- time
-
-
-def _timeline(timings: Sequence[Record]) -> dict[str, Any]:
-    """The stages one after another on one axis, in percent of the whole."""
-    whole = sum(t["seconds"] for t in timings)
-    rows, begun = [], 0.0
-    for timing in timings:
-        start = 100 * begun / whole if whole else 0.0
-        width = 100 * timing["seconds"] / whole if whole else 0.0
-        least = 1.5 if timing["reused"] else 0.4  # an outline needs some room to be seen
-        rows.append({"timing": timing, "x": f"{min(start, 100 - least):.4g}", "width": f"{max(width, least):.4g}"})
-        begun += timing["seconds"]
-    return {"rows": rows, "whole": whole}

@@ -19,7 +19,11 @@ def render(record: Record) -> str:
     A near tie is no failure: the verdict has passed. What did not run is skipped or an error, never a pass.
     """
     root = ET.Element("testsuites", name="hloracle")
-    _suite(root, record, "verdict", [_verdict(record)])
+    verdict = _suite(root, record, "verdict", [_verdict(record)])
+    if "mutant" in record:
+        properties = ET.Element("properties")
+        ET.SubElement(properties, "property", name="mutant", value=_clean(record["mutant"]))
+        verdict.insert(0, properties)
     _suite(root, record, "checks", [_check(check) for check in record["checks"]])
     _suite(root, record, "tokens", list(_tokens(record)))
     for key in ("tests", "failures", "errors", "skipped"):
@@ -29,7 +33,7 @@ def render(record: Record) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(root: ET.Element, record: Record, name: str, cases: list[ET.Element]) -> None:
+def _suite(root: ET.Element, record: Record, name: str, cases: list[ET.Element]) -> ET.Element:
     suite = ET.SubElement(
         root,
         "testsuite",
@@ -41,6 +45,7 @@ def _suite(root: ET.Element, record: Record, name: str, cases: list[ET.Element])
         timestamp=_clean(record["environment"]["date"]),
     )
     suite.extend(cases)
+    return suite
 
 
 def _case(suite: str, name: str, outcome: str = "", message: str = "", detail: str = "") -> ET.Element:
@@ -61,8 +66,16 @@ def _verdict(record: Record) -> ET.Element:
     verdict = record["verdict"]
     name = verdict["class"]
     outcome = "" if record["passed"] else "error" if VERDICTS[name].kind == "error" else "failure"
-    where = [f"{key}: {verdict[key]}" for key in ("anchor", "prompt", "step") if verdict[key] is not None]
-    return _case("verdict", name, outcome, verdict["explanation"], "\n".join([*where, *verdict["evidence"]]))
+    keys = ("anchor", "operation", "prompt", "step")
+    lines = [f"{key}: {verdict[key]}" for key in keys if verdict[key] is not None]
+    if (sure := verdict["confidence"]) is not None:
+        lines.append(f"confidence: {sure['level']}")
+    if record["localization"] and (reproducer := record["localization"]["reproducer"]):
+        lines.append(f"reproducer, in {reproducer['folder']}/: {text.one_command(reproducer['command'])}")
+    message = verdict["explanation"]
+    if "mutant" in record:
+        message = f"mutant {text.one_line(record['mutant'], 120)}: {message}"
+    return _case("verdict", name, outcome, message, "\n".join([*lines, *verdict["evidence"]]))
 
 
 def _check(check: Record) -> ET.Element:

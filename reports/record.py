@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import jsonschema
@@ -16,11 +17,16 @@ from jsonschema.exceptions import ValidationError, best_match
 
 from hloracle.core.errors import InputError
 from hloracle.core.store import write_file
-from hloracle.reports.text import one_line, value
+from hloracle.reports.text import Number, one_line, value
 
-SCHEMA = "hloracle-report/1"
+SCHEMA = "hloracle-report/2"
 
 Record = dict[str, Any]
+
+_LAYER = re.compile(r"layers\.(\d+)(?:\.(.+))?|(\w+)\.(\d+)", re.DOTALL)
+
+# A list of numbers as json writes it, a number a line. Strings have no line break there, so none is touched.
+_NUMBERS = re.compile(r'\[\n +([^][{}"]+)\n +\]')
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,21 @@ VERDICTS = {
 
 
 @functools.cache
-def _validator() -> jsonschema.Draft202012Validator:
+def _validator() -> Any:
     schema = json.loads(resources.files(__package__).joinpath("report.schema.json").read_text("utf-8"))
-    return jsonschema.Draft202012Validator(schema)
+    extended = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"items": _items})  # type: ignore[no-untyped-call]
+    return extended(schema)
+
+
+# What is valid by its type alone. A matrix may have a million numbers, and jsonschema needs 10 µs for each.
+_BY_TYPE = {"#/$defs/figure": {float, int, type(None)}, "#/$defs/float": {float, int}}
+
+
+def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """The keyword `items`: a list of nothing but numbers is looked at as a whole."""
+    known = _BY_TYPE.get(items.get("$ref"), set[type]())
+    if not (isinstance(instance, list) and known.issuperset(map(type, instance))):
+        yield from jsonschema.Draft202012Validator.VALIDATORS["items"](validator, items, instance, schema)
 
 
 def validate(record: Record) -> None:
@@ -122,7 +140,8 @@ def write_all(record: Record, directory: Path) -> dict[str, Path]:
 
 def to_json(record: Record) -> str:
     """The record as report.json holds it."""
-    return json.dumps(_with_named_floats(record), indent=1, allow_nan=False) + "\n"
+    written = json.dumps(_with_named_floats(record), indent=1, allow_nan=False)
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", written) + "\n"
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -184,7 +203,7 @@ def _not_json(node: Any, path: tuple[str | int, ...]) -> Iterator[str]:
 
 def _contradictions(record: Record) -> Iterator[str]:
     """What a record may not say of itself, each as one line that begins with the path."""
-    for part, key in (("prompts", "id"), ("cells", "id"), ("checks", "id"), ("graphs", "id")):
+    for part, key in (("prompts", "id"), ("cells", "id"), ("checks", "id"), ("graphs", "id"), ("floors", "anchor")):
         seen: set[str] = set()
         for i, entry in enumerate(record[part]):
             if entry[key] in seen:
@@ -199,6 +218,7 @@ def _contradictions(record: Record) -> Iterator[str]:
             yield f"graphs[{i}].op_total: is {graph['op_total']}, and the operations are {total}"
         if (kinds := sum(n > 0 for n in graph["ops"].values())) != graph["op_kinds"]:
             yield f"graphs[{i}].op_kinds: is {graph['op_kinds']}, and there are {kinds} kinds of operation"
+    yield from _anchor_contradictions(record)
     yield from _verdict_contradictions(record)
 
 
@@ -206,7 +226,7 @@ def _token_contradictions(record: Record) -> Iterator[str]:
     truths = {p["id"]: p["truth"] for p in record["prompts"]}
     for i, prompt in enumerate(record["prompts"]):
         yield from _lengths(prompt["truth"], ("pieces", "gaps"), ("prompts", i, "truth"))
-    cell_ids = {cell["id"] for cell in record["cells"]}
+    heads = {cell["id"]: cell["head"] for cell in record["cells"]}
     for prompt, entry in record["tokens"].items():
         path: tuple[str | int, ...] = ("tokens", prompt)
         if prompt not in truths:
@@ -215,15 +235,19 @@ def _token_contradictions(record: Record) -> Iterator[str]:
         truth = truths[prompt]["tokens"]
         if entry["total"] != len(truth):
             yield f"{_path((*path, 'total'))}: is {entry['total']}, and the truth has {len(truth)} tokens"
-        absent = cell_ids - entry["cells"].keys()
+        absent = heads.keys() - entry["cells"].keys()
         worst = 0 if absent else min((cell["agreed"] for cell in entry["cells"].values()), default=0)
         if entry["agreed"] != worst:
             yield f"{_path((*path, 'agreed'))}: is {entry['agreed']}, and the worst cell's is {worst}"
         for name, cell in entry["cells"].items():
             where = (*path, "cells", name)
-            if name not in cell_ids:
+            if name not in heads:
                 yield f"{_path(where)}: there is no such cell"
             yield from _lengths(cell, ("pieces",), where)
+            if len(cell["errors"]) != (wanted := 0 if heads.get(name) == "token" else len(cell["tokens"])):
+                yield f"{_path((*where, 'errors'))}: {len(cell['errors'])} for {wanted} tokens with logits"
+            if cell["near_ties"] > cell["disagreements"]:
+                yield f"{_path((*where, 'near_ties'))}: {cell['near_ties']} of {cell['disagreements']} disagreements"
             different = differences(truth, cell["tokens"])
             first = different[0] if different else None
             if cell["total"] != len(truth):
@@ -235,6 +259,30 @@ def _token_contradictions(record: Record) -> Iterator[str]:
             ended = first is not None and first >= len(cell["tokens"])
             if cell["first_mismatch"] != first and not (ended and cell["first_mismatch"] is None):
                 yield f"{_path((*where, 'first_mismatch'))}: is {cell['first_mismatch']}, and the first is {first}"
+
+
+def _anchor_contradictions(record: Record) -> Iterator[str]:
+    for i, matrix in enumerate(record["anchors"]):
+        if (rows := len(matrix["errors"])) != (n := len(matrix["anchors"])):
+            yield f"anchors[{i}].errors: {rows} rows for {n} anchors"
+        for j, row in enumerate(matrix["errors"]):
+            if len(row) != (n := len(matrix["positions"])):
+                yield f"anchors[{i}].errors[{j}]: {len(row)} for {n} positions"
+    localization = record["localization"]
+    if localization is None:
+        return
+    if (reproducer := localization["reproducer"]) is not None:
+        paths: dict[tuple[str | int, ...], str] = {("folder",): reproducer["folder"]}
+        paths |= {("files", i): name for i, name in enumerate(reproducer["files"])}
+        for key, path in paths.items():
+            if _leaves(path):
+                yield f"{_path(('localization', 'reproducer', *key))}: {one_line(path, 80)!r} leaves the report's folder"
+
+
+def _leaves(path: str) -> bool:
+    """Whether a path may lead out of the folder that it is relative to, on any system."""
+    parts = PurePosixPath(path.replace("\\", "/"))
+    return parts.is_absolute() or ".." in parts.parts or ":" in path
 
 
 def _lengths(entry: Record, names: Sequence[str], path: tuple[str | int, ...]) -> Iterator[str]:
@@ -249,6 +297,22 @@ def _verdict_contradictions(record: Record) -> Iterator[str]:
         yield f"passed: is {record['passed']}, and the verdict is {name!r}"
     if not record["passed"]:
         return
+    for key in ("anchor", "operation", "confidence"):
+        if record["verdict"][key] is not None:
+            yield f"verdict.{key}: is there, and the run has passed"
+    if record["localization"] is not None:
+        yield "localization: is there, and the run has passed"
+    if record["canary"] is not None and not record["canary"]["caught"]:
+        yield "canary.caught: is False, and the run has passed"
+    limits = limits_of(record)
+    for i, matrix in enumerate(record["anchors"]):
+        for j, (anchor, row) in enumerate(zip(matrix["anchors"], matrix["errors"], strict=True)):
+            if (limit := limits.get(anchor)) is None:
+                yield f"anchors[{i}].anchors[{j}]: {one_line(anchor, 80)!r} has no floor, and the run has passed"
+                continue
+            for k, error in enumerate(row):
+                if error is not None and not float(error) <= limit:
+                    yield f"anchors[{i}].errors[{j}][{k}]: {error} is over the limit {limit}, and the run has passed"
     for i, check in enumerate(checks):
         if check["status"] in ("failed", "error"):
             yield f"checks[{i}].status: {one_line(check['id'], 80)!r} is {check['status']!r}, and the run has passed"
@@ -286,12 +350,31 @@ def cells_of(record: Record, prompt: str) -> dict[str, Record]:
     return {name: cell for name, cell in entry["cells"].items() if cell["total"]} if entry else {}
 
 
+def layer_of(anchor: str) -> tuple[int | None, str]:
+    """An anchor's layer, None outside of all layers, and what it is in there: (3, `mlp.act`), (3, `k_cache`), (3, ``)."""
+    found = _LAYER.fullmatch(anchor)
+    if found is None:
+        return None, anchor
+    layer, part, outer, outer_layer = found.groups()
+    return (int(outer_layer), outer) if outer else (int(layer), part or "")
+
+
+def limits_of(record: Record) -> dict[str, float]:
+    """Anchor -> the error that is accepted there, in floors."""
+    return {floor["anchor"]: float(floor["limit"]) for floor in record["floors"]}
+
+
 def of_limit(cell: Record) -> float | None:
     """A cell's logit error as a multiple of its limit: NaN or infinite where the error is; None if not measured."""
-    error, limit = value(cell["logit_error"]), value(cell["logit_limit"])
-    if error is None or limit is None:
+    return share(cell["logit_error"], value(cell["logit_limit"]))
+
+
+def share(error: Number, limit: float | None) -> float | None:
+    """An error as a multiple of its limit: NaN or infinite where the error is; None if there is no error or no limit."""
+    found = value(error)
+    if found is None or limit is None:
         return None
-    return error / limit if limit else math.inf if error else 0.0
+    return found / limit if limit else math.inf if found else 0.0
 
 
 def in_order(cells: Sequence[Record]) -> list[Record]:

@@ -21,6 +21,7 @@ def render(record: Record) -> str:
     verdict = record["verdict"]
     words = VERDICTS[verdict["class"]]
     lines = [
+        *_mutant(record),
         f"## {_MARKS[words.kind]} hloracle: {words.title}",
         "",
         prose(verdict["explanation"], 600),
@@ -28,6 +29,7 @@ def render(record: Record) -> str:
         " · ".join(_facts(record)),
         "",
         *_where(record),
+        *_canary(record),
         *_matrix(record),
         *_failed_cells(record),
         *_checks(record),
@@ -64,19 +66,48 @@ def _facts(record: Record) -> Iterable[str]:
 
 
 def _where(record: Record) -> Iterable[str]:
-    verdict = record["verdict"]
+    verdict, found = record["verdict"], record["localization"]
     parts = [
         f"first wrong at {code(verdict['anchor'], 160)}" if verdict["anchor"] is not None else "",
         f"on prompt {code(verdict['prompt'])}" if verdict["prompt"] is not None else "",
         f"at step {verdict['step']}" if verdict["step"] is not None else "",
-        "the fault depends on fusion" if verdict.get("fusion_dependent") else "",
+        f"in {code(verdict['operation'], 240)}" if verdict["operation"] is not None else "",
+        "the fault depends on fusion" if verdict["fusion_dependent"] else "",
     ]
     if line := ", ".join(filter(None, parts)):
         yield f"**{line[0].upper()}{line[1:]}**"
         yield ""
+    if found is not None and (reproducer := found["reproducer"]) is not None:
+        shown = "shows the fault by itself" if reproducer["shown"] else "did not show the fault by itself"
+        command = code(text.one_command(reproducer["command"]), 1_000)
+        yield f"The reproducer {shown}. In {code(reproducer['folder'] + '/', 120)}, beside the report: {command}"
+        yield ""
     if not record["passed"] and verdict["evidence"]:
+        yield "Evidence:"
         yield from _limited((f"- {prose(line, 300)}" for line in verdict["evidence"][:6]), 6_000, "more observations")
         yield ""
+    if (sure := verdict["confidence"]) is not None:
+        yield f"Confidence: **{sure['level']}**"
+        yield from _limited((f"- {prose(line, 300)}" for line in sure["because"][:6]), 3_000, "more reasons")
+        yield ""
+
+
+def _mutant(record: Record) -> Iterable[str]:
+    if "mutant" in record:
+        yield f"> ⚠️ **This run carries a deliberate fault**, the mutant {code(record['mutant'], 160)}. It says nothing about "
+        yield "> the model, only whether the checks notice."
+        yield ""
+
+
+def _canary(record: Record) -> Iterable[str]:
+    canary = record["canary"]
+    if canary is None:
+        yield "⏭️ No canary was run: nothing was broken on purpose to see that this run would notice."
+    else:
+        named = "no anchor" if canary["named"] is None else code(canary["named"], 120)
+        mark, outcome = ("✅", "caught") if canary["caught"] else ("⚠️", "**missed**")
+        yield f"{mark} Canary {outcome}: broken on purpose at {code(canary['anchor'], 120)}, named {named}."
+    yield ""
 
 
 def _matrix(record: Record) -> Iterable[str]:

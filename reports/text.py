@@ -48,6 +48,11 @@ def one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def one_command(command: str) -> str:
+    """A shell command whose lines end in backslashes on one line."""
+    return command.replace("\\\n", " ")
+
+
 def count(number: int) -> str:
     return f"{number:,}"
 

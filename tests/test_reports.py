@@ -67,7 +67,7 @@ CELL = ["tokens", "chat@64", "cells", "emitter/iree-cpu"]
     ("path", "value", "message"),
     [
         (["verdict", "class"], "fine", r"^verdict\.class: 'fine' is not one of"),
-        (["schema"], "hloracle-report/2", r"^schema: "),
+        (["schema"], "hloracle-report/1", r"^schema: "),
         (["passed"], "yes", r"^passed: 'yes' is not of type 'boolean'"),
         (["extra"], 1, r"^the record: .*'extra' was unexpected"),
         (["checks", 2, "status"], "xfail", r"^checks\[2\]\.status: "),
@@ -77,6 +77,14 @@ CELL = ["tokens", "chat@64", "cells", "emitter/iree-cpu"]
         ([*CELL, "logit_error"], math.nan, r'^tokens\["chat@64"\].*: JSON has no nan'),
         (["prompts"], {}, r"^prompts: an object does not belong here$"),
         (["environment", "date"], "today", r"^environment\.date: "),
+        (["anchors", 0, "errors", 3, 2], "inf", r"^anchors\[0\]\.errors\[3\]\[2\]: 'inf' does not match"),
+        (["anchors", 0, "errors", 3, 2], True, r"^anchors\[0\]\.errors\[3\]\[2\]: True is not of type"),
+        (["anchors", 0, "phase"], "both", r"^anchors\[0\]\.phase: 'both' is not one of"),
+        ([*CELL, "errors", 3], None, r"\.errors\[3\]: None is not of type"),
+        (["verdict", "confidence"], {"level": "sure", "because": []}, r"^verdict\.confidence\.level: 'sure' is not"),
+        (["verdict", "fusion_dependent"], None, r"^verdict\.fusion_dependent: None is not of type 'boolean'"),
+        (["localization"], {}, r"^localization: 'cell' is a required property"),
+        (["mutant"], "", r"^mutant: '' does not match"),
         (["model", "config"], {1: 2}, r"^model\.config: the key 1 is not a string"),
         (["model", "parameters"], {1}, r"^model\.parameters: a set is not JSON"),
         (["model", "name"], b"x", r"^model\.name: a bytes is not JSON"),
@@ -102,9 +110,11 @@ FREE = {"config", "packages", "ops", "tokens", "scopes"}  # objects whose keys a
 
 
 def test_every_key_is_required() -> None:
-    record = sample()
-    for part in ("prompts", "cells", "checks", "graphs", "timings"):
+    record = failing_sample()
+    for part in ("prompts", "anchors", "floors", "cells", "checks", "graphs", "timings"):
         record[part] = record[part][:1]
+    record["anchors"][0] |= {"anchors": record["anchors"][0]["anchors"][:1], "errors": [[None] * 10]}
+    record["localization"]["errors"] = record["localization"]["errors"][:1]
     record["tokens"] = {"chat@64": record["tokens"]["chat@64"]}
     seen = 0
     for path, node in list(_objects(record)):
@@ -116,7 +126,7 @@ def test_every_key_is_required() -> None:
                 validate(record)
             node[key] = value
             seen += 1
-    assert seen > 80
+    assert seen > 130
 
 
 def _drop(*path: Any) -> Callable[[Record], None]:
@@ -157,6 +167,23 @@ def _put(*path: Any) -> Callable[[Record], None]:
         (_drop("cells", 4), r"cells\[\"emitter/iree-cpu/token\"\]: there is no such cell"),
         (_put("cells", 1, "id", "oracle/xla-cpu"), r"cells\[1\]\.id: 'oracle/xla-cpu' stands twice"),
         (_put("cells", 1, "agreed", 999), r"cells\[1\]\.agreed: 999 of 288"),
+        (_put(*CELL, "errors", []), r"errors: 0 for 48 tokens with logits"),
+        (_put(*CELL[:3], "emitter/iree-cpu/token", "errors", [0.1]), r"errors: 1 for 0 tokens with logits"),
+        (_put(*CELL, "near_ties", 1), r"near_ties: 1 of 0 disagreements"),
+        (_put("verdict", "anchor", "norm"), r"verdict\.anchor: is there, and the run has passed"),
+        (_put("verdict", "operation", "stablehlo.add"), r"verdict\.operation: is there, and the run has passed"),
+        (
+            _put("verdict", "confidence", {"level": "certain", "because": []}),
+            r"verdict\.confidence: is there, and the run has passed",
+        ),
+        (lambda r: r.update(localization=failing_sample()["localization"]), "localization: is there, and the run has"),
+        (_put("canary", "caught", False), r"canary\.caught: is False, and the run has passed"),
+        (_put("anchors", 0, "errors", 5, 2, 8.5), r"errors\[5\]\[2\]: 8\.5 is over the limit 8\.0, and the run has"),
+        (_put("anchors", 0, "errors", 5, 2, "NaN"), r"errors\[5\]\[2\]: NaN is over the limit 8\.0, and the run has"),
+        (lambda r: r["anchors"][1]["errors"].pop(), r"anchors\[1\]\.errors: 542 rows for 543 anchors"),
+        (lambda r: r["anchors"][1]["errors"][9].pop(), r"anchors\[1\]\.errors\[9\]: 9 for 10 positions"),
+        (_drop("floors", 7), r"anchors\[0\]\.anchors\[7\]: 'k_cache\.0' has no floor, and the run has passed"),
+        (_put("floors", 7, "anchor", "norm"), r"floors\[541\]\.anchor: 'norm' stands twice"),
         (_put("graphs", 0, "op_total", 1), r"graphs\[0\]\.op_total: is 1, and the operations are 3772"),
         (_put("graphs", 0, "op_kinds", 1), r"graphs\[0\]\.op_kinds: is 1, and there are 21 kinds"),
     ],
@@ -166,6 +193,35 @@ def test_a_record_may_not_contradict_itself(change: Callable[[Record], None], me
     change(record)
     with pytest.raises(ValueError, match=message):
         validate(record)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            _put("localization", "reproducer", "folder", "/tmp/reproducer"),
+            r"reproducer\.folder: '/tmp/reproducer' leaves",
+        ),
+        (
+            _put("localization", "reproducer", "folder", "a/../.."),
+            r"reproducer\.folder: 'a/\.\./\.\.' leaves the report's",
+        ),
+        (_put("localization", "reproducer", "folder", "..\\a"), r"reproducer\.folder: '\.\.\\\\a' leaves the report's"),
+        (_put("localization", "reproducer", "folder", "C:\\a"), r"reproducer\.folder: 'C:\\\\a' leaves the report's"),
+        (_put("localization", "reproducer", "files", 1, "../x.npy"), r"files\[1\]: '\.\./x\.npy' leaves the report's"),
+    ],
+)
+def test_a_failing_record_may_not_contradict_itself(change: Callable[[Record], None], message: str) -> None:
+    record = failing_sample()
+    change(record)
+    with pytest.raises(ValueError, match=message):
+        validate(record)
+
+
+def test_a_caught_canary_is_no_condition_of_failing() -> None:
+    record = failing_sample()
+    record["canary"]["caught"] = False
+    validate(record)
 
 
 def test_conforming_demands_every_token() -> None:
@@ -183,9 +239,9 @@ def test_conforming_demands_every_token() -> None:
         (b"\xff\xfe", "is not a readable JSON file"),
         (b"[" * 100_000, "is not a readable JSON file"),
         (b'{"schema": NaN}', "NaN is not JSON"),
-        (b"[]", "names no schema, not 'hloracle-report/1'"),
-        (b'{"schema": "hloracle-report/2"}', "has the schema 'hloracle-report/2', not 'hloracle-report/1'"),
-        (b'{"schema": "hloracle-report/1"}', "is not a valid record .* is a required property"),
+        (b"[]", "names no schema, not 'hloracle-report/2'"),
+        (b'{"schema": "hloracle-report/1"}', "has the schema 'hloracle-report/1', not 'hloracle-report/2'"),
+        (b'{"schema": "hloracle-report/2"}', "is not a valid record .* is a required property"),
     ],
 )
 def test_load_refuses(tmp_path: Path, content: bytes, message: str) -> None:
@@ -261,7 +317,7 @@ def test_differences() -> None:
 def test_missing_tokens_differ() -> None:
     record = failing_sample()
     cell = record["tokens"]["one-token@32"]["cells"]["emitter/xla-cpu"]
-    cell |= {"tokens": cell["tokens"][:40], "pieces": cell["pieces"][:40], "agreed": 40}
+    cell |= {key: cell[key][:40] for key in ("tokens", "pieces", "errors")} | {"agreed": 40}
     record["tokens"]["one-token@32"]["agreed"] = 40
     validate(record)  # first_mismatch is None: no token that is there differs
     assert "❌ **40/48**, first at 40" in summary.render(record)
@@ -447,7 +503,7 @@ def test_page_says_what_happened() -> None:
     assert "1,440 of 1,440" in passed
     assert "Not checked: The same on IREE cuda" in passed
     assert "Emitter fault" in failed
-    where = ("First wrong at", "layers.3.self_attn.q_rope", "on prompt", "chat@64", "at step", "5")
+    where = ("First wrong at", "layers.3.self_attn.q_rope", "on prompt", "chat@64", "at step", "5", "in")
     assert re.search(r"\s*".join(map(re.escape, where)), failed)
     assert "emitters/llama.py and reference/llama.py, at layers.3.self_attn.q_rope" in failed
     assert failed.index("Failed") < failed.index("Skipped") < failed.index("Passed")
@@ -502,7 +558,8 @@ def test_page_of_any_number_of_tokens(total: int) -> None:
     truth |= {"tokens": [1] * total, "pieces": ["a"] * total, "gaps": [None] * total}
     entry = record["tokens"]["chat@64"]
     for cell in entry["cells"].values():
-        cell |= {"tokens": [], "pieces": [], "agreed": 0, "total": total, "first_mismatch": 0 if total else None}
+        cell |= {"tokens": [], "pieces": [], "errors": [], "agreed": 0, "total": total}
+        cell["first_mismatch"] = 0 if total else None
     entry |= {"agreed": 0, "total": total}
     validate(record)
     page = Page(html.render(record))
@@ -532,7 +589,11 @@ def test_contrast(scheme: str) -> None:
     pairs += [(k, g) for k in ("pass", "fail", "near", "skip") for g in (f"{k}-tint", "raised", "page")]
     pairs += [("link", "page"), ("link", "raised"), ("fail", "page"), ("near", "page")]
     assert {pair: contrast(*pair) for pair in pairs if contrast(*pair) < 4.5} == {}
-    drawn = [("oracle", "raised"), ("emitter", "raised"), ("pass-tick", "raised"), ("fail-line", "fail-tint")]
+    # The cross that says "over the limit" on each shade that is.
+    crossed = {f"h{n}": contrast("cross", f"h{n}") for n in range(5, 9)}
+    assert {shade: c for shade, c in crossed.items() if c < 3} == {}
+    drawn = [("near", "raised"), ("near", "fail-tint"), ("text", "fail-tint"), ("emitter", "fail-tint")]
+    drawn += [("oracle", "raised"), ("emitter", "raised"), ("pass-tick", "raised"), ("fail-line", "fail-tint")]
     assert {pair: contrast(*pair) for pair in drawn if contrast(*pair) < 2.5} == {}
 
 

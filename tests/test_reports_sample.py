@@ -7,6 +7,7 @@ import math
 import random
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from hloracle.reports.record import validate
 
 TOKENS, VOCABULARY = 48, 49152
+LAYERS = 30
 CELLS = ("oracle/xla-cpu", "oracle/iree-cpu", "emitter/xla-cpu", "emitter/iree-cpu", "emitter/iree-cpu/token")
 
 PROMPTS = [
@@ -24,6 +26,12 @@ PROMPTS = [
     ("non-ascii@64", "byte-level pieces, several tokens for one character", "Où est le café ? 東京 — 🙂"),
     ("capacity@256", "ends in the last cache slot", "It was a bright cold day in April, and the clocks " * 14),
 ]
+# What a layer goes through, in the order of computation, before its output.
+KINDS = (
+    "input_layernorm self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.q_rope self_attn.k_rope k_cache v_cache "
+    "self_attn.scores self_attn.probs self_attn.context self_attn.o_proj post_attention_layernorm mlp.gate_proj "
+    "mlp.up_proj mlp.act mlp.down_proj"
+).split()
 TEXTS = [
     "The capital of France is Paris. It became the capital because it lay on an island in the river Seine, where trade "
     "routes met, and because the kings of France chose to live there from the tenth century onwards.\n\nToday",
@@ -74,11 +82,12 @@ def sample() -> dict[str, Any]:
         cells = {cell: _agreeing(truth, cell, seed=10 * i + j) for j, cell in enumerate(CELLS)}
         tokens[name] = {"agreed": TOKENS, "total": TOKENS, "cells": cells}
     return {
-        "schema": "hloracle-report/1",
+        "schema": "hloracle-report/2",
         "passed": True,
         "verdict": {
             "class": "conforms",
             "anchor": None,
+            "operation": None,
             "prompt": None,
             "step": None,
             "explanation": "All 1,440 tokens of 6 prompts are equal in all 5 cells, and every logit is within 0.43 of "
@@ -88,6 +97,8 @@ def sample() -> dict[str, Any]:
                 "The emitted graph gives the truth's tokens on XLA and on IREE, which share no code generator.",
                 "28 of 28 deliberately wrong emitters were caught by the same checks.",
             ],
+            "confidence": None,
+            "fusion_dependent": False,
         },
         "model": {
             "name": "smollm2-135m-instruct",
@@ -96,7 +107,7 @@ def sample() -> dict[str, Any]:
             "model_type": "llama",
             "parameters": 134_515_008,
             "config": {
-                "num_hidden_layers": 30,
+                "num_hidden_layers": LAYERS,
                 "hidden_size": 576,
                 "num_attention_heads": 9,
                 "num_key_value_heads": 3,
@@ -118,6 +129,16 @@ def sample() -> dict[str, Any]:
         },
         "prompts": prompts,
         "tokens": tokens,
+        "anchors": [_matrix("emitter/iree-cpu", phase, "chat@64", range(10)) for phase in ("prefill", "decode")],
+        "floors": [_floor(anchor, seed) for seed, anchor in enumerate(ANCHORS)],
+        "localization": None,
+        "canary": {
+            "anchor": "layers.17.mlp.act",
+            "graph": "llama_decode_logits",
+            "caught": True,
+            "named": "layers.17.mlp.act",
+            "detail": "0.001 of its scale was added: 9,120 floors, limit 8",
+        },
         "cells": [_cell(cell, j) for j, cell in enumerate(CELLS)],
         "checks": [
             {
@@ -184,6 +205,7 @@ def failing_sample() -> dict[str, Any]:
     record["verdict"] |= {
         "class": "emitter-fault",
         "anchor": "layers.3.self_attn.q_rope",
+        "operation": "stablehlo.subtract %l3.q_rope_4 at line 214 of llama_prefill_64_logits",
         "prompt": "chat@64",
         "step": 5,
         "explanation": "The emitted graph is wrong from layers.3.self_attn.q_rope on, on XLA and on IREE alike, while "
@@ -193,6 +215,14 @@ def failing_sample() -> dict[str, Any]:
             "Its input, layers.3.self_attn.q_proj, is within its limit: 0.22 of 2.9e-6.",
             "oracle/xla-cpu and oracle/iree-cpu agree with the truth on all 6 prompts.",
         ],
+        "confidence": {
+            "level": "certain",
+            "because": [
+                "The same graph is wrong on XLA and on IREE, which share no code generator.",
+                "Given the oracle's own inputs, layers.3.self_attn.q_rope alone is wrong by 208,000 floors.",
+                "The reproducer shows the fault by itself.",
+            ],
+        },
     }
     wrong = {0: (5, 6, 11, 19, 20, 33), 1: (5, 11, 40), 3: tuple(range(9, 48, 2)), 4: (17,), 5: (0, 1, 2, 30, 47)}
     for i, steps in wrong.items():
@@ -201,8 +231,19 @@ def failing_sample() -> dict[str, Any]:
             _disagree(record, prompt["id"], cell, steps)
             entry = record["tokens"][prompt["id"]]["cells"][cell]
             if entry["logit_error"] is not None:
-                entry["logit_error"] = entry["logit_limit"] * (30.0 + 400 * i)
+                rng = random.Random(i)
+                entry["errors"] = [
+                    gap * rng.uniform(0.6, 1.4) if step in steps else min(0.45 * gap, rng.uniform(0.05, 0.3))
+                    for step, gap in enumerate(prompt["truth"]["gaps"])
+                ]
+                entry["logit_error"] = max(entry["errors"])
     record["cells"][4] |= {"seconds": 9.1}
+    record["anchors"] = [
+        _matrix(cell, phase, "chat@64", range(10), WRONG)
+        for cell in ("emitter/iree-cpu", "emitter/xla-cpu")
+        for phase in ("prefill", "decode")
+    ] + [_matrix("oracle/iree-cpu", "prefill", "chat@64", range(10))]
+    record["localization"] = _localization()
     _set_checks(record, failed={"tokens", "logits", "caches"}, error={"mutants"})
     return record
 
@@ -219,6 +260,7 @@ def near_tie_sample() -> dict[str, Any]:
     record["prompts"][3]["truth"]["gaps"][21] = 1.1e-5
     for cell in CELLS[2:4]:
         _disagree(record, "long@128", cell, (21,))
+        record["tokens"]["long@128"]["cells"][cell]["near_ties"] = 1
     return record
 
 
@@ -235,7 +277,12 @@ def broken_sample() -> dict[str, Any]:
     for entry in record["tokens"].values():
         del entry["cells"]["emitter/iree-cpu"], entry["cells"]["emitter/iree-cpu/token"]
         entry["agreed"] = 0
-    record["tokens"]["chat@64"]["cells"]["emitter/xla-cpu"]["logit_error"] = "NaN"
+    record["tokens"]["chat@64"]["cells"]["emitter/xla-cpu"] |= {
+        "logit_error": "NaN",
+        "errors": [1e-6] * 7 + ["NaN"] * (TOKENS - 7),
+    }
+    record["anchors"] = []
+    record["canary"] = None
     message = "compile failed: signal 11 (graph kept at ~/.cache/hloracle/kept/prefill-128.mlir)"
     for cell in record["cells"][3:]:
         cell |= {"status": "failed", "message": message, "agreed": 0, "total": 0, "tokens_per_second": None}
@@ -277,8 +324,25 @@ def hostile_sample() -> dict[str, Any]:
         timing |= {"stage": HOSTILE, "detail": HOSTILE}
     for process in record["memory"]["processes"]:
         process["name"] = HOSTILE
+    record["mutant"] = HOSTILE
+    record["floors"] = [floor | {"anchor": rename(floor["anchor"])} for floor in record["floors"][:60]]
+    for matrix in record["anchors"]:
+        matrix |= {"cell": rename(matrix["cell"]), "prompt": rename(matrix["prompt"])}
+        matrix |= {"anchors": [rename(a) for a in matrix["anchors"][:60]], "errors": matrix["errors"][:60]}
+    localization = record["localization"]
+    for key in ("cell", "reason", "prompt", "anchor", "first_accumulated", "first_local"):
+        localization[key] = HOSTILE
+    localization["notes"] = [HOSTILE] * 3
+    localization["errors"] = [error | {"anchor": rename(error["anchor"])} for error in localization["errors"][20:60]]
+    localization["operation"] |= dict.fromkeys(("name", "value", "graph", "text", "anchor", "result", "why"), HOSTILE)
+    localization["operation"]["operands"] = [HOSTILE] * 2
+    harmless = HOSTILE.replace(":", "")  # a path of Windows' begins with a letter and a colon
+    localization["reproducer"] |= {"folder": harmless, "files": [harmless] * 2, "command": HOSTILE, "output": HOSTILE}
+    record["canary"] |= {"anchor": HOSTILE, "graph": HOSTILE, "named": HOSTILE, "detail": HOSTILE, "caught": False}
     record["verdict"] |= {
         "anchor": HOSTILE,
+        "operation": HOSTILE,
+        "confidence": {"level": "possible", "because": [HOSTILE] * 3},
         "prompt": rename("chat@64"),
         "explanation": HOSTILE,
         "evidence": [HOSTILE] * 9,
@@ -295,7 +359,17 @@ def hostile_sample() -> dict[str, Any]:
 def empty_sample() -> dict[str, Any]:
     """A run that ended before anything was compared, of a model without a tokenizer."""
     record = broken_sample()
-    record |= {"prompts": [], "tokens": {}, "cells": [], "checks": [], "graphs": [], "timings": [], "reused": []}
+    record |= {
+        "anchors": [],
+        "floors": [],
+        "prompts": [],
+        "tokens": {},
+        "cells": [],
+        "checks": [],
+        "graphs": [],
+        "timings": [],
+        "reused": [],
+    }
     record["memory"] = {"peak_bytes": 0, "processes": []}
     return record
 
@@ -329,6 +403,8 @@ def _truth(text: str, seed: int) -> dict[str, Any]:
 def _agreeing(truth: dict[str, Any], cell: str, seed: int) -> dict[str, Any]:
     floor = 7.6e-6 * math.exp(random.Random(seed + 99).gauss(0, 0.3))
     measured = not cell.endswith("/token")
+    rng = random.Random(seed)
+    errors = [floor * rng.uniform(0.6, 3.5) * math.exp(-step / 90) for step in range(TOKENS)]
     return {
         "agreed": TOKENS,
         "total": TOKENS,
@@ -336,7 +412,11 @@ def _agreeing(truth: dict[str, Any], cell: str, seed: int) -> dict[str, Any]:
         "pieces": list(truth["pieces"]),
         "text": truth["text"],
         "first_mismatch": None,
-        "logit_error": floor * random.Random(seed).uniform(0.6, 3.5) if measured else None,
+        "disagreements": 0,
+        "near_ties": 0,
+        "largest_gap": None,
+        "errors": errors if measured else [],
+        "logit_error": max(errors) if measured else None,
         "logit_floor": floor if measured else None,
         "logit_limit": 8 * floor if measured else None,
     }
@@ -353,7 +433,9 @@ def _disagree(record: dict[str, Any], prompt: str, cell: str, steps: tuple[int, 
         compared["pieces"][step] = piece
         compared["tokens"][step] = _id(piece)
     compared["text"] = "".join(compared["pieces"])
-    compared |= {"agreed": TOKENS - len(steps), "first_mismatch": steps[0]}
+    gaps = next(p for p in record["prompts"] if p["id"] == prompt)["truth"]["gaps"]
+    compared |= {"agreed": TOKENS - len(steps), "first_mismatch": steps[0], "disagreements": len(steps)}
+    compared["largest_gap"] = max(gaps[step] for step in steps)
     entry["agreed"] = min(c["agreed"] for c in entry["cells"].values())
     row = next(c for c in record["cells"] if c["id"] == cell)
     row["agreed"] -= len(steps)
@@ -373,6 +455,112 @@ def _cell(name: str, index: int) -> dict[str, Any]:
         "seconds": (0.1, 18.2, 15.7, 17.4, 14.4)[index],
         "tokens_per_second": (None, 15.8, 18.3, 16.6, 20.1)[index],
         "peak_bytes": (None, 1_210_000_000, 1_730_150_400, 1_101_004_800, 1_098_000_000)[index],
+    }
+
+
+def _name(layer: int, kind: str) -> str:
+    return f"{kind}.{layer}" if kind.endswith("cache") else f"layers.{layer}.{kind}".rstrip(".")
+
+
+ANCHORS = ["embed_tokens", *(_name(layer, kind) for layer in range(LAYERS) for kind in (*KINDS, "")), "norm", "lm_head"]
+# How far off each anchor is with a wrong q_rope at layer 3, in floors; those before it are right.
+WRONG = dict.fromkeys(ANCHORS[ANCHORS.index("layers.4.input_layernorm") :], 3_000.0) | {
+    _name(3, kind): size
+    for kind, size in {
+        "self_attn.q_rope": 208_000.0,
+        "self_attn.scores": 61_000.0,
+        "self_attn.probs": 24_000.0,
+        "self_attn.context": 9_800.0,
+        "self_attn.o_proj": 8_100.0,
+        "post_attention_layernorm": 2_100.0,
+        "mlp.gate_proj": 1_900.0,
+        "mlp.up_proj": 2_050.0,
+        "mlp.act": 1_600.0,
+        "mlp.down_proj": 1_450.0,
+        "": 1_200.0,
+    }.items()
+}
+
+
+def _matrix(
+    cell: str, phase: str, prompt: str, positions: Sequence[int], wrong: dict[str, float] | None = None
+) -> dict[str, Any]:
+    """Errors of a few floors, or those of `wrong`; the first position is always right, for RoPE turns nothing there."""
+    rng = random.Random(f"{cell} {phase} {prompt}")
+    first = 0 if phase == "prefill" else len(positions)
+    rows = []
+    for anchor in ANCHORS:
+        typical = (wrong or {}).get(anchor)
+        row = [round(min(1.1 * math.exp(rng.gauss(0, 0.4)), 7.5), 3) for _ in positions]
+        if typical is not None:
+            row = [r if first + i == 0 else float(f"{typical * rng.uniform(0.3, 1):.3g}") for i, r in enumerate(row)]
+        # The head is applied to the last row of a prompt.
+        alone = phase == "prefill" and anchor in ("norm", "lm_head")
+        rows.append([None] * (len(row) - 1) + row[-1:] if alone else row)
+    columns = [first + i for i in positions]
+    return {"cell": cell, "phase": phase, "prompt": prompt, "positions": columns, "anchors": ANCHORS[:], "errors": rows}
+
+
+def _floor(anchor: str, seed: int) -> dict[str, Any]:
+    rng = random.Random(seed)
+    scale = round(math.exp(rng.gauss(1, 1.2)), 4)
+    relative = float(f"{2e-7 * math.exp(rng.gauss(0, 0.4)):.3g}")
+    return {
+        "anchor": anchor,
+        "scale": scale,
+        "noise": float(f"{scale * relative * 1.7:.3g}"),
+        "relative": relative,
+        "oracle": round(rng.uniform(0.4, 2.4), 3),
+        "limit": 16.0 if anchor.endswith("probs") else 8.0,
+    }
+
+
+def _localization() -> dict[str, Any]:
+    rng = random.Random(7)
+    errors = []
+    for phase in ("prefill", "decode"):
+        for anchor in ANCHORS:
+            local = 208_000.0 if anchor == "layers.3.self_attn.q_rope" else round(rng.uniform(0.2, 2.6), 3)
+            accumulated = WRONG.get(anchor, round(rng.uniform(0.5, 3.1), 3))
+            error = {"anchor": anchor, "phase": phase, "accumulated": accumulated, "local": local}
+            errors.append({**error, "peer": round(rng.uniform(0.2, 2.2), 3)})
+    return {
+        "cell": "emitter/iree-cpu",
+        "reason": "the oracle's graph is right, and this is the one that ships",
+        "phase": "prefill",
+        "prompt": "chat@64",
+        "step": 5,
+        "position": 7,
+        "anchor": "layers.3.self_attn.q_rope",
+        "first_accumulated": "layers.3.self_attn.q_rope",
+        "first_local": "layers.3.self_attn.q_rope",
+        "errors": errors,
+        "operation": {
+            "name": "stablehlo.subtract",
+            "value": "%l3.q_rope_4",
+            "line": 214,
+            "graph": "llama_prefill_64_logits",
+            "text": "%l3.q_rope_4 = stablehlo.subtract %l3.q_rope_2, %l3.q_rope_3 : tensor<64x9x32xf32>",
+            "anchor": "layers.3.self_attn.q_rope",
+            "operands": ["tensor<64x9x32xf32>", "tensor<64x9x32xf32>"],
+            "result": "tensor<64x9x32xf32>",
+            "worst": {"index": [7, 4, 0], "value": -2.718281, "expected": 3.141592},
+            "why": "Its operands are within 1.4 floors of the interpreter's on the same inputs; its result is 208,000 "
+            "floors off.",
+        },
+        "fusion_dependent": False,
+        "reproducer": {
+            "folder": "reproducer",
+            "files": ["piece.mlir", "0-l3.q_rope_2.npy", "1-l3.q_rope_3.npy", "expected.npy", "reproduce.sh"],
+            "command": "iree-compile piece.mlir --iree-hal-target-device=local "
+            "--iree-hal-local-target-device-backends=llvm-cpu -o piece.vmfb && \\\n"
+            "iree-run-module --device=local-task --module=piece.vmfb --function=main --input=@0-l3.q_rope_2.npy "
+            "--input=@1-l3.q_rope_3.npy --expected_output=@expected.npy --expected_f32_threshold=3.2e-05",
+            "shown": True,
+            "output": "EXEC @main\n[FAILED] result[0]: element at index 8160 (-2.71828) does not match the expected "
+            "(3.14159); expected that the view is equal to contents of a view of 64x9x32xf32\n",
+        },
+        "notes": ["Decode shows the same fault, from the same anchor on."],
     }
 
 

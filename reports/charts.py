@@ -1,0 +1,333 @@
+"""What the page's drawings are made of: places on axes, paths, and the words that stand beside them.
+
+The templates print it. A drawing is as wide as its place: coordinates are percents, or units of a `viewBox` that is
+stretched, in which lines keep their width, and points, being the ends of lines of almost no length, their shape.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hloracle.reports import text
+from hloracle.reports.record import Record, cells_of, differences, in_order, layer_of, limits_of, of_limit, share
+
+STRIP = 118  # the greatest width of a cell's strip of steps, in px
+COLUMNS = 96  # of a drawing: more positions or steps share columns, each of which shows its worst
+BEFORE, AFTER = 6, 11  # anchors around the first wrong one that are shown one by one
+
+
+# ---- axes
+
+
+@dataclass(frozen=True)
+class LogAxis:
+    """Decades from `low` to `high`, over `begin` to `end` of a drawing: percents, or units of its viewBox."""
+
+    low: int
+    high: int
+    begin: float = 3.0
+    end: float = 97.0
+
+    def at(self, x: float | None) -> float:
+        """A zero stands at the axis' beginning; NaN, infinity and what was not measured half a step past its end."""
+        if x is None or not x < math.inf:
+            return self.end + (1.5 if self.end > self.begin else -1.5)
+        place = (math.log10(x) - self.low) / (self.high - self.low) if x > 0 else 0.0
+        return self.begin + (self.end - self.begin) * min(max(place, 0.0), 1.0)
+
+    def place(self, x: float | None) -> str:
+        return f"{self.at(x):.4g}"
+
+    def ticks(self, most: int = 6) -> list[dict[str, str]]:
+        apart = math.ceil((self.high - self.low) / most)
+        decades = [d for d in range(self.low, self.high + 1) if d % apart == 0]
+        return [{"x": self.place(10.0**d), "label": _decade(d), "power": _power(d)} for d in decades]
+
+
+def log_axis(values: Iterable[float | None], least: tuple[int, int], **span: float) -> LogAxis:
+    """The axis of whole decades that holds all values that have a place on one, and at least those from `least`."""
+    decades = [math.log10(x) for x in values if x is not None and 0 < x < math.inf]
+    low = min(least[0], math.floor(min(decades, default=0.0)))
+    high = max(least[1], math.ceil(max(decades, default=0.0)))
+    return LogAxis(low, high, **span)
+
+
+def _decade(exponent: int) -> str:
+    """A multiple of the limit."""
+    if exponent == 0:
+        return "limit"
+    return f"{10.0**exponent:g}×" if -3 <= exponent <= 3 else f"1e{exponent}×"
+
+
+def _power(exponent: int) -> str:
+    return f"{10.0**exponent:g}" if -3 <= exponent <= 4 else f"1e{exponent}"
+
+
+def every(n: int, most: int) -> range:
+    """At most `most` of `n` indices, at even distances."""
+    return range(0, n, next(k for k in itertools.count(1) if str(k).rstrip("0") in ("1", "2", "5") and n <= k * most))
+
+
+def badness(x: float | None) -> float:
+    """For comparing: what was not measured is better than anything, and nothing is worse than NaN."""
+    return -1.0 if x is None else math.inf if math.isnan(x) else x
+
+
+def bins_of(n: int, most: int = COLUMNS) -> list[range]:
+    """Up to `most` runs of indices of almost equal length."""
+    columns = min(n, most)
+    return [range(i * n // columns, (i + 1) * n // columns) for i in range(columns)]
+
+
+# ---- steps of a cell
+
+
+def strip(total: int, different: Sequence[int]) -> dict[str, Any]:
+    """One tick a step, as paths: short where the tokens are equal, tall where they differ."""
+    pitch = min(2.5, STRIP / max(total, 1))
+    at = [f"M{(i + 0.5) * pitch:.4g} " for i in range(total)]
+    return {
+        "width": math.ceil(total * pitch),
+        "stroke": f"{pitch * 0.6:.3g}",
+        "equal": "".join(f"{at[i]}6v4" for i in sorted(set(range(total)) - set(different))),
+        "differs": "".join(f"{at[i]}1v14" for i in different),
+    }
+
+
+# ---- where it went wrong
+
+
+def chain(record: Record) -> dict[str, Any] | None:
+    """Local and accumulated errors along the anchors: all of them in one drawing, those around the fault in rows."""
+    found = record["localization"]
+    if found is None:
+        return None
+    limits = limits_of(record)
+    points = []
+    for error in found["errors"]:
+        if error["phase"] == found["phase"]:
+            limit = limits.get(error["anchor"])
+            shares = {key: share(error[key], limit) for key in ("accumulated", "local", "peer")}
+            points.append({**error, "limit": limit, "shares": shares})
+    if not points:
+        return None
+    names = [point["anchor"] for point in points]
+    first = next((names.index(a) for a in (found["anchor"], found["first_local"]) if a in names), None)
+    axis = log_axis((x for p in points for x in p["shares"].values()), (-2, 1))
+    return {
+        "overview": _overview(points, first) if len(points) > BEFORE + 1 + AFTER else None,
+        "rows": list(_chain_rows(points, first, axis)),
+        "left_out": len(record["localization"]["errors"]) - min(len(points), BEFORE + 1 + AFTER),
+        "ticks": axis.ticks(),
+        "limit_x": axis.place(1.0),
+    }
+
+
+def _chain_rows(points: Sequence[Record], first: int | None, axis: LogAxis) -> Iterator[dict[str, Any]]:
+    begin = max(0, min((first or 0) - BEFORE, len(points) - BEFORE - 1 - AFTER))
+    shown = points[begin : begin + BEFORE + 1 + AFTER]
+    places = [{k: None if x is None else axis.at(x) for k, x in p["shares"].items()} for p in shown]
+    for i, (point, here) in enumerate(zip(shown, places, strict=True)):
+        lines = []
+        for key in ("accumulated", "local"):
+            x = here[key]
+            for other, y1, y2 in ((i - 1, "0", "50%"), (i + 1, "50%", "100%")):
+                to = places[other][key] if 0 <= other < len(places) else None
+                if x is not None and to is not None:
+                    edge = f"{(x + to) / 2:.4g}"
+                    x1, x2 = (edge, f"{x:.4g}") if y1 == "0" else (f"{x:.4g}", edge)
+                    lines.append({"kind": key, "x1": x1, "x2": x2, "y1": y1, "y2": y2})
+        yield {
+            "anchor": point["anchor"],
+            "first": begin + i == first,
+            "lines": lines,
+            "x": {key: f"{x:.4g}" for key, x in here.items() if x is not None},
+            "errors": {key: point[key] for key in here},
+            "over": {key: x is not None and not x <= 1 for key, x in point["shares"].items()},
+            "limit": point["limit"],
+        }
+
+
+def _overview(points: Sequence[Record], first: int | None) -> dict[str, Any]:
+    """All anchors from left to right, their shares of the limits from bottom to top."""
+    axis = log_axis((p["shares"][k] for p in points for k in ("accumulated", "local")), (-2, 1), begin=96, end=6)
+    bins = bins_of(len(points), 1500)
+    series = {}
+    for key in ("accumulated", "local"):
+        worst = [max((points[i]["shares"][key] for i in bin_), key=badness) for bin_ in bins]
+        series[key] = _line([None if x is None else axis.at(x) for x in worst])
+    layers: dict[int, int] = {}
+    for i, point in enumerate(points):
+        if (layer := layer_of(point["anchor"])[0]) is not None:
+            layers.setdefault(layer, i)
+    starts = sorted(layers)
+    return {
+        "width": len(bins),
+        **series,
+        "ticks": axis.ticks(5),
+        "limit_y": axis.place(1.0),
+        "layers": [
+            {"x": f"{100 * layers[starts[i]] / len(points):.4g}", "label": str(starts[i])}
+            for i in every(len(starts), 12)
+        ],
+        "first_x": None if first is None else f"{100 * (first + 0.5) / len(points):.4g}",
+        "anchors": len(points),
+    }
+
+
+def _line(ys: Sequence[float | None]) -> str:
+    """A path through the middles of columns of one unit, broken where there is no value."""
+    parts: list[str] = []
+    pen: int | None = None
+    for i, y in enumerate(ys):
+        if y is None:
+            pen = None
+            continue
+        now = round(y)
+        parts.append(f"M{i + 0.5:g} {now}" if pen is None else f"l1{_joined(now - pen)}")
+        pen = now
+    return "".join(parts)
+
+
+def _joined(number: int) -> str:
+    return str(number) if number < 0 else f" {number}"
+
+
+# ---- logits
+
+
+def margins(record: Record) -> dict[str, Any] | None:
+    """Each cell's logit errors as multiples of their limits, placed on one logarithmic axis."""
+    rows: list[dict[str, Any]] = []
+    for cell in in_order(record["cells"]):
+        points = []
+        for i, prompt in enumerate(record["prompts"]):
+            compared = cells_of(record, prompt["id"]).get(cell["id"])
+            if compared and (ratio := of_limit(compared)) is not None:
+                floor, limit = text.value(compared["logit_floor"]), text.value(compared["logit_limit"])
+                points.append(
+                    {
+                        "prompt": prompt["id"],
+                        "index": i,
+                        "ratio": ratio,
+                        "over": not ratio <= 1,
+                        "floor_ratio": floor / limit if floor is not None and limit else None,
+                        **{key: compared[key] for key in ("logit_error", "logit_floor", "logit_limit")},
+                    }
+                )
+        if points:
+            rows.append({"cell": cell, "points": points, "worst": max(points, key=lambda p: badness(p["ratio"]))})
+    if not rows:
+        return None
+    axis = log_axis((x for row in rows for p in row["points"] for x in (p["ratio"], p["floor_ratio"])), (-2, 1))
+    for row in rows:
+        for point in row["points"]:
+            point["x"] = axis.place(point["ratio"])
+        floor_ratios = [p["floor_ratio"] for p in row["points"] if p["floor_ratio"]]
+        row["floor_x"] = axis.place(max(floor_ratios)) if floor_ratios else None
+    return {"rows": rows, "ticks": axis.ticks(), "limit_x": axis.place(1.0)}
+
+
+def leads(record: Record) -> dict[str, Any] | None:
+    """For each prompt the truth's lead at each step against twice each cell's logit error: inside of that it may fall."""
+    cells = [cell["id"] for cell in in_order(record["cells"])]
+    drawn = []
+    for i, prompt in enumerate(record["prompts"]):
+        compared = cells_of(record, prompt["id"])
+        doubled = {
+            name: [2 * float(e) for e in compared[name]["errors"]]
+            for name in cells
+            if name in compared and compared[name]["errors"]
+        }
+        if doubled and prompt["truth"]["gaps"]:
+            drawn.append({"index": i, "prompt": prompt, "compared": compared, "doubled": doubled})
+    if not drawn:
+        return None
+    gaps = [text.value(gap) for lead in drawn for gap in lead["prompt"]["truth"]["gaps"]]
+    errors = [x for lead in drawn for series in lead["doubled"].values() for x in series]
+    axis = log_axis([*gaps, *errors], (-6, 1), begin=97, end=3)
+    lines = _styles(record, {name for lead in drawn for name in lead["doubled"]})
+    return {
+        "prompts": [_lead(lead, axis, lines) for lead in drawn],
+        "ticks": axis.ticks(4),
+        "lines": list(lines.values()),
+    }
+
+
+def _styles(record: Record, names: set[str]) -> dict[str, dict[str, Any]]:
+    """Cell -> how its line is drawn: the source's colour, and dashes by the backend."""
+    styles: dict[str, dict[str, Any]] = {}
+    for cell in in_order(record["cells"]):
+        if cell["id"] in names:
+            nth = sum(style["source"] == cell["source"] for style in styles.values())
+            styles[cell["id"]] = {"id": cell["id"], "source": cell["source"], "dash": f"dash{min(nth, 3)}"}
+    return styles
+
+
+def _lead(lead: dict[str, Any], axis: LogAxis, lines: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    truth, doubled = lead["prompt"]["truth"], lead["doubled"]
+    gaps = [text.value(gap) for gap in truth["gaps"]]
+    wrong: dict[int, list[str]] = {}
+    for name, cell in lead["compared"].items():
+        for step in differences(truth["tokens"], cell["tokens"]):
+            wrong.setdefault(step, []).append(name)
+    bins = bins_of(len(gaps))
+    points = {"same": "", "diff": ""}
+    for n, steps in enumerate(bins):
+        if (gap := min((g for i in steps if (g := gaps[i]) is not None), default=None)) is not None:
+            points["diff" if any(i in wrong for i in steps) else "same"] += f"M{n + 0.5:g} {axis.at(gap):.3g}h.01"
+    column = {step: n for n, steps in enumerate(bins) for step in steps}
+    nearest = min(
+        (
+            (gap / error if error else math.inf, step, name)
+            for name, series in doubled.items()
+            for step, (gap, error) in enumerate(zip(gaps, series, strict=False))
+            if gap is not None and not math.isnan(error)
+        ),
+        default=None,
+    )
+    return {
+        "index": lead["index"],
+        "id": lead["prompt"]["id"],
+        "width": len(bins),
+        "points": points,
+        "lines": [{**lines[name], "d": _steps(series, bins, axis)} for name, series in doubled.items()],
+        "wrong": [
+            {"x": f"{column[step] + 0.5:g}", "step": step, "gap": gaps[step], "names": names}
+            for step, names in sorted(wrong.items())
+        ],
+        "ticks": [{"x": f"{100 * (n + 0.5) / len(bins):.4g}", "label": str(bins[n][0])} for n in every(len(bins), 8)],
+        "nearest": nearest,
+        "binned": max(map(len, bins)) if max(map(len, bins)) > 1 else 0,
+    }
+
+
+def _steps(series: Sequence[float], bins: Sequence[range], axis: LogAxis) -> str:
+    """A stair through the worst of each column; a series may end early."""
+    path = ""
+    for n, steps in enumerate(bins):
+        some = [series[i] for i in steps if i < len(series)]
+        if some:
+            y = round(axis.at(max(some, key=badness)))
+            path += f"V{y}h1" if n else f"M0 {y}h1"
+    return path
+
+
+# ---- time
+
+
+def timeline(timings: Sequence[Record]) -> dict[str, Any]:
+    """The stages one after another on one axis, in percent of the whole."""
+    whole = sum(t["seconds"] for t in timings)
+    rows, begun = [], 0.0
+    for timing in timings:
+        start = 100 * begun / whole if whole else 0.0
+        width = 100 * timing["seconds"] / whole if whole else 0.0
+        least = 1.5 if timing["reused"] else 0.4  # an outline needs some room to be seen
+        rows.append({"timing": timing, "x": f"{min(start, 100 - least):.4g}", "width": f"{max(width, least):.4g}"})
+        begun += timing["seconds"]
+    return {"rows": rows, "whole": whole}
