@@ -204,8 +204,8 @@ def _worst(at_anchor: Any, found: Any) -> dict[str, Any] | None:
     """The element that is furthest off: of the operation where its right result is known, else of its anchor."""
     if found.expected is not None and found.expected.shape == found.got.shape and found.got.size:
         with np.errstate(invalid="ignore", over="ignore"):
-            distance = np.abs(found.got.astype(np.float64) - found.expected.astype(np.float64))
-        distance[np.isnan(distance)] = np.inf
+            distance = np.abs(np.asarray(found.got, np.float64) - np.asarray(found.expected, np.float64))
+        distance = np.where(np.isnan(distance), np.inf, distance)
         index = tuple(int(i) for i in np.unravel_index(int(np.argmax(distance)), distance.shape))
         return {"index": list(index), "value": float(found.got[index]), "expected": float(found.expected[index])}
     if at_anchor is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -296,11 +297,12 @@ def _cell(
 def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
     """Hold every anchor of both sources to the truth, and see that the canary is caught.
 
-    Where the ends are wrong already, the cell that is taken apart later shows its anchors; a canary needs a right graph.
+    Where the ends are wrong already, the cell that is taken apart later shows its anchors. A canary needs a right graph:
+    the production graph, or else the oracle's.
     """
-    bad = [c for c in evidence.checks if c.status in ("failed", "error")]
-    if bad or not evidence.outcomes:
-        evidence.checks.append(canary_check(None, "this run has failed by itself: no graph of it is known to be right"))
+    bad = [c.id for c in evidence.checks if c.status in ("failed", "error")]
+    if not evidence.outcomes or any(id.startswith(("oracle", "truth", "harness")) for id in bad):
+        evidence.checks.append(canary_check(None, "no graph of this run is known to be right"))
         return
     longer = [p for p in evidence.prompts if len(p.token_ids) > 1]
     prompt = (longer or evidence.prompts)[0]
@@ -322,17 +324,23 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
                 report=progress.report,
             )  # fmt: skip
             stage["reused"] = outcome.status == "reused"
-        evidence.anchored.append(outcome)
-        evidence.checks.append(anchor_check(outcome))
+        check = anchor_check(outcome)
+        evidence.anchored = [*(o for o in evidence.anchored if o.cell != cell), outcome]
+        evidence.checks = [*(c for c in evidence.checks if c.id != check.id), check]
         return outcome
 
+    if bad:
+        # The production graph is wrong already, so the oracle's takes the canary.
+        evidence.checks.append(canary_check(look(Cell("oracle", "xla-cpu"), with_canary=True).canary, "it did not run"))
+        return
     look(Cell("oracle", "xla-cpu"))
     production = look(Cell("emitter", "iree-cpu"), with_canary=True)
     if evidence.checks[-1].status != "passed":
         # What only the anchors show has to be told apart too: graph or compiler, emitter or oracle.
+        evidence.anchored[-1] = dataclasses.replace(production, canary=None)  # it was put into a wrong graph
         look(Cell("emitter", "xla-cpu"))
         look(Cell("oracle", "iree-cpu"))
-        evidence.checks.append(canary_check(None, "the graph it would be put into is wrong already"))
+        evidence.checks.append(canary_check(look(Cell("oracle", "xla-cpu"), with_canary=True).canary, "it did not run"))
     else:
         evidence.checks.append(canary_check(production.canary, "it did not run"))
 
@@ -344,7 +352,7 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
     if found is not None:
         graphs = {source: [g for g, f in some if not f.error] for source, some in evidence.graphs.items()}
         folder = settings.out / "reproducer" if settings.out else None
-        with progress.stage("localization") as stage:
+        with progress.stage("localization"):
             try:
                 truth = anchor_truth(checkpoint, sequence(found, evidence.truths[found.prompt.id]), progress.report)
                 evidence.localization = run_in_child(
@@ -352,5 +360,6 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
                     timeout=LOCALIZE_SECONDS, report=progress.report,
                 ).value  # fmt: skip
             except (ChildDied, ToolchainError, InputError) as error:
-                stage["detail"] = f"ended without an answer: {error}"
+                title = "what is wrong is taken apart"
+                evidence.checks.append(Check("harness.localization", title, "error", "", "", str(error)))
     return place(verdict, evidence.checks, evidence.localization, evidence.outcomes)
