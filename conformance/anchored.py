@@ -220,5 +220,3 @@ def canary_check(canary: Canary | None, why_not: str) -> Check:
     figure = f"{canary.named or 'nothing'} at {canary.worst:.3g} floors"
     detail = "" if canary.caught else "the harness would not notice a fault there: trust nothing in this report"
     return judged(id, title, canary.caught, figure, canary.anchor, detail)
-
-

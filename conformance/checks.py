@@ -32,7 +32,6 @@ PRODUCTS = {
 }
 
 
-
 @dataclass(frozen=True)
 class Check:
     """`status` is `passed`, `failed`, `skipped` (with the reason in `detail`) or `error`.

@@ -91,5 +91,3 @@ def _run(report: Report, pairs: list[tuple[Graph, Graph]], directory: Path) -> P
             words = f"{failure.anchor} of {emitter.name} with inputs times {failure.scale:g}"
             failed.append(f"{words}: {at}" if at else words)
     return Probes(count, worst, failed, anchor, operation)
-
-

@@ -71,7 +71,8 @@ def record_of(
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
         "cells": [_cell_row(o, evidence.truths) for o in evidence.outcomes],
         "checks": [
-            {k: v for k, v in dataclasses.asdict(c).items() if k not in ("anchor", "operation")} for c in evidence.checks
+            {k: v for k, v in dataclasses.asdict(c).items() if k not in ("anchor", "operation")}
+            for c in evidence.checks
         ],
         "anchors": [_rows(o.cell.id, o.prompt, r) for o in evidence.anchored for r in o.rows]
         + [_rows(found.plan.suspect.id, found.plan.prompt.id, r) for r in (found.rows if found else [])],

@@ -40,7 +40,11 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
     """The first row of the table that the evidence supports, nearest to the source first."""
     bad = [c for c in checks if c.status in ("failed", "error")]
     # A failure is shown by every check that failed, a pass by what came nearest to failing.
-    shown = bad or [c for c in checks if c.id.endswith((".tokens", "-logits", ".prefill-equals-streaming", ".anchors", ".canary", ".probes"))]
+    shown = bad or [
+        c
+        for c in checks
+        if c.id.endswith((".tokens", "-logits", ".prefill-equals-streaming", ".anchors", ".canary", ".probes"))
+    ]
     evidence = tuple(f"{c.id}: {c.figure or c.status}{f' ({c.detail})' if c.detail else ''}" for c in shown)
     prompt, step = first_parting(outcomes, truths)
 
@@ -119,7 +123,9 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
     return verdict("conforms", "Every token equals Hugging Face's and every logit is within the noise of float32.")
 
 
-def place(verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[CellOutcome]) -> Verdict:
+def place(
+    verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[CellOutcome]
+) -> Verdict:
     """The verdict with its place, and how sure it is: from what was taken apart, else from the invariant that broke."""
     if verdict.passed:
         return verdict
@@ -138,10 +144,16 @@ def place(verdict: Verdict, checks: Sequence[Check], found: Localization | None,
         at = f" at line {found.operation['line']}" if found.operation["line"] else ""
         operation = f"{found.operation['name']} {found.operation['value']}{at} of {found.operation['graph']}"
     verdict = dataclasses.replace(
-        verdict, anchor=found.anchor, operation=operation, sure=(level, because), fusion_dependent=found.fusion_dependent
+        verdict,
+        anchor=found.anchor,
+        operation=operation,
+        sure=(level, because),
+        fusion_dependent=found.fusion_dependent,
     )
     if found.misused:
-        explanation = "The graphs are right when they are given right inputs, and the session gives them something else."
+        explanation = (
+            "The graphs are right when they are given right inputs, and the session gives them something else."
+        )
         return dataclasses.replace(verdict, class_="harness-error", explanation=explanation)
     if found.fusion_dependent:
         explanation = "The graph is wrong as compiled, and right once its intermediate values are made outputs."

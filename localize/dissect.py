@@ -307,7 +307,7 @@ def _inside(
             found = unlike(anatomy, piece, peers[phase], value, bench)
     except (ToolchainError, InputError) as error:
         notes.append(f"the operations of {anchor} could not be run one by one: {error}")
-    layer, part = split(anchor)
+    _, part = split(anchor)
     returned = anatomy.returned(part) if part in ("k_cache", "v_cache") else None
     if returned is not None and not _wrong(situation, anchor, got):
         found = _lost_on_return(anatomy, situation, returned, bench)

@@ -112,7 +112,7 @@ def test_moved_with_the_compiler(
         lambda: monkeypatch.setattr(cells, "compiler_path", lambda: "/elsewhere/iree-compile"),
         lambda: monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"),
         lambda: monkeypatch.setattr(cells, "host_cpu", lambda: "another machine"),
-        lambda: monkeypatch.setattr(cells, "_own_source", lambda: [b"another session"]),
+        lambda: monkeypatch.setattr(cells, "backend_sources", lambda: [b"another session"]),
     ):
         run_cell(**question)
         change()

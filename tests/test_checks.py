@@ -98,6 +98,18 @@ def another_norm(graph: Graph) -> Graph:
     return dataclasses.replace(graph, text=head + arrow + body.replace("%model.norm.weight", other))
 
 
+def last_bit_of_a_table(graph: Graph) -> Graph:
+    """A rounding more, too little to be seen in any value."""
+    found = re.search(r'dense<"0x[0-9A-F]{2}([0-9A-F])', graph.text)
+    assert found
+    at = found.start(1)
+    return dataclasses.replace(graph, text=f"{graph.text[:at]}{int(found[1], 16) ^ 1:X}{graph.text[at + 1 :]}")
+
+
+def without_tables(graph: Graph) -> Graph:
+    return dataclasses.replace(graph, text=re.sub(r'dense<"0x[0-9A-F]+">', "dense<0.5>", graph.text))
+
+
 NEW_KINDS = tuple(f"%k{i} = stablehlo.{kind} %lm_head.dot : tensor<1x257xf32>" for i, kind in enumerate(
     ["abs", "negate", "cosine", "sine", "floor"]))  # fmt: skip
 
@@ -125,15 +137,32 @@ BREAKAGES: list[tuple[str, Callable[[Graph], Graph], str]] = [
     ("matmuls", second_product, "has 29"),
     ("weights", with_abi(lambda abi: dataclasses.replace(abi, arguments=abi.arguments[1:])), "has 29"),
     ("op-kinds", insert(*NEW_KINDS), ""),
+    ("tables", last_bit_of_a_table, "another table"),
+    ("tables", without_tables, "no table"),
+]  # fmt: skip
+
+# What is wrong, and the anchor that has to be named.
+PLACES: list[tuple[str, Callable[[Graph], Graph], str]] = [
+    ("custom-call", insert("%cc = stablehlo.custom_call @magic(%lm_head.dot) : (tensor<1x257xf32>) -> tensor<1x257xf32> "
+     'loc("layers.1.mlp.act")'), "layers.1.mlp.act"),
+    ("f64", insert("%d = stablehlo.constant dense<1.0> : tensor<f64>",
+     '%e = stablehlo.negate %d : tensor<f64> loc("norm")'), "norm"),
+    ("arguments-used", another_norm, "norm"),
+    ("caches-donated", lambda graph: with_abi(without_aliases)(without_donation(graph)), "k_cache.0"),
+    ("abi", without_donation, "k_cache.0"),
+    ("matmuls", second_product, "lm_head"),
+    ("tables", last_bit_of_a_table, "layers.0.self_attn.q_rope"),
+    ("parse", replace("stablehlo.logistic", "stablehlo.logistics"), "layers.0.mlp.act"),
+    ("census", insert("%x = stablehlo.negate %lm_head.dot : tensor<1x257xf32>"), ""),
 ]  # fmt: skip
 
 
 def test_right_graphs_pass(decode: Inspected, prefill: Inspected, oracle: Inspected) -> None:
     found = by_id(graph_checks("emitter", [decode, prefill], CONFIG))
-    assert list(found) == [f"emitter.{name}" for name in (*STATIC, "op-kinds")]
+    assert list(found) == [f"emitter.{name}" for name in (*STATIC, "op-kinds", "tables")]
     assert {c.status for c in found.values()} == {"passed"}
     found = by_id(graph_checks("oracle", [oracle], CONFIG))
-    assert list(found) == [f"oracle.{name}" for name in STATIC]
+    assert list(found) == [f"oracle.{name}" for name in (*STATIC, "tables")]
     assert {c.status for c in found.values()} == {"passed"}
     assert all(c.figure and c.expected and not c.detail for c in found.values())
 
@@ -149,6 +178,20 @@ def test_wrong_graph_fails(
     assert found[f"emitter.{id}"].status == "failed"
     assert words in found[f"emitter.{id}"].detail
     assert graph.name in found[f"emitter.{id}"].detail or id == "op-kinds"
+
+
+@pytest.mark.parametrize(("id", "change", "anchor"), PLACES, ids=[f"{i}-{p[0]}" for i, p in enumerate(PLACES)])
+def test_names_the_place(id: str, change: Callable[[Graph], Graph], anchor: str, decode: Inspected) -> None:
+    found = by_id(graph_checks("emitter", [facts(change(decode[0]))], CONFIG))
+    assert found[f"emitter.{id}"].status == "failed"
+    assert found[f"emitter.{id}"].anchor == anchor
+
+
+def test_the_layer_that_is_not_like_the_others(decode: Inspected) -> None:
+    line = next(n for n in decode[0].text.splitlines() if "logistic" in n and "layers.1.mlp" in n)
+    graph = replace(line, line + "\n" + line.replace(line.split()[0], "%once_more", 1))(decode[0])
+    found = by_id(graph_checks("emitter", [facts(graph)], CONFIG))["emitter.census"]
+    assert (found.status, found.anchor) == ("failed", "layers.1.mlp.act")
 
 
 def test_no_graph_passes_nothing() -> None:
