@@ -147,10 +147,9 @@ def _run(
     from hloracle.localize.anatomy import Anatomy
     from hloracle.localize.dissect import Matrix, Side, run_tapped
 
-    checkpoint = open_checkpoint(directory)
-    config, length = checkpoint.config, len(prompt.token_ids)
-
     with planted(mutant):
+        checkpoint = open_checkpoint(directory)
+        config, length = checkpoint.config, len(prompt.token_ids)
         backend = make_backend(cell.backend, threads)
 
         def matrices(*which: Graph) -> list[Matrix]:

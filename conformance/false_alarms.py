@@ -6,7 +6,6 @@ seed. Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import re
@@ -18,7 +17,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -31,7 +29,7 @@ from hloracle.conformance.run import run
 from hloracle.conformance.verdict import PASSING
 from hloracle.core.child import Report
 from hloracle.core.store import cache_root
-from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, TRUTH_RELATIVE
+from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS
 from hloracle.mutants import planted
 from hloracle.reference.fixtures import TINY_DTYPES, write_tiny
 

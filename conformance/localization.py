@@ -60,7 +60,10 @@ def plan(
         return twin if twin in right else None
 
     # The oracle before what is judged by it; XLA before IREE, for a fault that both show is in the graph.
-    order = sorted(wrong, key=lambda c: (c.source != "oracle", c.backend != "xla-cpu", c.head == "token"))
+    # What only IREE has wrong is the compiler's in both graphs, and the production graph is the one that matters.
+    order = sorted(
+        wrong, key=lambda c: (c.head == "token", c.backend != "xla-cpu", (c.source != "oracle") == (c.backend == "xla-cpu"))
+    )  # fmt: skip
     for cell in order:
         other = {"xla-cpu": "iree-cpu", "iree-cpu": "xla-cpu"}[cell.backend]
         if twin := beside(cell, backend=other):
@@ -130,7 +133,8 @@ def localize(
     """
     from hloracle.localize.dissect import Question, Side, dissect
 
-    checkpoint = open_checkpoint(directory)
+    with planted(mutant):
+        checkpoint = open_checkpoint(directory)
     config = checkpoint.config
     backends: dict[str, Any] = {}
 

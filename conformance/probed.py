@@ -16,6 +16,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
+from hloracle.mutants import planted
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import weight_shapes
 
@@ -38,7 +39,7 @@ class Probes:
 
 def run_probes(
     pairs: Sequence[tuple[Graph, Graph]], checkpoint: Checkpoint, versions: dict[str, str], reuse: bool,
-    report: Report | None = None,
+    mutant: str = "", report: Report | None = None,
 ) -> tuple[Check, bool]:  # fmt: skip
     """The check, and whether its outcome was in the cache.
 
@@ -49,15 +50,16 @@ def run_probes(
     sources = [p.read_bytes() for p in sorted(Path(str(localize.__file__)).parent.glob("*.py"))]
     key = digest(checkpoint.digest, host_cpu(), json.dumps(versions), *backend_sources(), *sources, *texts)
     entry = cache_root() / "probes" / f"{key[:32]}.json"
-    found = _load(entry) if reuse else None
+    found = _load(entry) if reuse and not mutant else None
     if found is None:
         try:
             found = run_in_child(
-                _run, list(pairs), checkpoint.directory, timeout=TIMEOUT_SECONDS, report=report
+                _run, list(pairs), checkpoint.directory, mutant, timeout=TIMEOUT_SECONDS, report=report
             ).value  # fmt: skip
         except (ToolchainError, ChildDied) as error:
             return Check(ID, TITLE, "error", "", "", str(error)), False
-        write_file(entry, json.dumps(dataclasses.asdict(found)))
+        if not mutant:
+            write_file(entry, json.dumps(dataclasses.asdict(found)))
     figure = f"{found.count - len(found.failed)} of {found.count}, at {found.worst:.2g} of what is allowed"
     holds = found.count > 0 and not found.failed
     check = judged(ID, TITLE, holds, figure, f"{found.count} of {found.count}", "; ".join(found.failed), found.anchor)
@@ -71,12 +73,14 @@ def _load(entry: Path) -> Probes | None:
         return None
 
 
-def _run(report: Report, pairs: list[tuple[Graph, Graph]], directory: Path) -> Probes:
+def _run(report: Report, pairs: list[tuple[Graph, Graph]], directory: Path, mutant: str) -> Probes:
     from hloracle.localize.anatomy import Anatomy
     from hloracle.localize.probes import probe
     from hloracle.localize.workbench import Workbench
 
-    checkpoint = open_checkpoint(directory)
+    # Of a fault only what it does to the config counts here: compilers are not what is probed.
+    with planted(mutant):
+        checkpoint = open_checkpoint(directory)
     config = checkpoint.config
     bench = Workbench(make_backend(BACKEND, 1), checkpoint.load, frozenset(weight_shapes(config)))
     count, worst, failed, anchor, operation = 0, 0.0, [], "", ""

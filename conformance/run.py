@@ -41,6 +41,7 @@ from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, planted
 from hloracle.reference.anchor_truth import anchor_truth
+from hloracle.reference.anchors import anchors
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
 from hloracle.reference.contract import graph_abi, graph_name
@@ -68,7 +69,8 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
             directory = resolve(settings.model, progress.report)
-            checkpoint = open_checkpoint(directory)
+            with planted(settings.mutant):
+                checkpoint = open_checkpoint(directory)
             refuse_non_finite(checkpoint)
         if not gates(evidence, settings, progress):
             verdict = place(decide(evidence.checks, [], {}), evidence.checks, None, [])
@@ -209,7 +211,7 @@ def probes(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, repor
         for phase in ("prefill", "decode")
         for pair in zip(pick("emitter", phase, "token"), pick("oracle", phase, "logits"), strict=False)
     ]
-    return run_probes(pairs, checkpoint, versions(CELL_PACKAGES), reuse=not settings.fresh, report=report)
+    return run_probes(pairs, checkpoint, versions(CELL_PACKAGES), reuse=not settings.fresh, mutant=settings.mutant, report=report)
 
 
 # ---- cells
@@ -361,5 +363,7 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
                 ).value  # fmt: skip
             except (ChildDied, ToolchainError, InputError) as error:
                 title = "what is wrong is taken apart"
-                evidence.checks.append(Check("harness.localization", title, "error", "", "", str(error)))
+                # Where the truth itself has no such value as the config says, that is the place.
+                at = error.where if isinstance(error, InputError) and error.where in anchors(checkpoint.config) else ""
+                evidence.checks.append(Check("harness.localization", title, "error", "", "", str(error), at))
     return place(verdict, evidence.checks, evidence.localization, evidence.outcomes)

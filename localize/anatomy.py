@@ -29,6 +29,8 @@ _FLAT = r"(?:[^()\"]|\"[^\"]*\")*"
 _DEEP = functools.reduce(lambda inner, _: rf'(?:[^()"]|"[^"]*"|\({inner}\))*', range(4), _FLAT)
 LOCATION = re.compile(rf"\s*\bloc\({_DEEP}\)")
 ALIAS = re.compile(r"#\w+ =")
+# What makes no cache, but what is put into one or read from it.
+PARTS = ("stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice")
 TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
 
 
@@ -186,7 +188,8 @@ class Anatomy:
         self._known([anchor])
         names, values = [anchor], [self.values[anchor]]
         layer, part = split(anchor)
-        if part in ("k_cache", "v_cache") and (written := self._written.get((part, layer))) is not None:
+        written = self._written.get((part, layer)) if layer is not None else None
+        if written is not None:
             names.append(f"{anchor}+")
             values.append(written)
         graph, operations = self._write("piece", names, values, self._boundary(anchor))
@@ -282,8 +285,8 @@ class Anatomy:
             layer, part = split(_anchor(operation))
             if part in ("k_cache", "v_cache") and layer is not None and len(operation.results) == 1:
                 result = operation.results[0]
-                # With one layer the shape alone would not tell the cache from what is put into it.
-                if _tensor("", result).shape == self._cache_shape and operation.operation.name != "stablehlo.reshape":
+                # With one layer the shape alone would not tell the cache from what is put into it or read from it.
+                if _tensor("", result).shape == self._cache_shape and operation.operation.name not in PARTS:
                     found[part, layer] = result
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -176,7 +177,6 @@ def local_errors(
             got = bench.run(anatomy.piece(anchor).graph, value)
         except ToolchainError as error:
             failed[anchor] = error.message
-            found[anchor] = float("inf")
             continue
         found[anchor] = float(np.max(situation.errors(anchor, got[0])))
         layer, part = split(anchor)
@@ -187,9 +187,9 @@ def local_errors(
         if stop and found[anchor] > ANCHOR_FLOORS:
             break
     for part, errors in _returned_errors(anatomy, situation, bench).items():
-        for layer, error in enumerate(errors):
+        for layer, off in enumerate(errors):
             anchor = f"{part}.{layer}"
-            found[anchor] = max(found.get(anchor, 0.0), float(error))
+            found[anchor] = max(found.get(anchor, 0.0), float(off))
     return found, failed
 
 
@@ -199,9 +199,10 @@ def _returned_errors(anatomy: Anatomy, situation: Situation, bench: Workbench) -
     for part in ("k_cache", "v_cache"):
         step = anatomy.returned(part)
         if step is not None:
-            got = bench.run(step.graph, lambda name: situation.value(name, bench.weight))[0]
-            last = situation.config.num_hidden_layers - 1
-            found[part] = situation.cache_errors(part, last, got, all_slots=True)
+            with suppress(ToolchainError):  # its pieces say what does not compile
+                got = bench.run(step.graph, lambda name: situation.value(name, bench.weight))[0]
+                last = situation.config.num_hidden_layers - 1
+                found[part] = situation.cache_errors(part, last, got, all_slots=True)
     return found
 
 
@@ -241,6 +242,8 @@ def dissect(
             report(f"{side.id if side else ''}: each anchor of {graph.name} by itself")
             errors, failed = local_errors(kept[phase], situations[phase], on, report)
             into.update({(phase, a): e for a, e in errors.items()})
+            if side is suspect and not matrices:  # what keeps a piece from running may be what keeps the whole from it
+                into.update({(phase, a): float("inf") for a in failed})
             notes += [f"{a} of {graph.name} could not be run by itself: {m}" for a, m in failed.items()]
     missing = [a for phase in parts for a in peers.get(phase, parts[phase]).anchors if a not in parts[phase].values]
     notes += [f"{suspect.source}'s graph has no anchor {a}" for a in dict.fromkeys(missing)]
@@ -277,7 +280,7 @@ def dissect(
             note = f"{anchor} is computed from something else than {gone}, which the graph does not have"
             return replace(base, anchor=gone, notes=(*notes, note))
         return _inside(base, *by_itself, question, parts, peers, situations, bench, peer_bench, report)
-    return _without_local_error(base, worst_run, parts, situations, bench, report)
+    return _without_local_error(base, worst_run, bool(matrices), parts, situations, bench, report)
 
 
 def _inside(
@@ -312,20 +315,22 @@ def _inside(
     if returned is not None and not _wrong(situation, anchor, got):
         found = _lost_on_return(anatomy, situation, returned, bench)
         return replace(base, phase=phase, anchor=anchor, found=found, reproducer=found, notes=tuple(notes))
-    worst = None if anchor == "token" else situation.worst(anchor, got[0])
     # A graph that is wrong as written is shown by the whole piece, against the truth; a compiler by the operation.
     shown = found if found is not None and found.expected is not None else None
-    if shown is None and found is not None:
+    result, expected, tolerance = _right(situation, anchor, got)
+    if shown is None and (steps := anatomy.steps(piece)):
+        step, why = (found.step, found.why) if found else (steps[-1], "the truth has another value there")
         inputs = {a.name: value(a.name) for a in piece.graph.abi.arguments}
-        result, expected, tolerance = _right(situation, anchor, got)
-        shown = replace(
-            found, graph=piece.graph, inputs=inputs, expected=expected, got=got[result], tolerance=tolerance,
-            result=result,
-        )  # fmt: skip
-    errors = situation.errors(anchor, got[0])
-    row = int(np.argmax(errors))
-    rows = situation.rows if len(errors) == len(situation.rows) else situation.rows[-1:]
-    position = rows[row] if row < len(rows) else rows[-1]
+        shown = Found(step, piece.graph, inputs, expected, got[result], why, tolerance, result)
+    rows = situation.rows
+    if result == 1:  # of a cache, what attention reads is right
+        worst: Worst | None = _furthest(got[1], expected)
+        assert worst
+        position = min(worst.index[2], rows[-1])
+    else:
+        worst = None if anchor == "token" else situation.worst(anchor, got[0])
+        errors = situation.errors(anchor, got[0])
+        position = rows[int(np.argmax(errors))] if len(errors) == len(rows) else rows[-1]
     return replace(
         base, phase=phase, anchor=anchor, position=position, found=found, worst=worst, reproducer=shown,
         notes=tuple(notes),
@@ -340,6 +345,15 @@ def _wrong(situation: Situation, anchor: str, got: list[np.ndarray]) -> bool:
         assert layer is not None
         errors.append(float(np.max(situation.cache_errors(part, layer, got[1], all_slots=True))))
     return not max(errors) <= ANCHOR_FLOORS
+
+
+def _furthest(got: np.ndarray, expected: np.ndarray) -> Worst:
+    """The element that is furthest off."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        distance = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    at = np.unravel_index(int(np.argmax(np.where(np.isnan(distance), np.inf, distance))), distance.shape)
+    index = tuple(int(i) for i in at)
+    return Worst(index, float(got[index]), float(expected[index]))
 
 
 def _lost_on_return(anatomy: Anatomy, situation: Situation, step: Step, bench: Workbench) -> Found:
@@ -367,20 +381,26 @@ def _right(situation: Situation, anchor: str, got: list[np.ndarray]) -> tuple[in
 
 
 def _without_local_error(
-    base: Dissection, worst_run: tuple[str, str] | None, parts: dict[str, Anatomy],
+    base: Dissection, worst_run: tuple[str, str] | None, ran: bool, parts: dict[str, Anatomy],
     situations: dict[str, Situation], bench: Workbench, report: Report,
 ) -> Dissection:  # fmt: skip
-    """Every anchor is right by itself: so it is the whole graph as compiled, or what the session gives it."""
+    """Every anchor is right by itself: so it is the whole graph as compiled, or what the session gives it.
+
+    Args:
+      ran: the whole could be compiled and run, with taps.
+    """
     report("every anchor is right by itself: looking at whole graphs")
     wrong: dict[str, str] = {}  # phase -> the first anchor at which a cut-off graph is wrong, given right inputs
     for phase, anatomy in parts.items():
-        anchor = _bisect(anatomy, situations[phase], bench, report)
+        anchor = _bisect(anatomy, situations[phase], bench, not ran, report)
         if anchor:
             wrong[phase] = anchor
     if wrong:
         phase, anchor = next(iter(wrong.items()))
         note = "right by itself, wrong in the whole graph: it depends on what the compiler makes of both together"
-        return replace(base, phase=phase, anchor=anchor, fusion_dependent=worst_run is None, notes=(*base.notes, note))
+        return replace(
+            base, phase=phase, anchor=anchor, fusion_dependent=ran and worst_run is None, notes=(*base.notes, note)
+        )
     if worst_run:
         note = "the graphs are right when they are given right inputs: the session gives them something else"
         phase, anchor = worst_run
@@ -388,15 +408,22 @@ def _without_local_error(
     return replace(base, notes=(*base.notes, "nothing is wrong when looked at: the fault did not show again"))
 
 
-def _bisect(anatomy: Anatomy, situation: Situation, bench: Workbench, report: Report) -> str | None:
-    """The first anchor at which the graph cut off there is wrong, given right inputs; None if the last one is right."""
+def _bisect(anatomy: Anatomy, situation: Situation, bench: Workbench, refuses: bool, report: Report) -> str | None:
+    """The first anchor at which the graph cut off there is wrong, given right inputs; None if the last one is right.
+
+    Args:
+      refuses: the whole does not compile, so that a part which does not is wrong too.
+    """
 
     def value(name: str) -> np.ndarray:
         return situation.value(name, bench.weight)
 
     def wrong(anchor: str) -> bool:
         report(f"{anatomy.graph.name} cut off at {anchor}")
-        got = bench.run(anatomy.cut(anchor), value)[0]
+        try:
+            got = bench.run(anatomy.cut(anchor), value)[0]
+        except ToolchainError:
+            return refuses
         return not float(np.max(situation.errors(anchor, got))) <= ANCHOR_FLOORS
 
     order = [a for a in anatomy.anchors if a != "token"]

@@ -93,19 +93,18 @@ def differ(got: np.ndarray, expected: np.ndarray) -> bool:
     """Whether two results of the same operations on the same inputs are further apart than their order explains."""
     if got.shape != expected.shape:
         return True
-    if not np.issubdtype(expected.dtype, np.floating):
+    if expected.dtype.kind in "biu":
         return bool(np.any(got != expected))
     finite = np.isfinite(expected)
-    if np.any(got[~finite] != expected[~finite]) and not np.array_equal(
-        got[~finite], expected[~finite], equal_nan=True
-    ):
+    if not np.array_equal(got[~finite].astype(np.float64), expected[~finite].astype(np.float64), equal_nan=True):
         return True
-    distance = np.abs(got[finite].astype(np.float64) - expected[finite])
+    distance = np.abs(got[finite].astype(np.float64) - expected[finite].astype(np.float64))
     return not bool(np.all(distance <= tolerance(expected)))
 
 
 def tolerance(expected: np.ndarray) -> float:
     """How far apart results of the same operations on the same inputs may be."""
+    expected = expected.astype(np.float64)
     return SAME_INPUTS * float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
 
 
@@ -135,9 +134,13 @@ def unlike(anatomy: Anatomy, piece: Piece, peer: Anatomy, value: Value, bench: W
         if not strange:
             frontier.append(index)
     first = min(frontier)
+    # Its operands have right numbers; one that has them in other places than the right graph's value of that shape is
+    # what went wrong before.
+    while misplaced := [o for o in steps[first].operands if isinstance(o, int) and known.elsewhere(results[o])]:
+        first = misplaced[0]
     graph = anatomy.prefix(piece, first)
     why = "the right graph has its operands, and has its result nowhere"
-    if first == len(steps) - 1 and known.have(results[first]):
+    if known.have(results[first]):
         why = "it has the right numbers in the wrong places"
     return Found(steps[first], graph, _inputs(graph, value), None, results[first], why)
 
@@ -147,9 +150,11 @@ class _Numbers:
 
     def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         self._by_size: dict[int, list[np.ndarray]] = {}
+        self._by_shape: dict[tuple[object, ...], list[np.ndarray]] = {}
         for array in arrays:
             found = _magnitudes(array)
             self._by_size.setdefault(len(found), []).append(found)
+            self._by_shape.setdefault(_kind(array), []).append(array)
         self._all = np.unique(np.concatenate([m for found in self._by_size.values() for m in found]))
 
     def have(self, array: np.ndarray) -> bool:
@@ -168,6 +173,21 @@ class _Numbers:
         above = self._all[np.minimum(place, len(self._all) - 1)]
         distance = np.minimum(np.abs(distinct - below), np.abs(distinct - above))
         return bool(np.mean(distance <= 2.0**-20 * np.maximum(distinct, 2.0**-10 * distinct[-1])) >= SHARE)
+
+    def elsewhere(self, array: np.ndarray) -> bool:
+        """Whether there are arrays of this shape, but for axes of one element, and none has its values in their places."""
+        mine = np.abs(np.squeeze(array).astype(np.float64))
+        near = 2.0**-18 * np.max(mine, where=np.isfinite(mine), initial=1e-30)
+        alike = self._by_shape.get(_kind(array), [])
+        return bool(alike) and not any(
+            np.allclose(mine, np.abs(np.squeeze(other).astype(np.float64)), rtol=0, atol=near, equal_nan=True)
+            for other in alike
+        )
+
+
+def _kind(array: np.ndarray) -> tuple[object, ...]:
+    """Shape but for axes of one element, and whether it holds floats, integers or booleans."""
+    return (*np.squeeze(array).shape, array.dtype.kind)
 
 
 def _magnitudes(array: np.ndarray) -> np.ndarray:
