@@ -148,7 +148,8 @@ def localize(
             g for g in graphs[cell.source]
             if g.abi.head == cell.head and (g.abi.phase == "decode" or g.abi.bucket == plan.prompt.bucket)
         ]  # fmt: skip
-        return Side(cell.source, cell.backend, tuple(fitting))
+        others = [g for g in graphs[cell.source] if g.abi.head == cell.head and g not in fitting]
+        return Side(cell.source, cell.backend, tuple(fitting), tuple(others))
 
     with planted(mutant):
         suspect = side(plan.suspect)

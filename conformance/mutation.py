@@ -20,6 +20,8 @@ from hloracle.reference.fixtures import resolve
 MODEL = "tiny-llama"
 # One bucket, with prompts that nearly fill it, and decode steps up to the last slot of the cache.
 TOKENS, CAPACITY = 4, 32
+# A session can also take the wrong bucket. The graphs are right then, and compiled once for all its mutants.
+SESSION_CAPACITY = 64
 TIMEOUT_SECONDS = 300
 # Anchors that may be named instead of the one that is wrong: its direct consumers. At most this share of all mutants.
 AT_CONSUMER = 0.05
@@ -119,8 +121,9 @@ def _trial(
 
 def _judged(report: Report, mutant: str) -> dict[str, Any]:
     """The record of a run with a mutant; in a child process, of which nothing is a child of its own."""
+    capacity = SESSION_CAPACITY if mutant and MUTANTS[mutant].part == "session" else CAPACITY
     with alone():
-        return run(Settings(MODEL, TOKENS, CAPACITY, threads=1, mutant=mutant, small=True), Progress(report))
+        return run(Settings(MODEL, TOKENS, capacity, threads=1, mutant=mutant, small=True), Progress(report))
 
 
 def _consumers(report: Report) -> dict[str, set[str]]:

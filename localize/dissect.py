@@ -28,11 +28,15 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class Side:
-    """One source's graphs with logits on one backend: a prefill, a decode, or both."""
+    """One source's graphs on one backend: a prefill, a decode, or both.
+
+    others: of other buckets, which a session that runs these has at hand too.
+    """
 
     source: str
     backend: str
     graphs: tuple[Graph, ...]
+    others: tuple[Graph, ...] = ()
 
     @property
     def id(self) -> str:
@@ -110,10 +114,11 @@ def run_tapped(
         names[graph.abi.phase] = taps
         report(f"{side.id}: compiling {graph.name} with {len(taps)} taps")
         graphs.append(anatomy.tapped(taps))
-    session = Session(backend, graphs, weight)
+    session = Session(backend, [*graphs, *side.others], weight)
     abi = graphs[0].abi
     matrices = []
     tokens, n = truth.tokens, len(truth.tokens)
+    _use(session, tokens[:length][::-1], bucket)
     report(f"{side.id}: {length} tokens and {n - length} steps, looking at every anchor")
 
     def caches(situation: Situation, filled: int) -> dict[str, np.ndarray]:
@@ -124,10 +129,19 @@ def run_tapped(
                 found[f"{part}.{layer}"] = situation.slot_errors(f"{part}.{layer}", cache[layer, :, :filled])
         return found
 
+    def errors_of(situation: Situation, head: int | np.ndarray) -> dict[str, np.ndarray]:
+        """Of the last call, by anchor; infinite where the session did not even run the graph that was asked for."""
+        taps = session.taps()
+        if taps.keys() != set(names[situation.phase]):
+            return {a: np.full(len(situation.rows), np.inf) for a in names[situation.phase]}
+        found = {a: situation.errors(a, v) for a, v in taps.items()}
+        if isinstance(head, np.ndarray) and "lm_head" in found:
+            found["lm_head"] = np.maximum(found["lm_head"], situation.errors("lm_head", head))
+        return found
+
     if "prefill" in names:
         situation = Situation(config, truth, "prefill", bucket, bucket, abi.capacity, length=length)
-        session.prefill(tokens[:length], bucket)
-        rows = {a: situation.errors(a, v) for a, v in session.taps().items()}
+        rows = errors_of(situation, session.prefill(tokens[:length], bucket))
         for anchor, errors in caches(situation, length).items():
             rows[anchor] = np.maximum(rows[anchor], errors) if anchor in rows else errors
         last = np.full(length, np.nan)
@@ -142,11 +156,11 @@ def run_tapped(
         columns: list[dict[str, float]] = []
         first = max(length, n - STEPS)
         for position in range(length, n):
-            session.decode_step(tokens[position])
+            head = session.decode_step(tokens[position])
             if position < first:
                 continue
             situation = Situation(config, truth, "decode", 1, abi.capacity, abi.capacity, length, position)
-            column = {a: float(np.max(situation.errors(a, v))) for a, v in session.taps().items()}
+            column = {a: float(np.max(e)) for a, e in errors_of(situation, head).items()}
             if position == n - 1:
                 for anchor, errors in caches(situation, position + 1).items():
                     column[anchor] = max(column.get(anchor, 0.0), float(np.max(errors)))
@@ -156,6 +170,15 @@ def run_tapped(
             errors = np.array([[c.get(a, np.nan) for c in columns] for a in ordered])
             matrices.append(Matrix("decode", tuple(range(first, n)), tuple(ordered), errors))
     return matrices
+
+
+def _use(session: Session, tokens: Sequence[int], bucket: int) -> None:
+    """Run another prompt first, and a step after it: what stays of it in a session must not show in the next one."""
+    can = session.capabilities
+    if can.buckets:
+        session.prefill(tokens, bucket)
+    if can.decodes and session.position < can.capacity:
+        session.decode_step(tokens[0])
 
 
 def local_errors(
@@ -317,7 +340,11 @@ def _inside(
         return replace(base, phase=phase, anchor=anchor, found=found, reproducer=found, notes=tuple(notes))
     # A graph that is wrong as written is shown by the whole piece, against the truth; a compiler by the operation.
     shown = found if found is not None and found.expected is not None else None
-    result, expected, tolerance = _right(situation, anchor, got)
+    padding = None
+    if phase in peers and anchor in peers[phase].values:
+        with suppress(ToolchainError):
+            padding = peer_bench.run(peers[phase].piece(anchor).graph, value)[0]
+    result, expected, tolerance = _right(situation, anchor, got, padding)
     if shown is None and (steps := anatomy.steps(piece)):
         step, why = (found.step, found.why) if found else (steps[-1], "the truth has another value there")
         inputs = {a.name: value(a.name) for a in piece.graph.abi.arguments}
@@ -370,14 +397,17 @@ def _lost_on_return(anatomy: Anatomy, situation: Situation, step: Step, bench: W
     return Found(step, step.graph, inputs, expected, got, why, limit)
 
 
-def _right(situation: Situation, anchor: str, got: list[np.ndarray]) -> tuple[int, np.ndarray, float]:
-    """Which result of a piece is wrong, what it should be, and how far off is still right."""
+def _right(
+    situation: Situation, anchor: str, got: list[np.ndarray], padding: np.ndarray | None
+) -> tuple[int, np.ndarray, float]:
+    """Which result of a piece is wrong, what it should be, and how far off is still right. `padding`: see `corrected`."""
     layer, part = split(anchor)
     if len(got) > 1 and float(np.max(situation.errors(anchor, got[0]))) <= ANCHOR_FLOORS:
         assert layer is not None
         limit = ANCHOR_FLOORS * float(np.max(situation.floors(anchor)))
         return 1, situation.cache(part, written=layer), limit
-    return (0, *situation.corrected(anchor, got[0]))
+    expected, tolerance = situation.corrected(anchor, got[0], padding)
+    return 0, expected.reshape(got[0].shape), tolerance
 
 
 def _without_local_error(

@@ -171,21 +171,28 @@ class Situation:
         expected = self.anchor(anchor)
         return Worst(index, float(shaped[index]), float(expected[index]))
 
-    def corrected(self, anchor: str, got: np.ndarray) -> tuple[np.ndarray, float]:
+    def corrected(
+        self, anchor: str, got: np.ndarray, padding: np.ndarray | None = None
+    ) -> tuple[np.ndarray, float]:  # fmt: skip
         """What a graph should have computed: `got` with the rows that count put right; and how far off is still right.
 
         The figure is the largest limit of any row, or half of what is wrong, whichever tells right from wrong.
+
+        Args:
+          padding: what a right graph computes; from it come the rows that do not count, of which the truth is unknown.
         """
         shape = anchor_shape(self.config, anchor, self.queries, self.keys) if anchor != "token" else ()
         right = self.anchor(anchor)
         if anchor == "token":
             return right, 0.0
         _, part = split(anchor)
-        value = got.reshape(shape).copy()
         filled = len(self.rows) if self.phase == "prefill" or part not in CACHES else self.position + 1
-        # A hidden score is right as it is, whatever number it is hidden behind.
-        wrong = self._distance(anchor, got)[0] > 0 if part == "self_attn.scores" else np.True_
-        np.copyto(_row_first(part, value)[:filled], _row_first(part, right)[:filled], where=wrong)
+        value = (got if padding is None else padding).reshape(shape).copy()
+        mine, rows = _row_first(part, got.reshape(shape)), _row_first(part, value)
+        rows[:filled] = _row_first(part, right)[:filled]
+        if part == "self_attn.scores":  # a hidden one is right as it is, whatever number it is hidden behind
+            limit = np.max(rows, axis=-1, keepdims=True) - MASKED_BELOW
+            np.copyto(rows, mine, where=np.isneginf(rows) & (mine <= limit))
         worst = self.worst(anchor, got)
         off = abs(worst.value - worst.expected)
         limit = ANCHOR_FLOORS * float(np.max(self.floors(anchor)[self.rows]))
