@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +31,22 @@ class Interpreter:
             raise ToolchainError("load", " ".join(str(error).split())) from error
 
         def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
-            try:
-                with context:
-                    attributes = [ir.DenseElementsAttr.get(np.ascontiguousarray(a)) for a in arguments]  # type: ignore[call-overload]
+            words: list[str] = []
+
+            def note(diagnostic: Any) -> bool:
+                words.append(diagnostic.message)
+                return True  # it goes no further: not to stderr
+
+            with context:
+                handler: Any = context.attach_diagnostic_handler(note)
+                try:
+                    # Not ascontiguousarray, which makes a vector of a scalar.
+                    attributes = [ir.DenseElementsAttr.get(np.asarray(a, order="C")) for a in arguments]  # type: ignore[call-overload]
                     return [np.array(r) for r in stablehlo.eval_module(module, attributes)]
-            except Exception as error:  # the interpreter raises RuntimeError and ValueError
-                raise ToolchainError("run", str(error)) from error
+                except Exception as error:  # the interpreter raises RuntimeError and ValueError
+                    raise ToolchainError("run", "; ".join([str(error), *words])) from error
+                finally:
+                    handler.detach()
 
         return execute
 

@@ -126,7 +126,9 @@ def run_tapped(
         found = {}
         for part, cache in zip(("k_cache", "v_cache"), session.caches(), strict=True):
             for layer in range(config.num_hidden_layers):
-                found[f"{part}.{layer}"] = situation.slot_errors(f"{part}.{layer}", cache[layer, :, :filled])
+                anchor, slots = f"{part}.{layer}", cache[layer, :, :filled]
+                whole = slots.shape[1] == filled  # what the session has not filled is as wrong as can be
+                found[anchor] = situation.slot_errors(anchor, slots) if whole else np.full(filled, np.inf)
         return found
 
     def errors_of(situation: Situation, head: int | np.ndarray) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hloracle.core.errors import InputError
 from hloracle.reference import truth as module
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.fixtures import write_tiny
-from hloracle.reference.truth import greedy, load_model, module_outputs, teacher_forced, truths
+from hloracle.reference.truth import greedy, load_model, module_outputs, nudged_embeddings, teacher_forced, truths
 
 PROMPTS = [[5, 9, 200, 31], [7]]
 COUNT = 6
@@ -78,6 +79,31 @@ def test_noise(checkpoint: Checkpoint, children: list[int]) -> None:
         for step, row in enumerate(found.exact):
             best, second = np.sort(row)[::-1][:2]
             assert found.gaps[step] == best - second
+
+
+def test_noise_is_of_several_passes(checkpoint: Checkpoint, model: Any, children: list[int]) -> None:
+    """One pass may be right by luck; each nudge is another draw, of the same size."""
+    import torch
+
+    embeddings = model.get_input_embeddings()
+    fed = torch.tensor(PROMPTS[0])
+    with torch.inference_mode():
+        plain = embeddings(fed).numpy()
+        moved = []
+        for seed in range(3):
+            with nudged_embeddings(model, seed):
+                moved.append(embeddings(fed).numpy())
+        assert not np.array_equal(moved[1], moved[2])
+        np.testing.assert_array_equal(moved[0], plain)
+        np.testing.assert_array_equal(embeddings(fed).numpy(), plain)
+    for value in moved[1:]:
+        assert (np.abs(value - plain) == np.abs(np.nextafter(plain, np.sign(value - plain) * np.inf) - plain)).all()
+        assert ((value > plain).any(), (value < plain).any()) == (True, True)
+    for found in truths(checkpoint, PROMPTS, COUNT):
+        single = float(np.max(np.abs(found.logits - found.exact)))
+        assert 0.1 * single < found.nudged < 10 * single
+        assert found.floor == max(single, found.nudged)
+    assert np.isnan(dataclasses.replace(found, nudged=np.nan).floor)
 
 
 def test_cached_by_content(checkpoint: Checkpoint, children: list[int], empty_cache: Path, tmp_path: Path) -> None:
