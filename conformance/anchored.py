@@ -114,7 +114,7 @@ def run_anchored(
     if reuse and not mutant and (found := _load(entry, cell)):
         return found
     try:
-        outcome = run_in_child(
+        outcome: AnchorOutcome = run_in_child(
             _run, cell, list(graphs), checkpoint.directory, prompt, truth, threads, mutant, with_canary,
             timeout=TIMEOUT_SECONDS, report=report,
         ).value  # fmt: skip

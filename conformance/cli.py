@@ -157,7 +157,11 @@ def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, thread
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
 @click.option(
-    "--taps", is_flag=False, flag_value="*", default=None, metavar="[ANCHORS]",
+    "--taps",
+    is_flag=False,
+    flag_value="*",
+    default=None,
+    metavar="[ANCHORS]",
     help="Also return the values at anchors: all, or those of a comma-separated list of names and patterns, such as "
     "`layers.0.*,norm`.",
 )

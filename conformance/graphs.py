@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +112,7 @@ def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
     places: dict[str, str] = {}
     by_layer: dict[str, Counter[str]] = {}
 
-    def place(operation):  # type: ignore[no-untyped-def]
+    def place(operation: Any) -> str:
         """The anchor of an operation, or of what first uses it."""
         todo, seen = [operation], 0
         while todo and seen < 100:

@@ -75,7 +75,7 @@ def record_of(
             for c in evidence.checks
         ],
         "anchors": [_rows(o.cell.id, o.prompt, r) for o in evidence.anchored for r in o.rows]
-        + [_rows(found.plan.suspect.id, found.plan.prompt.id, r) for r in (found.rows if found else [])],
+        + ([_rows(found.plan.suspect.id, found.plan.prompt.id, r) for r in found.rows] if found else []),
         "floors": next((o.floors for o in evidence.anchored if o.floors), found.floors if found else []),
         "localization": _localization(found) if found else None,
         "canary": _canary(evidence.anchored),

@@ -211,7 +211,9 @@ def probes(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, repor
         for phase in ("prefill", "decode")
         for pair in zip(pick("emitter", phase, "token"), pick("oracle", phase, "logits"), strict=False)
     ]
-    return run_probes(pairs, checkpoint, versions(CELL_PACKAGES), reuse=not settings.fresh, mutant=settings.mutant, report=report)
+    return run_probes(
+        pairs, checkpoint, versions(CELL_PACKAGES), reuse=not settings.fresh, mutant=settings.mutant, report=report
+    )
 
 
 # ---- cells
