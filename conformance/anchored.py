@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from hloracle.backends.compiled import host_cpu
 from hloracle.conformance.cells import Cell, backend_sources, make_backend
 from hloracle.conformance.checks import Check, judged
 from hloracle.conformance.prompts import Prompt
+from hloracle.core import tolerances
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import ToolchainError
@@ -26,6 +28,7 @@ from hloracle.core.store import cache_root, digest, write_file
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.situation import row_floors, row_scales
 from hloracle.mutants import planted
+from hloracle.reference import anchors as vocabulary
 from hloracle.reference.anchor_truth import AnchorTruth
 from hloracle.reference.anchors import anchors
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
@@ -79,7 +82,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class AnchorOutcome:
-    """`status` is `ran`, `reused` or `failed`. `floors` is filled for the oracle: see `floor_rows`."""
+    """`status` is `ran`, `reused` or `failed`. `floors` is filled for the oracle: see `floor_rows`.
+
+    missing: anchors that a graph does not have, so that nothing was compared there, as `NAME in PHASE`.
+    """
 
     cell: Cell
     prompt: str
@@ -88,6 +94,7 @@ class AnchorOutcome:
     floors: list[dict[str, Any]] = field(default_factory=list)
     canary: Canary | None = None
     message: str = ""
+    missing: list[str] = field(default_factory=list)
 
 
 def _beyond(error: float | None) -> bool:
@@ -106,7 +113,7 @@ def run_anchored(
       reuse: False runs it whatever the cache holds.
     """
     key = digest(
-        checkpoint.digest, *backend_sources(), *_own_sources(), host_cpu(), truth.folder.parent.name, truth.folder.name,
+        checkpoint.digest, *backend_sources(), *looking(Path(__file__)), host_cpu(), truth.folder.parent.name, truth.folder.name,
         json.dumps([cell.id, threads, versions, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
         *(g.text + g.abi.to_json() for g in graphs),
     )  # fmt: skip
@@ -125,9 +132,10 @@ def run_anchored(
     return outcome
 
 
-def _own_sources() -> list[bytes]:
-    folder = Path(str(localize.__file__)).parent
-    return [p.read_bytes() for p in (*sorted(folder.glob("*.py")), Path(__file__))]
+def looking(*files: Path) -> list[bytes]:
+    """What decides how a graph is looked into: our code, the tolerances, the compiler's flags."""
+    own = [*Path(str(localize.__file__)).parent.glob("*.py"), Path(str(tolerances.__file__)), Path(str(vocabulary.__file__))]
+    return [os.environ.get("XLA_FLAGS", "").encode(), *(p.read_bytes() for p in (*sorted(own), *files))]
 
 
 def _load(entry: Path, cell: Cell) -> AnchorOutcome | None:
@@ -135,7 +143,7 @@ def _load(entry: Path, cell: Cell) -> AnchorOutcome | None:
         raw = json.loads(entry.read_text())
         rows = [Rows(**r) for r in raw["rows"]]
         canary = Canary(**raw["canary"]) if raw["canary"] else None
-        return AnchorOutcome(cell, raw["prompt"], "reused", rows, raw["floors"], canary)
+        return AnchorOutcome(cell, raw["prompt"], "reused", rows, raw["floors"], canary, missing=raw["missing"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -161,15 +169,24 @@ def _run(
         if with_canary:
             graph = next(g for g in graphs if g.abi.phase == "prefill")
             anatomy = Anatomy(graph, config)
-            order = [a for a in anatomy.anchors if a != "token"]
-            # Another graph gets another canary, so that in time every anchor is tried; the same one gets the same.
-            anchor = order[int(digest(graph.text)[:8], 16) % len(order)]
+            anchor = canary_anchor(graph, anatomy.anchors, truth, length)
             report(f"canary: {anchor}")
             found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])
             worst = found.worst()
             canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0)
     floors = floor_rows(truth, config, rows) if cell == Cell("oracle", "xla-cpu") else []
-    return AnchorOutcome(cell, prompt.id, "ran", rows, floors, canary)
+    missing = [f"{a} in {r.phase}" for r in rows for a in anchors(config) if a not in r.anchors]
+    return AnchorOutcome(cell, prompt.id, "ran", rows, floors, canary, missing=missing)
+
+
+def canary_anchor(graph: Graph, order: Sequence[str], truth: AnchorTruth, length: int) -> str:
+    """The anchor to be spoiled in a prefill of `length` tokens: another graph gets another, so that in time all are tried.
+
+    Zeros remain zeros however they are spoiled (a projection of zeros gives them), so what is looked at is the last
+    token's row, the one at which every anchor is compared.
+    """
+    alive = [a for a in order if a != "token" and row_scales(truth, a)[length - 1] > 0]
+    return alive[int(digest(graph.text)[:8], 16) % len(alive)]
 
 
 def rows_of(matrix: Any) -> Rows:
@@ -208,7 +225,9 @@ def anchor_check(outcome: AnchorOutcome) -> Check:
     first = next(((r.phase, a) for _, r in found if (a := r.first())), None)
     figure = f"{error:.2f} floors ({anchor}, {rows.phase}, position {position}), {count} anchors"
     detail = f"the first beyond its limit is {first[1]} in {first[0]}" if first else ""
-    return judged(id, title, first is None, figure, f"at most {ANCHOR_FLOORS:g} floors", detail)
+    if outcome.missing:
+        detail = "; ".join(filter(None, [detail, f"its graphs have no anchor {', '.join(outcome.missing[:5])}"]))
+    return judged(id, title, first is None and not outcome.missing, figure, f"at most {ANCHOR_FLOORS:g} floors", detail)
 
 
 def canary_check(canary: Canary | None, why_not: str) -> Check:

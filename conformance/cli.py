@@ -362,20 +362,21 @@ def _finish(record: dict[str, Any], out: Path, as_json: bool) -> int:
     return 0 if record["passed"] else 1
 
 
-def main() -> None:
-    """The console script."""
+def main(command: click.Command = cli) -> None:
+    """The console script; or another command that is a program of its own."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    sys.exit(invoke(sys.argv[1:]))
+    sys.exit(invoke(sys.argv[1:], command))
 
 
 def invoke(arguments: list[str], command: click.Command = cli) -> int:
     """Run a command line; returns the exit status. Whatever the user gave wrong is one line on stderr."""
     try:
-        return int(command.main(arguments, prog_name="hloracle", standalone_mode=False) or 0)
+        name = "hloracle" if command is cli else None  # as it was called
+        return int(command.main(arguments, prog_name=name, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0

@@ -10,7 +10,6 @@ import math
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 import zlib
@@ -22,12 +21,12 @@ from typing import Any
 import click
 import numpy as np
 
-from hloracle.conformance.cli import invoke, terminal
+from hloracle.conformance.cli import main, terminal
 from hloracle.conformance.evidence import Progress, Settings
 from hloracle.conformance.pool import run_each
 from hloracle.conformance.run import run
 from hloracle.conformance.verdict import PASSING
-from hloracle.core.child import Report
+from hloracle.core.child import Report, alone
 from hloracle.core.store import cache_root
 from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS
 from hloracle.mutants import planted
@@ -187,13 +186,14 @@ def run_count(
 
 
 def _judged(report: Report, key: str) -> dict[str, Any]:
-    """The record of a run on a seed's model, which is written where it is thrown away."""
+    """The record of a run on a seed's model, in a child process; the model is written where it is thrown away."""
     seed, _, mutant = key.partition(" ")
     model = draw_model(int(seed))
     directory = cache_root() / f"seed-{seed}"
     write_tiny(directory, seed=model.seed, dtype=model.dtype, draw=draw_weight, **model.config)
     settings = Settings(str(directory), model.tokens, model.capacity, threads=1, mutant=mutant, small=True)
-    return run(settings, Progress(report))
+    with alone():
+        return run(settings, Progress(report))
 
 
 def trial_of(seed: int, record: dict[str, Any] | str, seconds: float) -> Trial:
@@ -307,4 +307,4 @@ def _progress() -> Iterator[Report]:
 
 
 if __name__ == "__main__":
-    sys.exit(invoke(sys.argv[1:], command))
+    main(command)

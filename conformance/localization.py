@@ -210,7 +210,7 @@ def _worst(at_anchor: Any, found: Any) -> dict[str, Any] | None:
     if found.expected is not None and found.expected.shape == found.got.shape and found.got.size:
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.abs(np.asarray(found.got, np.float64) - np.asarray(found.expected, np.float64))
-        distance = np.where(np.isnan(distance), np.inf, distance)
+        distance = np.where(found.got == found.expected, 0, np.where(np.isnan(distance), np.inf, distance))
         index = tuple(int(i) for i in np.unravel_index(int(np.argmax(distance)), distance.shape))
         return {"index": list(index), "value": float(found.got[index]), "expected": float(found.expected[index])}
     if at_anchor is None:

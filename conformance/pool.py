@@ -24,7 +24,7 @@ def run_each(
     """`function(report, item)` for every item, `jobs` at a time.
 
     Args:
-      function: importable by its name; it runs under `alone()`. items: all different.
+      function: importable by its name; what it starts itself it runs under `alone()`. items: all different.
       timeout: seconds that an item may take, on average; one that is run again may take no more.
       done: is called here as each one ends, with the answer, or why there is none, and the seconds that it took.
     """
@@ -46,28 +46,22 @@ def run_each(
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     for item in list(left):
-        finish(item, *_answer(_run_alone, (function, item), timeout, report))
+        finish(item, *_answer(function, item, timeout, report))
 
 
 def _timed(function: Callable[[Report, Item], Answer], item: Item, timeout: float) -> tuple[Answer | str, float]:
     """In a worker: the answer, or why there is none; and the seconds it took."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     with alone():
-        return _answer(function, (item,), timeout)
-
-
-def _run_alone(report: Report, function: Callable[[Report, Item], Answer], item: Item) -> Answer:
-    """In a process of its own, of which nothing is a child of its own."""
-    with alone():
-        return function(report, item)
+        return _answer(function, item, timeout)
 
 
 def _answer(
-    function: Callable[..., Answer], arguments: tuple[object, ...], timeout: float, report: Report | None = None
+    function: Callable[[Report, Item], Answer], item: Item, timeout: float, report: Report | None = None
 ) -> tuple[Answer | str, float]:
     started = time.monotonic()
     try:
-        answer: Answer | str = run_in_child(function, *arguments, timeout=timeout, report=report).value
+        answer: Answer | str = run_in_child(function, item, timeout=timeout, report=report).value
     except (ChildDied, ToolchainError, InputError) as error:
         answer = str(error)
     return answer, time.monotonic() - started

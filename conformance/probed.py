@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloracle import localize
 from hloracle.backends.compiled import host_cpu
+from hloracle.conformance.anchored import looking
 from hloracle.conformance.cells import backend_sources, make_backend
 from hloracle.conformance.checks import Check, judged
 from hloracle.core.abi import Graph
@@ -47,8 +47,8 @@ def run_probes(
       pairs: the emitter's graph and the oracle's of the same phase; the emitter's may have the token as its head.
     """
     texts = [g.text + g.abi.to_json() for pair in pairs for g in pair]
-    sources = [p.read_bytes() for p in sorted(Path(str(localize.__file__)).parent.glob("*.py"))]
-    key = digest(checkpoint.digest, host_cpu(), json.dumps(versions), *backend_sources(), *sources, *texts)
+    sources = [*backend_sources(), *looking(Path(__file__))]
+    key = digest(checkpoint.digest, host_cpu(), json.dumps(versions), *sources, *texts)
     entry = cache_root() / "probes" / f"{key[:32]}.json"
     found = _load(entry) if reuse and not mutant else None
     if found is None:

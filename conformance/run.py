@@ -335,18 +335,18 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
 
     if bad:
         # The production graph is wrong already, so the oracle's takes the canary.
-        evidence.checks.append(canary_check(look(Cell("oracle", "xla-cpu"), with_canary=True).canary, "it did not run"))
+        put_into = look(Cell("oracle", "xla-cpu"), with_canary=True)
+        evidence.checks.append(canary_check(put_into.canary, "it did not run"))
         return
     look(Cell("oracle", "xla-cpu"))
-    production = look(Cell("emitter", "iree-cpu"), with_canary=True)
+    put_into = look(Cell("emitter", "iree-cpu"), with_canary=True)
     if evidence.checks[-1].status != "passed":
         # What only the anchors show has to be told apart too: graph or compiler, emitter or oracle.
-        evidence.anchored[-1] = dataclasses.replace(production, canary=None)  # it was put into a wrong graph
+        evidence.anchored[-1] = dataclasses.replace(put_into, canary=None)  # it was put into a wrong graph
         look(Cell("emitter", "xla-cpu"))
         look(Cell("oracle", "iree-cpu"))
-        evidence.checks.append(canary_check(look(Cell("oracle", "xla-cpu"), with_canary=True).canary, "it did not run"))
-    else:
-        evidence.checks.append(canary_check(production.canary, "it did not run"))
+        put_into = look(Cell("oracle", "xla-cpu"), with_canary=True)
+    evidence.checks.append(canary_check(put_into.canary, "it did not run"))
 
 
 def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> Verdict:

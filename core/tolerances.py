@@ -1,7 +1,7 @@
 """Every tolerance there is, each with its reason. All were chosen before what they judge was measured.
 
-A floor is the measured noise of float32 itself: the distance between Hugging Face's float32 and its float64, for this
-checkpoint, at this place. An error conforms when it is at most the stated multiple of its floor.
+A floor is the measured noise of float32 itself: the largest distance of Hugging Face's float32 passes from its float64
+one, for this checkpoint, at this place. An error conforms when it is at most the stated multiple of its floor.
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ def _inside(
     result, expected, tolerance = _right(situation, anchor, got, padding)
     if shown is None and (steps := anatomy.steps(piece)):
         step, why = (found.step, found.why) if found else (steps[-1], "the truth has another value there")
-        inputs = {a.name: value(a.name) for a in piece.graph.abi.arguments}
+        inputs = {a.name: value(a.name).reshape(a.shape) for a in piece.graph.abi.arguments}
         shown = Found(step, piece.graph, inputs, expected, got[result], why, tolerance, result)
     rows = situation.rows
     if result == 1:  # of a cache, what attention reads is right
@@ -380,7 +380,8 @@ def _furthest(got: np.ndarray, expected: np.ndarray) -> Worst:
     """The element that is furthest off."""
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-    at = np.unravel_index(int(np.argmax(np.where(np.isnan(distance), np.inf, distance))), distance.shape)
+    distance = np.where(got == expected, 0, np.where(np.isnan(distance), np.inf, distance))
+    at = np.unravel_index(int(np.argmax(distance)), distance.shape)
     index = tuple(int(i) for i in at)
     return Worst(index, float(got[index]), float(expected[index]))
 
@@ -393,7 +394,7 @@ def _lost_on_return(anatomy: Anatomy, situation: Situation, step: Step, bench: W
 
     got = bench.run(step.graph, value)[0]
     expected = situation.cache(step.anchor, situation.config.num_hidden_layers - 1)
-    inputs = {a.name: value(a.name) for a in step.graph.abi.arguments}
+    inputs = {a.name: value(a.name).reshape(a.shape) for a in step.graph.abi.arguments}
     why = "each layer wrote what it should, and this is not the cache that the last one left"
     limit = ANCHOR_FLOORS * float(np.max(situation.floors(f"{step.anchor}.0")))
     return Found(step, step.graph, inputs, expected, got, why, limit)

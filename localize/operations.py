@@ -208,4 +208,4 @@ def _operands(step: Step, results: Sequence[np.ndarray], value: Value) -> Value:
 
 
 def _inputs(graph: Graph, value: Value) -> dict[str, np.ndarray]:
-    return {a.name: value(a.name) for a in graph.abi.arguments}
+    return {a.name: value(a.name).reshape(a.shape) for a in graph.abi.arguments}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hloracle.backends.session import Backend, Buffer, Executable
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Graph, Tensor
 
 
 class Workbench:
@@ -27,12 +27,14 @@ class Workbench:
         """The graph's results; `value` gives each argument that is no weight. May raise ToolchainError."""
         if graph.text not in self._loaded:
             self._loaded[graph.text] = self.backend.load(graph)
-        arguments = [self._argument(a.name, value) for a in graph.abi.arguments]
+        arguments = [self._argument(a, value) for a in graph.abi.arguments]
         return [self.backend.download(r) for r in self._loaded[graph.text](arguments)]
 
-    def _argument(self, name: str, value: Callable[[str], np.ndarray]) -> Buffer:
+    def _argument(self, argument: Tensor, value: Callable[[str], np.ndarray]) -> Buffer:
+        name = argument.name
         if name not in self._names:
-            return self.backend.upload(value(name))
+            # An anchor's value may have axes of one element that its contract does not have.
+            return self.backend.upload(value(name).reshape(argument.shape))
         if name not in self._uploaded:
             self._uploaded[name] = self.backend.upload(self._weight(name))
         return self._uploaded[name]

@@ -50,12 +50,42 @@ def test_record(small_run: Path, small_record: dict[str, Any]) -> None:
 
 def test_every_check_is_there(small_record: dict[str, Any]) -> None:
     graph = ["parse", "abi", "custom-call", "f64", "dialects", "arguments-used", "caches-donated", "census", "matmuls"]
-    wanted = {f"{source}.{name}" for source in ("emitter", "oracle") for name in (*graph, "weights")}
-    wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "truth.noise"}
+    wanted = {f"{source}.{name}" for source in ("emitter", "oracle") for name in (*graph, "weights", "tables")}
+    wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "truth.noise", "emitter.probes"}
+    wanted |= {"oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "harness.canary"}
     wanted |= {"gate-zero.iree-cpu", "gate-zero.xla-cpu", "emitter/iree-cpu.prefill-equals-streaming"}
     wanted |= {f"{id}.tokens" for id in IDS}
     wanted |= {f"{id}.{phase}-logits" for id in IDS if id != PRODUCTION for phase in ("prefill", "decode")}
     assert {c["id"] for c in small_record["checks"]} == wanted
+
+
+def test_what_a_pass_rests_on(small_record: dict[str, Any]) -> None:
+    canary = small_record["canary"]
+    assert canary["caught"]
+    assert canary["named"] == canary["anchor"]
+    assert {(m["cell"], m["phase"]) for m in small_record["anchors"]} == {
+        (cell, phase) for cell in ("oracle/xla-cpu", "emitter/iree-cpu") for phase in ("prefill", "decode")
+    }
+    assert all(f["oracle"] is not None and f["relative"] > 0 for f in small_record["floors"])
+    assert (small_record["localization"], small_record["verdict"]["confidence"]) == (None, None)
+
+
+def test_a_fault_in_one_layer_of_one_phase(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--mutant", "act-relu-decode-middle-layer", "--tokens", "4", "--capacity", "128", "--threads", "2"]
+    assert cli.invoke(["run", "tiny-llama", *arguments, "--out", str(tmp_path)]) == 1
+    out = capfd.readouterr().out
+    assert "first wrong: layers.1.mlp.act" in out
+    assert "shows the fault" in out
+    record = load(tmp_path / "report.json")
+    assert record["mutant"] == "act-relu-decode-middle-layer"
+    found, verdict = record["localization"], record["verdict"]
+    assert (verdict["class"], verdict["anchor"]) == ("emitter-fault", "layers.1.mlp.act")
+    assert (found["phase"], found["first_local"], found["first_accumulated"]) == ("decode", *["layers.1.mlp.act"] * 2)
+    assert verdict["confidence"]["level"] == "certain"
+    assert found["operation"]["text"].endswith('loc("layers.1.mlp.act")')
+    assert found["reproducer"]["shown"]
+    assert {p.name for p in (tmp_path / "reproducer").iterdir()} == set(found["reproducer"]["files"])
+    assert record["canary"]["caught"]
 
 
 def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,161 @@
+"""Tiny models for the tests of what looks inside a graph: shapes that collide, graphs, and right values of everything."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloracle.backends.interpreter import Interpreter
+from hloracle.backends.session import Backend, Executable
+from hloracle.backends.xla import XlaCpu
+from hloracle.core.abi import Graph
+from hloracle.core.child import alone
+from hloracle.core.store import build_directory, cache_root
+from hloracle.emitters.model import emit
+from hloracle.localize.anatomy import Anatomy
+from hloracle.localize.situation import Situation
+from hloracle.localize.workbench import Workbench
+from hloracle.reference.anchor_truth import SAME_AS, AnchorTruth, anchor_truth, masked, row_shape
+from hloracle.reference.anchors import anchors, split
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.config import Config, weight_shapes
+from hloracle.reference.fixtures import write_tiny
+from hloracle.reference.lower import lower
+
+SOURCES, PHASES = ("emitter", "oracle"), ("prefill", "decode")
+T, S, LENGTH = 8, 10, 5
+TOKENS = (3, 1, 4, 1, 5, 2, 6)
+PLAIN: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "hidden_size": 12,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "intermediate_size": 20,
+    "vocab_size": 29,
+}
+ONE = {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "hidden_size": 4}
+EQUAL = {"num_hidden_layers": 1, "num_key_value_heads": 4, "head_dim": 2, "hidden_size": 8, "intermediate_size": 8}
+# What a search by shape could mistake. `one-of-each` and `all-equal` also have as many cache slots as query tokens.
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "one-kv-head": {"num_attention_heads": 3, "num_key_value_heads": 1},
+    "one-layer-tied": {"num_hidden_layers": 1, "tie_word_embeddings": True},
+    "one-of-each": ONE,
+    "all-equal": {**EQUAL, "vocab_size": 8, "tie_word_embeddings": True},
+}
+FULL = ("one-of-each", "all-equal")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checkpoint, the sizes of its graphs, and a prompt of LENGTH tokens with two that follow."""
+
+    checkpoint: Checkpoint
+    capacity: int
+
+    @property
+    def config(self) -> Config:
+        return self.checkpoint.config
+
+    @property
+    def weights(self) -> frozenset[str]:
+        return frozenset(weight_shapes(self.config))
+
+    @cached_property
+    def truth(self) -> AnchorTruth:
+        with alone():
+            return anchor_truth(self.checkpoint, TOKENS)
+
+    def graph(self, source: str, phase: str, head: str = "logits") -> Graph:
+        return _graph(self.config, source, phase, head, self.capacity)
+
+    def anatomy(self, source: str, phase: str, head: str = "logits") -> Anatomy:
+        return Anatomy(self.graph(source, phase, head), self.config)
+
+    def situation(self, phase: str, truth: AnchorTruth | None = None) -> Situation:
+        """The prefill of the prompt, or the step of the last token."""
+        sizes = (T, T) if phase == "prefill" else (1, self.capacity)
+        return Situation(self.config, truth or self.truth, phase, *sizes, self.capacity, LENGTH, len(TOKENS) - 1)
+
+    def bench(self, backend: Backend | None = None) -> Workbench:
+        return Workbench(backend or Interpreter(), self.checkpoint.load, self.weights)
+
+    def right(self, phase: str) -> Callable[[str], np.ndarray]:
+        """The right value of any argument of a piece."""
+        situation = self.situation(phase)
+        return lambda name: situation.value(name, self.checkpoint.load)
+
+
+@cache
+def model(name: str) -> Model:
+    folder = cache_root() / "models" / f"shape-{name}"
+    build_directory(folder, lambda empty: write_tiny(empty, seed=3, **{**PLAIN, **SHAPES[name]}) and None)
+    return Model(open_checkpoint(folder), T if name in FULL else S)
+
+
+@cache
+def _graph(config: Config, source: str, phase: str, head: str, capacity: int) -> Graph:
+    return (emit if source == "emitter" else lower)(config, phase, head, capacity, T if phase == "prefill" else 0)
+
+
+@cache
+def quick_xla() -> XlaCpu:
+    """XLA without its optimizer: compiles a graph of these sizes ten times as fast, into modules of its own."""
+
+    class Quick(XlaCpu):
+        def load(self, graph: Graph) -> Executable:
+            return super().load(replace(graph, text=f"{graph.text}\n// not optimized\n"))
+
+    backend = Quick()
+    options = backend._options.executable_build_options.debug_options
+    options.xla_backend_optimization_level, options.xla_llvm_disable_expensive_passes = 0, True
+    return backend
+
+
+Change = Callable[[str], str]
+
+
+def changed(graph: Graph, old: str, new: str, scope: str = "", count: int = 1) -> Graph:
+    """The graph with `old`, a pattern, replaced in its first `count` lines that have it and stand in `scope`."""
+    lines, left = graph.text.split("\n"), count
+    for i, line in enumerate(lines):
+        if left and re.search(old, line) and (not scope or line.endswith(f'loc("{scope}")')):
+            lines[i], left = re.sub(old, new, line), left - 1
+    assert left <= 0 or count > 99, f"{scope or graph.name} has no {old}"
+    return replace(graph, text="\n".join(lines))
+
+
+class Changing:
+    """A backend that compiles another text than it is given."""
+
+    def __init__(self, change: Change, backend: Backend | None = None, name: str = "changing") -> None:
+        self.backend, self.change, self.name = backend or Interpreter(), change, name
+        self.upload, self.download = self.backend.upload, self.backend.download
+
+    def load(self, graph: Graph) -> Executable:
+        return self.backend.load(replace(graph, text=self.change(graph.text)))
+
+
+def handmade(
+    folder: Path, config: Config, tokens: Sequence[int] = TOKENS, *,
+    draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] = lambda rng, shape: rng.normal(0, 1, shape),
+    noise: float = 2.0**-20,
+) -> AnchorTruth:  # fmt: skip
+    """A truth that no model computes: every anchor drawn by itself, and everywhere the same noise."""
+    n, stored = len(tokens), [a for a in anchors(config) if split(a)[1] not in SAME_AS]
+    folder.mkdir()
+    for i, anchor in enumerate(stored):
+        rows = draw(np.random.default_rng(i), (n, *row_shape(config, anchor, n)))
+        np.save(folder / f"{anchor}.npy", masked(anchor, rows).astype(np.float32))
+    np.save(folder / "noise.npy", np.full((len(stored), n), noise, np.float32))
+    (folder / "about.json").write_text(json.dumps({"tokens": list(tokens), "anchors": stored}))
+    return AnchorTruth(tuple(tokens), folder, reused=True)

@@ -1,0 +1,545 @@
+"""Cells looked at from inside, the canary that has to be caught in every run, and a localization that dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import evidence as by_hand
+import numpy as np
+import pytest
+from models import LENGTH, PHASES, TOKENS, T, changed, handmade, model, quick_xla
+
+from hloracle.backends.interpreter import Interpreter
+from hloracle.backends.session import Backend
+from hloracle.conformance import anchored as module
+from hloracle.conformance import cells as cells_module
+from hloracle.conformance import cli
+from hloracle.conformance import evidence as evidence_module
+from hloracle.conformance import localization as localization_module
+from hloracle.conformance import probed as probed_module
+from hloracle.conformance import run as run_module
+from hloracle.conformance.anchored import (
+    CANARY_FACTOR,
+    AnchorOutcome,
+    Canary,
+    Rows,
+    anchor_check,
+    canary_anchor,
+    canary_check,
+    floor_rows,
+    rows_of,
+    run_anchored,
+)
+from hloracle.conformance.cells import Cell
+from hloracle.conformance.checks import Check
+from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.prompts import Prompt
+from hloracle.conformance.run import conclude, look_inside
+from hloracle.conformance.verdict import decide
+from hloracle.core.abi import Graph
+from hloracle.core.child import ChildDied, ChildResult, alone
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.localize.dissect import Side, run_tapped
+from hloracle.reference.anchor_truth import AnchorTruth
+from hloracle.reference.anchors import anchors
+from hloracle.reports.record import load
+
+PROMPT = Prompt("first", T, "", None, TOKENS[:LENGTH])
+CELL, ORACLE = Cell("emitter", "iree-cpu"), Cell("oracle", "xla-cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(cache: Path) -> None:
+    """The models are in the session's cache."""
+
+
+def of(source: str = "emitter") -> list[Graph]:
+    return [model("plain").graph(source, phase) for phase in PHASES]
+
+
+# ---- the canary
+
+
+def named(graph: Graph, backend: Backend, chosen: list[str] | None = None) -> str | None:
+    """The first anchor that is found wrong in a prefill: of all, or of those that are chosen and the caches."""
+    here = model("plain")
+    side = Side("emitter", "a backend", (graph,))
+    (matrix,) = run_tapped(
+        side, backend, here.checkpoint.load, here.truth, here.config, LENGTH, T, lambda line: None, chosen
+    )
+    return rows_of(matrix).first()
+
+
+@pytest.mark.parametrize(
+    ("source", "backend"), [("emitter", quick_xla), ("oracle", Interpreter)], ids=["emitter-xla", "oracle-interpreter"]
+)
+def test_a_canary_on_every_anchor(source: str, backend: Callable[[], Backend]) -> None:
+    """One rounding to bfloat16, in any place of a model of two layers, is caught and named."""
+    anatomy, on = model("plain").anatomy(source, "prefill"), backend()
+    assert named(anatomy.graph, on) is None
+    lived = {}
+    for anchor in anatomy.anchors:
+        at = anatomy.anchors.index(anchor)
+        # XLA takes its time for each result: there it is the anchor and the one before it.
+        chosen = list(anatomy.anchors[max(at - 1, 0) : at + 1]) if on.name == "xla-cpu" else None
+        found = named(anatomy.spoiled(anchor, CANARY_FACTOR), on, chosen)
+        if found != anchor:
+            lived[anchor] = found
+    assert lived == {}
+
+
+def test_which_anchor_is_the_canary() -> None:
+    here = model("plain")
+    order = anchors(here.config)
+    graph = here.graph("emitter", "prefill")
+    chosen = canary_anchor(graph, order, here.truth, LENGTH)
+    assert chosen == canary_anchor(graph, order, here.truth, LENGTH), "the same graph gets the same"
+    others = {
+        canary_anchor(dataclasses.replace(graph, text=graph.text + " " * i), order, here.truth, LENGTH)
+        for i in range(400)
+    }
+    assert others == set(order), "in time every anchor is tried"
+    assert canary_anchor(graph, [*order, "token"], here.truth, LENGTH) != "token"
+
+
+def test_no_canary_where_nothing_can_show(tmp_path: Path) -> None:
+    """Zeros remain zeros, however they are multiplied."""
+    here = model("plain")
+    truth = handmade(tmp_path / "t", here.config, draw=lambda rng, shape: np.zeros(shape))
+    np.save(truth.folder / "norm.npy", np.ones((len(TOKENS), here.config.hidden_size), np.float32))
+    graph = here.graph("emitter", "prefill")
+    assert canary_anchor(graph, anchors(here.config), truth, LENGTH) == "norm"
+
+
+@pytest.mark.parametrize(("found", "caught"), [("norm", True), (None, False), ("layers.0", False), ("lm_head", False)])
+def test_the_check_of_the_canary(found: str | None, caught: bool) -> None:
+    canary = Canary("norm", "llama_prefill_8_logits", found, 900.0)
+    assert canary.caught == caught
+    check = canary_check(canary, "")
+    assert (check.id, check.status) == ("harness.canary", "passed" if caught else "failed")
+    assert check.expected == "norm"
+    assert check.figure.startswith(found or "nothing")
+    assert ("trust nothing" in check.detail) == (not caught)
+
+
+def test_no_canary_is_said_and_is_no_pass() -> None:
+    check = canary_check(None, "it did not run")
+    assert (check.status, check.detail) == ("skipped", "it did not run")
+
+
+@pytest.mark.parametrize("found", [None, "layers.1"])
+def test_a_canary_that_lives_makes_everything_a_harness_error(found: str | None) -> None:
+    """Whatever else was seen: a run that conforms, and one that does not."""
+    lives = canary_check(Canary("norm", "g", found, 3.0), "")
+    for changes in ({}, {"emitter/iree-cpu": by_hand.WRONG_LOGITS}, {"oracle/xla-cpu": by_hand.WRONG_TOKEN}):
+        verdict = by_hand.verdict(changes, more=(lives,))
+        assert (verdict.class_, verdict.passed) == ("harness-error", False)
+    caught = canary_check(Canary("norm", "g", "norm", 900.0), "")
+    assert by_hand.verdict(more=(caught,)).class_ == "conforms"
+
+
+# ---- a run with every anchor
+
+
+@pytest.fixture
+def on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "make_backend", lambda name, threads: Interpreter())
+
+
+def look(cell: Cell = CELL, graphs: Sequence[Graph] | None = None, **others: Any) -> AnchorOutcome:
+    here = model("plain")
+    arguments: dict[str, Any] = {"threads": 1, "versions": {"jax": "1"}, "reuse": True, **others}
+    with alone():
+        return run_anchored(cell, graphs or of(cell.source), here.checkpoint, PROMPT, here.truth, **arguments)
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+@pytest.mark.parametrize("cell", [CELL, ORACLE], ids=lambda c: c.id)
+def test_what_is_looked_at(cell: Cell, empty_cache: Path) -> None:
+    found = look(cell, with_canary=True)
+    assert (found.cell, found.prompt, found.status, found.message, found.missing) == (cell, PROMPT.id, "ran", "", [])
+    assert [r.phase for r in found.rows] == list(PHASES)
+    for rows in found.rows:
+        assert rows.anchors == list(anchors(model("plain").config))
+        assert len(rows.errors) == len(rows.anchors)
+        assert {len(row) for row in rows.errors} == {len(rows.positions)}
+    assert found.rows[0].positions + found.rows[1].positions == list(range(len(TOKENS)))
+    assert found.canary
+    assert found.canary.caught
+    assert found.canary.worst > ANCHOR_FLOORS
+    assert found.canary.graph == "llama_prefill_8_logits"
+    check = anchor_check(found)
+    assert (check.id, check.status) == (f"{cell.id}.anchors", "passed")
+    assert check.figure.endswith(f"{2 * len(anchors(model('plain').config))} anchors")
+    assert bool(found.floors) == (cell == ORACLE)
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_an_outcome_from_the_cache(empty_cache: Path) -> None:
+    """It is what was found, with infinities and holes."""
+    wrong = changed(of()[0], r"stablehlo.rsqrt %norm.add", "stablehlo.log %norm.add", "norm")
+    wrong = changed(wrong, r"add %norm.mul1, %\S+", "subtract %norm.mul1, %norm.mul1", "norm")
+    for cell, graphs in ((ORACLE, of("oracle")), (CELL, [wrong, of()[1]])):
+        first = look(cell, graphs, with_canary=cell == ORACLE)
+        second = look(cell, graphs, with_canary=cell == ORACLE)
+        assert (first.status, second.status) == ("ran", "reused")
+        assert dataclasses.replace(second, status="ran") == first
+        assert anchor_check(second) == anchor_check(first)
+        assert look(cell, graphs, with_canary=cell == ORACLE, reuse=False).status == "ran"
+    values = [e for rows in first.rows for row in rows.errors for e in row]
+    assert np.inf in values
+    assert None in values
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_what_an_outcome_depends_on(empty_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert look().status == "ran"
+    assert look(Cell("emitter", "xla-cpu")).status == "ran"
+    assert look(graphs=[dataclasses.replace(g, text=g.text + " ") for g in of()]).status == "ran"
+    assert look(threads=2).status == "ran"
+    assert look(versions={"jax": "2"}).status == "ran"
+    assert look(with_canary=True).status == "ran"
+    assert look().status == "reused"
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+        assert look().status == "ran"
+    with monkeypatch.context() as patch:  # another limit, another table of floors
+        other = tmp_path / "tolerances.py"
+        other.write_text("ANCHOR_FLOORS = 1")
+        patch.setattr(module.tolerances, "__file__", str(other))
+        assert look().status == "ran"
+    assert look(mutant="gate-up-swapped" if "gate-up-swapped" in _mutants() else next(iter(_mutants()))).status == "ran"
+    assert look().status == "reused"
+
+
+def _mutants() -> dict[str, Any]:
+    from hloracle.mutants import MUTANTS
+
+    return {id: m for id, m in MUTANTS.items() if m.part == "emitter"}
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+@pytest.mark.parametrize("damage", [lambda s: s[:-9], lambda s: "", lambda s: "[]", lambda s: s.replace("errors", "e")])
+def test_a_damaged_outcome_is_no_outcome(damage: Callable[[str], str], empty_cache: Path) -> None:
+    first = look()
+    (path,) = (empty_cache / "anchored").glob("*.json")
+    path.write_text(damage(path.read_text()))
+    assert look() == first
+    assert json.loads(path.read_text())["status"] == "ran"
+
+
+@pytest.mark.parametrize("error", [ToolchainError("compile", "cannot be legalized"), ChildDied("_run died (SIGSEGV)")])
+def test_a_toolchain_that_fails_is_no_pass(
+    error: Exception, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> ChildResult:
+        raise error
+
+    monkeypatch.setattr(module, "run_in_child", fails)
+    found = look()
+    assert found.status == "failed"
+    check = anchor_check(found)
+    assert check.status == "error"
+    assert str(error) in check.detail
+    assert not (empty_cache / "anchored").exists(), "and is not kept"
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_a_graph_without_an_anchor_does_not_pass(empty_cache: Path) -> None:
+    """Nothing was compared there. Its caches are, in any graph: a session returns them."""
+    bare = [dataclasses.replace(g, text=g.text.replace(' loc("norm")', "")) for g in of()]
+    found = look(graphs=bare)
+    assert found.missing == ["norm in prefill", "norm in decode"]
+    check = anchor_check(found)
+    assert check.status == "failed"
+    assert "have no anchor norm in prefill, norm in decode" in check.detail
+
+
+# ---- rows
+
+
+def rows(*errors: list[float | None], phase: str = "prefill") -> Rows:
+    return Rows(phase, list(range(4, 4 + len(errors[0]))), [f"a{i}" for i in range(len(errors))], list(errors))
+
+
+def test_the_largest_error() -> None:
+    assert rows([1.0, 2.0], [3.0, 0.0]).worst() == (3.0, "a1", 4)
+    assert rows([None, 2.0], [None, 1.0]).worst() == (2.0, "a0", 5)
+    assert rows([0.0, 0.0]).worst() == (0.0, "a0", 4)
+    # The first anchor that has it, and its first position: what follows is a consequence.
+    assert rows([1.0, 1.0], [1.0, np.inf], [np.inf, np.inf]).worst() == (np.inf, "a1", 5)
+    assert rows([None, None], [None, None]).worst() is None
+    assert Rows("decode", [], [], []).worst() is None
+
+
+def test_the_first_anchor_beyond() -> None:
+    limit = ANCHOR_FLOORS
+    assert rows([0.0, limit], [limit, limit]).first() is None
+    assert rows([0.0, limit], [None, limit * 1.01], [9e9, 9e9]).first() == "a1"
+    assert rows([None, None], [np.inf, 0.0]).first() == "a1"
+    assert rows([None, None]).first() is None
+    assert rows([0.0, np.nan]).first() == "a0", "what is no number is beyond any limit"
+
+
+def test_rows_of_a_matrix() -> None:
+    from hloracle.localize.dissect import Matrix
+
+    errors = np.array([[np.nan, 1.23456789], [np.inf, 0.0]])
+    found = rows_of(Matrix("decode", (7, 8), ("norm", "lm_head"), errors))
+    assert found == Rows("decode", [7, 8], ["norm", "lm_head"], [[None, 1.23], [np.inf, 0.0]])
+    assert json.loads(json.dumps(dataclasses.asdict(found))) == dataclasses.asdict(found)
+
+
+@pytest.mark.parametrize(
+    ("errors", "status"),
+    [
+        ([0.0, ANCHOR_FLOORS], "passed"),
+        ([None, 1.0], "passed"),
+        ([0.0, ANCHOR_FLOORS * 1.01], "failed"),
+        ([np.inf, None], "failed"),
+        ([0.0, np.nan], "failed"),
+        ([None, None], "error"),
+    ],
+)
+def test_the_check_of_all_anchors(errors: list[float | None], status: str) -> None:
+    right = rows([0.5, 0.25], phase="decode") if status != "error" else rows([None, None], phase="decode")
+    for order in ([rows(errors), right], [right, rows(errors)]):
+        check = anchor_check(AnchorOutcome(CELL, "first@8", "ran", list(order)))
+        assert (check.id, check.status) == ("emitter/iree-cpu.anchors", status)
+        if status == "failed":
+            assert check.detail == "the first beyond its limit is a0 in prefill"
+
+
+def test_the_check_says_the_worst_and_the_first() -> None:
+    found = anchor_check(
+        AnchorOutcome(CELL, "p", "ran", [rows([20.0, 1.0], [1.0, 400.0]), rows([30.0], phase="decode")])
+    )
+    assert found.figure == "400.00 floors (a1, prefill, position 5), 3 anchors"
+    assert found.detail == "the first beyond its limit is a0 in prefill"
+    assert anchor_check(AnchorOutcome(CELL, "p", "ran", [])).status == "error"
+
+
+def test_floors_for_the_record() -> None:
+    here = model("plain")
+    order = list(anchors(here.config))
+    oracle = [
+        Rows("prefill", [0], order, [[float(i)] for i in range(len(order))]),
+        Rows("decode", [1], order[:2], [[7.0], [None]]),
+    ]
+    found = {row["anchor"]: row for row in floor_rows(here.truth, here.config, oracle)}
+    assert list(found) == order
+    assert [found[a]["oracle"] for a in order[:3]] == [7.0, 1.0, 2.0]
+    for row in found.values():
+        assert row["limit"] == ANCHOR_FLOORS
+        assert 0 < row["relative"] < 1e-4
+        assert row["scale"] > 0
+        assert row["noise"] >= 0
+    assert all(row["oracle"] is None for row in floor_rows(here.truth, here.config, []))
+
+
+# ---- which cells are looked at
+
+
+def gathered() -> Evidence:
+    """A run that went right up to here."""
+    checks, outcomes = by_hand.gathered()
+    prompts = [Prompt("first", 32, "", None, (1, 2)), Prompt("second", 64, "", None, (3,))]
+    facts = GraphFacts()
+    graphs = {source: [(g, facts) for g in of(source)] for source in ("emitter", "oracle")}
+    return Evidence(checks, graphs, prompts, dict(by_hand.TRUTHS), outcomes)
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The cells that were looked at, with a canary or without; `wrong` says which have an anchor beyond its limit."""
+    found: dict[str, Any] = {"cells": [], "wrong": (), "named": "norm", "tokens": None}
+
+    def fake(cell: Cell, *_: Any, with_canary: bool, **__: Any) -> AnchorOutcome:
+        found["cells"].append((cell.id, with_canary))
+        error = 99.0 if cell.id in found["wrong"] else 1.0
+        canary = Canary("norm", "g", found["named"], 900.0) if with_canary else None
+        return AnchorOutcome(cell, "p", "ran", [Rows("prefill", [0], ["norm"], [[error]])], canary=canary)
+
+    def truth(checkpoint: Any, tokens: list[int], report: Any) -> AnchorTruth:
+        found["tokens"] = tokens
+        return model("plain").truth
+
+    monkeypatch.setattr(run_module, "run_anchored", fake)
+    monkeypatch.setattr(run_module, "anchor_truth", truth)
+    return found
+
+
+def inside(evidence: Evidence) -> Check:
+    """Look inside; the canary's check."""
+    look_inside(evidence, model("plain").checkpoint, Settings("m"), Progress())
+    (check,) = [c for c in evidence.checks if c.id == "harness.canary"]
+    assert len({c.id for c in evidence.checks}) == len(evidence.checks)
+    return check
+
+
+def test_a_right_run_is_looked_at_with_a_canary(looked: dict[str, Any]) -> None:
+    found = gathered()
+    assert inside(found).status == "passed"
+    assert looked["cells"] == [("oracle/xla-cpu", False), ("emitter/iree-cpu", True)]
+    assert looked["tokens"] == [1, 2, *by_hand.TRUTHS["first@32"].tokens[:-1]]
+    assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
+
+
+def test_a_canary_that_lives(looked: dict[str, Any]) -> None:
+    looked["named"] = None
+    found = gathered()
+    assert inside(found).status == "failed"
+    assert decide(found.checks, found.outcomes, found.truths).class_ == "harness-error"
+
+
+def test_a_fault_that_only_the_anchors_show(looked: dict[str, Any]) -> None:
+    """Graph or compiler, emitter or oracle: the other cells tell, and the canary goes into a right graph."""
+    looked["wrong"] = ("emitter/iree-cpu", "emitter/xla-cpu")
+    found = gathered()
+    assert inside(found).status == "passed"
+    assert {c for c, _ in looked["cells"]} == {
+        "oracle/xla-cpu",
+        "emitter/iree-cpu",
+        "emitter/xla-cpu",
+        "oracle/iree-cpu",
+    }
+    assert looked["cells"][-1] == ("oracle/xla-cpu", True)
+    assert [o.cell.id for o in found.anchored if o.canary] == ["oracle/xla-cpu"]
+    verdict = decide(found.checks, found.outcomes, found.truths)
+    assert verdict.class_ == "emitter-fault"
+
+
+def test_a_run_that_is_wrong_already_has_its_canary(looked: dict[str, Any]) -> None:
+    found = gathered()
+    found.checks.append(Check("emitter.census", "", "failed", "2", "1"))
+    assert inside(found).status == "passed"
+    assert looked["cells"] == [("oracle/xla-cpu", True)]
+
+
+@pytest.mark.parametrize("id", ["oracle/xla-cpu.tokens", "truth.noise", "oracle.census"])
+def test_no_canary_without_a_right_graph(id: str, looked: dict[str, Any]) -> None:
+    found = gathered()
+    found.checks = [*(c for c in found.checks if c.id != id), Check(id, "", "failed", "2", "1")]
+    assert inside(found).status == "skipped"
+    assert looked["cells"] == []
+    assert not decide(found.checks, found.outcomes, found.truths).passed
+
+
+# ---- a localization that dies
+
+
+def dies(report: Any, *arguments: Any) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Evidence:
+    """An emitter's fault, about to be taken apart."""
+    found = gathered()
+    wrong = dict.fromkeys(["emitter/iree-cpu", "emitter/iree-cpu/token", "emitter/xla-cpu"], by_hand.WRONG_LOGITS)
+    found.checks, found.outcomes = by_hand.gathered(wrong)
+    monkeypatch.setattr(run_module, "anchor_truth", lambda *_: model("plain").truth)
+    return found
+
+
+def test_a_dying_child_does_not_change_the_verdict(failing: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = decide(failing.checks, failing.outcomes, failing.truths)
+    monkeypatch.setattr(run_module, "localize", dies)
+    verdict = conclude(failing, model("plain").checkpoint, Settings("m"), Progress())
+    assert verdict.class_ == before.class_ == "emitter-fault"
+    assert (verdict.explanation, verdict.passed, verdict.anchor) == (before.explanation, False, None)
+    assert failing.localization is None
+    last = failing.checks[-1]
+    assert (last.id, last.status) == ("harness.localization", "error")
+    assert "SIGKILL" in last.detail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ChildDied("localize took more than 900 s and was stopped"),
+        ToolchainError("run", "no"),
+        InputError("has values that are not finite", "a model", "use another"),
+    ],
+)
+@pytest.mark.parametrize("where", ["run_in_child", "anchor_truth"])
+def test_whatever_ends_a_localization(
+    where: str, error: Exception, failing: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(run_module, where, fails)
+    verdict = conclude(failing, model("plain").checkpoint, Settings("m"), Progress())
+    assert (verdict.class_, verdict.anchor, verdict.sure) == (
+        "emitter-fault",
+        None,
+        ("possible", ["no place was found"]),
+    )
+    assert failing.checks[-1].id == "harness.localization"
+
+
+def test_a_right_run_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(run_module, "run_in_child", fails)
+    monkeypatch.setattr(run_module, "anchor_truth", fails)
+    verdict = conclude(gathered(), model("plain").checkpoint, Settings("m"), Progress())
+    assert (verdict.class_, verdict.sure) == ("conforms", None)
+
+
+@pytest.mark.parametrize("dying", [False, True])
+def test_a_report_appears_either_way(dying: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole command on a graph that is wrong: exit status 1, and a record that says so."""
+
+    def wrong(config: Any, settings: Settings) -> list[Graph]:
+        right = emit_all(config, settings)
+        return [changed(g, "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act") for g in right]
+
+    emit_all = run_module.emit_all
+    monkeypatch.setattr(run_module, "emit_all", wrong)
+    # All but the stream form and the reproducer is computed by the interpreter, which has nothing to compile.
+    for place in (cells_module, module, probed_module, localization_module):
+        monkeypatch.setattr(place, "make_backend", lambda name, threads: Interpreter())
+    for name in ("precompile", "_precompile_xla", "gates"):
+        monkeypatch.setattr(run_module, name, lambda *_: True)
+    monkeypatch.setattr(evidence_module, "Settings", functools.partial(Settings, small=True))
+    if dying:
+
+        def raises(*_: Any) -> None:
+            raise MemoryError("the graph is too large")
+
+        monkeypatch.setattr(run_module, "localize", raises)
+    out = tmp_path / "out"
+    with alone():
+        status = cli.invoke(
+            ["run", str(model("plain").checkpoint.directory), "--tokens", "2", "--capacity", "32", "--out", str(out)]
+        )
+    record = load(out / "report.json")
+    assert (status, record["passed"], record["verdict"]["class"]) == (1, False, "emitter-fault")
+    assert {p.name for p in out.iterdir()} >= {"report.json", "report.html", "summary.md", "junit.xml"}
+    assert record["canary"]["caught"]
+    if dying:
+        assert record["localization"] is None
+        (died,) = [c for c in record["checks"] if c["id"] == "harness.localization"]
+        assert died["detail"].startswith("raises failed: MemoryError")
+        return
+    found = record["localization"]
+    assert (found["anchor"], found["phase"]) == ("layers.1.mlp.act", "prefill")
+    assert found["operation"]["name"] == "stablehlo.tanh"
+    assert found["reproducer"]["shown"], found["reproducer"]["output"]
+    assert record["verdict"]["confidence"]["level"] == "certain"
+    assert sorted(p.name for p in (out / "reproducer").iterdir()) == sorted(found["reproducer"]["files"])

@@ -1,0 +1,124 @@
+"""The vocabulary: names, their order, their shapes, and what a graph's scopes stand for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from models import SHAPES, S, T, model
+
+from hloracle.reference.anchors import IN_LAYER, TOKEN, anchor_of, anchor_shape, anchors, split, terms
+from hloracle.reference.config import Config, from_hf
+from hloracle.reference.fixtures import TINY
+
+CONFIG = from_hf(TINY["llama"])
+# Tiny llama's: layers, query heads, kv heads, head_dim, hidden, intermediate, vocabulary.
+L, N, K, D, E, F, V = 3, 6, 2, 16, 84, 112, 257
+G = N // K
+
+
+def test_every_anchor_in_the_order_of_computation() -> None:
+    found = anchors(CONFIG)
+    assert len(found) == len(set(found)) == 3 + L * len(IN_LAYER)
+    assert found[0] == "embed_tokens"
+    assert found[-2:] == ("norm", "lm_head")
+    assert [split(a)[0] for a in found] == [None, *(i for i in range(L) for _ in IN_LAYER), None, None]
+    assert found[1:19] == (
+        "layers.0.input_layernorm", "layers.0.self_attn.q_proj", "layers.0.self_attn.k_proj",
+        "layers.0.self_attn.v_proj", "layers.0.self_attn.q_rope", "layers.0.self_attn.k_rope", "k_cache.0", "v_cache.0",
+        "layers.0.self_attn.scores", "layers.0.self_attn.probs", "layers.0.self_attn.context",
+        "layers.0.self_attn.o_proj", "layers.0.post_attention_layernorm", "layers.0.mlp.gate_proj",
+        "layers.0.mlp.up_proj", "layers.0.mlp.act", "layers.0.mlp.down_proj", "layers.0",
+    )  # fmt: skip
+    assert TOKEN not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("embed_tokens", (None, "embed_tokens")),
+        ("norm", (None, "norm")),
+        ("token", (None, "token")),
+        ("", (None, "")),
+        ("layers.3", (3, "")),
+        ("layers.12.mlp.act", (12, "mlp.act")),
+        ("k_cache.0", (0, "k_cache")),
+        ("v_cache.11", (11, "v_cache")),
+        # What only looks like an anchor: an input, a weight.
+        ("k_cache", (None, "k_cache")),
+        ("model.layers.3.mlp.act", (None, "model.layers.3.mlp.act")),
+        ("layers.x", (None, "layers.x")),
+        ("layers.3.", (None, "layers.3.")),
+        ("k_cache.0.1", (None, "k_cache.0.1")),
+    ],
+)
+def test_split(name: str, parts: tuple[int | None, str]) -> None:
+    assert split(name) == parts
+
+
+def test_split_tells_all_anchors_apart() -> None:
+    assert len({split(a) for a in anchors(CONFIG)}) == len(anchors(CONFIG))
+
+
+@pytest.mark.parametrize(
+    ("scope", "anchor"),
+    [
+        ("layers.3.self_attn.k_cache", "k_cache.3"),
+        ("layers.10.self_attn.v_cache", "v_cache.10"),
+        ("layers.3.self_attn.k_proj", "layers.3.self_attn.k_proj"),
+        ("layers.3", "layers.3"),
+        ("norm", "norm"),
+        ("", ""),
+    ],
+)
+def test_anchor_of_a_scope(scope: str, anchor: str) -> None:
+    assert anchor_of(scope) == anchor
+
+
+@pytest.mark.parametrize(("T", "S"), [(32, 32), (1, 64)], ids=["prefill", "decode"])
+def test_shapes_in_a_graph(T: int, S: int) -> None:
+    by_head, attended = (K, S, D), (K, T, G, S)
+    wanted = {
+        "embed_tokens": (T, E), "input_layernorm": (T, E), "self_attn.q_proj": (T, N, D), "self_attn.k_proj": (T, K, D),
+        "self_attn.v_proj": (T, K, D), "self_attn.q_rope": (T, N, D), "self_attn.k_rope": (T, K, D),
+        "k_cache": by_head, "v_cache": by_head, "self_attn.scores": attended, "self_attn.probs": attended,
+        "self_attn.context": (T, N * D), "self_attn.o_proj": (T, E), "post_attention_layernorm": (T, E),
+        "mlp.gate_proj": (T, F), "mlp.up_proj": (T, F), "mlp.act": (T, F), "mlp.down_proj": (T, E), "": (T, E),
+        "norm": (1, E), "lm_head": (V,),
+    }  # fmt: skip
+    assert {split(a)[1] for a in anchors(CONFIG)} == wanted.keys()
+    for anchor in anchors(CONFIG):
+        assert anchor_shape(CONFIG, anchor, T, S) == wanted[split(anchor)[1]], anchor
+
+
+def test_the_longest_sums() -> None:
+    wanted = {"embed_tokens": 1, "self_attn.o_proj": N * D, "mlp.down_proj": F, "": F}
+    for anchor in anchors(CONFIG):
+        part = split(anchor)[1]
+        if part not in ("self_attn.probs", "self_attn.context"):
+            assert terms(CONFIG, anchor, 10) == wanted.get(part, E), anchor
+        else:
+            assert (terms(CONFIG, anchor, 10), terms(CONFIG, anchor, 999)) == (E, 999)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_names_are_those_of_hugging_face(name: str) -> None:
+    """Where there is such a module; the others are caches and what is seen only inside attention and the MLP."""
+    import transformers
+
+    config = model(name).config
+    whole = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.from_pretrained(model(name).checkpoint.directory)
+    )
+    modules = {m.removeprefix("model.") for m, _ in whole.named_modules()}
+    ours = re.compile(r"[kv]_cache\.\d+|layers\.\d+\.(self_attn\.(._rope|scores|probs|context)|mlp\.act)")
+    assert {a for a in anchors(config) if not ours.fullmatch(a)} <= modules
+
+
+def test_shapes_of_the_tests_collide() -> None:
+    """What the other tests rest on: sizes that a search by shape takes for one another."""
+    config: Config = model("all-equal").config
+    assert len({config.hidden_size, config.intermediate_size, config.vocab_size, T, model("all-equal").capacity}) == 1
+    assert config.num_attention_heads * config.head_dim == config.hidden_size
+    config = model("plain").config
+    assert len({config.hidden_size, config.intermediate_size, config.vocab_size, T, S}) == 5

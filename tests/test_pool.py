@@ -1,0 +1,67 @@
+"""Many runs in a few processes: each gets its answer, whatever comes of the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from hloracle.conformance.pool import run_each
+from hloracle.core.child import Report, alone, run_in_child
+from hloracle.core.errors import InputError
+
+
+def process_id(report: Report) -> int:
+    return os.getpid()
+
+
+def work(report: Report, item: str) -> tuple[str, bool]:
+    """The item in capitals, and whether what would have a process of its own runs in this one."""
+    what, _, note = item.partition(" ")
+    if what == "input":
+        raise InputError("is bad", "item", "give another")
+    if what == "bug":
+        raise ValueError("a bug")
+    if what == "die" or (what == "die-once" and not Path(note).exists()):
+        if note:
+            Path(note).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    with alone():
+        return what.upper(), run_in_child(process_id, timeout=30).value == os.getpid()
+
+
+def answers(items: list[str], jobs: int = 2) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def done(item: str, answer: Any, seconds: float) -> None:
+        assert item not in found
+        assert 0 <= seconds < 60
+        found[item] = answer
+
+    run_each(work, items, jobs, 60, lambda line: None, done)
+    assert found.keys() == set(items)
+    return found
+
+
+def test_answers_and_reasons() -> None:
+    found = answers(["a", "input", "b", "bug", "c"])
+    assert [found[k] for k in "abc"] == [("A", True), ("B", True), ("C", True)]
+    assert found["input"] == "item: is bad; give another"
+    assert found["bug"].startswith("work failed: ValueError: a bug (test_pool.py:")
+
+
+def test_one_that_dies_takes_no_other_with_it() -> None:
+    found = answers(["a", "die", "b"])
+    assert [found[k] for k in "ab"] == [("A", True), ("B", True)]
+    assert found["die"] == "work died (signal SIGKILL)"
+
+
+def test_what_died_is_tried_again(tmp_path: Path) -> None:
+    once = f"die-once {tmp_path / 'died'}"
+    assert answers([once, "a"], jobs=1) == {once: ("DIE-ONCE", True), "a": ("A", True)}
+    assert (tmp_path / "died").exists()
+
+
+def test_nothing() -> None:
+    assert answers([]) == {}

@@ -1,0 +1,374 @@
+"""Computations on inputs that no prompt reaches: right ones agree, and what only overflows or only ties shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import PHASES, SHAPES, SOURCES, Changing, changed, model, quick_xla
+
+from hloracle.backends.interpreter import Interpreter
+from hloracle.conformance import probed
+from hloracle.conformance.probed import run_probes
+from hloracle.core.abi import Graph
+from hloracle.core.child import ChildDied, alone
+from hloracle.core.errors import ToolchainError
+from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
+from hloracle.localize.anatomy import Anatomy
+from hloracle.localize.probes import SCALES, Failure, _inputs, _share, probe
+from hloracle.reference.anchors import anchors, split
+from hloracle.reference.checkpoint import Checkpoint
+
+A = "layers.1.self_attn"
+INF, NAN = np.inf, np.nan
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(cache: Path) -> None:
+    """The models are in the session's cache."""
+
+
+def probed_graph(graph: Graph, name: str = "plain") -> tuple[int, list[Failure], float]:
+    here = model(name)
+    oracle = here.anatomy("oracle", graph.abi.phase)
+    return probe(Anatomy(graph, here.config), oracle, here.bench(), lambda line: None)
+
+
+# ---- right graphs
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_right_graphs_agree(name: str, phase: str) -> None:
+    count, failures, worst = probed_graph(model(name).graph("emitter", phase, "token"), name)
+    assert failures == []
+    assert worst < 0.1, "far from what is allowed"
+    # One of each part; the caches of both layers, and what the second layer reads from the first.
+    assert count == (22 if model(name).config.num_hidden_layers == 1 else 27)
+
+
+def test_right_graphs_agree_on_xla() -> None:
+    """Where sums are in another order."""
+    here = model("plain")
+    bench = here.bench(quick_xla())
+    emitter, oracle = (here.anatomy(source, "prefill") for source in SOURCES)
+    count, failures, worst = probe(emitter, oracle, bench, lambda line: None)
+    assert (count, failures) == (26, [])
+    assert worst < 0.1
+
+
+def test_equal_computations_are_probed_once() -> None:
+    lines: list[str] = []
+    here = model("plain")
+    emitter = here.anatomy("emitter", "decode", "token")
+    count, _, _ = probe(emitter, here.anatomy("oracle", "decode"), here.bench(), lines.append)
+    assert len(lines) == count < len(emitter.anchors)
+    parts = {split(line.split()[1])[1] for line in lines}
+    assert parts == {split(a)[1] for a in anchors(here.config)} | {"token"}
+
+
+@pytest.mark.parametrize("weights", [("up_proj", "gate_proj"), ("v_proj", "k_proj")])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_equal_texts_of_other_weights(layer: int, weights: tuple[str, str]) -> None:
+    """Two projections of one shape have one text, whichever weight they take."""
+    mine, other = weights
+    graph = model("plain").graph("emitter", "decode")
+    wrong = changed(graph, rf"(general.*model\.layers\.{layer}\.\S*){mine}\.weight,", rf"\1{other}.weight,")
+    (failure,) = probed_graph(wrong)[1]
+    assert failure.anchor.startswith(f"layers.{layer}.")
+    assert failure.anchor.endswith(mine)
+
+
+def test_weights_of_another_layer() -> None:
+    graph = model("plain").graph("emitter", "decode")
+    wrong = changed(graph, r"(general.*)model\.layers\.1\.mlp.up_proj", r"\1model.layers.0.mlp.up_proj")
+    assert [f.anchor for f in probed_graph(wrong)[1]] == ["layers.1.mlp.up_proj"]
+
+
+@pytest.mark.parametrize("hidden", ["-1.0e+30", "-3.40282347E+38"])
+def test_scores_may_be_hidden_behind_any_number(hidden: str) -> None:
+    """That softmax makes 0 of, at every scale."""
+    graph = model("plain").graph("emitter", "prefill")
+    text = graph.text.replace("dense<0xFF800000> : tensor<2x8x2x8xf32>", f"dense<{hidden}> : tensor<2x8x2x8xf32>")
+    assert text != graph.text
+    assert probed_graph(replace(graph, text=text))[1] == []
+
+
+# ---- what no prompt reaches
+
+# The phase, the scope of the line that is changed, what is replaced and by what; where it is found, at which scale.
+FAULTS: dict[str, tuple[str, str, str, str, str, float]] = {
+    "overflow": ("prefill", f"{A}.probs", r"exponential %\S+", "exponential %l1_self_attn_scores.sel", f"{A}.probs", 300.0),
+    "overflow by the sign": ("decode", f"{A}.probs", "stablehlo.subtract", "stablehlo.add", f"{A}.probs", 300.0),
+    "no epsilon": ("decode", "norm", r"rsqrt %norm.add", "rsqrt %norm.mul1", "norm", 1e-3),
+    "epsilon outside the root": ("prefill", "norm", r"rsqrt %norm.add", "rsqrt %norm.mul1", "norm", 1e-3),
+    "hidden too little": ("decode", "", r"dense<0xFF800000> : tensor<2x1x2x10xf32>", "dense<-50.0> : tensor<2x1x2x10xf32>", "layers.0.self_attn.scores", 1.0),
+    "activation": ("decode", "layers.1.mlp.act", "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act", 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_probes_find(fault: str) -> None:
+    phase, scope, old, new, anchor, scale = FAULTS[fault]
+    wrong = changed(model("plain").graph("emitter", phase, "token"), old, new, scope)
+    _, failures, worst = probed_graph(wrong)
+    assert worst < 0.1, "the others agree"
+    (failure,) = failures
+    assert (failure.anchor, failure.phase) == (anchor, phase)
+    assert failure.share > 1
+    assert failure.scale == scale
+    assert failure.found
+    assert failure.found.step.text == wrong.text.split("\n")[failure.found.step.line - 1].strip()
+    assert failure.found.step.anchor == anchor
+
+
+def test_the_largest_of_nothing_but_negative_logits() -> None:
+    graph = model("plain").graph("emitter", "decode", "token")
+    wrong = changed(graph, r"^( *)(%token.red = \S+ init: )%c\d+", r"\1%zero = stablehlo.constant dense<0.0> : tensor<f32>\n\1\2%zero", "token")  # fmt: skip
+    (failure,) = probed_graph(wrong)[1]
+    assert (failure.anchor, failure.scale, failure.share) == ("token", 300.0, INF)
+
+
+def test_the_last_of_equal_logits() -> None:
+    graph = model("plain").graph("emitter", "decode", "token")
+    wrong = graph.text
+    for old, new in [
+        ("dense<29> : tensor<29xi32>", "dense<-1> : tensor<29xi32>"),
+        ("dense<29> : tensor<i32>", "dense<-1> : tensor<i32>"),
+        ("applies stablehlo.minimum", "applies stablehlo.maximum"),
+    ]:
+        assert wrong.count(old) == 1
+        wrong = wrong.replace(old, new)
+    (failure,) = probed_graph(replace(graph, text=wrong))[1]
+    assert (failure.anchor, failure.scale, failure.found) == ("token", 1.0, None)
+
+
+def test_the_last_of_all_logits() -> None:
+    """An argmax that leaves out the end of the vocabulary."""
+    graph = model("plain").graph("emitter", "decode", "token")
+    (iota,) = [line for line in graph.text.split("\n") if "%token.iota = " in line]
+    last = "".join(["[", ", ".join(["29" if i == 28 else str(i) for i in range(29)]), "]"])
+    wrong = replace(graph, text=graph.text.replace(iota, f'    %token.iota = stablehlo.constant dense<{last}> : tensor<29xi32> loc("token")'))  # fmt: skip
+    (failure,) = probed_graph(wrong)[1]
+    assert (failure.anchor, failure.scale) == ("token", 1e-3)
+
+
+def test_the_operation_is_named() -> None:
+    wrong = changed(
+        model("plain").graph("emitter", "prefill"), "stablehlo.logistic", "stablehlo.tanh", "layers.0.mlp.act"
+    )
+    (failure,) = probed_graph(wrong)[1]
+    assert failure.found
+    assert failure.found.step.name == "stablehlo.tanh"
+
+
+def test_every_layer_is_probed() -> None:
+    """Equal pieces are one; one that is wrong is another."""
+    for layer in (0, 1):
+        wrong = changed(model("plain").graph("emitter", "decode"), "stablehlo.logistic", "stablehlo.tanh", f"layers.{layer}.mlp.act")  # fmt: skip
+        assert [f.anchor for f in probed_graph(wrong)[1]] == [f"layers.{layer}.mlp.act"]
+
+
+def test_a_cache_written_for_another_layer() -> None:
+    graph = model("plain").graph("emitter", "prefill")
+    wrong = changed(graph, r"(dus, %\S+), %c\d+, (%c\d+),", r"\1, \2, \2,", "layers.1.self_attn.v_cache")
+    assert wrong != graph
+    assert [f.anchor for f in probed_graph(wrong)[1]] == ["v_cache.1"]
+
+
+# ---- inputs
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_both_graphs_are_given_the_same(scale: float, phase: str) -> None:
+    here = model("biases")
+    emitter, oracle = (here.anatomy(source, phase) for source in SOURCES)
+    ours, theirs = (_inputs(a, here.bench(), scale) for a in (emitter, oracle))
+    for anchor in emitter.anchors:
+        for anatomy in (emitter, oracle):
+            for argument in anatomy.piece(anchor).graph.abi.arguments:
+                value = ours(argument.name)
+                np.testing.assert_array_equal(value, theirs(argument.name))
+                np.testing.assert_array_equal(value, ours(argument.name))
+                assert value.dtype == {"f32": np.float32, "i32": np.int32}[argument.dtype]
+                assert value.size == np.prod(argument.shape)
+
+
+def test_inputs_are_of_their_scale_and_not_equal() -> None:
+    here = model("plain")
+    for scale in SCALES:
+        value = _inputs(here.anatomy("emitter", "decode"), here.bench(), scale)
+        names = [a for a in anchors(here.config) if split(a)[0] in (0, None) and a != "lm_head"]
+        for name in names:
+            drawn = value(name)
+            if "probs" in name:
+                np.testing.assert_allclose(drawn.sum(axis=-1), 1, rtol=1e-5)
+            else:
+                assert 0.1 < np.std(drawn[np.isfinite(drawn)]) / scale < 3, name
+        # Those of a shape are told apart: what takes one for the other is seen.
+        bytes_ = [value(n).tobytes() for n in names]
+        assert len(set(bytes_)) == len(bytes_)
+        assert np.isneginf(value("layers.0.self_attn.scores")).any()
+        assert np.isfinite(value("layers.0.self_attn.scores")).any(axis=-1).all()
+
+
+def test_indices_are_inside() -> None:
+    for name in SHAPES:
+        here = model(name)
+        prefill, decode = (_inputs(here.anatomy("emitter", phase), here.bench(), 1.0) for phase in PHASES)
+        assert 0 < prefill("length") < 8, "a prompt that does not fill its bucket"
+        assert 0 < decode("position") < here.capacity - 1
+        for value in (prefill("tokens"), decode("token")):
+            assert (value >= 0).all()
+            assert (value < here.config.vocab_size).all()
+
+
+def test_logits_for_the_choice_of_the_token() -> None:
+    for name in SHAPES:
+        here = model(name)
+        tied, negative, last = (_inputs(here.anatomy("emitter", "decode"), here.bench(), s)("lm_head") for s in SCALES)
+        assert (tied == tied.max()).sum() > 1
+        assert negative.max() < 0
+        assert np.argmax(last) == len(last) - 1
+        assert (last == last.max()).sum() == 1
+
+
+# ---- shares
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "share"),
+    [
+        (f32(1, 2, 4), f32(1, 2, 4), 0),
+        (f32(1, 2, 4 + 4 * SAME_INPUTS), f32(1, 2, 4), 1),
+        (f32(1, 2 + 2 * SAME_INPUTS, 4), f32(1, 2, 4), 0.5),
+        (f32(0, 0), f32(0, 0), 0),
+        (f32(0, 1e-30), f32(0, 0), INF),
+        (f32(NAN, 1), f32(2, 1), INF),
+        (f32(2, 1), f32(NAN, 1), INF),
+        (f32(INF, 1), f32(INF, 1), 0),
+        (f32(INF, 1), f32(3, 1), INF),
+        (f32(3, 1), f32(INF, 1), INF),
+        (f32(-INF, 1), f32(INF, 1), INF),
+        (f32(INF, INF), f32(INF, INF), 0),
+    ],
+)
+def test_share(got: np.ndarray, expected: np.ndarray, share: float) -> None:
+    assert _share("layers.0", got, expected) == pytest.approx(share)
+    # Each row by itself, whatever axes of one element there are.
+    rows = np.stack([expected, expected])
+    assert _share("layers.0", np.stack([got, expected])[None], rows) == pytest.approx(share)
+
+
+def test_share_of_a_small_row() -> None:
+    expected = np.stack([f32(1000, 2), f32(1, 2)])
+    got = expected.copy()
+    got[1, 0] += 4 * SAME_INPUTS
+    assert _share("norm", got, expected) == pytest.approx(2)
+
+
+def test_share_of_scores() -> None:
+    anchor = "layers.0.self_attn.scores"
+    expected = f32(5, -INF, 3)
+    assert _share(anchor, f32(5, -INF, 3), expected) == 0
+    assert _share(anchor, f32(5, 5 - MASKED_BELOW, 3), expected) == 0
+    assert _share(anchor, f32(5, 6 - MASKED_BELOW, 3), expected) == INF
+    assert _share(anchor, f32(5, NAN, 3), expected) == INF
+    assert _share(anchor, f32(5, -INF, -INF), expected) == INF
+    assert _share(anchor, f32(5, -INF, 3.01), expected) > 1
+    assert _share("layers.0.self_attn.probs", f32(5, -1e9, 3), expected) == INF
+
+
+def test_share_of_tokens() -> None:
+    assert _share("token", np.int32(3), np.int32(3)) == 0
+    assert _share("token", np.int32(3), np.int32(4)) == INF
+
+
+# ---- the check
+
+
+@pytest.fixture
+def checkpoint(cache: Path) -> Checkpoint:
+    return model("plain").checkpoint
+
+
+@pytest.fixture
+def on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probed, "make_backend", lambda name, threads: Interpreter())
+
+
+def pairs(change: Callable[[Graph], Graph] = lambda graph: graph) -> list[tuple[Graph, Graph]]:
+    here = model("plain")
+    return [(change(here.graph("emitter", phase, "token")), here.graph("oracle", phase)) for phase in PHASES]
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_the_check_and_its_cache(checkpoint: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with alone():
+        (check, reused), (again, reused_then) = (run_probes(pairs(), checkpoint, {"jax": "1"}, True) for _ in range(2))
+        assert (reused, reused_then) == (False, True)
+        assert check == again
+        assert (check.id, check.status) == ("emitter.probes", "passed")
+        assert check.figure.startswith(f"{check.expected}, at 0.0")
+        assert not run_probes(pairs(), checkpoint, {"jax": "1"}, False)[1], "asked to run whatever there is"
+        assert not run_probes(pairs(), checkpoint, {"jax": "2"}, True)[1]
+        monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+        assert not run_probes(pairs(), checkpoint, {"jax": "1"}, True)[1]
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_the_check_of_a_wrong_graph(checkpoint: Checkpoint, empty_cache: Path) -> None:
+    def wrong(graph: Graph) -> Graph:
+        return changed(graph, "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act") if graph.abi.phase == "decode" else graph  # fmt: skip
+
+    with alone():
+        for reused in (False, True):
+            check, found = run_probes(pairs(wrong), checkpoint, {}, True)
+            assert found == reused
+            assert (check.status, check.anchor) == ("failed", "layers.1.mlp.act")
+            assert check.operation.startswith("stablehlo.tanh %l1_mlp_act.logistic at line ")
+            assert check.operation.endswith(" of llama_decode_token")
+            assert "layers.1.mlp.act of llama_decode_token with inputs times" in check.detail
+            agreed, _, count = check.figure.split(",")[0].partition(" of ")
+            assert int(agreed) == int(count) - 1
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_nothing_compared_does_not_pass(checkpoint: Checkpoint, empty_cache: Path) -> None:
+    with alone():
+        check, _ = run_probes([], checkpoint, {}, True)
+    assert check.status == "failed"
+
+
+@pytest.mark.parametrize(
+    "error", [ToolchainError("compile", "cannot be legalized"), ChildDied("_run died (signal SIGSEGV)")]
+)
+def test_a_toolchain_that_fails_is_no_pass(
+    error: Exception, checkpoint: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(probed, "run_in_child", fails)
+    check, reused = run_probes(pairs(), checkpoint, {}, True)
+    assert (check.status, reused) == ("error", False)
+    assert str(error) in check.detail
+    assert not list(empty_cache.rglob("*.json")), "and is not kept"
+
+
+def test_a_compiler_that_gets_it_wrong_is_wrong_on_both_sides() -> None:
+    """What is asked is whether two graphs are the same computation, not whether the compiler is right."""
+    here = model("plain")
+    bench = here.bench(Changing(lambda t: t.replace("stablehlo.rsqrt", "stablehlo.sqrt")))
+    _, failures, _ = probe(
+        here.anatomy("emitter", "decode"), here.anatomy("oracle", "decode"), bench, lambda line: None
+    )
+    assert failures == []

@@ -1,0 +1,331 @@
+"""What is written to show a fault shows it, with the tools it names, in the folder that it is in; and a right one passes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import model
+
+from hloracle.backends.interpreter import Interpreter
+from hloracle.backends.iree import compiler_path
+from hloracle.conformance import reproducer as module
+from hloracle.conformance.reproducer import Reproducer, write_reproducer
+from hloracle.core.abi import Graph
+from hloracle.localize.anatomy import Anatomy, Step
+from hloracle.localize.operations import Found
+from hloracle.localize.workbench import Workbench
+
+Wrong = Callable[[np.ndarray], np.ndarray]
+ON = pytest.mark.parametrize("only_on_xla", [False, True], ids=["iree", "xla"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(cache: Path) -> None:
+    """The models are in the session's cache."""
+
+
+def anatomy(phase: str = "decode") -> Anatomy:
+    return model("plain").anatomy("emitter", phase)
+
+
+def step(anchor: str, name: str, phase: str = "decode") -> Step:
+    here = anatomy(phase)
+    return next(s for s in here.steps(here.piece(anchor)) if s.name == f"stablehlo.{name}")
+
+
+def value(name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Positive, so that it has a root."""
+    rng = np.random.default_rng([ord(c) for c in name])
+    if dtype == "i32":
+        return np.array(rng.integers(0, 5, shape), np.int32)
+    if dtype == "i1":
+        return np.array(rng.random(shape) < 0.5)
+    return np.array(rng.uniform(1, 2, shape), np.float32)
+
+
+def found(step: Step, graph: Graph | None = None, wrong: Wrong | None = None, result: int = 0) -> Found:
+    """A finding of which the expected result is right, or `wrong` is done to it."""
+    graph = graph or step.graph
+    inputs = {a.name: value(a.name, a.shape, a.dtype) for a in graph.abi.arguments}
+    right = Workbench(Interpreter(), inputs.__getitem__, frozenset()).run(graph, inputs.__getitem__)[result]
+    expected = wrong(right.copy()) if wrong else right
+    return Found(step, graph, inputs, expected, right, "it was made so", 1e-4, result)
+
+
+def by_hand(folder: Path, found: Reproducer) -> tuple[int, str]:
+    """Exit status and output of the command, as a reader runs it: in the folder, with the tools on the PATH."""
+    path = f"{Path(sys.executable).parent}:{Path(compiler_path()).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        found.command, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def one_off(expected: np.ndarray) -> np.ndarray:
+    expected[(-1,) * expected.ndim] += 1
+    return expected
+
+
+# ---- what it does
+
+OPERATIONS = {
+    "rsqrt": ("norm", "rsqrt"),
+    # A scalar stays one: the tools would refuse a vector of one element in its place.
+    "scalars": ("k_cache.0", "dynamic_update_slice"),
+    "a row by its index": ("embed_tokens", "dynamic_slice"),
+    "booleans in, -inf out": ("layers.0.self_attn.scores", "select"),
+    "a product": ("layers.1.mlp.down_proj", "dot_general"),
+}
+
+
+CASES = [pytest.param(o, False, id=f"{o}-iree") for o in OPERATIONS]
+CASES += [pytest.param(o, True, id=f"{o}-xla") for o in ("scalars", "booleans in, -inf out")]
+
+
+@pytest.mark.parametrize(("operation", "only_on_xla"), CASES)
+def test_a_fault_shows(operation: str, only_on_xla: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "reproducer"
+    shown = write_reproducer(folder, found(step(*OPERATIONS[operation]), wrong=one_off), only_on_xla, "an anchor")
+    assert shown.shown, shown.output
+    assert "[FAILED]" in shown.output
+    assert str(tmp_path) not in shown.output
+    if operation == "scalars":  # once is enough
+        status, output = by_hand(folder, shown)
+        assert status != 0
+        assert "[FAILED]" in output
+
+
+@pytest.mark.parametrize(("operation", "only_on_xla"), CASES)
+def test_what_is_right_passes(operation: str, only_on_xla: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "reproducer"
+    shown = write_reproducer(folder, found(step(*OPERATIONS[operation])), only_on_xla, "an anchor")
+    assert not shown.shown
+    assert "[SUCCESS]" in shown.output, shown.output
+    if operation == "scalars" and not only_on_xla:
+        assert by_hand(folder, shown)[0] == 0
+
+
+@ON
+def test_booleans(only_on_xla: bool, tmp_path: Path) -> None:
+    for wrong in (None, np.logical_not):
+        what = found(step("layers.0.self_attn.scores", "compare"), wrong=wrong)
+        shown = write_reproducer(tmp_path / "r", what, only_on_xla, "a")
+        assert shown.shown == (wrong is not None), shown.output
+        assert ("[FAILED]" if wrong else "[SUCCESS]") in shown.output
+
+
+def token_off(expected: np.ndarray) -> np.ndarray:
+    return expected + 1
+
+
+def test_a_token(tmp_path: Path) -> None:
+    """An integer, which iree-run-module alone would find wrong whatever it is; no tolerance makes one token another."""
+    here = model("plain").anatomy("emitter", "decode", "token")
+    piece = here.piece("token")
+    for wrong in (None, token_off):
+        what = replace(found(here.steps(piece)[-1], piece.graph, wrong), tolerance=0.0)
+        shown = write_reproducer(tmp_path / "r", what, False, "token")
+        assert shown.shown == (wrong is not None), shown.output
+        assert ("[FAILED]" if wrong else "[SUCCESS]") in shown.output
+
+
+@ON
+def test_a_result_that_is_no_number(only_on_xla: bool, tmp_path: Path) -> None:
+    """iree-run-module alone would take a NaN for any number."""
+    right = found(step("norm", "rsqrt"))
+    inputs = {name: -v for name, v in right.inputs.items()}
+    wrong = replace(right, inputs=inputs, got=np.full_like(right.got, np.nan))
+    shown = write_reproducer(tmp_path / "r", wrong, only_on_xla, "a")
+    assert shown.shown, shown.output
+    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == sorted(shown.files)
+    if not only_on_xla:
+        mended = write_reproducer(tmp_path / "r", replace(wrong, inputs=right.inputs), only_on_xla, "a")
+        assert not mended.shown
+        assert "[SUCCESS]" in mended.output
+
+
+@pytest.mark.parametrize(("result", "how"), [(1, "iree"), (1, "nan"), (1, "xla")], ids=["iree", "nan", "xla"])
+def test_one_of_several_results_is_compared(result: int, how: str, tmp_path: Path) -> None:
+    """A cache's piece also has the whole cache."""
+    here = anatomy()
+    piece = here.piece("k_cache.0")
+    for wrong in (None, one_off) if how == "iree" else (one_off,):
+        what = found(here.steps(piece)[-1], piece.graph, wrong, result)
+        if how == "nan":
+            what = replace(what, got=np.full_like(what.got, np.nan))
+        shown = write_reproducer(tmp_path / "r", what, how == "xla", "k_cache.0")
+        assert shown.shown == (wrong is not None), shown.output
+        assert ("[FAILED]" if wrong else "[SUCCESS]") in shown.output
+
+
+@ON
+def test_what_does_not_compile(only_on_xla: bool, tmp_path: Path) -> None:
+    """There is nothing to compare: that it compiles is what is expected."""
+    right = replace(found(step("norm", "rsqrt")), inputs={}, expected=None, got=np.zeros(0))
+    compiles = write_reproducer(tmp_path / "r", right, only_on_xla, "norm")
+    assert not compiles.shown, compiles.output
+    text = right.graph.text.replace(
+        "-> tensor<1xf32> {", "-> tensor<1xf32> {\n  %x = stablehlo.custom_call @no() : () -> tensor<1xf32>"
+    )
+    assert text != right.graph.text
+    refused = write_reproducer(
+        tmp_path / "r",
+        replace(right, graph=replace(right.graph, text=text.replace("return %0", "return %x"))),
+        only_on_xla,
+        "norm",
+    )
+    assert refused.shown, refused.output
+    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == sorted(refused.files)
+
+
+def test_within_the_tolerance(tmp_path: Path) -> None:
+    what = found(step("norm", "rsqrt"), wrong=lambda e: e + np.float32(1e-3))
+    assert write_reproducer(tmp_path / "r", what, False, "a").shown
+    assert not write_reproducer(tmp_path / "r", replace(what, tolerance=2e-3), False, "a").shown
+
+
+# ---- what is written
+
+
+@pytest.fixture
+def not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled: what is written does not depend on what it does."""
+    monkeypatch.setattr(module, "_run", lambda work, command: (1, "[FAILED]"))
+
+
+@ON
+@pytest.mark.usefixtures("not_run")
+def test_the_files(only_on_xla: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "reproducer"
+    what = found(step("layers.0.self_attn.scores", "select"))
+    shown = write_reproducer(folder, what, only_on_xla, "layers.0.self_attn.scores")
+    assert (shown.folder, shown.shown) == ("reproducer", True)
+    assert sorted(shown.files) == sorted(p.name for p in folder.iterdir()), "all, and nothing else"
+    assert list(folder.parent.iterdir()) == [folder], "nothing is left beside it"
+    graph = (folder / "piece.mlir").read_text()
+    assert graph.startswith(
+        "// stablehlo.select in layers.0.self_attn.scores: it was made so\n// %l0_self_attn_scores.sel ="
+    )
+    assert graph.endswith(what.graph.text)
+    order = [f for f in shown.files if f[0].isdigit()]
+    for file, (name, value) in zip(order, what.inputs.items(), strict=True):
+        saved = np.load(folder / file)
+        np.testing.assert_array_equal(saved, value)
+        assert (saved.shape, saved.dtype) == (value.shape, value.dtype), name
+    np.testing.assert_array_equal(np.load(folder / "expected.npy"), what.expected)
+    assert [shown.command.index(f) for f in order] == sorted(shown.command.index(f) for f in order)
+    assert all(f in shown.command for f in (*order, "piece.mlir", "expected.npy"))
+    script = folder / ("run_on_xla.py" if only_on_xla else "reproduce.sh")
+    assert only_on_xla or shown.command in script.read_text()
+    assert oct(folder.stat().st_mode & 0o777) == oct(0o777 & ~_umask()), "as readable as any other folder"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.usefixtures("not_run")
+def test_shapes_and_layouts_are_kept(tmp_path: Path) -> None:
+    what = found(step("k_cache.0", "dynamic_update_slice"))
+    strided = {n: np.asfortranarray(v) if v.ndim else v for n, v in what.inputs.items()}
+    write_reproducer(tmp_path / "r", replace(what, inputs=strided, expected=what.got[..., ::-1]), False, "a")
+    for file in (tmp_path / "r").glob("*.npy"):
+        header = np.load(file)
+        assert header.flags.c_contiguous, "the tools read files in this order only"
+    assert sorted(np.load(f).ndim for f in (tmp_path / "r").glob("[0-9]*.npy")) == [0, 4, 4]
+    np.testing.assert_array_equal(np.load(tmp_path / "r" / "expected.npy"), what.got[..., ::-1])
+
+
+AWKWARD = ["k_cache.3+", "model.layers.0.mlp.up_proj.weight", "a b", "../../etc", "ü'\"$(x)", "-rf", "", "0"]
+
+
+def test_awkward_names(tmp_path: Path) -> None:
+    """A file's name is an argument's, as far as every shell and file system takes it."""
+    operand = value("x", (3,), "f32")
+    lines = [f"%{i}: tensor<3xf32>" for i in range(len(AWKWARD))]
+    text = f"func.func @main({', '.join(lines)}) -> tensor<3xf32> {{\n  return %0 : tensor<3xf32>\n}}"
+    what = found(step("norm", "rsqrt"))
+    what = replace(what, graph=replace(what.graph, text=text), inputs=dict.fromkeys(AWKWARD, operand), expected=operand)
+    shown = write_reproducer(tmp_path / "a folder" / "with 'quotes'", what, False, "layers.0\n+ more")
+    files = [f for f in shown.files if f[0].isdigit()]
+    assert len(set(files)) == len(AWKWARD)
+    assert all(set(f) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") for f in files)
+    assert "[SUCCESS]" in shown.output, shown.output
+    assert sorted(p.name for p in (tmp_path / "a folder" / "with 'quotes'").iterdir()) == sorted(shown.files)
+
+
+@pytest.mark.usefixtures("not_run")
+def test_a_title_of_one_line_each(tmp_path: Path) -> None:
+    """What a compiler said may have many; the rest would not be a comment any more."""
+    what = replace(found(step("norm", "rsqrt")), why="two\nlines")
+    write_reproducer(tmp_path / "r", what, False, "norm\nmodule")
+    text = (tmp_path / "r" / "piece.mlir").read_text()
+    head = text[: text.index(what.graph.text)]
+    assert all(line.startswith("//") for line in head.splitlines())
+
+
+@pytest.mark.usefixtures("not_run")
+def test_an_older_one_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "reproducer"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "old.npy").write_text("old")
+    shown = write_reproducer(folder, found(step("norm", "rsqrt")), False, "norm")
+    assert sorted(p.name for p in folder.iterdir()) == sorted(shown.files)
+
+
+def test_one_that_cannot_be_written_leaves_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(work: Path, command: str) -> tuple[int, str]:
+        raise RuntimeError
+
+    monkeypatch.setattr(module, "_run", fails)
+    folder = tmp_path / "reproducer"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    with pytest.raises(RuntimeError):
+        write_reproducer(folder, found(step("norm", "rsqrt")), False, "norm")
+    assert [p.name for p in folder.iterdir()] == ["old"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+# ---- tools that do not answer
+
+
+@ON
+def test_a_graph_that_does_not_compile_shows_nothing_by_itself(only_on_xla: bool, tmp_path: Path) -> None:
+    what = found(step("norm", "rsqrt"))
+    shown = write_reproducer(
+        tmp_path / "r", replace(what, graph=replace(what.graph, text="module { nonsense }")), only_on_xla, "norm"
+    )
+    assert not shown.shown
+    assert shown.output
+    assert str(tmp_path) not in shown.output
+    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == sorted(shown.files)
+
+
+def test_a_command_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of it does not name a folder of this machine."""
+    monkeypatch.setattr(module, "RUN_SECONDS", 0.01)
+    shown = write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), False, "norm")
+    assert not shown.shown
+    assert "took more than" in shown.output
+    assert str(Path(sys.executable).parent) not in shown.output
+    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == sorted(shown.files)
+
+
+def test_long_output_is_cut_and_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def talks(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess("", 1, "x" * 9000 + "\n" + "line\n" * 500 + "[FAILED] result[0]\n", "")
+
+    monkeypatch.setattr(module.subprocess, "run", talks)
+    shown = write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), False, "norm")
+    assert shown.shown
+    assert len(shown.output) < 30_000
