@@ -17,13 +17,18 @@ class Interpreter:
 
     name = "interpreter"
 
-    def load(self, graph: Graph) -> Executable:
+    def __init__(self) -> None:
         from jax._src.interpreters import mlir as jax_mlir
+        from jaxlib.mlir.dialects import stablehlo
+
+        self._context = jax_mlir.make_ir_context()
+        stablehlo.register_interpreter_dialect(self._context)
+
+    def load(self, graph: Graph) -> Executable:
         from jaxlib.mlir import ir
         from jaxlib.mlir.dialects import stablehlo
 
-        context = jax_mlir.make_ir_context()
-        stablehlo.register_interpreter_dialect(context)
+        context = self._context
         try:
             with context:
                 module = ir.Module.parse(graph.text)

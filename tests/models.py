@@ -87,7 +87,7 @@ class Model:
         return Situation(self.config, truth or self.truth, phase, *sizes, self.capacity, LENGTH, len(TOKENS) - 1)
 
     def bench(self, backend: Backend | None = None) -> Workbench:
-        return Workbench(backend or Interpreter(), self.checkpoint.load, self.weights)
+        return Workbench(backend or interpreter(), self.checkpoint.load, self.weights)
 
     def right(self, phase: str) -> Callable[[str], np.ndarray]:
         """The right value of any argument of a piece."""
@@ -105,6 +105,23 @@ def model(name: str) -> Model:
 @cache
 def _graph(config: Config, source: str, phase: str, head: str, capacity: int) -> Graph:
     return (emit if source == "emitter" else lower)(config, phase, head, capacity, T if phase == "prefill" else 0)
+
+
+@cache
+def interpreter() -> Interpreter:
+    """One that loads each text once."""
+
+    class Keeping(Interpreter):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loaded: dict[str, Executable] = {}
+
+        def load(self, graph: Graph) -> Executable:
+            if graph.text not in self.loaded:
+                self.loaded[graph.text] = super().load(graph)
+            return self.loaded[graph.text]
+
+    return Keeping()
 
 
 @cache
@@ -138,7 +155,7 @@ class Changing:
     """A backend that compiles another text than it is given."""
 
     def __init__(self, change: Change, backend: Backend | None = None, name: str = "changing") -> None:
-        self.backend, self.change, self.name = backend or Interpreter(), change, name
+        self.backend, self.change, self.name = backend or interpreter(), change, name
         self.upload, self.download = self.backend.upload, self.backend.download
 
     def load(self, graph: Graph) -> Executable:

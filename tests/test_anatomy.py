@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
-from models import LENGTH, PHASES, SHAPES, SOURCES, T, changed, model, quick_xla
+from models import LENGTH, PHASES, SHAPES, SOURCES, T, changed, interpreter, model, quick_xla
 
-from hloracle.backends.interpreter import Interpreter
 from hloracle.backends.session import Backend
 from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Abi, Graph
@@ -23,7 +22,7 @@ from hloracle.localize.anatomy import Anatomy, Piece
 from hloracle.reference.anchors import anchors, split
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
-    "interpreter": cache(Interpreter),
+    "interpreter": interpreter,
     "xla-cpu": cache(XlaCpu),
     "xla-cpu quick": quick_xla,
 }

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, T, changed, model
+from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, T, changed, interpreter, model
 
-from hloracle.backends.interpreter import Interpreter
 from hloracle.backends.session import Backend, Executable, Session
 from hloracle.conformance.anchored import rows_of
 from hloracle.conformance.localization import _worst
@@ -50,7 +49,7 @@ def taken_apart(
 ) -> Dissection:  # fmt: skip
     """The dissection of graphs on `backend`; the other side is right, or the same on the interpreter."""
     here = model(name)
-    backends: dict[str, Backend] = {"right": Interpreter(), "suspect": backend or Interpreter()}
+    backends: dict[str, Backend] = {"right": interpreter(), "suspect": backend or interpreter()}
     wrong = Side("emitter", "suspect", tuple(suspect.values()))
     other = None
     if of_compiler:
@@ -113,7 +112,7 @@ def test_only_some_anchors(chosen: list[str]) -> None:
     here = model("plain")
     side = Side("emitter", "x", tuple(graphs().values()))
     found = run_tapped(
-        side, Interpreter(), here.checkpoint.load, here.truth, here.config, LENGTH, T, lambda line: None, chosen
+        side, interpreter(), here.checkpoint.load, here.truth, here.config, LENGTH, T, lambda line: None, chosen
     )
     caches = {f"{part}.{layer}" for part in ("k_cache", "v_cache") for layer in range(2)}
     for matrix in found:
@@ -395,7 +394,7 @@ class Fusing:
     name = "fusing"
 
     def __init__(self, results: int = 3) -> None:
-        self.results, self.backend = results, Interpreter()
+        self.results, self.backend = results, interpreter()
         self.upload, self.download = self.backend.upload, self.backend.download
 
     def load(self, graph: Graph) -> Executable:
@@ -513,7 +512,7 @@ def test_a_trusted_side_that_does_not_compile() -> None:
     """The place is known without it."""
     here = model("plain")
     wrong = edited("decode", "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act")
-    backends: dict[str, Backend] = {"right": Refusing(lambda g: True), "suspect": Interpreter()}
+    backends: dict[str, Backend] = {"right": Refusing(lambda g: True), "suspect": interpreter()}
     question = Question(
         Side("emitter", "suspect", tuple(wrong.values())),
         Side("oracle", "right", tuple(graphs("oracle").values())),
@@ -551,8 +550,8 @@ class Forgetting(Session):
         return head
 
 
-class Padding(Session):
-    """Gives the bucket as the prompt's length, when it has no other use for it."""
+class Misreading(Session):
+    """Takes the last token for another."""
 
     def prefill(self, tokens: Sequence[int], bucket: int | None = None) -> int | np.ndarray:
         return super().prefill([*tokens[:-1], (tokens[-1] + 1) % 29], bucket)
@@ -563,7 +562,7 @@ class Padding(Session):
     [
         (Misusing, "decode", "layers.0.self_attn.q_rope"),
         (Forgetting, "prefill", "k_cache.0"),
-        (Padding, "prefill", "embed_tokens"),
+        (Misreading, "prefill", "embed_tokens"),
     ],
 )
 def test_a_session_that_misuses_its_graphs(

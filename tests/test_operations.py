@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import PHASES, SOURCES, Changing, changed, model, quick_xla
+from models import PHASES, SOURCES, Changing, changed, interpreter, model, quick_xla
 
-from hloracle.backends.interpreter import Interpreter
 from hloracle.core.abi import Graph
 from hloracle.core.tolerances import SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy
@@ -108,7 +107,7 @@ def first_miscompiled(
     """The first piece in which an operation is miscompiled: by a change of the text, or by XLA."""
     here = model("plain")
     anatomy = here.anatomy(source, phase)
-    value, trusted = here.right(phase), here.bench(Interpreter())
+    value, trusted = here.right(phase), here.bench(interpreter())
     suspect = here.bench(Changing(change) if change else quick_xla())
     for anchor in anatomy.anchors:
         found = miscompiled(anatomy, anatomy.piece(anchor), value, suspect, trusted)

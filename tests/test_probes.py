@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import PHASES, SHAPES, SOURCES, Changing, changed, model, quick_xla
+from models import PHASES, SHAPES, SOURCES, Changing, changed, interpreter, model, quick_xla
 
-from hloracle.backends.interpreter import Interpreter
 from hloracle.conformance import probed
 from hloracle.conformance.probed import run_probes
 from hloracle.core.abi import Graph
@@ -302,7 +301,7 @@ def checkpoint(cache: Path) -> Checkpoint:
 
 @pytest.fixture
 def on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probed, "make_backend", lambda name, threads: Interpreter())
+    monkeypatch.setattr(probed, "make_backend", lambda name, threads: interpreter())
 
 
 def pairs(change: Callable[[Graph], Graph] = lambda graph: graph) -> list[tuple[Graph, Graph]]:
