@@ -134,7 +134,11 @@ def run_anchored(
 
 def looking(*files: Path) -> list[bytes]:
     """What decides how a graph is looked into: our code, the tolerances, the compiler's flags."""
-    own = [*Path(str(localize.__file__)).parent.glob("*.py"), Path(str(tolerances.__file__)), Path(str(vocabulary.__file__))]
+    own = [
+        *Path(str(localize.__file__)).parent.glob("*.py"),
+        Path(str(tolerances.__file__)),
+        Path(str(vocabulary.__file__)),
+    ]
     return [os.environ.get("XLA_FLAGS", "").encode(), *(p.read_bytes() for p in (*sorted(own), *files))]
 
 

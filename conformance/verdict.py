@@ -142,7 +142,8 @@ def place(
     operation = None
     if found.operation:
         at = f" at line {found.operation['line']}" if found.operation["line"] else ""
-        operation = f"{found.operation['name']} {found.operation['value']}{at} of {found.operation['graph']}"
+        named = f"{found.operation['name']} {found.operation['value']}".strip()
+        operation = f"{named}{at} of {found.operation['graph']}"
     verdict = dataclasses.replace(
         verdict,
         anchor=found.anchor,

@@ -52,8 +52,9 @@ class Step:
 
     @property
     def value(self) -> str:
-        """What the text calls its result, e.g. `%l0_self_attn_probs.div`."""
-        return self.text.partition("=")[0].strip()
+        """What the text calls its result, e.g. `%l0_self_attn_probs.div`; empty for a return, which has none."""
+        left, equals, _ = self.text.partition(" = ")
+        return left.strip() if equals else ""
 
     @property
     def type(self) -> str:

@@ -279,6 +279,7 @@ def test_a_cache_that_is_returned_as_another_layer_left_it(phase: str) -> None:
     assert found.found
     assert found.found.step.name == "func.return"
     assert found.found.step.text.startswith("func.return")
+    assert found.found.step.value == ""
     assert found.reproducer
     assert found.reproducer.expected is not None
     assert (np.abs(found.reproducer.got - found.reproducer.expected) > found.reproducer.tolerance).any()
