@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from hloracle.core.errors import ToolchainError
@@ -54,6 +56,13 @@ def _whole(module: Path, seal: Path) -> bool:
         return False
 
 
+@cache
+def installed(package: str) -> str:
+    """The version of a package; finding it out takes as long as loading a small module."""
+    return metadata.version(package)
+
+
+@cache
 def host_cpu() -> str:
     """Identifies the instruction set that `host` compiles for."""
     try:

@@ -6,12 +6,11 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled, host_cpu
+from hloracle.backends.compiled import compiled, host_cpu, installed
 from hloracle.backends.session import Buffer, Executable
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError, ToolchainError
@@ -116,7 +115,7 @@ class IreeCpu:
 def _identity(flags: Sequence[str]) -> dict[str, str]:
     return {
         "backend": IreeCpu.name,
-        "compiler": metadata.version("iree-base-compiler"),
+        "compiler": installed("iree-base-compiler"),
         "path": compiler_path(),
         "flags": " ".join(flags),
         "cpu": host_cpu(),

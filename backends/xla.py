@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib import metadata
+from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled, host_cpu, is_compiled
+from hloracle.backends.compiled import compiled, host_cpu, installed, is_compiled
 from hloracle.backends.session import Buffer, Executable
 from hloracle.core.abi import Graph
 from hloracle.core.errors import ToolchainError
@@ -22,12 +22,14 @@ class XlaCpu:
 
     def __init__(self) -> None:
         from jax._src import compiler, xla_bridge
+        from jax._src.interpreters import mlir
         from jax._src.lib import xla_client
 
         self._client = xla_bridge.get_backend("cpu")
         self._device = self._client.local_devices()[0]
         self._devices = xla_client.DeviceList((self._device,))
         self._options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+        self._context = mlir.make_ir_context()
 
     def load(self, graph: Graph) -> Executable:
         path, _ = compiled(graph.text, _identity(), lambda _: self._compile(graph))
@@ -56,11 +58,10 @@ class XlaCpu:
 
     def _compile(self, graph: Graph) -> bytes:
         from jax._src import compiler
-        from jax._src.interpreters import mlir as jax_mlir
         from jaxlib.mlir import ir
 
         try:
-            with jax_mlir.make_ir_context():
+            with self._context:
                 module = ir.Module.parse(graph.text)
                 executable = compiler.backend_compile_and_load(
                     self._client, module, self._devices, self._options, host_callbacks=[]
@@ -78,8 +79,13 @@ def has_compiled(graph: Graph) -> bool:
 def _identity() -> dict[str, str]:
     return {
         "backend": XlaCpu.name,
-        "compiler": metadata.version("jaxlib"),
-        "path": str(find_spec("jaxlib").origin),  # type: ignore[union-attr]
+        "compiler": installed("jaxlib"),
+        "path": _path(),
         "flags": os.environ.get("XLA_FLAGS", ""),
         "cpu": host_cpu(),
     }
+
+
+@cache
+def _path() -> str:
+    return str(find_spec("jaxlib").origin)  # type: ignore[union-attr]

@@ -156,7 +156,7 @@ def _run(
     report: Report, cell: Cell, graphs: list[Graph], directory: Path, prompt: Prompt, truth: AnchorTruth, threads: int,
     mutant: str, with_canary: bool,
 ) -> AnchorOutcome:  # fmt: skip
-    from hloracle.localize.anatomy import Anatomy
+    from hloracle.localize.anatomy import anatomy_of
     from hloracle.localize.dissect import Matrix, Side, run_tapped
 
     with planted(mutant):
@@ -172,7 +172,7 @@ def _run(
         canary = None
         if with_canary:
             graph = next(g for g in graphs if g.abi.phase == "prefill")
-            anatomy = Anatomy(graph, config)
+            anatomy = anatomy_of(graph, config)
             anchor = canary_anchor(graph, anatomy.anchors, truth, length)
             report(f"canary: {anchor}")
             found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])

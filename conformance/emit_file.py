@@ -51,12 +51,12 @@ def emit_file(
 def _lower(
     report: object, source: str, arguments: tuple[Config, str, str, int, int], portable: bool, taps: str | None
 ) -> tuple[Graph, str | bytes]:
-    from hloracle.localize.anatomy import Anatomy
+    from hloracle.localize.anatomy import anatomy_of
     from hloracle.reference.lower import lower, portable_artifact
 
     graph = (lower if source == "reference" else emit)(*arguments)
     if taps is not None:
-        anatomy = Anatomy(graph, arguments[0])
+        anatomy = anatomy_of(graph, arguments[0])
         graph = anatomy.tapped(_chosen(taps, [a for a in anatomy.anchors if a != "token"]))
     return graph, portable_artifact(graph) if portable else graph.text
 

@@ -31,7 +31,7 @@ class Settings:
 
     mutant: a deliberate fault that the run carries.
     out: the report's folder, where a reproducer goes; None writes none.
-    small: leave out prompts that do not fit the capacity, instead of refusing to run.
+    small: leave out prompts that do not fit the capacity, instead of refusing to run; and a cell that no longer decides.
     """
 
     model: str

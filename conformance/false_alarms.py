@@ -7,7 +7,6 @@ seed. Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -23,7 +22,7 @@ import numpy as np
 
 from hloracle.conformance.cli import main, terminal
 from hloracle.conformance.evidence import Progress, Settings
-from hloracle.conformance.pool import run_each
+from hloracle.conformance.pool import environment, run_each, without_xla_optimizer
 from hloracle.conformance.run import run
 from hloracle.conformance.verdict import PASSING
 from hloracle.core.child import Report, alone
@@ -40,7 +39,10 @@ MOST_REFUSED = 0.1
 LOOKS = ("harness.canary", "emitter.probes", "oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors")
 VOCABULARIES = (17, 31, 63, 97, 129, 211, 257, 383, 509, 599)  # prime or odd: nothing divides them evenly
 INTERMEDIATES = (5, 12, 29, 48, 67, 96, 113, 171, 211)
-PROBES_SHARE = re.compile(r"at (\S+) of what is allowed")
+SHARES = {
+    "probes": ("emitter.probes", re.compile(r"at (\S+) of what is allowed")),
+    "streaming": ("emitter/iree-cpu.prefill-equals-streaming", re.compile(r"(\S+) of the limit")),
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Trial:
     """What came of one model.
 
     refused: why its truth cannot be told in float32, or empty. alarms: all that was found wrong with it.
-    worst: of `logits`, `anchors` and `probes`, the largest figure as a share of its limit.
+    worst: of `logits`, `anchors`, `probes` and `streaming`, the largest figure as a share of its limit.
     """
 
     seed: int
@@ -217,14 +219,15 @@ def trial_of(seed: int, record: dict[str, Any] | str, seconds: float) -> Trial:
 
 
 def worst_shares(record: dict[str, Any]) -> dict[str, float]:
-    """How near a run came to an alarm: of logits, anchors and probes, the largest figure as a share of its limit."""
+    """How near a run came to an alarm: the largest figures as shares of their limits."""
     cells = [cell for row in record["tokens"].values() for cell in row["cells"].values() if cell["logit_limit"]]
     errors = [e for rows in record["anchors"] for row in rows["errors"] for e in row if e is not None]
-    figures = [c["figure"] for c in record["checks"] if c["id"] == "emitter.probes"]
+    figures = {c["id"]: c["figure"] for c in record["checks"]}
+    shares = {name: share.search(figures.get(id, "")) for name, (id, share) in SHARES.items()}
     return {
         "logits": max((c["logit_error"] / c["logit_limit"] for c in cells), default=math.nan),
         "anchors": max(errors, default=math.nan) / ANCHOR_FLOORS,
-        "probes": max((float(m[1]) for f in figures if (m := PROBES_SHARE.search(f))), default=math.nan),
+        **{name: float(found[1]) if found else math.nan for name, found in shares.items()},
     }
 
 
@@ -241,7 +244,7 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
     alarms = sum(bool(t.alarms) for t in judged)
     near = sum(t.verdict == "near-tie" for t in judged)
     worst = []
-    for name, limit in (("logits", LOGIT_FLOORS), ("anchors", ANCHOR_FLOORS), ("probes", None)):
+    for name, limit in (("logits", LOGIT_FLOORS), ("anchors", ANCHOR_FLOORS), ("probes", None), ("streaming", None)):
         share, seed = max(((t.worst[name], t.seed) for t in judged if name in t.worst), default=(math.nan, -1))
         floors = f"{share * limit:.2f} floors, " if limit else ""
         worst.append(f"{name} {floors}{share:.2g} of the limit (seed {seed})")
@@ -254,16 +257,11 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
 @contextmanager
 def own_cache() -> Iterator[None]:
     """A cache that goes when this ends: hundreds of models that nobody asks for again must not stay."""
-    before = os.environ.get("HLORACLE_CACHE")
     folder = tempfile.mkdtemp(prefix="hloracle-")
-    os.environ["HLORACLE_CACHE"] = folder
     try:
-        yield
+        with environment("HLORACLE_CACHE", folder):
+            yield
     finally:
-        if before is None:
-            del os.environ["HLORACLE_CACHE"]
-        else:
-            os.environ["HLORACLE_CACHE"] = before
         # A worker that was interrupted may still be writing.
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -284,7 +282,7 @@ def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
         if trial.alarms:
             click.echo(f"seed {trial.seed} ALARM: {'; '.join(trial.alarms)}")
 
-    with own_cache(), _progress() as report:
+    with own_cache(), without_xla_optimizer(), _progress() as report:
         if seeds:
             trials = run_models(list(dict.fromkeys(seeds)), jobs, report, mutant, done)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from hloracle.backends import iree
 from hloracle.conformance import cells
 from hloracle.conformance.evidence import Progress, Settings
-from hloracle.conformance.pool import run_each
+from hloracle.conformance.pool import run_each, without_xla_optimizer
 from hloracle.conformance.run import run
 from hloracle.core.child import Report, alone, run_in_child
 from hloracle.core.errors import InputError
@@ -77,15 +76,6 @@ def run_mutants(
 
     Raises InputError when the right model does not conform: then nothing can be told of a wrong one.
     """
-    # XLA's optimizer is not what is tried here, and takes most of the time that XLA takes.
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
-    report("the right model")
-    clean = run_in_child(_judged, "", timeout=TIMEOUT_SECONDS, report=report).value
-    if not clean["passed"]:
-        raise InputError(
-            f"does not conform without any fault: {clean['verdict']['explanation']}", MODEL, "run `hloracle run` on it"
-        )
-    consumers = run_in_child(_consumers, timeout=TIMEOUT_SECONDS, report=report).value
     found: dict[str, Trial] = {}
 
     def finish(id: str, record: dict[str, Any] | str, seconds: float) -> None:
@@ -94,7 +84,14 @@ def run_mutants(
         done(trial)
         report(f"{len(found)} of {len(mutants)} mutants, last {id}")
 
-    run_each(_judged, [m.id for m in mutants], jobs, TIMEOUT_SECONDS, report, finish)
+    with without_xla_optimizer():
+        report("the right model")
+        clean = run_in_child(_judged, "", timeout=TIMEOUT_SECONDS, report=report).value
+        if not clean["passed"]:
+            why = clean["verdict"]["explanation"]
+            raise InputError(f"does not conform without any fault: {why}", MODEL, "run `hloracle run` on it")
+        consumers = run_in_child(_consumers, timeout=TIMEOUT_SECONDS, report=report).value
+        run_each(_judged, [m.id for m in mutants], jobs, TIMEOUT_SECONDS, report, finish)
     return [found[m.id] for m in mutants]
 
 
@@ -133,12 +130,12 @@ def _judged(report: Report, mutant: str) -> dict[str, Any]:
 
 def _consumers(report: Report) -> dict[str, set[str]]:
     """Anchor -> the anchors whose piece reads it."""
-    from hloracle.localize.anatomy import Anatomy
+    from hloracle.localize.anatomy import anatomy_of
 
     config = open_checkpoint(resolve(MODEL)).config
     found: dict[str, set[str]] = {}
     for phase, bucket in (("prefill", 32), ("decode", 0)):
-        anatomy = Anatomy(emit(config, phase, "token", CAPACITY, bucket), config)
+        anatomy = anatomy_of(emit(config, phase, "token", CAPACITY, bucket), config)
         for anchor in anatomy.anchors:
             for argument in anatomy.piece(anchor).graph.abi.arguments:
                 found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from hloracle.core.child import ChildDied, Report, alone, kill_descendants, run_in_child
@@ -15,6 +17,25 @@ from hloracle.core.errors import InputError, ToolchainError
 
 Item = TypeVar("Item", int, str)
 Answer = TypeVar("Answer")
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """A variable of this process's environment, and of those that it starts meanwhile."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def without_xla_optimizer() -> AbstractContextManager[None]:
+    """Where XLA's optimizer is not what is tried: it takes most of the time that XLA takes."""
+    return environment("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip())
 
 
 def run_each(

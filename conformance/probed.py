@@ -74,7 +74,7 @@ def _load(entry: Path) -> Probes | None:
 
 
 def _run(report: Report, pairs: list[tuple[Graph, Graph]], directory: Path, mutant: str) -> Probes:
-    from hloracle.localize.anatomy import Anatomy
+    from hloracle.localize.anatomy import anatomy_of
     from hloracle.localize.probes import probe
     from hloracle.localize.workbench import Workbench
 
@@ -83,9 +83,12 @@ def _run(report: Report, pairs: list[tuple[Graph, Graph]], directory: Path, muta
         checkpoint = open_checkpoint(directory)
     config = checkpoint.config
     bench = Workbench(make_backend(BACKEND, 1), checkpoint.load, frozenset(weight_shapes(config)))
-    count, worst, failed, anchor, operation = 0, 0.0, [], "", ""
+    failed: list[str] = []
+    count, worst, anchor, operation = 0, 0.0, "", ""
     for emitter, oracle in pairs:
-        n, failures, share = probe(Anatomy(emitter, config), Anatomy(oracle, config), bench, report)
+        n, failures, share = probe(
+            anatomy_of(emitter, config), anatomy_of(oracle, config), bench, report, locate=not failed
+        )
         count, worst = count + n, max(worst, share)
         for failure in failures:
             step = failure.found.step if failure.found else None

@@ -10,11 +10,14 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hloracle.backends import iree
-from hloracle.localize.operations import Found
+
+if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
+    from hloracle.localize.operations import Found
 
 RUN_SECONDS = 300
 # What every shell and file system takes in a name as it is.

@@ -66,11 +66,9 @@ def _reused(record: dict[str, Any]) -> str:
 
 
 def print_mutants(mutants: Sequence[Mutant], console: Console) -> None:
-    """What there is to plant."""
-    table = Table("mutant", "mechanism", "class", "anchor", "fault", box=None, pad_edge=False)
+    """What there is to plant, one on a line."""
     for m in mutants:
-        table.add_row(m.id, m.mechanism, m.class_, m.anchor, escape(m.fault))
-    console.print(table)
+        console.print(f"{m.id:<40} {m.mechanism:<22} {m.class_:<15} {m.anchor:<32} {escape(m.fault)}", soft_wrap=True)
 
 
 def print_trial(trial: Trial, console: Console) -> None:

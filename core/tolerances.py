@@ -10,7 +10,8 @@ from typing import Final
 
 # Logits, in floors of their prompt. Sums in another order, another exp and another rounding of the RoPE angles each cost
 # about as much again as Hugging Face's own noise, and the maximum over 48 x V logits has a tail: 8 leaves room for all
-# of these. One product in bfloat16 is 4 decimal digits, or some 1000 floors, away.
+# of these. One product in bfloat16 is 4 decimal digits, or some 1000 floors, away. Where prefill is held to
+# streaming, so are the caches of a prompt, in floors of their own: there too the largest of many thousand values counts.
 LOGIT_FLOORS: Final = 8.0
 
 # A value at an anchor, in floors of its row. The same reasons as for the logits; twice as much, because a row has some
@@ -32,5 +33,5 @@ SAME_INPUTS: Final = 2.0**-12
 MASKED_BELOW: Final = 104.0
 
 # transformers' float32 logits agree with its float64 ones to about 2e-6 of their size. A floor of more than this share of
-# the largest logit is no float32 noise: the truth itself would be in doubt.
+# the largest logit, or of the largest entry of the caches, is no float32 noise: the truth itself would be in doubt.
 TRUTH_RELATIVE: Final = 1e-4

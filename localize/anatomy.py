@@ -77,7 +77,7 @@ class Piece:
 
 
 class Anatomy:
-    """A parsed graph, and where its anchors' values are.
+    """A parsed graph, and where its anchors' values are. It never changes: see `anatomy_of` for one that is shared.
 
     Raises InputError when the text does not parse.
     """
@@ -96,6 +96,7 @@ class Anatomy:
         self._arguments = {v: t.name for v, t in zip(self._block.arguments, graph.abi.arguments, strict=True)}
         self._cache_shape = graph.abi.results[graph.abi.result("k_cache")].shape
         self.values = self._find()
+        self._pieces: dict[str, Piece] = {}
 
     # ---- the shape of things
 
@@ -187,6 +188,8 @@ class Anatomy:
     def piece(self, anchor: str) -> Piece:
         """What computes an anchor from the anchors before it. Raises InputError for one that this graph lacks."""
         self._known([anchor])
+        if anchor in self._pieces:
+            return self._pieces[anchor]
         names, values = [anchor], [self.values[anchor]]
         layer, part = split(anchor)
         written = self._written.get((part, layer)) if layer is not None else None
@@ -194,7 +197,8 @@ class Anatomy:
             names.append(f"{anchor}+")
             values.append(written)
         graph, operations = self._write("piece", names, values, self._boundary(anchor))
-        return Piece(anchor, graph, tuple(operations))
+        self._pieces[anchor] = Piece(anchor, graph, tuple(operations))
+        return self._pieces[anchor]
 
     def returned(self, part: str) -> Step | None:
         """The return of a cache, `k_cache` or `v_cache`, as a step; None if it returns what the last layer wrote."""
@@ -205,14 +209,14 @@ class Anatomy:
             return None
         boundary = {v: f"{name}.{layer}+" for (name, layer), v in self._written.items()}
         graph, _ = self._write("returned", [part], [value], boundary)
-        line, text = self._lines().get(len(self._operations) - 1, (0, ""))
+        line, text = self._lines.get(len(self._operations) - 1, (0, ""))
         return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), part, line, text)
 
     def steps(self, piece: Piece) -> list[Step]:
         """The operations of a piece, each as a graph of its own; constants belong to the operation that uses them."""
         names: dict[Any, str | int] = {}
         boundary = self._boundary(piece.anchor) | self._arguments
-        lines = self._lines()
+        lines = self._lines
         found: list[Step] = []
         for operation in piece.parts:
             if operation.operation.name == "stablehlo.constant":
@@ -274,6 +278,11 @@ class Anatomy:
         return {v: n for v, n in (caches | others).items() if n.removesuffix("+") != anchor}
 
     @functools.cached_property
+    def _order(self) -> dict[str, int]:
+        """Anchors, then arguments -> their place."""
+        return {name: i for i, name in enumerate((*anchors(self.config), *self._arguments.values()))}
+
+    @functools.cached_property
     def _places(self) -> dict[Any, int]:
         """Operation -> its place among the function's."""
         return {operation.operation: i for i, operation in enumerate(self._operations)}
@@ -322,7 +331,7 @@ class Anatomy:
                         new[old] = result
                 func.ReturnOp([new[v] for v in values])
             module.operation.verify()
-            text = str(module)
+            text = str(module.operation.get_asm(assume_verified=True))
         arguments = tuple(_tensor(n, v) for v, n in inputs.items())
         abi = Abi(self.graph.abi.phase, arguments, tuple(_tensor(n, v) for n, v in zip(names, values, strict=True)))
         return Graph(name, text, abi), needed
@@ -350,12 +359,12 @@ class Anatomy:
                 else:
                     todo.append(operand.owner)
         # Equal pieces of two layers get equal texts, and are compiled once: hence anchors by their order, not by name.
-        order = {name: i for i, name in enumerate((*anchors(self.config), *self._arguments.values()))}
-        ordered = dict(sorted(inputs.items(), key=lambda item: (order.get(item[1], -1), item[1])))
+        ordered = dict(sorted(inputs.items(), key=lambda item: (self._order.get(item[1], -1), item[1])))
         # And constants first: in a whole graph each stands before its first use, which is in the first layer.
         places = sorted(needed, key=lambda i: (self._operations[i].operation.name != "stablehlo.constant", i))
         return [self._operations[i] for i in places], ordered
 
+    @functools.cached_property
     def _lines(self) -> dict[int, tuple[int, str]]:
         """Index of an operation -> its line in the text, counted from 1, and what stands there."""
         # An operation without a location of its own gets the place in the text that it was parsed from.
@@ -369,6 +378,12 @@ class Anatomy:
                     line = operation.location.start_line
                     found[i] = (line, lines[line - 1].strip())
         return found
+
+
+@functools.lru_cache(maxsize=8)
+def anatomy_of(graph: Graph, config: Config) -> Anatomy:
+    """The graph's anatomy. Parsing it and writing its pieces is done once, however many questions are asked of it."""
+    return Anatomy(graph, config)
 
 
 def _function(module: Any, name: str) -> Any:

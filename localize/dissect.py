@@ -13,7 +13,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.localize.anatomy import Anatomy, Step
+from hloracle.localize.anatomy import Anatomy, Step, anatomy_of
 from hloracle.localize.operations import Found, miscompiled, refused, unlike
 from hloracle.localize.situation import Situation, Worst
 from hloracle.localize.workbench import Workbench
@@ -109,7 +109,7 @@ def run_tapped(
     """
     graphs, names = [], {}
     for graph in side.graphs:
-        anatomy = Anatomy(graph, config)
+        anatomy = anatomy_of(graph, config)
         taps = [a for a in anatomy.anchors if a != "token" and (chosen is None or a in chosen)]
         names[graph.abi.phase] = taps
         report(f"{side.id}: compiling {graph.name} with {len(taps)} taps")
@@ -263,7 +263,7 @@ def dissect(
     for side, into, kept, on in ((suspect, local, parts, bench), (trusted, peer, peers, peer_bench)):
         for graph in side.graphs if side else ():
             phase = graph.abi.phase
-            kept[phase] = Anatomy(graph, config)
+            kept[phase] = anatomy_of(graph, config)
             report(f"{side.id if side else ''}: each anchor of {graph.name} by itself")
             errors, failed = local_errors(kept[phase], situations[phase], on, report)
             into.update({(phase, a): e for a, e in errors.items()})
@@ -423,17 +423,12 @@ def _without_local_error(
       ran: the whole could be compiled and run, with taps.
     """
     report("every anchor is right by itself: looking at whole graphs")
-    wrong: dict[str, str] = {}  # phase -> the first anchor at which a cut-off graph is wrong, given right inputs
     for phase, anatomy in parts.items():
         anchor = _bisect(anatomy, situations[phase], bench, not ran, report)
         if anchor:
-            wrong[phase] = anchor
-    if wrong:
-        phase, anchor = next(iter(wrong.items()))
-        note = "right by itself, wrong in the whole graph: it depends on what the compiler makes of both together"
-        return replace(
-            base, phase=phase, anchor=anchor, fusion_dependent=ran and worst_run is None, notes=(*base.notes, note)
-        )
+            note = "right by itself, wrong in the whole graph: it depends on what the compiler makes of both together"
+            fused = ran and worst_run is None
+            return replace(base, phase=phase, anchor=anchor, fusion_dependent=fused, notes=(*base.notes, note))
     if worst_run:
         note = "the graphs are right when they are given right inputs: the session gives them something else"
         phase, anchor = worst_run

@@ -27,7 +27,7 @@ SCALES = (1.0, 300.0, 1e-3)
 class Failure:
     """A piece that differs: at which scale of its inputs, by how much of what is allowed, and the operation.
 
-    Of several scales, the most ordinary one.
+    Of several scales, the most ordinary one. `found` is of the first piece that differs.
     """
 
     anchor: str
@@ -38,9 +38,12 @@ class Failure:
 
 
 def probe(
-    emitter: Anatomy, oracle: Anatomy, bench: Workbench, report: Report
-) -> tuple[int, list[Failure], float]:  # fmt: skip
+    emitter: Anatomy, oracle: Anatomy, bench: Workbench, report: Report, locate: bool = True
+) -> tuple[int, list[Failure], float]:
     """Compare every distinct piece of the emitter's graph with the oracle's.
+
+    Args:
+      locate: look for the operation in the first piece that differs.
 
     Returns how many there are, those that differ, and the largest share of what is allowed that a right one took.
     """
@@ -68,7 +71,7 @@ def probe(
             continue
         share, scale = beyond[0]
         found = None
-        if anchor != "token":
+        if anchor != "token" and locate and not failures:
             found = unlike(emitter, piece, oracle, _inputs(emitter, bench, scale), bench)
         failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found))
     return len(seen), failures, worst

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class AnchorTruth:
         """
         stored = self._stored(anchor)
         with _whole(self.folder):
-            return _mapped(self.folder, stored)
+            return _kept(self.folder, stored)
 
     def noise(self, anchor: str) -> np.ndarray:
         """The largest distance in each row between any float32 pass and the float64 pass, float32 [n].
@@ -116,6 +116,7 @@ def anchor_truth(checkpoint: Checkpoint, tokens: Sequence[int], report: Report |
     if _is_whole(found, checkpoint.config):
         return found
     shutil.rmtree(folder, ignore_errors=True)  # what is damaged is computed anew
+    _kept.cache_clear()
     run_in_child(_compute, checkpoint, sequence, folder, timeout=TIMEOUT_SECONDS, report=report)
     if not _is_whole(found, checkpoint.config):
         raise damaged(folder)
@@ -147,6 +148,10 @@ def _names(folder: Path) -> list[str]:
 
 def _mapped(folder: Path, name: str) -> np.ndarray:
     return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+
+
+# Each map holds a file open, of which a process may have some thousand.
+_kept = lru_cache(maxsize=256)(_mapped)
 
 
 def _is_whole(found: AnchorTruth, config: Config) -> bool:

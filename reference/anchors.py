@@ -7,6 +7,7 @@ A name is the Hugging Face module path without `model.`, where there is such a m
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from hloracle.reference.config import Config
 
@@ -37,6 +38,7 @@ LAYER = re.compile(r"layers\.(\d+)(?:\.(.+))?|([kv]_cache)\.(\d+)")
 CACHE_SCOPE = re.compile(r"layers\.(\d+)\.self_attn\.([kv]_cache)")
 
 
+@lru_cache(maxsize=64)
 def anchors(config: Config) -> tuple[str, ...]:
     """Every anchor of a model, in the order of computation."""
     layers = (_name(layer, part) for layer in range(config.num_hidden_layers) for part in IN_LAYER)
@@ -49,6 +51,7 @@ def _name(layer: int, part: str) -> str:
     return f"layers.{layer}.{part}" if part else f"layers.{layer}"
 
 
+@lru_cache(maxsize=4096)
 def split(anchor: str) -> tuple[int | None, str]:
     """The layer of an anchor (None outside the layers) and its name in there: (3, `mlp.act`), (3, `k_cache`), (3, ``)."""
     found = LAYER.fullmatch(anchor)

@@ -23,7 +23,7 @@ from hloracle.core.errors import InputError
 from hloracle.core.store import build_directory, cache_root, digest
 from hloracle.reference.checkpoint import Checkpoint
 
-TRUTH_VERSION = "3"
+TRUTH_VERSION = "4"
 PACKAGES = ("torch", "transformers")
 TIMEOUT_SECONDS = 3600
 # Float32 passes over a prompt's tokens that measure the noise besides the plain one: see `nudged_embeddings`. One alone
@@ -48,6 +48,8 @@ class Truth:
     exact: the same in float64 over the same tokens, rounded to float32 [tokens, V].
     moved: how this differs from the truth of other library versions in the cache, or empty.
     nudged: the largest distance from `exact` of float32 passes over the same tokens whose embeddings were nudged.
+    caches: the largest distance of these passes' keys and values of the prompt from the float64 ones, in units of the
+      largest of those. Their noise does not follow from the logits', which come from the last row alone.
     """
 
     tokens: list[int]
@@ -56,6 +58,7 @@ class Truth:
     reused: bool
     moved: str
     nudged: float = 0.0
+    caches: float = 0.0
 
     @property
     def gaps(self) -> np.ndarray:
@@ -103,13 +106,13 @@ def _load(entry: Path) -> Truth | None:
     """What the cache holds, or None where it holds nothing whole."""
     try:
         about = json.loads((entry / "truth.json").read_text())
-        tokens, nudged = about["tokens"], float(about["nudged"])
+        tokens, nudged, caches = about["tokens"], float(about["nudged"]), float(about["caches"])
         logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
     except DAMAGED:
         return None
     if not len(tokens) == len(logits) == len(exact):
         return None
-    return Truth(tokens, logits, exact, reused=True, moved="", nudged=nudged)
+    return Truth(tokens, logits, exact, reused=True, moved="", nudged=nudged, caches=caches)
 
 
 def damaged(entry: Path) -> InputError:
@@ -149,7 +152,7 @@ def _compute(
     # One thread: sums are taken in the same order on every machine, and the other cores are free to compile.
     torch.set_num_threads(1)
     found: dict[str, tuple[list[int], np.ndarray]] = {}
-    others: dict[str, list[np.ndarray]] = {}
+    others: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     model = load_model(directory)
     for number, (entry, prompt) in enumerate(missing.items(), 1):
         report(f"Hugging Face float32, prompt {number} of {len(missing)}")
@@ -157,15 +160,23 @@ def _compute(
         others[entry] = []
         for nudge in range(1, 1 + NUDGES):
             with nudged_embeddings(model, nudge):
-                others[entry].append(teacher_forced(model, prompt, tokens))
+                others[entry].append(_forced(model, prompt, tokens))
     # In place, tensor by tensor: the float32 and the float64 model are never both whole.
     model = model.double()
     with float64_throughout():
         for number, (entry, (tokens, logits)) in enumerate(found.items(), 1):
             report(f"Hugging Face float64, prompt {number} of {len(found)}")
-            exact = teacher_forced(model, missing[entry], tokens).astype(np.float32)
-            nudged = max(float(np.max(np.abs(other - exact))) for other in others.pop(entry))
-            about = {"tokens": tokens, "prompt": missing[entry], "versions": versions, "nudged": nudged}
+            exact, caches = _forced(model, missing[entry], tokens)
+            exact, scale = exact.astype(np.float32), np.max(np.abs(caches)) or 1.0
+            near = others.pop(entry)
+            about = {
+                "tokens": tokens,
+                "prompt": missing[entry],
+                "versions": versions,
+                # numpy's max: a pass that overflows says so, whichever one it is.
+                "nudged": float(np.max([np.max(np.abs(logits - exact)) for logits, _ in near])),
+                "caches": float(np.max([np.max(np.abs(kept - caches)) for _, kept in near]) / scale),
+            }
             build_directory(Path(entry), _writer(about, logits, exact))
 
 
@@ -219,11 +230,20 @@ def greedy(model: Any, prompt: Sequence[int], count: int) -> tuple[list[int], np
 
 def teacher_forced(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
     """The logits that each of `tokens` should come from, in one pass over prompt and tokens: [len(tokens), V]."""
+    return _forced(model, prompt, tokens)[0]
+
+
+def _forced(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Also every layer's keys and values of the prompt, one after another."""
     import torch
 
     with torch.inference_mode():
         fed = torch.tensor([[*prompt, *tokens[:-1]]])
-        return np.asarray(model(fed, use_cache=False, logits_to_keep=len(tokens)).logits[0].numpy())
+        out = model(fed, use_cache=True, logits_to_keep=len(tokens))
+        kept = [
+            t[..., : len(prompt), :].ravel() for layer in out.past_key_values.layers for t in (layer.keys, layer.values)
+        ]
+        return np.asarray(out.logits[0].numpy()), np.asarray(torch.cat(kept).numpy())
 
 
 def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) -> dict[str, np.ndarray]:

@@ -32,6 +32,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(autouse=True)
+def environment_stays(cache: Path) -> Iterator[None]:
+    """What a test leaves in the environment, another one would find: what is cached is keyed by some of it."""
+
+    def ours() -> dict[str, str]:
+        return {n: v for n, v in os.environ.items() if n.startswith(("HLORACLE_", "IREE_", "JAX_", "XLA_"))}
+
+    before = ours()
+    yield
+    assert ours() == before
+
+
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test's own."""

@@ -20,13 +20,16 @@ STREAMING = Cell("emitter", "iree-cpu")
 
 
 def truth(tokens: tuple[int, ...] = (3, 1, 4), lead: float = 1.0, floor: float = FLOOR) -> Truth:
-    """The token's logit is 10, that of the next higher token `lead` less, the others 0; one is `floor` off in float32."""
+    """The token's logit is 10, that of the next higher token `lead` less, the others 0; one is `floor` off in float32.
+
+    So are the caches, whose largest entry is 1.
+    """
     exact = np.zeros((len(tokens), V), np.float32)
     for step, token in enumerate(tokens):
         exact[step, token], exact[step, token + 1] = 10, 10 - lead
     logits = exact.copy()
     logits[0, 0] += floor
-    return Truth(list(tokens), logits, exact, reused=False, moved="")
+    return Truth(list(tokens), logits, exact, reused=False, moved="", caches=floor)
 
 
 TRUTHS = {"first@32": truth(), "second@64": truth((5, 2, 6))}

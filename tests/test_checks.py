@@ -23,6 +23,7 @@ from hloracle.emitters.model import emit
 from hloracle.reference.config import Config, from_hf
 from hloracle.reference.fixtures import TINY
 from hloracle.reference.lower import lower
+from hloracle.reference.truth import Truth
 
 CONFIG = from_hf(TINY["llama"])
 Inspected = tuple[Graph, GraphFacts]
@@ -337,17 +338,19 @@ def test_an_empty_stream_form_is_not_in_place(production: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("other", "words"),
     [
-        ({"floor": 0.01}, "further"),
-        ({"floor": float("nan")}, ""),
-        ({"floor": float("inf")}, ""),
-        ({"floor": 0.0}, "float32 and float64 are equal"),
+        (truth(floor=0.01), "further"),
+        (truth(floor=float("nan")), ""),
+        (truth(floor=float("inf")), ""),
+        (truth(floor=0.0), "float32 and float64 are equal"),
+        (dataclasses.replace(truth(), caches=0.01), "further"),
+        (dataclasses.replace(truth(), caches=float("nan")), ""),
     ],
 )
-def test_truth_noise(change: dict[str, Any], words: str) -> None:
+def test_truth_noise(other: Truth, words: str) -> None:
     assert truth_check(TRUTHS).status == "passed"
-    for wrong in ({**TRUTHS, "third@32": truth(**change)}, {"third@32": truth(**change), **TRUTHS}):
+    for wrong in ({**TRUTHS, "third@32": other}, {"third@32": other, **TRUTHS}):
         found = truth_check(wrong)
         assert (found.id, found.status) == ("truth.noise", "failed")
         assert words in found.detail
@@ -437,13 +440,25 @@ def test_logits_of_a_graph_without_such_a_step() -> None:
 
 
 @pytest.mark.parametrize("head", [0.0, 9 * FLOOR, float("nan"), None])
-@pytest.mark.parametrize("caches", [0.0, 9 * FLOOR / 10, float("nan"), None])
+@pytest.mark.parametrize("caches", [0.0, 9 * FLOOR, float("nan"), None])
 def test_prefill_equals_streaming(head: float | None, caches: float | None) -> None:
-    """The caches' distance is relative to their largest entry, as eight floors are to the largest logit, 10."""
     found = judge(on_prompt("second@64", head_distance=head, cache_distance=caches)(outcome(STREAMING)))
     expected = "error" if None in (head, caches) else "passed" if (head, caches) == (0.0, 0.0) else "failed"
     assert found["prefill-equals-streaming"].status == expected
     assert found["tokens"].status == "passed"
+
+
+def test_caches_have_a_floor_of_their_own() -> None:
+    """The logits' says nothing of it: it is one row's. And it is never less than one rounding."""
+    found = on_prompt("second@64", cache_distance=7 * FLOOR)(outcome(STREAMING))
+    silent = {name: dataclasses.replace(t, logits=t.exact) for name, t in TRUTHS.items()}
+    assert judge(found, silent)["prefill-equals-streaming"].status == "passed"
+    exact = {name: dataclasses.replace(t, caches=0.0) for name, t in TRUTHS.items()}
+    assert judge(found, exact)["prefill-equals-streaming"].status == "failed"
+    close = on_prompt("second@64", cache_distance=7 * 2.0**-24)(outcome(STREAMING))
+    assert judge(close, exact)["prefill-equals-streaming"].status == "passed"
+    unknown = {name: dataclasses.replace(t, caches=float("nan")) for name, t in TRUTHS.items()}
+    assert judge(close, unknown)["prefill-equals-streaming"].status == "failed"
 
 
 def test_a_prompt_that_did_not_run() -> None:

@@ -6,14 +6,15 @@ import dataclasses
 from typing import Any
 
 import pytest
-from evidence import FLOOR, TRUTHS, WRONG_LOGITS, Change, failed, gathered, on_prompt, verdict
+from evidence import FLOOR, TRUTHS, WRONG_LOGITS, WRONG_TOKEN, Change, failed, gathered, on_prompt, verdict
 
 from hloracle.conformance.cells import Cell, CellOutcome
 from hloracle.conformance.checks import Check
+from hloracle.conformance.evidence import Evidence
 from hloracle.conformance.localization import Localization, Plan, confidence, plan, sequence
 from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.reproducer import Reproducer
-from hloracle.conformance.run import CELLS
+from hloracle.conformance.run import CELLS, LAST, _only_the_token_is_wrong, _settled
 from hloracle.conformance.verdict import Verdict, place
 
 LONG, SHORT = Prompt("first", 32, "", None, tuple(range(9))), Prompt("second", 64, "", None, (1, 2, 3))
@@ -190,3 +191,29 @@ def test_only_the_token_is_wrong_on_one_compiler() -> None:
     assert verdict(changes, cells=(*CELLS, on_xla)).class_ == "compiler-fault"
     changes["emitter/xla-cpu/token"] = on_prompt(tokens=[3, 2, 4])
     assert verdict(changes, cells=(*CELLS, on_xla)).class_ == "emitter-fault"
+
+
+ALL_BUT_LAST = tuple(cell for cell in CELLS if cell != LAST)
+WRONG_TOO = {"emitter/iree-cpu/token": WRONG_TOKEN, "emitter/xla-cpu": WRONG_LOGITS}
+
+
+@pytest.mark.parametrize(
+    ("changes", "settled"),
+    [
+        (WRONG_TOO, True),
+        ({}, False),
+        ({"emitter/iree-cpu/token": WRONG_TOKEN}, False),
+        ({"emitter/xla-cpu": WRONG_LOGITS}, False),
+        (WRONG_TOO | {"oracle/xla-cpu": WRONG_LOGITS}, False),
+        (WRONG_TOO | {"oracle/iree-cpu": failed("compile")}, False),
+    ],
+)
+def test_what_settles_a_small_run(changes: dict[str, Change], settled: bool) -> None:
+    """Then the last cell is left out, and whatever it would have shown, the verdict is the same."""
+    checks, outcomes = gathered(changes, cells=ALL_BUT_LAST)
+    assert _settled(Evidence(checks=checks, outcomes=outcomes)) == settled
+    # A cell that was left out is not one that was right: XLA need not be asked for the production graph.
+    assert not _only_the_token_is_wrong(Evidence(checks=checks, outcomes=outcomes))
+    if settled:
+        for last in ({}, {LAST.id: WRONG_LOGITS}, {LAST.id: WRONG_TOKEN}, {LAST.id: failed("compile")}):
+            assert verdict(changes | last).class_ == verdict(changes, cells=ALL_BUT_LAST).class_ == "emitter-fault"

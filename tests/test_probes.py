@@ -371,3 +371,18 @@ def test_a_compiler_that_gets_it_wrong_is_wrong_on_both_sides() -> None:
         here.anatomy("emitter", "decode"), here.anatomy("oracle", "decode"), bench, lambda line: None
     )
     assert failures == []
+
+
+def test_the_operation_of_the_first_piece_that_differs() -> None:
+    """The others are named, and nothing is looked for in them; nor anywhere, where a place is known already."""
+    here = model("plain")
+    graph = here.graph("emitter", "decode")
+    wrong = Anatomy(replace(graph, text=graph.text.replace("stablehlo.rsqrt", "stablehlo.sqrt")), here.config)
+    oracle = here.anatomy("oracle", "decode")
+    for locate in (True, False):
+        _, failures, _ = probe(wrong, oracle, here.bench(), lambda line: None, locate)
+        assert [f.anchor for f in failures] == [
+            *(f"layers.{i}.{norm}" for i in (0, 1) for norm in ("input_layernorm", "post_attention_layernorm")), "norm",
+        ]  # fmt: skip
+        assert failures[0].found is None or failures[0].found.step.name == "stablehlo.sqrt"
+        assert [f.found is not None for f in failures] == [locate, *[False] * 4]

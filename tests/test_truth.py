@@ -103,6 +103,8 @@ def test_noise_is_of_several_passes(checkpoint: Checkpoint, model: Any, children
         single = float(np.max(np.abs(found.logits - found.exact)))
         assert 0.1 * single < found.nudged < 10 * single
         assert found.floor == max(single, found.nudged)
+        # Of the largest key or value: a rounding or two, through three layers.
+        assert 2**-25 < found.caches < 2**-17
     assert np.isnan(dataclasses.replace(found, nudged=np.nan).floor)
 
 
