@@ -64,8 +64,11 @@ def run_each(
             finish(futures[future], *future.result())
     except (BrokenProcessPool, TimeoutError):
         kill_descendants()
-    finally:
+    except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    # Waited for: where workers are left to themselves, Python may trip over their pipes when it ends.
+    pool.shutdown()
     for item in list(left):
         finish(item, *_answer(function, item, timeout, report))
 
