@@ -160,6 +160,8 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # A test run in the background of a shell may have been told to ignore it, and would hand that on.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.seen: dict[int, psutil.Process] = {}
 
