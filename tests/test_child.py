@@ -152,7 +152,10 @@ class Running:
 
     def __init__(self, folder: Path, *more: str) -> None:
         self.cache, self.out = folder / "cache", folder / "out"
-        command = [sys.executable, "-m", "hloracle.conformance.cli", "run", "tiny-llama", "--out", str(self.out), *more]
+        # A test run in the background of a shell may have been told to ignore Ctrl-C, and would hand that on.
+        start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        start += "from hloracle.conformance.cli import main; main()"
+        command = [sys.executable, "-c", start, "run", "tiny-llama", "--out", str(self.out), *more]
         self.process = subprocess.Popen(
             command,
             env={**os.environ, "HLORACLE_CACHE": str(self.cache)},
@@ -160,8 +163,6 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # A test run in the background of a shell may have been told to ignore it, and would hand that on.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.seen: dict[int, psutil.Process] = {}
 
