@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -52,14 +53,33 @@ def _iree_compile(source: Path, flags: Sequence[str]) -> subprocess.CompletedPro
 
 def compile_to_stream(graph: Graph) -> str:
     """The graph in IREE's stream dialect, where every allocation and copy is explicit."""
-    flags = (*CPU_FLAGS, "--compile-to=stream")
+    flags = _stream_flags()
     path, _ = compiled(graph.text, _identity(flags), lambda source: iree_compile(source, flags))
     return path.read_text()
 
 
-def precompile(graph: Graph) -> bool:
-    """Put the graph's module into the cache; returns whether it was there."""
-    return compiled(graph.text, _identity(CPU_FLAGS), lambda source: iree_compile(source, CPU_FLAGS))[1]
+def precompile(graph: Graph, with_stream: bool = False) -> bool:
+    """Put the graph's module into the cache; returns whether it was there.
+
+    Args:
+      with_stream: when it is made, also keep what `compile_to_stream` gives, a stage on the way to the module.
+    """
+
+    def build(source: Path) -> bytes:
+        if not with_stream:
+            return iree_compile(source, CPU_FLAGS)
+        with TemporaryDirectory() as folder:
+            module = iree_compile(source, [*CPU_FLAGS, f"--dump-compilation-phases-to={folder}"])
+            stream = [*Path(folder).glob("*.stream.mlir")]
+            if stream:
+                compiled(graph.text, _identity(_stream_flags()), lambda _: stream[0].read_bytes())
+            return module
+
+    return compiled(graph.text, _identity(CPU_FLAGS), build)[1]
+
+
+def _stream_flags() -> tuple[str, ...]:
+    return (*CPU_FLAGS, "--compile-to=stream")
 
 
 @cache

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +23,12 @@ class XlaCpu:
 
     def __init__(self) -> None:
         from jax._src import compiler, xla_bridge
-        from jax._src.interpreters import mlir
         from jax._src.lib import xla_client
 
         self._client = xla_bridge.get_backend("cpu")
         self._device = self._client.local_devices()[0]
         self._devices = xla_client.DeviceList((self._device,))
         self._options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
-        self._context = mlir.make_ir_context()
 
     def load(self, graph: Graph) -> Executable:
         path, _ = compiled(graph.text, _identity(), lambda _: self._compile(graph))
@@ -61,7 +60,7 @@ class XlaCpu:
         from jaxlib.mlir import ir
 
         try:
-            with self._context:
+            with _context():
                 module = ir.Module.parse(graph.text)
                 executable = compiler.backend_compile_and_load(
                     self._client, module, self._devices, self._options, host_callbacks=[]
@@ -69,6 +68,14 @@ class XlaCpu:
             return bytes(executable.serialize())
         except Exception as error:
             raise ToolchainError("compile", str(error)) from error
+
+
+@cache
+def _context() -> Any:
+    """MLIR's context with the dialects that JAX writes; making it takes as long as parsing a graph."""
+    from jax._src.interpreters import mlir
+
+    return mlir.make_ir_context()
 
 
 def has_compiled(graph: Graph) -> bool:

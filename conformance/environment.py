@@ -14,13 +14,15 @@ from typing import Any
 
 import psutil
 
+from hloracle.backends.compiled import installed
+
 # What decides a cell's outcome, besides its graphs and weights.
 CELL_PACKAGES = ("iree-base-compiler", "iree-base-runtime", "jax", "jaxlib", "numpy")
 PACKAGES = (*CELL_PACKAGES, "safetensors", "torch", "transformers")
 
 
 def versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    return {name: metadata.version(name) for name in names}
+    return {name: installed(name) for name in names}
 
 
 def threads_available() -> int:

@@ -18,7 +18,7 @@ from hloracle.conformance.prompts import Prompt
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
-from hloracle.mutants import planted
+from hloracle.mutants import MUTANTS, planted
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.truth import Truth
 
@@ -31,7 +31,8 @@ class Settings:
 
     mutant: a deliberate fault that the run carries.
     out: the report's folder, where a reproducer goes; None writes none.
-    small: leave out prompts that do not fit the capacity, instead of refusing to run; and a cell that no longer decides.
+    small: leave out prompts that do not fit the capacity, instead of refusing to run; and what no longer decides: a cell,
+      a canary beside a mutant that was noticed, anchors by themselves after the first wrong one.
     """
 
     model: str
@@ -44,6 +45,11 @@ class Settings:
     mutant: str = ""
     out: Path | None = None
     small: bool = False
+
+    @property
+    def mutant_at_work(self) -> str:
+        """The mutant, unless it is one of the emitter: that fault is in the graphs once they are emitted, and nowhere else."""
+        return "" if self.mutant and MUTANTS[self.mutant].part == "emitter" else self.mutant
 
     @property
     def buckets(self) -> tuple[int, ...]:

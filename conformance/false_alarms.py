@@ -22,7 +22,7 @@ import numpy as np
 
 from hloracle.conformance.cli import main, terminal
 from hloracle.conformance.evidence import Progress, Settings
-from hloracle.conformance.pool import environment, run_each, without_xla_optimizer
+from hloracle.conformance.pool import NO_OPTIMIZER, environment, run_each, xla_flags
 from hloracle.conformance.run import run
 from hloracle.conformance.verdict import PASSING
 from hloracle.core.child import Report, alone
@@ -282,7 +282,7 @@ def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
         if trial.alarms:
             click.echo(f"seed {trial.seed} ALARM: {'; '.join(trial.alarms)}")
 
-    with own_cache(), without_xla_optimizer(), _progress() as report:
+    with own_cache(), xla_flags(NO_OPTIMIZER), _progress() as report:
         if seeds:
             trials = run_models(list(dict.fromkeys(seeds)), jobs, report, mutant, done)
         else:

@@ -123,13 +123,13 @@ def sequence(plan: Plan, truth: Truth) -> list[int]:
 
 def localize(
     report: Report, plan: Plan, graphs: dict[str, list[Graph]], directory: Path, truth: AnchorTruth, threads: int,
-    folder: Path | None, mutant: str,
+    folder: Path | None, mutant: str, brief: bool = False,
 ) -> Localization:  # fmt: skip
     """Runs in a child process.
 
     Args:
       graphs: of every source; what the trusted side lacks (a file is judged without an oracle's graphs) is lowered here.
-      folder: where the reproducer goes.
+      folder: where the reproducer goes. brief: see Question.
     """
     from hloracle.localize.dissect import Question, Side, dissect
 
@@ -154,7 +154,7 @@ def localize(
     with planted(mutant):
         suspect = side(plan.suspect)
         trusted = side(plan.trusted) if plan.trusted else _oracle(plan, suspect.graphs, config)
-        question = Question(suspect, trusted, len(plan.prompt.token_ids), plan.prompt.bucket)
+        question = Question(suspect, trusted, len(plan.prompt.token_ids), plan.prompt.bucket, brief)
         found = dissect(
             question, truth, config, checkpoint.load, frozenset(weight_shapes(config)), backend, report
         )  # fmt: skip

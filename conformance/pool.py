@@ -15,6 +15,9 @@ from typing import TypeVar
 from hloracle.core.child import ChildDied, Report, alone, kill_descendants, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 
+# Where XLA's optimizer is not what is tried: it takes most of the time that XLA takes.
+NO_OPTIMIZER = "--xla_backend_optimization_level=0"
+
 Item = TypeVar("Item", int, str)
 Answer = TypeVar("Answer")
 
@@ -33,9 +36,9 @@ def environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def without_xla_optimizer() -> AbstractContextManager[None]:
-    """Where XLA's optimizer is not what is tried: it takes most of the time that XLA takes."""
-    return environment("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip())
+def xla_flags(*flags: str) -> AbstractContextManager[None]:
+    """Have XLA compile with these flags too."""
+    return environment("XLA_FLAGS", " ".join(filter(None, [os.environ.get("XLA_FLAGS"), *flags])))
 
 
 def run_each(

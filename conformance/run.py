@@ -58,7 +58,7 @@ CELLS = (
     Cell("oracle", "xla-cpu"),
 )
 # What a small run leaves for the end, because the others may settle it.
-LAST = Cell("emitter", "iree-cpu")
+LAST = (Cell("emitter", "iree-cpu"), Cell("oracle", "iree-cpu"))
 PREPARE_SECONDS = 900
 
 
@@ -94,9 +94,10 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 check, stage["reused"] = probes(evidence, checkpoint, settings, progress.report)
                 evidence.checks.append(check)
             _truth_and_modules(evidence, checkpoint, settings, progress)
-            evidence.checks.append(truth_check(evidence.truths))
-            for cell in sorted(CELLS, key=lambda cell: settings.small and cell == LAST):
-                if not (settings.small and cell == LAST and _settled(evidence)):
+            evidence.checks += [_caches_in_place(_production(evidence.graphs)), truth_check(evidence.truths)]
+            last = LAST if settings.small else ()
+            for cell in (*(c for c in CELLS if c not in last), *last):
+                if not (cell in last and _settled(evidence)):
                     _judge(cell, evidence, checkpoint, settings, progress)
             if _only_the_token_is_wrong(evidence):
                 _judge(Cell("emitter", "xla-cpu", "token"), evidence, checkpoint, settings, progress)
@@ -190,13 +191,19 @@ def _prepare(
 def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
     """What is known of the graphs without running them."""
     checks = [check for source in ("emitter", "oracle") for check in graph_checks(source, graphs[source], config)]
-    checks.append(fewer_ops(graphs["emitter"], graphs["oracle"]))
-    production = next(g for g, _ in graphs["emitter"] if (g.abi.phase, g.abi.head) == ("decode", "token"))
+    return [*checks, fewer_ops(graphs["emitter"], graphs["oracle"])]
+
+
+def _production(graphs: dict[str, Inspected]) -> Graph:
+    """The graph that a session spends its time in."""
+    return next(g for g, _ in graphs["emitter"] if (g.abi.phase, g.abi.head) == ("decode", "token"))
+
+
+def _caches_in_place(graph: Graph) -> Check:
     try:
-        checks.append(caches_in_place(production, compile_to_stream(production)))
+        return caches_in_place(graph, compile_to_stream(graph))
     except ToolchainError as error:
-        checks.append(Check("emitter.caches-in-place", "no copy of a cache", "error", "", "", str(error)))
-    return checks
+        return Check("emitter.caches-in-place", "no copy of a cache", "error", "", "", str(error))
 
 
 def probes(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, report: Report) -> tuple[Check, bool]:
@@ -215,8 +222,9 @@ def probes(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, repor
         for pair in zip(pick("emitter", phase, "token"), pick("oracle", phase, "logits"), strict=False)
     ]
     return run_probes(
-        pairs, checkpoint, versions(CELL_PACKAGES), reuse=not settings.fresh, mutant=settings.mutant, report=report
-    )
+        pairs, checkpoint, versions(CELL_PACKAGES), reuse=not settings.fresh, mutant=settings.mutant_at_work,
+        report=report,
+    )  # fmt: skip
 
 
 # ---- cells
@@ -230,8 +238,9 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
             pool.submit(_precompile_xla, [g for g in graphs if g.abi.head == "logits"]) for graphs in whole.values()
         ]
         compiles += [
-            pool.submit(precompile, graph) for source, graphs in whole.items() for graph in graphs
-            if not (settings.small and (source, graph.abi.head) == (LAST.source, LAST.head))
+            pool.submit(precompile, graph, with_stream=graph == _production(evidence.graphs))
+            for source, graphs in whole.items() for graph in graphs
+            if not (settings.small and Cell(source, "iree-cpu", graph.abi.head) in LAST)
         ]  # fmt: skip
         try:
             with progress.stage("truth") as stage:
@@ -284,9 +293,14 @@ def _bad(evidence: Evidence) -> set[str]:
 
 
 def _settled(evidence: Evidence) -> bool:
-    """The emitter's graphs are wrong on both compilers and the oracle's right on both: the emitter is at fault."""
-    bad = _bad(evidence)
-    return {"emitter/iree-cpu/token", "emitter/xla-cpu"} <= bad and not bad & {"oracle/iree-cpu", "oracle/xla-cpu"}
+    """Whether the cells of LAST that have not run cannot change the verdict's class any more."""
+    bad, ran = _bad(evidence), {o.cell.id for o in evidence.outcomes}
+    if "oracle/xla-cpu" in bad:
+        return False
+    if "emitter/xla-cpu" in bad or "emitter/iree-cpu" in bad:  # the graph's fault, or the compiler's
+        return True
+    broken = any(c.id.startswith("emitter.") and c.status == "failed" for c in evidence.checks)
+    return broken and not bad & ran
 
 
 def _only_the_token_is_wrong(evidence: Evidence) -> bool:
@@ -306,7 +320,8 @@ def _cell(
     with progress.stage(cell.id) as stage:
         outcome = run_cell(
             cell, graphs, checkpoint, evidence.prompts, evidence.truths, settings.threads, versions(CELL_PACKAGES),
-            reuse=reuse, stream=cell == Cell("emitter", "iree-cpu"), mutant=settings.mutant, report=progress.report,
+            reuse=reuse, stream=cell == Cell("emitter", "iree-cpu"), mutant=settings.mutant_at_work,
+            report=progress.report,
         )  # fmt: skip
         stage["reused"] = outcome.status == "reused"
     return outcome
@@ -322,6 +337,9 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
     the production graph, or else the oracle's.
     """
     bad = [c.id for c in evidence.checks if c.status in ("failed", "error")]
+    if settings.small and settings.mutant and bad:
+        evidence.checks.append(canary_check(None, "the run has a fault put in on purpose already"))
+        return
     if not evidence.outcomes or any(id.startswith(("oracle", "truth", "harness")) for id in bad):
         evidence.checks.append(canary_check(None, "no graph of this run is known to be right"))
         return
@@ -341,8 +359,8 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
         with progress.stage(f"{cell.id}, anchors") as stage:
             outcome = run_anchored(
                 cell, graphs, checkpoint, prompt, truth, settings.threads, versions(CELL_PACKAGES),
-                reuse=not settings.fresh and not with_canary, mutant=settings.mutant, with_canary=with_canary,
-                report=progress.report,
+                reuse=not settings.fresh and not with_canary, mutant=settings.mutant_at_work,
+                with_canary=with_canary, report=progress.report,
             )  # fmt: skip
             stage["reused"] = outcome.status == "reused"
         check = anchor_check(outcome)
@@ -377,8 +395,8 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
             try:
                 truth = anchor_truth(checkpoint, sequence(found, evidence.truths[found.prompt.id]), progress.report)
                 evidence.localization = run_in_child(
-                    localize, found, graphs, checkpoint.directory, truth, settings.threads, folder, settings.mutant,
-                    timeout=LOCALIZE_SECONDS, report=progress.report,
+                    localize, found, graphs, checkpoint.directory, truth, settings.threads, folder,
+                    settings.mutant_at_work, settings.small, timeout=LOCALIZE_SECONDS, report=progress.report,
                 ).value  # fmt: skip
             except (ChildDied, ToolchainError, InputError) as error:
                 title = "what is wrong is taken apart"

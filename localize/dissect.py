@@ -24,6 +24,8 @@ from hloracle.reference.config import Config
 Weight = Callable[[str], np.ndarray]
 # Decode steps whose values are looked at, the failing one last: enough to see whether an error grows.
 STEPS = 8
+# In the order in which a session runs them.
+PHASES = ("prefill", "decode")
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,15 @@ class Question:
 
     suspect: what is wrong; trusted: what is right, and how it differs: another graph, or the same on another backend.
     length: of the prompt, with which the truth's sequence begins; its last token is at the step that failed.
+    brief: the place is enough: by itself, no anchor is tried after the first wrong one, nor in a graph whose run is right,
+      nor of what is trusted.
     """
 
     suspect: Side
     trusted: Side | None
     length: int
     bucket: int
+    brief: bool = False
 
     @property
     def of_compiler(self) -> bool:
@@ -209,7 +214,7 @@ def local_errors(
             assert layer is not None
             whole = float(np.max(situation.cache_errors(part, layer, got[1], all_slots=True)))
             found[anchor] = max(found[anchor], whole)
-        if stop and found[anchor] > ANCHOR_FLOORS:
+        if stop and not found[anchor] <= ANCHOR_FLOORS:
             break
     for part, errors in _returned_errors(anatomy, situation, bench).items():
         for layer, off in enumerate(errors):
@@ -260,25 +265,30 @@ def dissect(
     peer: dict[tuple[str, str], float] = {}
     parts: dict[str, Anatomy] = {}
     peers: dict[str, Anatomy] = {}
-    for side, into, kept, on in ((suspect, local, parts, bench), (trusted, peer, peers, peer_bench)):
-        for graph in side.graphs if side else ():
-            phase = graph.abi.phase
-            kept[phase] = anatomy_of(graph, config)
+    for side, of in ((suspect, parts), (trusted, peers)):
+        of.update({g.abi.phase: anatomy_of(g, config) for g in (side.graphs if side else ())})
+
+    def first(errors: dict[tuple[str, str], float]) -> tuple[str, str] | None:
+        for phase in PHASES:
+            for anchor in parts[phase].anchors if phase in parts else ():
+                if not errors.get((phase, anchor), 0.0) <= ANCHOR_FLOORS:
+                    return phase, anchor
+        return None
+
+    wrong = [p for p in PHASES if any(phase == p and not e <= ANCHOR_FLOORS for (phase, _), e in accumulated.items())]
+    for side, into, of, on in ((suspect, local, parts, bench), (trusted, peer, peers, peer_bench)):
+        for phase in (p for p in PHASES if side and p in of):
+            if question.brief and (side is trusted or first(local) or (wrong and phase not in wrong)):
+                continue
+            graph = of[phase].graph
             report(f"{side.id if side else ''}: each anchor of {graph.name} by itself")
-            errors, failed = local_errors(kept[phase], situations[phase], on, report)
+            errors, failed = local_errors(of[phase], situations[phase], on, report, stop=question.brief)
             into.update({(phase, a): e for a, e in errors.items()})
             if side is suspect and not matrices:  # what keeps a piece from running may be what keeps the whole from it
                 into.update({(phase, a): float("inf") for a in failed})
             notes += [f"{a} of {graph.name} could not be run by itself: {m}" for a, m in failed.items()]
     missing = [a for phase in parts for a in peers.get(phase, parts[phase]).anchors if a not in parts[phase].values]
     notes += [f"{suspect.source}'s graph has no anchor {a}" for a in dict.fromkeys(missing)]
-
-    def first(errors: dict[tuple[str, str], float]) -> tuple[str, str] | None:
-        for phase in ("prefill", "decode"):
-            for anchor in parts[phase].anchors if phase in parts else ():
-                if not errors.get((phase, anchor), 0.0) <= ANCHOR_FLOORS:
-                    return phase, anchor
-        return None
 
     worst_run, by_itself = first(accumulated), first(local)
     base = Dissection(

@@ -382,9 +382,9 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def inside(evidence: Evidence) -> Check:
+def inside(evidence: Evidence, **settings: Any) -> Check:
     """Look inside; the canary's check."""
-    look_inside(evidence, model("plain").checkpoint, Settings("m"), Progress())
+    look_inside(evidence, model("plain").checkpoint, Settings("m", **settings), Progress())
     (check,) = [c for c in evidence.checks if c.id == "harness.canary"]
     assert len({c.id for c in evidence.checks}) == len(evidence.checks)
     return check
@@ -427,6 +427,18 @@ def test_a_run_that_is_wrong_already_has_its_canary(looked: dict[str, Any]) -> N
     found.checks.append(Check("emitter.census", "", "failed", "2", "1"))
     assert inside(found).status == "passed"
     assert looked["cells"] == [("oracle/xla-cpu", True)]
+
+
+@pytest.mark.parametrize("mutant", ["norm-sum", "session-caches-swapped"])
+def test_a_mutant_that_was_noticed_is_canary_enough(mutant: str, looked: dict[str, Any]) -> None:
+    """In a small run; one that was not noticed, or is looked at with care, has another beside it."""
+    for noticed, small in ((True, True), (True, False), (False, True)):
+        looked["cells"].clear()
+        found = gathered()
+        found.checks += [Check("emitter.census", "", "failed", "2", "1")] * noticed
+        left_out = noticed and small
+        assert inside(found, mutant=mutant, small=small).status == ("skipped" if left_out else "passed")
+        assert bool(looked["cells"]) != left_out
 
 
 @pytest.mark.parametrize("id", ["oracle/xla-cpu.tokens", "truth.noise", "oracle.census"])
@@ -519,7 +531,7 @@ def test_a_report_appears_either_way(dying: bool, tmp_path: Path, monkeypatch: p
     for place in (cells_module, module, probed_module, localization_module):
         monkeypatch.setattr(place, "make_backend", lambda name, threads: interpreter())
     for name in ("precompile", "_precompile_xla", "gates"):
-        monkeypatch.setattr(run_module, name, lambda *_: True)
+        monkeypatch.setattr(run_module, name, lambda *_, **__: True)
     monkeypatch.setattr(evidence_module, "Settings", functools.partial(Settings, small=True))
     if dying:
 

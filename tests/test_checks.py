@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from evidence import CLOSE, FLOOR, STREAMING, TRUTHS, V, failed, on_prompt, outcome, truth
 
-from hloracle.backends.iree import compile_to_stream
+from hloracle.backends.iree import compile_to_stream, precompile
 from hloracle.conformance import checks, pin_census
 from hloracle.conformance.cells import Cell, CellOutcome
 from hloracle.conformance.checks import Check, caches_in_place, cell_checks, fewer_ops, graph_checks, truth_check
@@ -27,6 +28,7 @@ from hloracle.reference.truth import Truth
 
 CONFIG = from_hf(TINY["llama"])
 Inspected = tuple[Graph, GraphFacts]
+ToStream = Callable[[Graph], str]
 
 
 def by_id(found: Sequence[Check]) -> dict[str, Check]:
@@ -260,9 +262,23 @@ def production() -> Graph:
     return emit(CONFIG, "decode", "token", 64)
 
 
+@pytest.fixture(scope="module", params=[False, True], ids=["alone", "on the way to the module"])
+def to_stream(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToStream]:
+    """A graph's stream form: made as such, or kept when the graph was compiled."""
+
+    def made(graph: Graph) -> str:
+        if request.param:
+            assert not precompile(graph, with_stream=True)
+        return compile_to_stream(graph)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HLORACLE_CACHE", str(tmp_path_factory.mktemp("streams")))
+        yield functools.cache(made)
+
+
 @pytest.fixture(scope="module")
-def stream(production: Graph, cache: Path) -> str:
-    return compile_to_stream(production)
+def stream(production: Graph, to_stream: ToStream) -> str:
+    return to_stream(production)
 
 
 def test_caches_are_updated_in_place(production: Graph, stream: str) -> None:
@@ -300,9 +316,9 @@ def update_after_use(graph: Graph) -> Graph:
 
 @pytest.mark.parametrize("change", [without_donation, update_after_use, select_instead_of_update])
 def test_a_graph_that_copies_its_caches(
-    change: Callable[[Graph], Graph], production: Graph, stream: str, cache: Path
+    change: Callable[[Graph], Graph], production: Graph, to_stream: ToStream
 ) -> None:
-    found = caches_in_place(production, compile_to_stream(change(production)))
+    found = caches_in_place(production, to_stream(change(production)))
     assert found.status == "failed"
     assert "is copied or written anew" in found.detail
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,23 @@ def test_iree_other_flags_are_another_module(empty_cache: Path, monkeypatch: pyt
     monkeypatch.setattr(iree, "CPU_FLAGS", (*iree.CPU_FLAGS, "--iree-llvmcpu-reassociate-fp-reductions=false"))
     assert not precompile(sum_graph())
     assert precompile(sum_graph())
+
+
+def test_the_stream_form_on_the_way(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is what it is when it is asked for alone; the form has shorthands, and says the same: see test_checks."""
+
+    def modules() -> list[bytes]:
+        return sorted(p.read_bytes() for p in empty_cache.glob("compiled/*/*.module"))
+
+    precompile(sum_graph())
+    alone = modules()
+    shutil.rmtree(empty_cache / "compiled")
+    assert not precompile(sum_graph(), with_stream=True)
+    monkeypatch.setattr(iree, "iree_compile", lambda *_: {}["compiled again"])
+    assert "stream.cmd.dispatch" in compile_to_stream(sum_graph())
+    assert set(alone) < set(modules())
+    assert len(modules()) == 2
+    assert precompile(sum_graph(), with_stream=True)
 
 
 @pytest.mark.parametrize("backend", [lambda: IreeCpu(2), XlaCpu], ids=["iree", "xla"])

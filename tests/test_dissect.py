@@ -45,7 +45,7 @@ def edited(phase: str, old: str, new: str, scope: str = "", **others: Any) -> di
 
 def taken_apart(
     suspect: dict[str, Graph], *, trusted: dict[str, Graph] | None = None, backend: Backend | None = None,
-    of_compiler: bool = False, name: str = "plain",
+    of_compiler: bool = False, name: str = "plain", brief: bool = False,
 ) -> Dissection:  # fmt: skip
     """The dissection of graphs on `backend`; the other side is right, or the same on the interpreter."""
     here = model(name)
@@ -56,7 +56,7 @@ def taken_apart(
         other = Side("emitter", "right", tuple(suspect.values()))
     elif trusted is not None:
         other = Side("oracle", "right", tuple(trusted.values()))
-    question = Question(wrong, other, LENGTH, T)
+    question = Question(wrong, other, LENGTH, T, brief)
     assert question.of_compiler == of_compiler
     return dissect(
         question, here.truth, here.config, here.checkpoint.load, here.weights, backends.__getitem__, lambda line: None
@@ -118,6 +118,32 @@ def test_only_some_anchors(chosen: list[str]) -> None:
     for matrix in found:
         assert set(matrix.anchors) == {*chosen, *caches}
         assert np.nanmax(matrix.errors) <= ANCHOR_FLOORS
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_no_further_than_the_place(phase: str) -> None:
+    """What is asked for in brief is what is found at length; no anchor after it was tried, nor the other graph."""
+    wrong = edited(phase, "stablehlo.logistic", "stablehlo.tanh", "layers.0.mlp.act")
+    found, at_length = (against_oracle(wrong, brief=brief) for brief in (True, False))
+    assert [(m.phase, m.anchors) for m in found.matrices] == [(m.phase, m.anchors) for m in at_length.matrices]
+    order = anchors(model("plain").config)
+    assert list(found.local) == [(phase, a) for a in order[: order.index("layers.0.mlp.act") + 1]]
+    assert found.peer == {}
+    for part in ("phase", "anchor", "position", "first_accumulated", "first_local", "worst", "notes"):
+        assert getattr(found, part) == getattr(at_length, part)
+    assert found.found
+    assert at_length.found
+    assert found.found.step == at_length.found.step
+    check_reproducer(found, "layers.0.mlp.act")
+
+
+def test_in_brief_a_fault_that_is_in_no_anchor_is_looked_for_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Session", Forgetting)
+    found = against_oracle(graphs(), brief=True)
+    assert (found.anchor, found.misused) == ("k_cache.0", True)
+    assert {phase for phase, _ in found.local} == {
+        m.phase for m in found.matrices if m.worst()["k_cache.0"] > ANCHOR_FLOORS
+    }
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -95,9 +95,9 @@ def test_a_wrong_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the right model does not conform, a mutant's alarm would say nothing."""
 
     class Answer:
-        value = record("emitter-fault")
+        value = record("emitter-fault"), CONSUMERS
 
-    Answer.value["verdict"]["explanation"] = "it is wrong"
+    Answer.value[0]["verdict"]["explanation"] = "it is wrong"
     monkeypatch.setattr(mutation, "run_in_child", lambda *arguments, **named: Answer)
     with pytest.raises(InputError, match="without any fault"):
         mutation.run_mutants([MUTANT], 1, lambda line: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -193,27 +194,50 @@ def test_only_the_token_is_wrong_on_one_compiler() -> None:
     assert verdict(changes, cells=(*CELLS, on_xla)).class_ == "emitter-fault"
 
 
-ALL_BUT_LAST = tuple(cell for cell in CELLS if cell != LAST)
-WRONG_TOO = {"emitter/iree-cpu/token": WRONG_TOKEN, "emitter/xla-cpu": WRONG_LOGITS}
+ALL_BUT_LAST = tuple(cell for cell in CELLS if cell not in LAST)
+ON_XLA = {"emitter/xla-cpu": WRONG_LOGITS}
+TOKEN = {"emitter/iree-cpu/token": WRONG_TOKEN}
+BROKEN = (Check("emitter.one-matmul-each", "one product for each weight", "failed", "9", "8", ""),)
+OUTCOMES: tuple[Change, ...] = (lambda found: found, WRONG_LOGITS, WRONG_TOKEN, failed("compile"))
 
 
 @pytest.mark.parametrize(
-    ("changes", "settled"),
+    ("changes", "more", "class_"),
     [
-        (WRONG_TOO, True),
-        ({}, False),
-        ({"emitter/iree-cpu/token": WRONG_TOKEN}, False),
-        ({"emitter/xla-cpu": WRONG_LOGITS}, False),
-        (WRONG_TOO | {"oracle/xla-cpu": WRONG_LOGITS}, False),
-        (WRONG_TOO | {"oracle/iree-cpu": failed("compile")}, False),
+        (ON_XLA, (), "emitter-fault"),
+        (ON_XLA | TOKEN, (), "emitter-fault"),
+        (ON_XLA, BROKEN, "emitter-fault"),
+        ({}, BROKEN, "emitter-fault"),
+        # What these show depends on what is left.
+        ({}, (), ""),
+        (TOKEN, (), ""),
+        (TOKEN, BROKEN, ""),
+        ({"oracle/xla-cpu": WRONG_LOGITS}, (), ""),
+        (ON_XLA | {"oracle/xla-cpu": WRONG_LOGITS}, (), ""),
     ],
 )
-def test_what_settles_a_small_run(changes: dict[str, Change], settled: bool) -> None:
-    """Then the last cell is left out, and whatever it would have shown, the verdict is the same."""
+def test_what_settles_a_small_run(changes: dict[str, Change], more: tuple[Check, ...], class_: str) -> None:
+    """Then the last cells are left out, and whatever they would have shown, the verdict is the same."""
     checks, outcomes = gathered(changes, cells=ALL_BUT_LAST)
-    assert _settled(Evidence(checks=checks, outcomes=outcomes)) == settled
+    evidence = Evidence(checks=[*checks, *more], outcomes=outcomes)
+    assert _settled(evidence) == bool(class_)
     # A cell that was left out is not one that was right: XLA need not be asked for the production graph.
-    assert not _only_the_token_is_wrong(Evidence(checks=checks, outcomes=outcomes))
-    if settled:
-        for last in ({}, {LAST.id: WRONG_LOGITS}, {LAST.id: WRONG_TOKEN}, {LAST.id: failed("compile")}):
-            assert verdict(changes | last).class_ == verdict(changes, cells=ALL_BUT_LAST).class_ == "emitter-fault"
+    assert not _only_the_token_is_wrong(evidence)
+    if class_:
+        assert verdict(changes, cells=ALL_BUT_LAST, more=more).class_ == class_
+        for last in itertools.product(OUTCOMES, repeat=len(LAST)):
+            shown = {cell.id: change for cell, change in zip(LAST, last, strict=True)}
+            assert verdict(changes | shown, more=more).class_ == class_
+
+
+@pytest.mark.parametrize("changes", [{}, TOKEN])
+@pytest.mark.parametrize("first", OUTCOMES)
+def test_what_the_first_of_the_last_cells_settles(changes: dict[str, Change], first: Change) -> None:
+    """The production graph is right on XLA and its logits wrong on IREE: the oracle's graph there says nothing new."""
+    known = changes | {LAST[0].id: first}
+    checks, outcomes = gathered(known, cells=(*ALL_BUT_LAST, LAST[0]))
+    wrong = first is not OUTCOMES[0]
+    assert _settled(Evidence(checks=checks, outcomes=outcomes)) == wrong
+    if wrong:
+        assert {verdict(known | {LAST[1].id: second}).class_ for second in OUTCOMES} == {"compiler-fault"}
+        assert verdict(known, cells=(*ALL_BUT_LAST, LAST[0])).class_ == "compiler-fault"

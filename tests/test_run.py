@@ -19,6 +19,7 @@ from hloracle.conformance.evidence import Settings
 from hloracle.conformance.run import CELLS
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.mutants import MUTANTS
 from hloracle.reports.record import load, validate
 
 IDS = [cell.id for cell in CELLS]
@@ -193,6 +194,13 @@ def test_a_run_without_a_word_about_the_machine(small_run: Path) -> None:
 
 
 # ---- settings
+
+
+def test_a_fault_of_the_emitter_is_in_its_graphs_alone() -> None:
+    """So what is known of the oracle's cells is taken from the cache, and what is found out of the graphs is kept there."""
+    for id, mutant in MUTANTS.items():
+        assert Settings("m", mutant=id).mutant_at_work == ("" if mutant.part == "emitter" else id)
+    assert Settings("m").mutant_at_work == ""
 
 
 @pytest.mark.parametrize(("capacity", "tokens"), [(32, 1), (32, 32), (256, 48), (128, 128), (303, 48), (256, 256)])
