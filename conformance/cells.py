@@ -158,50 +158,32 @@ def _load(entry: Path, cell: Cell) -> CellOutcome | None:
 
 
 def _run(
-    report: Report,
-    cell: Cell,
-    graphs: list[Graph],
-    directory: Path,
-    questions: list[tuple[Prompt, list[int]]],
-    exact: dict[str, np.ndarray],
-    threads: int,
-    stream: bool,
-    mutant: str,
-) -> dict[str, PromptOutcome]:
+    report: Report, cell: Cell, graphs: list[Graph], directory: Path, questions: list[tuple[Prompt, list[int]]],
+    exact: dict[str, np.ndarray], threads: int, stream: bool, mutant: str,
+) -> dict[str, PromptOutcome]:  # fmt: skip
     with planted(mutant):
-        return _outcomes(report, cell, graphs, directory, questions, exact, threads, stream)
-
-
-def _outcomes(
-    report: Report,
-    cell: Cell,
-    graphs: list[Graph],
-    directory: Path,
-    questions: list[tuple[Prompt, list[int]]],
-    exact: dict[str, np.ndarray],
-    threads: int,
-    stream: bool,
-) -> dict[str, PromptOutcome]:
-    report(f"{cell.id}: loading graphs and weights")
-    session = Session(make_backend(cell.backend, threads), graphs, open_checkpoint(directory).load)
-    outcomes = {}
-    streamed: dict[tuple[int, ...], tuple[Any, Any]] = {}
-    for prompt, truth in questions:
-        report(f"{cell.id}: {prompt.id}")
-        started = time.monotonic()
-        ids = prompt.token_ids
-        if stream and ids not in streamed:
-            streamed[ids] = session.stream_prompt(ids), session.caches()
-        heads = [session.prefill(ids, prompt.bucket) if session.capabilities.buckets else session.stream_prompt(ids)]
-        distances = _against_streaming(session, heads[0], *streamed[ids]) if stream else (None, None)
-        if session.capabilities.decodes:
-            for step in range(len(truth) - 1):
-                heads.append(session.decode_step(truth[step]))
-        errors = []
-        if cell.head == "logits":
-            errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, exact[prompt.id], strict=False)]
-        tokens = [greedy(h) for h in heads]
-        outcomes[prompt.id] = PromptOutcome(tokens, errors, time.monotonic() - started, *distances)
+        report(f"{cell.id}: loading graphs and weights")
+        session = Session(make_backend(cell.backend, threads), graphs, open_checkpoint(directory).load)
+        outcomes = {}
+        streamed: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        for prompt, truth in questions:
+            report(f"{cell.id}: {prompt.id}")
+            started = time.monotonic()
+            ids = prompt.token_ids
+            if stream and ids not in streamed:
+                streamed[ids] = session.stream_prompt(ids), session.caches()
+            heads = [
+                session.prefill(ids, prompt.bucket) if session.capabilities.buckets else session.stream_prompt(ids)
+            ]
+            distances = _against_streaming(session, heads[0], *streamed[ids]) if stream else (None, None)
+            if session.capabilities.decodes:
+                for step in range(len(truth) - 1):
+                    heads.append(session.decode_step(truth[step]))
+            errors = []
+            if cell.head == "logits":
+                errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, exact[prompt.id], strict=False)]
+            tokens = [greedy(h) for h in heads]
+            outcomes[prompt.id] = PromptOutcome(tokens, errors, time.monotonic() - started, *distances)
     return outcomes
 
 

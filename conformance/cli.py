@@ -159,11 +159,11 @@ def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, thread
 @click.option(
     "--taps",
     is_flag=False,
-    flag_value="*",
+    flag_value="all",
     default=None,
     metavar="[ANCHORS]",
-    help="Also return the values at anchors: all, or those of a comma-separated list of names and patterns, such as "
-    "`layers.0.*,norm`.",
+    help="Also return the values at anchors: `all` (as without a value), or a comma-separated list of names and "
+    "patterns, such as `layers.0.*,norm`.",
 )
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it."

@@ -23,7 +23,7 @@ def emit_file(
     """Write the graph to `output` and the ABI beside it; returns both paths.
 
     Args:
-      taps: names and patterns of the anchors whose values are results too, comma-separated; None for no taps.
+      taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
     """
     if not output.name:
         raise InputError("names no file", f"-o {output}", "name the graph's file")
@@ -63,6 +63,8 @@ def _lower(
 
 def _chosen(taps: str, anchors: list[str]) -> list[str]:
     """The anchors that the patterns name, in the order of computation. Raises InputError for one that names none."""
+    if taps == "all":
+        return anchors
     patterns = [p.strip() for p in taps.split(",")]
     for pattern in patterns:
         if not any(fnmatchcase(a, pattern) for a in anchors):

@@ -135,6 +135,7 @@ def quick_xla() -> XlaCpu:
     backend = Quick()
     options = backend._options.executable_build_options.debug_options
     options.xla_backend_optimization_level, options.xla_llvm_disable_expensive_passes = 0, True
+    backend._options.env_option_overrides = [("xla_cpu_use_fusion_emitters", False)]
     return backend
 
 

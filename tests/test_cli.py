@@ -20,10 +20,12 @@ from tokenizer import add_words as add_tokenizer
 from hloracle.backends import iree
 from hloracle.conformance import cli
 from hloracle.core import store
+from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied
 from hloracle.emitters.model import emit
-from hloracle.reference.config import from_hf
-from hloracle.reference.fixtures import FIXTURES, TINY, write_tiny
+from hloracle.reference.anchors import anchors
+from hloracle.reference.config import from_hf, load_config
+from hloracle.reference.fixtures import FIXTURES, TINY, resolve, write_tiny
 
 Refused = Callable[..., str]
 HLORACLE = (sys.executable, "-m", "hloracle.conformance.cli")
@@ -245,6 +247,24 @@ def test_run_refuses_flags(
     assert nothing_at(tmp_path / "out")
 
 
+@pytest.mark.parametrize("source", ["emitter", "reference"])
+def test_taps(source: str, tmp_path: Path) -> None:
+    """The values at anchors as further results, in the order of computation, beside what the graph returns anyway."""
+
+    def results(*taps: str) -> list[str]:
+        path = tmp_path / "graph.mlir"
+        assert cli.invoke(["emit", "tiny-llama", "--phase", "decode", "--source", source, *taps, "-o", str(path)]) == 0
+        abi = Abi.from_file(path.with_suffix(".abi.json"))
+        assert [r.role for r in abi.results[3:]] == ["tap"] * (len(abi.results) - 3)
+        return [r.name for r in abi.results]
+
+    every = list(anchors(load_config(resolve("tiny-llama"))))
+    own = results()
+    assert len(own) == 3
+    assert results("--taps") == results("--taps", "all") == [*own, *every]
+    assert results("--taps", "norm, layers.1.mlp.*") == [*own, *(a for a in every if "s.1.mlp." in a or a == "norm")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -257,6 +277,10 @@ def test_run_refuses_flags(
         (("emit", "tiny-llama", "--phase", "prefill", "--capacity", "32", "-o", "x.mlir"), "bucket 64 does not fit"),
         (("emit", "tiny-llama", "--phase", "decode", "--capacity", "0", "-o", "x.mlir"), "--capacity: is 0"),
         (("emit", "tiny-llama", "--phase", "decode", "-o", "."), "names no file"),
+        (
+            ("emit", "tiny-llama", "--phase", "decode", "--taps", "norm,layers.0.act", "-o", "x.mlir"),
+            "layers.0.mlp.act",
+        ),
         (("generate", "tiny-llama"), "Missing option '-p'"),
         (("generate", "tiny-llama", "-p", "x", "-n", "0"), "-n: is 0"),
         (("generate", "tiny-llama", "-p", "x"), "has no tokenizer.json"),
