@@ -25,7 +25,7 @@ TOKENS, CAPACITY = 4, 32
 # A session can also take the wrong bucket. The graphs are right then, and compiled once for all its mutants.
 SESSION_CAPACITY = 64
 TIMEOUT_SECONDS = 300
-# Nor is it XLA's compiler that is tried. Its newer code generator for fused operations takes two thirds of the time left.
+# Nor is it XLA's compiler that is tried. Its code generator for fusions takes more than half of the time left.
 PLAIN_XLA = (
     NO_OPTIMIZER, "--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1",
 )  # fmt: skip
