@@ -199,6 +199,7 @@ ON_XLA = {"emitter/xla-cpu": WRONG_LOGITS}
 TOKEN = {"emitter/iree-cpu/token": WRONG_TOKEN}
 BROKEN = (Check("emitter.one-matmul-each", "one product for each weight", "failed", "9", "8", ""),)
 OUTCOMES: tuple[Change, ...] = (lambda found: found, WRONG_LOGITS, WRONG_TOKEN, failed("compile"))
+UNLIKE_STREAMING = on_prompt(head_distance=99 * FLOOR)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +207,7 @@ OUTCOMES: tuple[Change, ...] = (lambda found: found, WRONG_LOGITS, WRONG_TOKEN, 
     [
         (ON_XLA, (), "emitter-fault"),
         (ON_XLA | TOKEN, (), "emitter-fault"),
+        ({"emitter/xla-cpu": failed("compile")}, (), "emitter-fault"),
         (ON_XLA, BROKEN, "emitter-fault"),
         ({}, BROKEN, "emitter-fault"),
         # What these show depends on what is left.
@@ -225,7 +227,7 @@ def test_what_settles_a_small_run(changes: dict[str, Change], more: tuple[Check,
     assert not _only_the_token_is_wrong(evidence)
     if class_:
         assert verdict(changes, cells=ALL_BUT_LAST, more=more).class_ == class_
-        for last in itertools.product(OUTCOMES, repeat=len(LAST)):
+        for last in itertools.product((*OUTCOMES, UNLIKE_STREAMING), OUTCOMES):
             shown = {cell.id: change for cell, change in zip(LAST, last, strict=True)}
             assert verdict(changes | shown, more=more).class_ == class_
 
@@ -241,3 +243,12 @@ def test_what_the_first_of_the_last_cells_settles(changes: dict[str, Change], fi
     if wrong:
         assert {verdict(known | {LAST[1].id: second}).class_ for second in OUTCOMES} == {"compiler-fault"}
         assert verdict(known, cells=(*ALL_BUT_LAST, LAST[0])).class_ == "compiler-fault"
+
+
+def test_prefill_unlike_streaming_settles_nothing() -> None:
+    """XLA does not stream, so only the oracle on IREE tells the compiler's fault from the emitter's."""
+    known = {LAST[0].id: UNLIKE_STREAMING}
+    checks, outcomes = gathered(known, cells=(*ALL_BUT_LAST, LAST[0]))
+    assert not _settled(Evidence(checks=checks, outcomes=outcomes))
+    assert verdict(known).class_ == "emitter-fault"
+    assert verdict(known | {LAST[1].id: WRONG_LOGITS}).class_ == "compiler-fault"
