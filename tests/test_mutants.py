@@ -159,6 +159,17 @@ def test_an_emitter_fault_is_in_the_text(mutant: Mutant) -> None:
 
 
 @of("emitter")
+def test_an_emitter_fault_is_planted_nowhere_else(mutant: Mutant) -> None:
+    """So once a graph is emitted, what runs and judges it is right: see Settings.mutant_at_work."""
+    before = everything()
+    with planted(mutant.id):
+        inside = everything()
+    changed = [name for name in before if inside[name] != before[name]]
+    assert changed
+    assert all(name.startswith("emitters.") for name in changed)
+
+
+@of("emitter")
 def test_a_fault_of_one_phase_is_in_that_one_only(mutant: Mutant) -> None:
     phases = {phase for phase in ("decode", "prefill") if phase in mutant.id.split("-")}
     with planted(mutant.id):
