@@ -13,7 +13,7 @@ from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, version
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs import GraphFacts, inspect
 from hloracle.conformance.record import record_of
-from hloracle.conformance.run import BACKENDS, conclude, gates, refuse_non_finite, reporting_death
+from hloracle.conformance.run import BACKENDS, conclude, gates, refuse_non_finite, reporting_death, show_graphs
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
@@ -50,6 +50,8 @@ def check_file(
                 if not (facts.error or facts.abi_mismatch):
                     _run_cells(evidence, graph, checkpoint, settings, progress)
         verdict = conclude(evidence, checkpoint, settings, progress)
+        evidence.speed_reason = "a graph from a file is not timed"
+        show_graphs(evidence, checkpoint.config, progress)
         return record_of(settings, checkpoint, evidence, verdict, progress, memory)
 
 

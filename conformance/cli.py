@@ -91,14 +91,15 @@ def threads_option() -> Option:
 )
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
+@click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
 @click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
 @click.option("--mutant", default="", help="Plant a deliberate fault, to see it caught; `hloracle mutants` lists them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
 @threads_option()
 @out_option()
 def run(
-    model: str, device: str, precision: str, tokens: int, capacity: int, fresh: bool, mutant: str, as_json: bool,
-    threads: int | None, out: Path,
+    model: str, device: str, precision: str, tokens: int, capacity: int, rounds: int, fresh: bool, mutant: str,
+    as_json: bool, threads: int | None, out: Path,
 ) -> int:  # fmt: skip
     """Prove the emitted graphs of MODEL (default: a real model of 135 million parameters).
 
@@ -111,7 +112,7 @@ def run(
     from hloracle.conformance.run import run as run_all
 
     threads = threads or threads_available()
-    settings = Settings(model, tokens, capacity, threads, fresh, device, precision, mutant, out)
+    settings = Settings(model, tokens, capacity, threads, fresh, device, precision, mutant, out, rounds=rounds)
     settings.validate()
     _prepare_folder(out)
     with _progress() as progress:
@@ -280,6 +281,26 @@ def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, as_json: bool
     else:
         print_trials(trials, found, out)
     return 1 if found else 0
+
+
+@cli.command()
+@click.argument("report", type=click.Path(path_type=Path), metavar="REPORT.json")
+@click.option(
+    "--graph", type=click.Path(path_type=Path), default=None, help="The file that `hloracle check` judged: point to it."
+)
+def annotate(report: Path, graph: Path | None) -> int:
+    """Print REPORT.json, a run's record, as annotations for GitHub: its verdict, and the checks that did not pass.
+
+    To be run in a step of a workflow, in the checkout that was judged.
+    """
+    from hloracle.reports.annotate import render
+    from hloracle.reports.record import load
+
+    record = load(report)
+    if graph is not None and not graph.is_file():
+        raise InputError("no such file", graph, "name the graph that was judged, relative to the checkout")
+    click.echo(render(record, Path.cwd(), graph), nl=False)
+    return 0
 
 
 @cli.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import subprocess
 import threading
 from collections.abc import Callable
 from importlib import metadata
@@ -34,6 +35,7 @@ def describe() -> dict[str, Any]:
     """The record's `environment`."""
     return {
         "hloracle": metadata.version("hloracle"),
+        "commit": _commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu_name(),
@@ -42,6 +44,20 @@ def describe() -> dict[str, Any]:
         "packages": versions(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _commit() -> str | None:
+    """The revision of the working directory, with `+` where it has changes; HLORACLE_COMMIT says another."""
+    if named := os.environ.get("HLORACLE_COMMIT"):
+        return named
+    try:
+        head, status = (
+            subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+" if status else "")
 
 
 def _cpu_name() -> str:

@@ -13,8 +13,10 @@ from hloracle.conformance.anchored import AnchorOutcome
 from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.checks import Check
 from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.listing import Reading
 from hloracle.conformance.localization import Localization
 from hloracle.conformance.prompts import Prompt
+from hloracle.conformance.speed import Contender
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
@@ -31,6 +33,7 @@ class Settings:
 
     mutant: a deliberate fault that the run carries.
     out: the report's folder, where a reproducer goes; None writes none.
+    rounds: of the speed comparison; 0 leaves it out.
     small: leave out prompts that do not fit the capacity, instead of refusing to run; and what no longer decides: a cell,
       a canary beside a mutant that was noticed, anchors by themselves after the first wrong one.
     """
@@ -45,6 +48,7 @@ class Settings:
     mutant: str = ""
     out: Path | None = None
     small: bool = False
+    rounds: int = 5
 
     @property
     def mutant_at_work(self) -> str:
@@ -58,6 +62,8 @@ class Settings:
     def validate(self) -> None:
         """Raises InputError that names the flag."""
         planted(self.mutant)
+        if self.rounds < 0:
+            raise InputError(f"is {self.rounds}", "--rounds", "ask for at least one, or for none with 0")
         if self.tokens < 1:
             raise InputError(f"is {self.tokens}", "--tokens", "ask for at least one")
         if self.capacity < BUCKETS[0]:
@@ -87,18 +93,24 @@ class Progress:
     finished: Callable[[str, float, bool], None] = lambda stage, seconds, reused: None
     timings: list[dict[str, Any]] = field(default_factory=list)
     current: str = ""
+    started: float = field(default_factory=time.monotonic)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, Any]]:
-        """Time a stage; the block may set `reused` and `detail` in the dict it gets."""
+        """Time a stage; the block may set `reused` and `detail` in the dict it gets, and append to `parts`."""
         self.report(name)
         self.current = name
-        entry: dict[str, Any] = {"stage": name, "seconds": 0.0, "reused": False, "detail": ""}
-        started = time.monotonic()
+        entry: dict[str, Any] = {
+            "stage": name, "begin": self.now(), "seconds": 0.0, "reused": False, "detail": "", "parts": [],
+        }  # fmt: skip
         yield entry
-        entry["seconds"] = round(time.monotonic() - started, 3)
+        entry["seconds"] = round(self.now() - entry["begin"], 3)
         self.timings.append(entry)
         self.finished(name, entry["seconds"], entry["reused"])
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return round(time.monotonic() - self.started, 3)
 
 
 @dataclass
@@ -112,3 +124,6 @@ class Evidence:
     outcomes: list[CellOutcome] = field(default_factory=list)
     anchored: list[AnchorOutcome] = field(default_factory=list)
     localization: Localization | None = None
+    shown: list[tuple[str, Graph, Reading]] = field(default_factory=list)  # by source: what a reader is shown
+    speed: list[Contender] = field(default_factory=list)
+    speed_reason: str = "the run did not get so far"

@@ -14,14 +14,22 @@ from hloracle.conformance.checks import is_near_tie, limit, mismatches
 from hloracle.conformance.environment import MemoryWatch, describe
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.listing import Reading, Scope
 from hloracle.conformance.localization import Localization
 from hloracle.conformance.prompts import Prompt, Readable
+from hloracle.conformance.speed import CONTEXT
+from hloracle.conformance.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.verdict import Verdict
 from hloracle.core.abi import Graph
+from hloracle.core.store import digest
 from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.localize.text import LOCATION
+from hloracle.reference.anchors import split
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import weight_shapes
 from hloracle.reference.truth import Truth
+
+LONGEST_LINE = 600  # characters of a graph's line that are kept
 
 
 def record_of(
@@ -37,7 +45,7 @@ def record_of(
     mutant = {"mutant": settings.mutant} if settings.mutant else {}
     readable = Readable(checkpoint.directory)
     return mutant | {
-        "schema": "hloracle-report/2",
+        "schema": "hloracle-report/3",
         "passed": verdict.passed,
         "verdict": {
             "class": verdict.class_,
@@ -79,7 +87,14 @@ def record_of(
         "floors": next((o.floors for o in evidence.anchored if o.floors), found.floors if found else []),
         "localization": _localization(found) if found else None,
         "canary": _canary(evidence.anchored),
-        "graphs": [_graph_row(source, g, f) for source, graphs in evidence.graphs.items() for g, f in graphs],
+        "graphs": [
+            _graph_row(source, g, f, next((r for s, shown, r in evidence.shown if (s, shown) == (source, g)), None))
+            for source, graphs in evidence.graphs.items()
+            for g, f in graphs
+        ],
+        "listings": [_listing(source, graph, reading, _layer(verdict)) for source, graph, reading in evidence.shown],
+        "block": _block(evidence, _layer(verdict)),
+        "speed": _speed(evidence),
         "timings": progress.timings,
         "reused": [t["stage"] for t in progress.timings if t["reused"]],
         "memory": {
@@ -188,19 +203,94 @@ def _cell_row(outcome: CellOutcome, truths: dict[str, Truth]) -> dict[str, Any]:
     }
 
 
-def _graph_row(source: str, graph: Graph, facts: GraphFacts) -> dict[str, Any]:
+def _graph_id(source: str, graph: Graph) -> str:
     abi = graph.abi
-    bucket = abi.bucket if abi.phase == "prefill" else None
+    return "/".join([source, abi.phase, *([str(abi.bucket)] if abi.phase == "prefill" else []), abi.head])
+
+
+def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | None) -> dict[str, Any]:
+    abi = graph.abi
     return {
-        "id": "/".join([source, abi.phase, *([str(bucket)] if bucket else []), abi.head]),
+        "id": _graph_id(source, graph),
         "source": source,
         "phase": abi.phase,
         "head": abi.head,
-        "bucket": bucket,
+        "bucket": abi.bucket if abi.phase == "prefill" else None,
         "ops": facts.ops,
         "op_total": facts.total,
         "op_kinds": len(facts.ops),
         "weights": len(abi.weights),
-        "text_bytes": len(graph.text),
+        "flops": sum(scope.flops for scope in reading.scopes) if reading else None,
+        "bytes": sum(scope.bytes for scope in reading.scopes) if reading else None,
+        "text_bytes": len(graph.text.encode()),
+        "digest": digest(graph.text),
         "scopes": facts.scopes,
+    }
+
+
+# ---- the graphs as a reader goes through them
+
+
+def _layer(verdict: Verdict) -> int:
+    """The layer that is shown where all are alike: the one that is wrong."""
+    return (split(verdict.anchor)[0] if verdict.anchor else None) or 0
+
+
+def _listing(source: str, graph: Graph, reading: Reading, layer: int) -> dict[str, Any]:
+    """The scopes in the order of computation; of layers that are alike, `layer` or else the first stands for all."""
+    lines = graph.text.splitlines()
+    alike: dict[tuple[str, str], dict[int | None, Scope]] = {}
+    for scope in reading.scopes:
+        number, part = split(scope.anchor)
+        key = (scope.anchor, "") if number is None else (f"layers.*.{part}", scope.signature)
+        alike.setdefault(key, {})[number] = scope
+    scopes = []
+    for layers in alike.values():
+        scope = layers.get(layer) or next(iter(layers.values()))
+        scopes.append(
+            {
+                "anchor": scope.anchor,
+                "layers": sorted(n for n in layers if n is not None),
+                "flops": scope.flops,
+                "bytes": scope.bytes,
+                "ops": [{**dataclasses.asdict(op), "text": _line(lines, op.line)} for op in scope.ops],
+            }
+        )
+    return {"graph": _graph_id(source, graph), "name": graph.name, "scopes": scopes}
+
+
+def _line(lines: Sequence[str], number: int | None) -> str:
+    """A line of a graph's text without its location; what is longer than anyone reads, such as a table, is cut."""
+    if number is None:
+        return ""
+    text = lines[number - 1]
+    if len(text) > LONGEST_LINE:
+        kept = LONGEST_LINE // 2
+        text = f"{text[:kept]} … {text[-kept:]}"
+    return LOCATION.sub("", text).strip()
+
+
+def _block(evidence: Evidence, layer: int) -> dict[str, Any] | None:
+    """A layer of the judged graph: the one that is listed first, which is decode where there is one."""
+    for source, graph, reading in evidence.shown:
+        if source != "oracle" and layer in reading.blocks:
+            block = reading.blocks[layer]
+            return {
+                "graph": _graph_id(source, graph),
+                "layer": layer,
+                "nodes": [dataclasses.asdict(node) for node in block.nodes],
+                "edges": [list(edge) for edge in block.edges],
+            }
+    return None
+
+
+def _speed(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "reason": "" if evidence.speed else evidence.speed_reason,
+        "context": CONTEXT if evidence.speed else 0,
+        "tokens": SPEED_TOKENS if evidence.speed else 0,
+        "contenders": [
+            {"id": c.id, "title": c.title, "ms_per_token": c.ms_per_token, "resident_bytes": c.resident_bytes}
+            for c in evidence.speed
+        ],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import metadata
@@ -29,10 +29,13 @@ from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, version
 from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
 from hloracle.conformance.gate_zero import gate_zero
 from hloracle.conformance.graphs import inspect
+from hloracle.conformance.listing import Reading, read
 from hloracle.conformance.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
 from hloracle.conformance.localization import localize, plan, sequence
 from hloracle.conformance.probed import run_probes
 from hloracle.conformance.record import record_of
+from hloracle.conformance.speed import TOKENS as SPEED_TOKENS
+from hloracle.conformance.speed import measure
 from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, kill_descendants, run_in_child
@@ -60,6 +63,7 @@ CELLS = (
 # What a small run leaves for the end, because the others may settle it.
 LAST = (Cell("emitter", "iree-cpu"), Cell("oracle", "iree-cpu"))
 PREPARE_SECONDS = 900
+SPEED_SECONDS = 900
 
 
 def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
@@ -103,6 +107,9 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 _judge(Cell("emitter", "xla-cpu", "token"), evidence, checkpoint, settings, progress)
             look_inside(evidence, checkpoint, settings, progress)
         verdict = conclude(evidence, checkpoint, settings, progress)
+        if not settings.small:
+            compare_speed(evidence, checkpoint, settings, verdict, progress)
+            show_graphs(evidence, checkpoint.config, progress)
         return record_of(settings, checkpoint, evidence, verdict, progress, memory)
 
 
@@ -170,22 +177,27 @@ def _prepare(
     report: Report, config: Config, emitted: list[Graph], entries: list[tuple[tuple[str, str, int, int], Path]],
     mutant: str,
 ) -> dict[str, Inspected]:  # fmt: skip
-    oracle = []
-    for (phase, head, capacity, bucket), entry in entries:
-        name = graph_name(config, phase, head, bucket)
-        if entry.is_file() and not mutant:
-            graph = Graph(name, entry.read_text(), graph_abi(config, phase, head, capacity, bucket))
-        else:
-            from hloracle.reference.lower import lower
-
-            report(f"lowering the oracle's {name}")
-            with planted(mutant):
-                graph = lower(config, phase, head, capacity, bucket)
-            if not mutant:
-                write_file(entry, graph.text)
-        oracle.append(graph)
+    oracle = [_oracle_graph(report, config, spec, entry, mutant) for spec, entry in entries]
     report("parsing and walking the graphs")
     return {source: [(g, inspect(g)) for g in graphs] for source, graphs in (("emitter", emitted), ("oracle", oracle))}
+
+
+def _oracle_graph(
+    report: Report, config: Config, spec: tuple[str, str, int, int], entry: Path, mutant: str = ""
+) -> Graph:  # fmt: skip
+    """The oracle's graph, from its entry in the cache or lowered anew."""
+    phase, head, capacity, bucket = spec
+    name = graph_name(config, phase, head, bucket)
+    if entry.is_file() and not mutant:
+        return Graph(name, entry.read_text(), graph_abi(config, phase, head, capacity, bucket))
+    from hloracle.reference.lower import lower
+
+    report(f"lowering the oracle's {name}")
+    with planted(mutant):
+        graph = lower(config, phase, head, capacity, bucket)
+    if not mutant:
+        write_file(entry, graph.text)
+    return graph
 
 
 def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
@@ -233,12 +245,27 @@ def probes(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, repor
 def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
     """The truth and the compiled modules, side by side: each is the work of one core."""
     whole = {source: [g for g, facts in graphs if not facts.error] for source, graphs in evidence.graphs.items()}
+    parts: list[dict[str, Any]] = []
+
+    def timed(name: str, work: Callable[..., bool], *arguments: Any, **more: Any) -> bool:
+        begin, reused = progress.now(), False
+        try:
+            reused = work(*arguments, **more)
+            return reused
+        finally:
+            seconds = round(progress.now() - begin, 3)
+            parts.append({"name": name, "begin": begin, "seconds": seconds, "reused": reused})
+
     with ThreadPoolExecutor(max_workers=settings.threads) as pool:
         compiles: list[Future[bool]] = [
-            pool.submit(_precompile_xla, [g for g in graphs if g.abi.head == "logits"]) for graphs in whole.values()
+            pool.submit(timed, f"XLA, {source}", _precompile_xla, [g for g in graphs if g.abi.head == "logits"])
+            for source, graphs in whole.items()
         ]
         compiles += [
-            pool.submit(precompile, graph, with_stream=graph == _production(evidence.graphs))
+            pool.submit(
+                timed, f"IREE, {source}, {graph.name}", precompile, graph,
+                with_stream=graph == _production(evidence.graphs),
+            )
             for source, graphs in whole.items() for graph in graphs
             if not (settings.small and Cell(source, "iree-cpu", graph.abi.head) in LAST)
         ]  # fmt: skip
@@ -256,6 +283,7 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
                     progress.report(f"compile, {done} of {len(compiles)}")
                     future.exception()  # a module that does not compile is its cell's to report
                 stage["reused"] = all(not f.exception() and f.result() for f in compiles)
+                stage["parts"] = sorted(parts, key=lambda part: part["begin"])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             while not all(f.done() for f in compiles):
@@ -408,3 +436,73 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
                 at = error.where if isinstance(error, InputError) and error.where in anchors(checkpoint.config) else ""
                 evidence.checks.append(Check("harness.localization", title, "error", "", "", str(error), at))
     return place(verdict, evidence.checks, evidence.localization, evidence.outcomes)
+
+
+# ---- for the reader
+
+
+def compare_speed(
+    evidence: Evidence, checkpoint: Checkpoint, settings: Settings, verdict: Verdict, progress: Progress
+) -> None:  # fmt: skip
+    """Time the production graph against its peers. Of wrong graphs the speed means nothing."""
+    if not verdict.passed:
+        evidence.speed_reason = "the graphs are wrong, so their speed means nothing"
+        return
+    if not settings.rounds:
+        evidence.speed_reason = "the run was asked to leave it out"
+        return
+    oracle = next(g for g, _ in evidence.graphs["oracle"] if g.abi.phase == "decode")
+    with progress.stage("speed"):
+        try:
+            evidence.speed = run_in_child(
+                measure, checkpoint.directory, _production(evidence.graphs), oracle, SPEED_TOKENS, settings.rounds,
+                settings.threads, timeout=SPEED_SECONDS, report=progress.report,
+            ).value  # fmt: skip
+        except (ChildDied, ToolchainError) as error:
+            evidence.speed_reason = str(error)
+
+
+def show_graphs(evidence: Evidence, config: Config, progress: Progress) -> None:
+    """Read the graphs that the report sets side by side: of each phase one of each source, the same one of both.
+
+    Beside a file's graph stands the oracle's of the same contract, which is lowered for this if it has to be.
+    """
+    chosen = [
+        (source, graph)
+        for phase in ("decode", "prefill") for source in evidence.graphs if (graph := _shown(evidence, source, phase))
+    ]  # fmt: skip
+    with progress.stage("read the graphs") as stage:
+        try:
+            found = run_in_child(_read, chosen, config, timeout=PREPARE_SECONDS, report=progress.report)
+            evidence.shown, peers = found.value
+            evidence.graphs |= peers
+        except (ChildDied, ToolchainError) as error:  # the verdict stands without
+            stage["detail"] = str(error)
+
+
+def _shown(evidence: Evidence, source: str, phase: str) -> Graph | None:
+    """The graph that was taken apart, or one as that; or else the smallest that gives logits."""
+    graphs = [g for g, facts in evidence.graphs[source] if g.abi.phase == phase and not facts.error]
+    found = evidence.localization
+    name = found.operation["graph"] if found and found.operation else ""
+    bucket = found.plan.prompt.bucket if found else 0
+
+    def unlike(graph: Graph) -> tuple[bool, bool, bool]:
+        return graph.name != name, phase == "prefill" and graph.abi.bucket != bucket, graph.abi.head != "logits"
+
+    return min(graphs, key=unlike, default=None)
+
+
+def _read(
+    report: Report, chosen: list[tuple[str, Graph]], config: Config
+) -> tuple[list[tuple[str, Graph, Reading]], dict[str, Inspected]]:
+    peers: dict[str, Inspected] = {}
+    for source, graph in chosen:
+        if source == "file":
+            abi = graph.abi
+            spec = (abi.phase, abi.head, abi.capacity, abi.bucket if abi.phase == "prefill" else 0)
+            peer = _oracle_graph(report, config, spec, _oracle_entry(config, spec))
+            peers["oracle"] = [(peer, inspect(peer))]
+    report("reading the graphs")
+    chosen = [*((source, graph) for source, some in peers.items() for graph, _ in some), *chosen]
+    return [(source, graph, read(graph)) for source, graph in chosen], peers

@@ -19,15 +19,12 @@ from jaxlib.mlir.dialects import func, stablehlo
 
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
+from hloracle.localize.text import LOCATION
 from hloracle.reference.anchors import anchor_of, anchor_shape, anchors, split
 from hloracle.reference.config import Config
 
 # IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
 FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")
-# What stands in parentheses, in which a string may hold any of them; locations are seldom more than four deep.
-_FLAT = r"(?:[^()\"]|\"[^\"]*\")*"
-_DEEP = functools.reduce(lambda inner, _: rf'(?:[^()"]|"[^"]*"|\({inner}\))*', range(4), _FLAT)
-LOCATION = re.compile(rf"\s*\bloc\({_DEEP}\)")
 ALIAS = re.compile(r"#\w+ =")
 # What makes no cache, but what is put into one or read from it.
 PARTS = ("stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice")
@@ -366,18 +363,22 @@ class Anatomy:
 
     @functools.cached_property
     def _lines(self) -> dict[int, tuple[int, str]]:
-        """Index of an operation -> its line in the text, counted from 1, and what stands there."""
-        # An operation without a location of its own gets the place in the text that it was parsed from.
-        lines = self.graph.text.splitlines()
-        bare = [LOCATION.sub("", line) if "loc(" in line else line for line in lines]
-        found = {}
         with self._context:
-            module = ir.Module.parse("\n".join("" if ALIAS.fullmatch(line.strip()) else line for line in bare))
-            for i, operation in enumerate(_function(module, self.graph.abi.function).regions[0].blocks[0].operations):
-                if isinstance(operation.location, ir.FileLineColLoc):
-                    line = operation.location.start_line
-                    found[i] = (line, lines[line - 1].strip())
-        return found
+            return op_lines(self.graph.text, self.graph.abi.function)
+
+
+def op_lines(text: str, function: str) -> dict[int, tuple[int, str]]:
+    """Index of a function's operation -> its line in a module's text, counted from 1, and what stands there."""
+    # An operation without a location of its own gets the place in the text that it was parsed from.
+    lines = text.splitlines()
+    bare = [LOCATION.sub("", line) if "loc(" in line else line for line in lines]
+    found = {}
+    module = ir.Module.parse("\n".join("" if ALIAS.fullmatch(line.strip()) else line for line in bare))
+    for i, operation in enumerate(_function(module, function).regions[0].blocks[0].operations):
+        if isinstance(operation.location, ir.FileLineColLoc):
+            line = operation.location.start_line
+            found[i] = (line, lines[line - 1].strip())
+    return found
 
 
 @functools.lru_cache(maxsize=8)

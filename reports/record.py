@@ -19,7 +19,8 @@ from hloracle.core.errors import InputError
 from hloracle.core.store import write_file
 from hloracle.reports.text import Number, one_line, value
 
-SCHEMA = "hloracle-report/2"
+SCHEMA = "hloracle-report/3"
+OLDER = "hloracle-report/2"
 
 Record = dict[str, Any]
 
@@ -89,7 +90,7 @@ def validate(record: Record) -> None:
 
 
 def load(path: Path) -> Record:
-    """Read a record. Raises InputError that names the file and what is wrong with it."""
+    """Read a record of this version or the one before. Raises InputError that names the file and what is wrong with it."""
     fix = "name a report.json that this version of hloracle wrote"
     try:
         record = json.loads(path.read_text("utf-8"), parse_constant=_no_constant)
@@ -98,6 +99,12 @@ def load(path: Path) -> Record:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", path, fix) from None
     found = record.get("schema") if isinstance(record, dict) else None
+    if found == OLDER:
+        try:
+            _bring_up_to_date(record)
+        except (KeyError, TypeError, AttributeError):
+            raise InputError(f"is not a valid record of {OLDER!r}", path, fix) from None
+        found = SCHEMA
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
         raise InputError(f"{words}, not {SCHEMA!r}", path, fix)
@@ -106,6 +113,20 @@ def load(path: Path) -> Record:
     except ValueError as error:
         raise InputError(f"is not a valid record ({error})", path, fix) from None
     return dict(record)
+
+
+def _bring_up_to_date(record: Record) -> None:
+    """Make a record of version 2 one of this version: what it did not measure was not measured."""
+    record["schema"] = SCHEMA
+    for graph in record["graphs"]:
+        graph |= {"flops": None, "bytes": None, "digest": ""}
+    begin = 0.0
+    for timing in record["timings"]:
+        timing |= {"begin": round(begin, 3), "parts": []}
+        begin += timing["seconds"]
+    speed = {"reason": f"the record is of {OLDER}", "context": 0, "tokens": 0, "contenders": []}
+    record |= {"listings": [], "block": None, "speed": speed}
+    record["environment"]["commit"] = None
 
 
 def write_all(record: Record, directory: Path) -> dict[str, Path]:
@@ -218,6 +239,7 @@ def _contradictions(record: Record) -> Iterator[str]:
             yield f"graphs[{i}].op_total: is {graph['op_total']}, and the operations are {total}"
         if (kinds := sum(n > 0 for n in graph["ops"].values())) != graph["op_kinds"]:
             yield f"graphs[{i}].op_kinds: is {graph['op_kinds']}, and there are {kinds} kinds of operation"
+    yield from _graph_contradictions(record)
     yield from _anchor_contradictions(record)
     yield from _verdict_contradictions(record)
 
@@ -259,6 +281,23 @@ def _token_contradictions(record: Record) -> Iterator[str]:
             ended = first is not None and first >= len(cell["tokens"])
             if cell["first_mismatch"] != first and not (ended and cell["first_mismatch"] is None):
                 yield f"{_path((*where, 'first_mismatch'))}: is {cell['first_mismatch']}, and the first is {first}"
+
+
+def _graph_contradictions(record: Record) -> Iterator[str]:
+    graphs = {graph["id"] for graph in record["graphs"]}
+    for i, listing in enumerate(record["listings"]):
+        if listing["graph"] not in graphs:
+            yield f"listings[{i}].graph: there is no graph {one_line(listing['graph'], 80)!r}"
+    if record["block"] is not None:
+        n = len(record["block"]["nodes"])
+        for i, (begin, end) in enumerate(record["block"]["edges"]):
+            if not begin < end < n:
+                yield f"block.edges[{i}]: leads from {begin} to {end} of {n} nodes"
+    contenders = record["speed"]["contenders"]
+    if len({len(contender["ms_per_token"]) for contender in contenders}) > 1:
+        yield "speed.contenders: some have more rounds than others"
+    if not contenders and not record["speed"]["reason"]:
+        yield "speed.reason: is empty, and nothing was measured"
 
 
 def _anchor_contradictions(record: Record) -> Iterator[str]:

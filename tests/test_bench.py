@@ -10,19 +10,23 @@ import pytest
 from rich.console import Console
 
 from hloracle.conformance import bench, cli
-from hloracle.conformance.bench import CONTENDERS, bench_decode, print_table
+from hloracle.conformance.bench import bench_decode, print_table
 from hloracle.conformance.run import Progress
+from hloracle.conformance.speed import TITLES, Contender
 from hloracle.core.child import ChildResult
 
-MEASURED = {CONTENDERS[0]: [10.0, 20.0, 12.5], CONTENDERS[1]: [20.0, 30.0, 25.0], CONTENDERS[2]: [5.0, 5.0, 5.0]}
+MEASURED = [
+    Contender(id, ms, 1000)
+    for id, ms in zip(TITLES, ([10.0, 20.0, 12.5], [20.0, 30.0, 25.0], [5.0, 5.0, 5.0]), strict=True)
+]
 
 
 def test_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "run_in_child", lambda *a, **k: ChildResult(MEASURED, 1.0, 1))
     figures = bench_decode("tiny-llama", 4, 3, 2, Progress())
     rows: dict[str, Any] = figures["contenders"]
-    assert list(rows) == list(CONTENDERS)
-    assert {name: row["ms_per_token"] for name, row in rows.items()} == MEASURED
+    assert list(rows) == list(TITLES.values())
+    assert [row["ms_per_token"] for row in rows.values()] == [contender.ms_per_token for contender in MEASURED]
     assert [row["tokens_per_second"] for row in rows.values()] == [80, 40, 200]
     assert [row["speed_of_emitter"] for row in rows.values()] == [[1, 1, 1], [2, 1.5, 2], [0.5, 0.25, 0.4]]
     assert (figures["tokens"], figures["rounds"], figures["threads"]) == (4, 3, 2)
@@ -38,5 +42,5 @@ def test_in_one_process(capfd: pytest.CaptureFixture[str]) -> None:
     shown = capfd.readouterr()
     figures = json.loads(shown.out)
     assert shown.err == ""
-    assert list(figures["contenders"]) == list(CONTENDERS)
+    assert list(figures["contenders"]) == list(TITLES.values())
     assert all(len(row["ms_per_token"]) == 1 and row["ms_per_token"][0] > 0 for row in figures["contenders"].values())

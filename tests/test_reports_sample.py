@@ -82,7 +82,7 @@ def sample() -> dict[str, Any]:
         cells = {cell: _agreeing(truth, cell, seed=10 * i + j) for j, cell in enumerate(CELLS)}
         tokens[name] = {"agreed": TOKENS, "total": TOKENS, "cells": cells}
     return {
-        "schema": "hloracle-report/2",
+        "schema": "hloracle-report/3",
         "passed": True,
         "verdict": {
             "class": "conforms",
@@ -152,9 +152,11 @@ def sample() -> dict[str, Any]:
             for id_, title, figure, expected in CHECKS
         ],
         "graphs": _graphs(),
-        "timings": [
-            {"stage": stage, "seconds": seconds, "reused": reused, "detail": detail}
-            for stage, seconds, reused, detail in [
+        "listings": [_listing(source, phase, 0) for phase in ("decode", "prefill") for source in ("oracle", "emitter")],
+        "block": _block(0),
+        "speed": _speed(),
+        "timings": _timings(
+            [
                 ("checkpoint", 0.04, True, "272 tensors, dequantized from GGUF"),
                 ("truth", 0.31, True, "6 prompts, float32 and float64"),
                 ("oracle: lower", 9.8, False, "5 graphs"),
@@ -166,7 +168,7 @@ def sample() -> dict[str, Any]:
                 ("checks", 3.2, False, "14 checks"),
                 ("mutants", 0.2, True, "28 mutants"),
             ]
-        ],
+        ),
         "reused": ["checkpoint smollm2-135m-instruct-b179c9523d0e", "truth 3f29c1d0aa71", "mutants 90ab1c77e2d4"],
         "memory": {
             "peak_bytes": 2_913_845_248,
@@ -179,6 +181,7 @@ def sample() -> dict[str, Any]:
         },
         "environment": {
             "hloracle": "0.1.0",
+            "commit": "4b68c0c2f1d0e9a7b6c5d4e3f2a1b0c9d8e7f6a5",
             "python": "3.11.7",
             "platform": "Linux-6.1.0-x86_64-with-glibc2.36",
             "cpu": "AMD EPYC 9554 64-Core Processor",
@@ -244,6 +247,11 @@ def failing_sample() -> dict[str, Any]:
         for phase in ("prefill", "decode")
     ] + [_matrix("oracle/iree-cpu", "prefill", "chat@64", range(10))]
     record["localization"] = _localization()
+    record["listings"] = [
+        _listing(source, phase, 3) for phase in ("decode", "prefill") for source in ("oracle", "emitter")
+    ]
+    record["block"] = _block(3)
+    record["speed"] = {"reason": "the graphs are wrong", "context": 0, "tokens": 0, "contenders": []}
     _set_checks(record, failed={"tokens", "logits", "caches"}, error={"mutants"})
     return record
 
@@ -324,6 +332,17 @@ def hostile_sample() -> dict[str, Any]:
         timing |= {"stage": HOSTILE, "detail": HOSTILE}
     for process in record["memory"]["processes"]:
         process["name"] = HOSTILE
+        timing["parts"] = [{"name": HOSTILE, "begin": 0.0, "seconds": 1.0, "reused": False}]
+    record["listings"] = [
+        listing | {"graph": rename(listing["graph"]), "name": HOSTILE, "scopes": [_hostile_scope(layer) for layer in (0, 3)]}
+        for listing in record["listings"]
+    ]
+    for node in record["block"]["nodes"]:
+        node |= {"anchor": HOSTILE, "ops": {HOSTILE: 2}, "weights": [HOSTILE] * 2}
+    record["block"]["graph"] = HOSTILE
+    record["speed"] = _speed() | {"reason": HOSTILE}
+    for contender in record["speed"]["contenders"]:
+        contender |= {"id": rename(contender["id"]), "title": HOSTILE}
     record["mutant"] = HOSTILE
     record["floors"] = [floor | {"anchor": rename(floor["anchor"])} for floor in record["floors"][:60]]
     for matrix in record["anchors"]:
@@ -351,7 +370,7 @@ def hostile_sample() -> dict[str, Any]:
     record["model"]["config"] = {HOSTILE: HOSTILE, "list": [HOSTILE], "null": None}
     record["settings"] |= {"device": HOSTILE, "precision": HOSTILE}
     record["reused"] = [HOSTILE]
-    record["environment"] |= {"hloracle": HOSTILE, "python": HOSTILE, "platform": HOSTILE, "cpu": HOSTILE}
+    record["environment"] |= {"hloracle": HOSTILE, "python": HOSTILE, "platform": HOSTILE, "cpu": HOSTILE, "commit": HOSTILE}
     record["environment"] |= {"packages": {HOSTILE: HOSTILE}, "date": "2025-11-21T05:12 " + HOSTILE}
     return record
 
@@ -367,6 +386,9 @@ def empty_sample() -> dict[str, Any]:
         "cells": [],
         "checks": [],
         "graphs": [],
+        "listings": [],
+        "block": None,
+        "speed": {"reason": "the run did not get so far", "context": 0, "tokens": 0, "contenders": []},
         "timings": [],
         "reused": [],
     }
@@ -607,11 +629,185 @@ def _graphs() -> list[dict[str, Any]]:
                 "op_total": sum(ops.values()),
                 "op_kinds": len(ops),
                 "weights": 272,
+                "flops": 287_590_071 if bucket is None else None,
+                "bytes": 553_956_600 if bucket is None else None,
+                "digest": f"{zlib.crc32(f'{source} {head} {phase} {bucket}'.encode()):08x}" * 8,
                 "text_bytes": {"oracle": 441_312, "emitter": 297_850}[source] + (bucket or 0) * 9,
                 "scopes": oracle_scopes if source == "oracle" else scopes,
             }
         )
     return graphs
+
+
+# Scope -> a line a operation, as `name op operands : type`; `L` is the layer's number.
+ORACLE_TEXT = {
+    "embed_tokens": ["18 dynamic_slice %arg0, %17, %c_11, sizes = [1, 576] : 1x576xf32"],
+    "layers.L.input_layernorm": [
+        "19 multiply %18, %18 : 1x576xf32",
+        "cst_13 constant dense<0.000000e+00> : f32",
+        "20 reduce(%19 init: %cst_13) applies stablehlo.add across dimensions = [1] : 1xf32",
+        "22 broadcast_in_dim %cst_14, dims = [] : 1x1xf32",
+        "23 divide %21, %22 : 1x1xf32",
+        "27 rsqrt %26 : 1x1xf32",
+        "28 broadcast_in_dim %27, dims = [0, 1] : 1x576xf32",
+        "29 multiply %18, %28 : 1x576xf32",
+        "30 multiply %24, %29 : 1x576xf32",
+    ],
+    "layers.L.self_attn.q_proj": [
+        "31 dot_general %30, %arg2, contracting_dims = [1] x [1] : 1x576xf32",
+        "32 reshape %31 : 1x9x64xf32",
+    ],
+    "layers.L.self_attn.q_rope": [
+        "37 slice %32 [0:1, 0:9, 0:32] : 1x9x32xf32",
+        "38 slice %32 [0:1, 0:9, 32:64] : 1x9x32xf32",
+        "42 multiply %37, %41 : 1x9x32xf32",
+        "44 multiply %38, %43 : 1x9x32xf32",
+        "45 subtract %42, %44 : 1x9x32xf32",
+        "50 add %47, %49 : 1x9x32xf32",
+        "51 concatenate %45, %50, dim = 2 : 1x9x64xf32",
+    ],
+    "layers.L.mlp.act": [
+        "111 negate %109 : 1x1536xf32",
+        "112 exponential %111 : 1x1536xf32",
+        "116 divide %114, %115 : 1x1536xf32",
+        "117 multiply %109, %116 : 1x1536xf32",
+    ],
+    "lm_head": ["3091 dot_general %3090, %arg0, contracting_dims = [1] x [1] : 1x49152xf32"],
+}
+EMITTER_TEXT = {
+    "embed_tokens": ["embed_tokens.ds dynamic_slice %model.embed_tokens.weight, %token, %c, sizes = [1, 576] : 1x576xf32"],
+    "layers.L.input_layernorm": [
+        "lL_input_layernorm.mul multiply %embed_tokens.ds, %embed_tokens.ds : 1x576xf32",
+        "c3 constant dense<0.0> : f32",
+        "lL_input_layernorm.red reduce(%lL_input_layernorm.mul init: %c3) applies stablehlo.add across dimensions = [1] : 1xf32",
+        "lL_input_layernorm.mul1 multiply %lL_input_layernorm.red, %c4 : 1xf32",
+        "lL_input_layernorm.rsqrt rsqrt %lL_input_layernorm.add : 1xf32",
+        "lL_input_layernorm.bc broadcast_in_dim %lL_input_layernorm.rsqrt, dims = [0] : 1x576xf32",
+        "lL_input_layernorm.mul2 multiply %embed_tokens.ds, %lL_input_layernorm.bc : 1x576xf32",
+        "lL_input_layernorm.mul3 multiply %lL_input_layernorm.mul2, %lL_input_layernorm.bc1 : 1x576xf32",
+    ],
+    "layers.L.self_attn.q_proj": [
+        "lL_self_attn_q_proj.dot dot_general %lL_input_layernorm.mul3, %model.layers.L.self_attn.q_proj.weight, "
+        "contracting_dims = [1] x [1] : 1x576xf32",
+        "lL_self_attn_q_proj.r reshape %lL_self_attn_q_proj.dot : 1x9x64xf32",
+    ],
+    "layers.L.self_attn.q_rope": [
+        "lL_q_rope reshape %lL_self_attn_q_proj.r : 1x9x2x32xf32",
+        "lL_q_rope_1 reverse %lL_q_rope, dims = [2] : 1x9x2x32xf32",
+        "lL_q_rope_2 multiply %lL_q_rope, %cos : 1x9x2x32xf32",
+        "lL_q_rope_3 multiply %lL_q_rope_1, %sin : 1x9x2x32xf32",
+        "lL_q_rope_4 subtract %lL_q_rope_2, %lL_q_rope_3 : 64x9x32xf32",
+        "lL_q_rope_5 reshape %lL_q_rope_4 : 1x9x64xf32",
+    ],
+    "layers.L.mlp.act": [
+        "lL_mlp_act.logistic logistic %lL_mlp_gate_proj.dot : 1x1536xf32",
+        "lL_mlp_act.mul multiply %lL_mlp_gate_proj.dot, %lL_mlp_act.logistic : 1x1536xf32",
+    ],
+    "lm_head": ["lm_head.dot dot_general %norm.mul3, %model.embed_tokens.weight, contracting_dims = [1] x [1] : 1x49152xf32"],
+}
+
+
+def _listing(source: str, phase: str, layer: int) -> dict[str, Any]:
+    """A graph's operations; `layer` stands for all that are alike. The sixth operation of q_rope's is at line 214."""
+    scopes = []
+    line = 188 if source == "emitter" else 31
+    for scope, lines in (EMITTER_TEXT if source == "emitter" else ORACLE_TEXT).items():
+        ops = []
+        for text in lines:
+            value, rest = text.replace("L_", f"{layer}_").replace("layers.L", f"layers.{layer}").split(" ", 1)
+            form, _, type_ = rest.rpartition(" : ")
+            op = re.split(r"[ (]", form, maxsplit=1)[0]
+            full = f"%{value} = stablehlo.{form} : tensor<{type_}>"
+            if op == "subtract" and source == "emitter":
+                line, full = 214, "%l3.q_rope_4 = stablehlo.subtract %l3.q_rope_2, %l3.q_rope_3 : tensor<64x9x32xf32>"
+            ops.append({"op": op, "type": type_, "line": line, "text": full})
+            line += 1
+        layers = list(range(LAYERS)) if "L" in scope else []
+        flops, size = zlib.crc32(scope.encode()) % 10**6, zlib.crc32(scope.encode()) % 10**7
+        anchor = scope.replace("L", str(layer))
+        scopes.append({"anchor": anchor, "layers": layers, "flops": flops, "bytes": size, "ops": ops})
+    bucket = "-64" if phase == "prefill" else ""
+    name = f"llama_{phase}{bucket.replace('-', '_')}_logits"
+    return {"graph": f"{source}/{phase}{bucket}/logits", "name": name, "scopes": scopes}
+
+
+def _hostile_scope(layer: int) -> dict[str, Any]:
+    ops = [{"op": HOSTILE, "type": HOSTILE, "line": n, "text": HOSTILE} for n in (1, None, 214)]
+    return {"anchor": f"layers.{layer}.{HOSTILE}", "layers": [layer], "flops": 10**15, "bytes": 10**13, "ops": ops}
+
+
+def _block(layer: int) -> dict[str, Any]:
+    """A layer of Llama's: what its scopes compute from what."""
+    before = "embed_tokens" if layer == 0 else f"layers.{layer - 1}"
+    inputs = {
+        "input_layernorm": "before",
+        **{f"self_attn.{p}_proj": "input_layernorm" for p in "qkv"},
+        **{f"self_attn.{p}_rope": f"self_attn.{p}_proj" for p in "qk"},
+        "k_cache": "self_attn.k_rope",
+        "v_cache": "self_attn.v_proj",
+        "self_attn.scores": "self_attn.q_rope k_cache",
+        "self_attn.probs": "self_attn.scores",
+        "self_attn.context": "self_attn.probs v_cache",
+        "self_attn.o_proj": "self_attn.context",
+        "sum": "before self_attn.o_proj",
+        "post_attention_layernorm": "sum",
+        "mlp.gate_proj": "post_attention_layernorm",
+        "mlp.up_proj": "post_attention_layernorm",
+        "mlp.act": "mlp.gate_proj mlp.up_proj",
+        "mlp.down_proj": "mlp.act",
+        "": "sum mlp.down_proj",
+    }
+    nodes = [{"anchor": before, "ops": {}, "weights": []}]
+    index = {"before": 0}
+    edges = []
+    for part, sources in inputs.items():
+        index[part] = len(nodes)
+        anchor = f"{part}.{layer}" if "cache" in part else f"layers.{layer}.{part}".rstrip(".")
+        weights = [f"model.layers.{layer}.{part}.weight"] if part.endswith(("proj", "norm")) else []
+        ops = {"dot_general": 1} if part.endswith("proj") else {"add": 1} if part in ("sum", "") else {"multiply": 2}
+        nodes.append({"anchor": "" if part == "sum" else anchor, "ops": ops, "weights": weights})
+        edges += [[index[name], index[part]] for name in sources.split()]
+    return {"graph": "emitter/decode/logits", "layer": layer, "nodes": nodes, "edges": edges}
+
+
+def _speed() -> dict[str, Any]:
+    contenders = [
+        ("emitter/iree-cpu/token", "emitter on IREE", 23.2, 612_000_000),
+        ("oracle/xla-cpu", "oracle on XLA", 24.2, 1_130_000_000),
+        ("transformers", "Hugging Face float32", 54.8, 640_000_000),
+    ]
+    return {
+        "reason": "",
+        "context": 16,
+        "tokens": 8,
+        "contenders": [
+            {
+                "id": name,
+                "title": title,
+                "ms_per_token": [round(ms * factor, 3) for factor in (1.0, 0.992, 1.013, 1.004, 0.998)],
+                "resident_bytes": size,
+            }
+            for name, title, ms, size in contenders
+        ],
+    }
+
+
+def _timings(stages: Sequence[tuple[str, float, bool, str]]) -> list[dict[str, Any]]:
+    """One after another; what is compiled, two at a time."""
+    timings: list[dict[str, Any]] = []
+    begin = 0.0
+    for stage, seconds, reused, detail in stages:
+        half = round(seconds / 2, 3)
+        parts = [
+            {"name": f"{stage}, {part}", "begin": round(begin + late, 3), "seconds": half, "reused": reused}
+            for part, late in (("decode", 0.0), ("prefill 64", half / 2), ("prefill 256", half))
+            if stage.startswith("compile")
+        ]
+        timings.append(
+            {"stage": stage, "begin": begin, "seconds": seconds, "reused": reused, "detail": detail, "parts": parts}
+        )
+        begin = round(begin + seconds, 3)
+    return timings
 
 
 def _set_checks(record: dict[str, Any], failed: set[str], error: set[str]) -> None:

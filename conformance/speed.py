@@ -1,0 +1,125 @@
+"""Decode steps timed against peers: the emitted graph on IREE, the oracle on XLA, and Hugging Face, taking turns.
+
+They take turns in one process, because a machine's speed changes from one minute to the next by more than they differ.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from hloracle.backends.session import Session, greedy
+from hloracle.conformance.cells import make_backend
+from hloracle.core.abi import Graph
+from hloracle.core.child import Report
+from hloracle.reference.checkpoint import open_checkpoint
+
+TOKENS = 8  # steps in a round of a run
+CONTEXT = 16  # prompt tokens before the steps that are timed
+TITLES = {
+    "emitter/iree-cpu/token": "emitter on IREE",
+    "oracle/xla-cpu": "oracle on XLA",
+    "transformers": "Hugging Face float32",
+}
+
+Run = Callable[[list[int], int], float]  # a prompt and how many tokens -> milliseconds per token
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Milliseconds per token, a round each; `resident_bytes` is by how much the process grew when it was made ready."""
+
+    id: str
+    ms_per_token: list[float]
+    resident_bytes: int
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.id]
+
+
+def measure(
+    report: Report, directory: Path, emitted: Graph, oracle: Graph, tokens: int, rounds: int, threads: int
+) -> list[Contender]:
+    """Each contender's decode steps; runs in a child process. `emitted` and `oracle` are decode graphs."""
+    import torch
+
+    torch.set_num_threads(threads)
+    checkpoint = open_checkpoint(directory)
+    prompt = np.random.default_rng(0).integers(0, checkpoint.config.vocab_size, CONTEXT).tolist()
+    makers: dict[str, Callable[[], Run]] = {
+        "emitter/iree-cpu/token": partial(_session, "iree-cpu", threads, emitted, directory),
+        "oracle/xla-cpu": partial(_session, "xla-cpu", threads, oracle, directory),
+        "transformers": partial(_transformers, directory),
+    }
+    contenders: dict[str, Callable[[], float]] = {}
+    grown: dict[str, int] = {}
+    for id, make in makers.items():
+        report(f"loading {TITLES[id]}")
+        gc.collect()
+        before = psutil.Process().memory_info().rss
+        contenders[id] = partial(make(), prompt, tokens)
+        contenders[id]()  # warms up
+        gc.collect()
+        grown[id] = max(0, psutil.Process().memory_info().rss - before)
+    found: dict[str, list[float]] = {id: [] for id in contenders}
+    for nth in range(1, rounds + 1):
+        report(f"decode speed, round {nth} of {rounds}")
+        for id, contender in contenders.items():
+            found[id].append(contender())
+    return [Contender(id, [round(ms, 4) for ms in values], grown[id]) for id, values in found.items()]
+
+
+def _session(backend: str, threads: int, graph: Graph, directory: Path) -> Run:
+    session = Session(make_backend(backend, threads), [graph], open_checkpoint(directory).load)
+
+    def run(prompt: list[int], tokens: int) -> float:
+        token = greedy(session.stream_prompt(prompt))
+        started = time.perf_counter()
+        for _ in range(tokens):
+            token = greedy(session.decode_step(token))
+        return (time.perf_counter() - started) / tokens * 1000
+
+    return run
+
+
+class _Clock:
+    """A streamer that notes when each token came; the prompt is the first thing put."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: Any) -> None:
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        pass
+
+
+def _transformers(directory: Path) -> Run:
+    """Hugging Face as its users run it: scaled_dot_product_attention, not the eager attention of the truth; `generate`."""
+    import torch
+
+    from hloracle.reference.truth import load_model
+
+    model = load_model(directory, attention="sdpa")
+
+    def run(prompt: list[int], tokens: int) -> float:
+        clock, count = _Clock(), tokens + 1
+        with torch.inference_mode():
+            model.generate(
+                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), streamer=clock,
+                do_sample=False, min_new_tokens=count, max_new_tokens=count, pad_token_id=0,
+            )  # fmt: skip
+        # The clock starts when the prompt's own token is there.
+        return (clock.times[-1] - clock.times[1]) / tokens * 1000
+
+    return run
