@@ -99,6 +99,7 @@ class _Reader:
         self._block, self._lines = block, lines
         self._arguments = dict(zip(self._block.arguments, graph.abi.arguments, strict=False))
         self._operations = list(self._block.operations)
+        self._cache = graph.abi.results[graph.abi.result("k_cache")].shape
         self._texts: dict[Any, str] = {}
         self._kinds = [_kind(operation) for operation in self._operations]
         # By the result: a constant has no scope of its own, it belongs to whoever uses it.
@@ -141,7 +142,7 @@ class _Reader:
             # Where in the caches a layer's part begins is its number: in layer 3 a slice [3:4, …] is like [0:1, …] in layer 0.
             if kind in SLOT and operands[SLOT[kind]] == f"dense<{layer}> : tensor<i32>":
                 operands[SLOT[kind]] = "layer"
-            if kind == "slice":
+            if kind == "slice" and _shape(operation.operands[0])[0] == self._cache:
                 attributes = [FIRST.sub(lambda m: f"{m[1]}{int(m[2]) - layer}", a) for a in attributes]
             words.append(f"{kind} {operands} {attributes} {_type(operation)}")
             # Not as text: to print a part of a function, MLIR numbers all of it.

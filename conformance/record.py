@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from hloracle.reference.config import weight_shapes
 from hloracle.reference.truth import Truth
 
 LONGEST_LINE = 600  # characters of a graph's line that are kept
+TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
 
 
 def record_of(
@@ -263,7 +265,7 @@ def _line(lines: Sequence[str], number: int | None) -> str:
     """A line of a graph's text without its location; what is longer than anyone reads, such as a table, is cut."""
     if number is None:
         return ""
-    text = lines[number - 1]
+    text = TABLE.sub(r"\1…", lines[number - 1])
     if len(text) > LONGEST_LINE:
         kept = LONGEST_LINE // 2
         text = f"{text[:kept]} … {text[-kept:]}"

@@ -24,6 +24,7 @@ from hloracle.reference.checkpoint import open_checkpoint
 
 TOKENS = 8  # steps in a round of a run
 CONTEXT = 16  # prompt tokens before the steps that are timed
+BUDGET_SECONDS = 60  # no round begins later: a large model has fewer
 TITLES = {
     "emitter/iree-cpu/token": "emitter on IREE",
     "oracle/xla-cpu": "oracle on XLA",
@@ -49,7 +50,7 @@ class Contender:
 def measure(
     report: Report, directory: Path, emitted: Graph, oracle: Graph, tokens: int, rounds: int, threads: int
 ) -> list[Contender]:
-    """Each contender's decode steps; runs in a child process. `emitted` and `oracle` are decode graphs."""
+    """Each contender's decode steps, for at most so many rounds; runs in a child process. The graphs are decode graphs."""
     import torch
 
     torch.set_num_threads(threads)
@@ -71,7 +72,10 @@ def measure(
         gc.collect()
         grown[id] = max(0, psutil.Process().memory_info().rss - before)
     found: dict[str, list[float]] = {id: [] for id in contenders}
+    deadline = time.perf_counter() + BUDGET_SECONDS
     for nth in range(1, rounds + 1):
+        if nth > 1 and time.perf_counter() > deadline:
+            break
         report(f"decode speed, round {nth} of {rounds}")
         for id, contender in contenders.items():
             found[id].append(contender())

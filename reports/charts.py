@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from hloracle.reports import text
@@ -320,14 +321,67 @@ def _steps(series: Sequence[float], bins: Sequence[range], axis: LogAxis) -> str
 # ---- time
 
 
+def speed(record: Record) -> dict[str, Any] | None:
+    """Each contender's tokens/s and memory as bars; how much faster the first one is than it, round by round."""
+    contenders = record["speed"]["contenders"]
+    if not contenders or not contenders[0]["ms_per_token"]:
+        return None
+    ours = contenders[0]["ms_per_token"]
+    fastest = 1000 / min(ms for c in contenders for ms in c["ms_per_token"])
+    largest = max((c["resident_bytes"] or 0 for c in contenders), default=0)
+    rows = []
+    for c in contenders:
+        rates = sorted(1000 / ms for ms in c["ms_per_token"])
+        ratios = sorted(theirs / mine for theirs, mine in zip(c["ms_per_token"], ours, strict=True))
+        rows.append(
+            {
+                "title": c["title"],
+                "per_second": median(rates),
+                "width": _percent(median(rates), fastest),
+                "low": _percent(rates[0], fastest),
+                "high": _percent(rates[-1], fastest),
+                "ratio": (ratios[0], median(ratios), ratios[-1]),
+                "resident": c["resident_bytes"],
+                "memory_width": _percent(c["resident_bytes"], largest) if c["resident_bytes"] else "",
+            }
+        )
+    return {"rows": rows, "rounds": len(ours)}
+
+
 def timeline(timings: Sequence[Record]) -> dict[str, Any]:
-    """The stages one after another on one axis, in percent of the whole."""
-    whole = sum(t["seconds"] for t in timings)
-    rows, begun = [], 0.0
+    """The stages on one axis, in percent of the whole; what was done beside each other in lanes of its own."""
+    whole = max((t["begin"] + t["seconds"] for t in timings), default=0.0)
+    rows = []
     for timing in timings:
-        start = 100 * begun / whole if whole else 0.0
-        width = 100 * timing["seconds"] / whole if whole else 0.0
-        least = 1.5 if timing["reused"] else 0.4  # an outline needs some room to be seen
-        rows.append({"timing": timing, "x": f"{min(start, 100 - least):.4g}", "width": f"{max(width, least):.4g}"})
-        begun += timing["seconds"]
-    return {"rows": rows, "whole": whole}
+        lanes: list[float] = []  # when each is free again
+        parts = []
+        for part in sorted(timing["parts"], key=lambda part: part["begin"]):
+            lane = next((i for i, free in enumerate(lanes) if free <= part["begin"] + 0.001), len(lanes))
+            lanes[lane : lane + 1] = [part["begin"] + part["seconds"]]
+            parts.append({"part": part, **_bar(part, whole, part["reused"]), "y": 17 + 6 * min(lane, 7)})
+        height = 14 if not parts else 19 + 6 * min(len(lanes), 8)
+        rows.append({"timing": timing, **_bar(timing, whole, timing["reused"]), "parts": parts, "height": height})
+    return {"rows": rows, "whole": whole, "ticks": list(_seconds(whole))}
+
+
+def _bar(timing: Record, whole: float, reused: bool) -> dict[str, str]:
+    least = 1.5 if reused else 0.4  # an outline needs some room to be seen
+    start = 100 * timing["begin"] / whole if whole else 0.0
+    width = 100 * timing["seconds"] / whole if whole else 0.0
+    return {"x": f"{min(start, 100 - least):.4g}", "width": f"{max(width, least):.4g}"}
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.4g}" if whole else "0"
+
+
+def _seconds(whole: float) -> Iterator[dict[str, str]]:
+    """Round times along an axis."""
+    if whole > 0:
+        steps = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
+        step = next((s for s in steps if whole <= 6 * s), 3600 * math.ceil(whole / 21600))
+        for i in range(math.floor(whole / step) + 1):
+            yield {
+                "x": _percent(i * step, whole),
+                "label": f"{i * step:g} s" if step < 60 else f"{i * step / 60:g} min",
+            }

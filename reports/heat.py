@@ -98,11 +98,12 @@ def _groups(record: Record, limits: dict[str, float]) -> Iterator[Group]:
         together.setdefault((matrix["cell"], matrix["phase"]), []).append(matrix)
     for (cell, phase), matrices in together.items():
         here = found is not None and (found["cell"], found["phase"]) == (cell, phase)
-        values = [value for matrix in matrices for value in _values(matrix, limits)]
+        values = [value for matrix in matrices for value in values_of(matrix, limits)]
         yield Group(cell, phase, matrices, values, found if here else None)
 
 
-def _values(matrix: Record, limits: dict[str, float]) -> Iterator[Value]:
+def values_of(matrix: Record, limits: dict[str, float]) -> Iterator[Value]:
+    """What a matrix holds, with its share of the limit; what has no limit is left out."""
     for anchor, row in zip(matrix["anchors"], matrix["errors"], strict=True):
         for position, error in zip(matrix["positions"], row, strict=True):
             if (part := share(error, limits.get(anchor))) is not None:
@@ -191,7 +192,7 @@ def _columns(labels: Sequence[int]) -> dict[str, Any]:
 
 def _strip(cells: Cells, mark: str | None, tipped: set[Value]) -> dict[str, Any]:
     """Runs of columns of one shade as one line each; over those that are beyond their limits goes another."""
-    shades = [None if v is None else shade(v) for v in cells]
+    shades = [None if v is None else shade(v.share) for v in cells]
     present = sorted({n for n in shades if n is not None})
     marked = (i for i, v in enumerate(cells) if v is not None and v.anchor == mark and not v.share <= 1)
     return {
@@ -212,9 +213,9 @@ def _lines(columns: Sequence[bool]) -> str:
     return path
 
 
-def shade(value: Value) -> int:
-    """The class of a value's colour."""
-    return len(SHADES) if math.isnan(value.share) else bisect.bisect_left(SHADES, value.share)
+def shade(part: float) -> int:
+    """The class of the colour of a share of a limit."""
+    return len(SHADES) if math.isnan(part) else bisect.bisect_left(SHADES, part)
 
 
 # ---- the floors

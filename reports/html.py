@@ -1,7 +1,8 @@
 """The report page: one file that needs nothing else, drawn from the record.
 
 Strings of the record reach the page through the template's `finalize` alone, which makes control and format characters
-visible, and through Jinja2's escaping. The page has no script and no style but its own: its content policy says so.
+visible, and through Jinja2's escaping. The page has one small script and one style, both its own: its content policy
+names their digests. The script searches and opens folds; without it everything can be read all the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from hloracle.reports import charts, heat, text
+from hloracle.reports import charts, graphs, heat, text
 from hloracle.reports.record import (
     BACKENDS,
     SOURCES,
@@ -42,8 +43,8 @@ _STATUS_KINDS = {"passed": "pass", "failed": "fail", "error": "error", "skipped"
 
 def render(record: Record) -> str:
     """The page of a valid record. Equal records give equal pages."""
-    style = _read("report.css")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    style, script = _read("report.css"), _read("report.js")
+    phases = graphs.side_by_side(record)
     verdict = VERDICTS[record["verdict"]["class"]]
     prompts = [_prompt(record, i) for i in range(len(record["prompts"]))]
     _open_one(prompts, record["verdict"]["prompt"])
@@ -53,7 +54,9 @@ def render(record: Record) -> str:
         .render(
             r=record,
             style=Markup(style),
-            style_hash=Markup(digest),
+            style_hash=Markup(_hash(style)),
+            script=Markup(script),
+            script_hash=Markup(_hash(script)),
             verdict=verdict,
             next=_next(record),
             matrix=_matrix(record),
@@ -66,7 +69,12 @@ def render(record: Record) -> str:
             floors=heat.floors(record),
             margins=charts.margins(record),
             leads=charts.leads(record),
-            censuses=[_census(record, phase) for phase in ("decode", "prefill")],
+            phases=phases,
+            wrong_href="#wrong-op" if any(phase["wrong"] for phase in phases) else "#where",
+            block=graphs.block(record),
+            links={s["anchor"]: f"scope-{s['id']}" for phase in reversed(phases) for s in phase["scopes"]},
+            censuses=graphs.censuses(record),
+            speed=charts.speed(record),
             timeline=charts.timeline(record["timings"]),
         )
     )
@@ -82,7 +90,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("count", "plural", "signed", "figure", "duration", "size", "parameters", "one_line", "piece")
+    names = ("count", "plural", "signed", "figure", "duration", "size", "parameters", "one_line", "piece", "si")
     environment.filters |= {name: getattr(text, name) for name in names}
     environment.filters |= {
         "fold": fold,
@@ -92,6 +100,7 @@ def _environment() -> jinja2.Environment:
         "backend": _backend,
         "digits": _digits,
         "kind": _STATUS_KINDS.__getitem__,
+        "number": lambda value, form: getattr(text, form)(value),
     }
     environment.globals["sources"] = SOURCES
     return environment
@@ -99,6 +108,11 @@ def _environment() -> jinja2.Environment:
 
 def _read(name: str) -> str:
     return resources.files(__package__).joinpath("templates", name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    """As a content policy names it."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _finalize(value: Any) -> Any:
@@ -364,43 +378,3 @@ def _blocks(truth: Record, sequences: Sequence[dict[str, Any]]) -> Iterator[dict
             for s in sequences
         ]
         yield {"steps": steps, "rows": rows, "gaps": [truth["gaps"][i] for i in steps], "rest": rest}
-
-
-# ---- the graphs
-
-
-def _census(record: Record, phase: str) -> dict[str, Any]:
-    """Operations by kind, a column for each graph; graphs of one source whose censuses are equal share a column."""
-    columns: list[dict[str, Any]] = []
-    for graph in in_order(sorted(record["graphs"], key=lambda g: g["bucket"] or 0)):
-        if graph["phase"] != phase:
-            continue
-        for column in columns:
-            first = column["graphs"][0]
-            if all(first[key] == graph[key] for key in ("source", "head", "ops", "scopes", "weights")):
-                column["graphs"].append(graph)
-                break
-        else:
-            columns.append({"graphs": [graph], **{key: graph[key] for key in ("source", "head", "ops", "scopes")}})
-    oracles = [c["ops"] for c in columns if c["source"] == "oracle"]
-    base = oracles[0] if len(oracles) == 1 else None
-    kinds = {op for column in columns for op in column["ops"]}
-    largest = max((n for c in columns for n in c["ops"].values()), default=0) or 1
-    rows = []
-    for op in sorted(kinds, key=lambda op: (-max(c["ops"].get(op, 0) for c in columns), op)):
-        entries = []
-        for column in columns:
-            n = column["ops"].get(op, 0)
-            delta = n - base.get(op, 0) if base is not None and column["source"] != "oracle" else None
-            entries.append({"n": n, "delta": delta, "width": f"{100 * n / largest:.4g}", "source": column["source"]})
-        rows.append({"op": op, "entries": entries, "same": len({e["n"] for e in entries}) == 1 and len(entries) > 1})
-    scopes = list(dict.fromkeys(scope for column in columns for scope in column["scopes"]))
-    return {
-        "phase": phase,
-        "columns": columns,
-        "rows": rows,
-        "scopes": [
-            {"name": s, "columns": [sorted(c["scopes"].get(s, {}).items(), key=lambda x: -x[1]) for c in columns]}
-            for s in scopes
-        ],
-    }

@@ -108,6 +108,14 @@ def size(number: int) -> str:
     return f"{number} B" if unit == "B" else f"{x:.3g} {unit}"
 
 
+def si(number: int) -> str:
+    """A count with a decimal prefix before its unit: `288 M`, `1.2 k`."""
+    for divisor, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= divisor:
+            return f"{number / divisor:.3g} {letter}"
+    return f"{number} "
+
+
 def parameters(number: int) -> str:
     """A number of parameters: 134.5 M."""
     for divisor, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):

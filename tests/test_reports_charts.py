@@ -71,7 +71,7 @@ def test_ticks_are_round(n: int, step: int) -> None:
     [(0.0, 0), (1 / 16, 0), (0.07, 1), (1.0, 4), (1.0000001, 5), (10.0, 5), (999.0, 7), (math.inf, 8), (math.nan, 8)],
 )
 def test_shades(share: float, shade: int) -> None:
-    assert heat.shade(heat.Value("norm", "chat@64", 0, share, share)) == shade
+    assert heat.shade(share) == shade
     assert (shade >= heat.BEYOND) == (not share <= 1)
 
 

@@ -1,0 +1,51 @@
+"""Two sequences of operations side by side: what is alike, what has another form, what only one has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hloracle.reports.record import Record
+
+# What a pair is worth: more than one operation in between, so that a long way round is never taken for a match.
+ALIKE, SAME_KIND = 5, 2
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`state` is `same` (kind and type), `changed` (kind alone), `left` or `right` (only there). Indices, or None."""
+
+    state: str
+    left: int | None
+    right: int | None
+
+
+def align(left: Sequence[Record], right: Sequence[Record]) -> list[Pair]:
+    """The alignment of two lists of a listing's `ops` that pairs most; the order within each is kept."""
+    gain = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for i in reversed(range(len(left))):
+        for j in reversed(range(len(right))):
+            worth = _worth(left[i], right[j])
+            paired = worth + gain[i + 1][j + 1] if worth else -1
+            gain[i][j] = max(paired, gain[i + 1][j], gain[i][j + 1])
+    pairs, i, j = [], 0, 0
+    while i < len(left) or j < len(right):
+        if i < len(left) and j < len(right):
+            worth = _worth(left[i], right[j])
+            if worth and gain[i][j] == worth + gain[i + 1][j + 1]:
+                pairs.append(Pair("same" if worth == ALIKE else "changed", i, j))
+                i, j = i + 1, j + 1
+                continue
+        if j == len(right) or (i < len(left) and gain[i][j] == gain[i + 1][j]):
+            pairs.append(Pair("left", i, None))
+            i += 1
+        else:
+            pairs.append(Pair("right", None, j))
+            j += 1
+    return pairs
+
+
+def _worth(a: Record, b: Record) -> int:
+    if a["op"] != b["op"]:
+        return 0
+    return ALIKE if a["type"] == b["type"] else SAME_KIND
