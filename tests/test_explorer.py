@@ -1,0 +1,70 @@
+"""The graphs for Model Explorer: its form, and the errors at the right nodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_reports_sample import SAMPLES, failing_sample, sample
+
+from hloracle.conformance import cli
+from hloracle.reports.explorer import MOST, collection, errors
+from hloracle.reports.record import to_json
+
+
+@pytest.mark.parametrize("make", SAMPLES)
+def test_ids_are_one_and_edges_lead_to_nodes_that_are_there(make: Any) -> None:
+    record = make()
+    graphs = collection(record)
+    assert [graph["id"] for graph in graphs] == [listing["graph"] for listing in record["listings"]]
+    for graph in graphs:
+        ids = [node["id"] for node in graph["nodes"]]
+        assert len(ids) == len(set(ids))
+        for node in graph["nodes"]:
+            assert all(edge["sourceNodeId"] in ids for edge in node["incomingEdges"])
+            assert all(isinstance(a["key"], str) and isinstance(a["value"], str) for a in node["attrs"])
+    for graph_id, data in errors(record).items():
+        nodes = next({n["id"] for n in graph["nodes"]} for graph in graphs if graph["id"] == graph_id)
+        assert set(data["results"]) <= nodes
+        json.dumps(data, allow_nan=False)
+
+
+def test_scopes_are_namespaces_and_operands_edges() -> None:
+    graph = next(g for g in collection(sample()) if g["id"] == "emitter/decode/logits")
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    node = nodes["%l0_q_rope_2"]
+    assert (node["label"], node["namespace"]) == ("multiply", "layers/0/self_attn/q_rope")
+    assert [edge["sourceNodeId"] for edge in node["incomingEdges"]] == ["%l0_q_rope"]  # %cos is not listed
+    assert {"key": "alike in layers", "value": "0 to 29"} in node["attrs"]
+
+
+def test_errors_are_those_of_the_graph() -> None:
+    """The judged graph is dark where the error is made, the oracle's nowhere."""
+    found = errors(failing_sample())
+    judged = found["emitter/prefill-64/logits"]["results"]
+    assert {id for id, result in judged.items() if result["value"] > 1} == {
+        id for id in judged if id.startswith("%l3_q_rope") or id == "%l3.q_rope_4"
+    }
+    assert all(result["value"] <= 1 for result in found["oracle/prefill-64/logits"]["results"].values())
+
+
+def test_an_error_without_a_number_is_the_worst() -> None:
+    record = failing_sample()
+    for error in record["localization"]["errors"]:
+        if error["anchor"] == "layers.3.mlp.act":
+            error["local"] = "NaN"
+    results = errors(record)["emitter/prefill-64/logits"]["results"]
+    assert results["%l3_mlp_act.mul"]["value"] == MOST
+
+
+def test_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.json").write_text(to_json(sample()))
+    assert cli.invoke(["explorer", str(tmp_path / "report.json"), "-o", str(tmp_path / "x")]) == 0
+    written = capfd.readouterr().out.split()
+    assert written == [str(tmp_path / "x" / "graphs.json"), str(tmp_path / "x" / "errors.json")]
+    assert isinstance(json.loads((tmp_path / "x" / "graphs.json").read_text()), list)
+    assert cli.invoke(["explorer", str(tmp_path / "none.json"), "-o", str(tmp_path / "y")]) == 2
+    assert "no such file" in capfd.readouterr().err
+    assert not (tmp_path / "y").exists()
