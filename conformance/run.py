@@ -107,8 +107,8 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 _judge(Cell("emitter", "xla-cpu", "token"), evidence, checkpoint, settings, progress)
             look_inside(evidence, checkpoint, settings, progress)
         verdict = conclude(evidence, checkpoint, settings, progress)
+        compare_speed(evidence, checkpoint, settings, verdict, progress)
         if not settings.small:
-            compare_speed(evidence, checkpoint, settings, verdict, progress)
             show_graphs(evidence, checkpoint.config, progress)
         return record_of(settings, checkpoint, evidence, verdict, progress, memory)
 
@@ -448,8 +448,8 @@ def compare_speed(
     if not verdict.passed:
         evidence.speed_reason = "the graphs are wrong, so their speed means nothing"
         return
-    if not settings.rounds:
-        evidence.speed_reason = "the run was asked to leave it out"
+    if settings.small or not settings.rounds:
+        evidence.speed_reason = "it was left out"
         return
     oracle = next(g for g, _ in evidence.graphs["oracle"] if g.abi.phase == "decode")
     with progress.stage("speed"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -32,6 +33,8 @@ def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
             console.print(f"{check['status']:>8}  {escape(check['id'])}: {what}")
     passed = sum(c["status"] == "passed" for c in record["checks"])
     console.print(f"{passed} of {len(record['checks'])} checks passed; {_reused(record)}")
+    if record["speed"]["contenders"]:
+        console.print(_speed(record["speed"]["contenders"]))
     colour = "green" if record["passed"] else "red"
     verdict = record["verdict"]
     console.print(f"[bold {colour}]{verdict['class']}[/]: {escape(verdict['explanation'])}")
@@ -49,6 +52,17 @@ def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
         console.print(f"    reproducer: {escape(str(folder))} ({shown}): cd there, then", soft_wrap=True)
         console.print(escape(reproducer["command"]), soft_wrap=True)
     console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
+
+
+def _speed(contenders: Sequence[dict[str, Any]]) -> str:
+    ours, *peers = contenders
+    rate = 1000 / median(ours["ms_per_token"])
+    ratios = (
+        median(theirs / mine for theirs, mine in zip(peer["ms_per_token"], ours["ms_per_token"], strict=True))
+        for peer in peers
+    )
+    against = (f"{ratio:.2f} times {escape(peer['title'])}" for ratio, peer in zip(ratios, peers, strict=True))
+    return f"decode: {rate:.1f} tokens/s, {', '.join(against)}"
 
 
 def _agreed(row: dict[str, Any], cell: str) -> str:

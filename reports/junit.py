@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from hloracle.reports import text
 from hloracle.reports.record import VERDICTS, Record, cells_of, differences
@@ -14,9 +15,10 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def render(record: Record) -> str:
-    """Suites `verdict`, `checks` and `tokens`; in the last a test case for every prompt and cell.
+    """Suites `verdict` and `checks`, and for each cell one with a test case for every prompt.
 
-    A near tie is no failure: the verdict has passed. What did not run is skipped or an error, never a pass.
+    A near tie is no failure: the verdict has passed. What did not run is skipped or an error, never a pass. Of a cell
+    the time is known, of a single prompt or check it is not. Valid by the schema of Jenkins' xUnit plugin, `junit-10.xsd`.
     """
     root = ET.Element("testsuites", name="hloracle")
     verdict = _suite(root, record, "verdict", [_verdict(record)])
@@ -25,36 +27,58 @@ def render(record: Record) -> str:
         ET.SubElement(properties, "property", name="mutant", value=_clean(record["mutant"]))
         verdict.insert(0, properties)
     _suite(root, record, "checks", [_check(check) for check in record["checks"]])
-    _suite(root, record, "tokens", list(_tokens(record)))
-    for key in ("tests", "failures", "errors", "skipped"):
+    for cell in record["cells"]:
+        seconds = cell["seconds"] if cell["status"] == "ran" else None
+        _suite(root, record, f"tokens.{cell['id']}", list(_tokens(record, cell)), seconds)
+    for key in ("tests", "failures", "errors"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
-    root.set("time", f"{sum(timing['seconds'] for timing in record['timings']):.3f}")
+    root.set("time", _seconds(sum(timing["seconds"] for timing in record["timings"])))
     ET.indent(root, " ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(root: ET.Element, record: Record, name: str, cases: list[ET.Element]) -> ET.Element:
+def _suite(
+    root: ET.Element, record: Record, name: str, cases: list[ET.Element], seconds: float | None = None
+) -> ET.Element:
     suite = ET.SubElement(
         root,
         "testsuite",
-        name=name,
+        name=_clean(name),
         tests=str(len(cases)),
         failures=str(sum(case.find("failure") is not None for case in cases)),
         errors=str(sum(case.find("error") is not None for case in cases)),
         skipped=str(sum(case.find("skipped") is not None for case in cases)),
-        timestamp=_clean(record["environment"]["date"]),
     )
+    if timestamp := _timestamp(record["environment"]["date"]):
+        suite.set("timestamp", timestamp)
+    if seconds is not None:
+        suite.set("time", _seconds(seconds))
     suite.extend(cases)
     return suite
 
 
-def _case(suite: str, name: str, outcome: str = "", message: str = "", detail: str = "") -> ET.Element:
+def _timestamp(date: str) -> str:
+    """JUnit's has no time zone, and readers take it for UTC; empty where the record's is no date."""
+    try:
+        found = datetime.fromisoformat(date)
+        found = found if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return ""
+    return found.strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}"
+
+
+def _case(suite: str, name: str, outcome: str = "", kind: str = "", message: str = "", detail: str = "") -> ET.Element:
     case = ET.Element("testcase", classname=_clean(f"hloracle.{suite}"), name=_clean(name))
     if outcome == "system-out":
         ET.SubElement(case, outcome).text = _clean(message)
     elif outcome:
-        element = ET.SubElement(case, outcome, message=_clean(text.one_line(message, 400)))
-        element.text = _clean(detail) or None
+        element = ET.SubElement(case, outcome, type=kind, message=_clean(text.one_line(message, 400)))
+        # GitLab shows the text alone, others the attribute alone.
+        element.text = _clean("\n".join(filter(None, (message, detail))))
     return case
 
 
@@ -63,19 +87,19 @@ def _clean(value: str) -> str:
 
 
 def _verdict(record: Record) -> ET.Element:
+    """Named alike in every run, so that a run is compared with the one before; its type is the verdict's class."""
     verdict = record["verdict"]
-    name = verdict["class"]
-    outcome = "" if record["passed"] else "error" if VERDICTS[name].kind == "error" else "failure"
+    outcome = "" if record["passed"] else "error" if VERDICTS[verdict["class"]].kind == "error" else "failure"
     keys = ("anchor", "operation", "prompt", "step")
     lines = [f"{key}: {verdict[key]}" for key in keys if verdict[key] is not None]
     if (sure := verdict["confidence"]) is not None:
         lines.append(f"confidence: {sure['level']}")
     if record["localization"] and (reproducer := record["localization"]["reproducer"]):
         lines.append(f"reproducer, in {reproducer['folder']}/: {text.one_command(reproducer['command'])}")
-    message = verdict["explanation"]
+    message = f"{verdict['class']}: {verdict['explanation']}"
     if "mutant" in record:
         message = f"mutant {text.one_line(record['mutant'], 120)}: {message}"
-    return _case("verdict", name, outcome, message, "\n".join([*lines, *verdict["evidence"]]))
+    return _case("verdict", "verdict", outcome, verdict["class"], message, "\n".join([*lines, *verdict["evidence"]]))
 
 
 def _check(check: Record) -> ET.Element:
@@ -83,21 +107,20 @@ def _check(check: Record) -> ET.Element:
     message = f"{check['title']}: measured {check['figure'] or 'nothing'}, expected {check['expected'] or 'nothing'}"
     if outcome == "skipped":
         message = f"{check['title']}: {check['detail'] or check['figure']}"
-    return _case("checks", check["id"], outcome, message, check["detail"])
+        return _case("checks", check["id"], outcome, "skipped", message)
+    return _case("checks", check["id"], outcome, check["status"], message, check["detail"])
 
 
-def _tokens(record: Record) -> Iterable[ET.Element]:
-    for cell in record["cells"]:
-        for prompt in record["prompts"]:
-            compared = cells_of(record, prompt["id"]).get(cell["id"])
-            suite = f"tokens.{cell['id']}"
-            if compared is None and cell["status"] == "failed":
-                yield _case(suite, prompt["id"], "error", cell["message"] or "no result")
-            elif compared is None:
-                yield _case(suite, prompt["id"], "skipped", "not compared")
-            elif not (different := differences(prompt["truth"]["tokens"], compared["tokens"])):
-                yield _case(suite, prompt["id"])
-            else:
-                words = f"{compared['agreed']} of {compared['total']} tokens equal, first differs at step "
-                outcome = "system-out" if record["passed"] else "failure"
-                yield _case(suite, prompt["id"], outcome, words + str(different[0]))
+def _tokens(record: Record, cell: Record) -> Iterator[ET.Element]:
+    suite = f"tokens.{cell['id']}"
+    for prompt in record["prompts"]:
+        compared = cells_of(record, prompt["id"]).get(cell["id"])
+        if compared is None and cell["status"] == "failed":
+            yield _case(suite, prompt["id"], "error", "no-result", cell["message"] or "no result")
+        elif compared is None:
+            yield _case(suite, prompt["id"], "skipped", "not-compared", "not compared")
+        elif not (different := differences(prompt["truth"]["tokens"], compared["tokens"])):
+            yield _case(suite, prompt["id"])
+        else:
+            words = f"{compared['agreed']} of {compared['total']} tokens equal, first differs at step {different[0]}"
+            yield _case(suite, prompt["id"], "system-out" if record["passed"] else "failure", "tokens-differ", words)

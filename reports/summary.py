@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 
+from hloracle.core.errors import InputError
 from hloracle.reports import text
 from hloracle.reports.record import VERDICTS, Record, by_status, cells_of, closest_call, differences, in_order
 
@@ -13,11 +15,18 @@ _MARKS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
 _STATUS_MARKS = {"passed": "✅", "failed": "❌", "error": "⚠️", "skipped": "⏭️"}
 # An underscore inside a word is one to Markdown too; a colon means something in a link or around an emoji's name.
 _SPECIAL = re.compile(r"[\\`*~|\[\]#<>&$]|:(?=//|[\w+-]+:)|(?<=www)\.|(?<![^\W_])_+|_+(?![^\W_])")
+_ADDRESS = re.compile(r"https?://[^\s<>\\]+")
 _MENTION = re.compile(r"(^|\W)@(?=\w)")
+_REFERENCE = re.compile(r"&#35;(?=\d)")  # GitHub looks for #1 in what Markdown has become
 
 
-def render(record: Record) -> str:
-    """The summary of a valid record, of at most LIMIT characters whatever the record holds."""
+def render(record: Record, link: str = "", note: str = "") -> str:
+    """The summary of a valid record, of at most LIMIT characters whatever the record holds.
+
+    What a reviewer needs first comes first: the verdict, where it went wrong, the table, why, and last a line that leads
+    to the report. `note` is a sentence of the caller's, in Markdown, under the verdict; `link` is where the report is.
+    Raises InputError unless it is a web address.
+    """
     verdict = record["verdict"]
     words = VERDICTS[verdict["class"]]
     lines = [
@@ -26,21 +35,34 @@ def render(record: Record) -> str:
         "",
         prose(verdict["explanation"], 600),
         "",
+        *([note, ""] if note else []),
         " · ".join(_facts(record)),
         "",
         *_where(record),
-        *_canary(record),
         *_matrix(record),
         *_failed_cells(record),
         *_checks(record),
+        *_why(record),
+        *_canary(record),
+        *_speed(record),
+        *report_at(link),
         *_environment(record),
     ]
     return "\n".join(lines) + "\n"
 
 
+def report_at(link: str, words: str = "The whole report") -> Iterable[str]:
+    """The line that leads to the report, and nothing without a link. Raises InputError unless it is a web address."""
+    if link and not _ADDRESS.fullmatch(link):
+        raise InputError("is not a web address", text.one_line(link, 120), "give --link one that begins with https://")
+    if link:
+        yield f"[{words}](<{link}>)"
+        yield ""
+
+
 def prose(value: str, limit: int) -> str:
     """Text of the record as words: nothing in it is Markdown, HTML, a mention or a link."""
-    return _MENTION.sub(r"\1<code>@</code>", _escaped(value, limit))
+    return _REFERENCE.sub("<code>&#35;</code>", _MENTION.sub(r"\1<code>@</code>", _escaped(value, limit)))
 
 
 def code(value: str, limit: int = 80) -> str:
@@ -66,7 +88,7 @@ def _facts(record: Record) -> Iterable[str]:
 
 
 def _where(record: Record) -> Iterable[str]:
-    verdict, found = record["verdict"], record["localization"]
+    verdict = record["verdict"]
     parts = [
         f"first wrong at {code(verdict['anchor'], 160)}" if verdict["anchor"] is not None else "",
         f"on prompt {code(verdict['prompt'])}" if verdict["prompt"] is not None else "",
@@ -77,11 +99,10 @@ def _where(record: Record) -> Iterable[str]:
     if line := ", ".join(filter(None, parts)):
         yield f"**{line[0].upper()}{line[1:]}**"
         yield ""
-    if found is not None and (reproducer := found["reproducer"]) is not None:
-        shown = "shows the fault by itself" if reproducer["shown"] else "did not show the fault by itself"
-        command = code(text.one_command(reproducer["command"]), 1_000)
-        yield f"The reproducer {shown}. In {code(reproducer['folder'] + '/', 120)}, beside the report: {command}"
-        yield ""
+
+
+def _why(record: Record) -> Iterable[str]:
+    verdict, found = record["verdict"], record["localization"]
     if not record["passed"] and verdict["evidence"]:
         yield "Evidence:"
         yield from _limited((f"- {prose(line, 300)}" for line in verdict["evidence"][:6]), 6_000, "more observations")
@@ -89,6 +110,11 @@ def _where(record: Record) -> Iterable[str]:
     if (sure := verdict["confidence"]) is not None:
         yield f"Confidence: **{sure['level']}**"
         yield from _limited((f"- {prose(line, 300)}" for line in sure["because"][:6]), 3_000, "more reasons")
+        yield ""
+    if found is not None and (reproducer := found["reproducer"]) is not None:
+        shown = "shows the fault by itself" if reproducer["shown"] else "did not show the fault by itself"
+        command = code(text.one_command(reproducer["command"]), 1_000)
+        yield f"The reproducer {shown}. In {code(reproducer['folder'] + '/', 120)}, beside the report: {command}"
         yield ""
 
 
@@ -173,11 +199,22 @@ def _checks(record: Record) -> Iterable[str]:
     yield ""
 
 
+def _speed(record: Record) -> Iterable[str]:
+    """Medians; of one process, in which they took turns."""
+    contenders = record["speed"]["contenders"]
+    medians = [(c["title"], statistics.median(c["ms_per_token"])) for c in contenders[:6] if c["ms_per_token"]]
+    if medians:
+        figures = (f"{prose(title, 60)} {text.figure(ms)} ms" for title, ms in medians)
+        yield f"Decode, a token: {' · '.join(figures)}"
+        yield ""
+
+
 def _environment(record: Record) -> Iterable[str]:
     environment, model = record["environment"], record["model"]
     pairs = {
         "date": environment["date"],
         "model": f"{model['directory_name']}, SHA-256 {model['digest']}",
+        "commit": environment["commit"] or "not known",
         "hloracle": environment["hloracle"],
         "Python": environment["python"],
         "platform": environment["platform"],

@@ -12,7 +12,7 @@ import filelock
 import pytest
 
 # A run small enough for a test: five cells, six prompts, buckets of 32, 64 and 128.
-SMALL_RUN = ("run", "tiny-llama", "--tokens", "8", "--capacity", "128", "--threads", "2")
+SMALL_RUN = ("run", "tiny-llama", "--tokens", "8", "--capacity", "128", "--threads", "2", "--rounds", "2")
 
 
 def _shared(factory: pytest.TempPathFactory, name: str) -> Path:

@@ -29,7 +29,7 @@ PROMPTS = ["chat@64", "chat@128", "one-token@32", "long@128", "non-ascii@32", "c
 
 def again(out: Path, *more: str) -> tuple[int, dict[str, Any]]:
     """SMALL_RUN once more: exit status and record."""
-    status = cli.invoke([*SMALL_RUN, "--out", str(out), *more])
+    status = cli.invoke([*SMALL_RUN, "--out", str(out), "--rounds", "0", *more])
     return status, load(out / "report.json")
 
 
@@ -71,6 +71,28 @@ def test_what_a_pass_rests_on(small_record: dict[str, Any]) -> None:
     assert (small_record["localization"], small_record["verdict"]["confidence"]) == (None, None)
 
 
+def test_what_a_reader_is_shown(small_record: dict[str, Any]) -> None:
+    graphs = {g["id"]: g for g in small_record["graphs"]}
+    listings = {x["graph"]: x for x in small_record["listings"]}
+    assert set(listings) == {f"{s}/{p}/logits" for s in ("oracle", "emitter") for p in ("decode", "prefill/32")}
+    for id, listing in listings.items():
+        scopes = listing["scopes"]
+        assert (graphs[id]["flops"] or 0) > sum(scope["flops"] for scope in scopes)  # layers that are alike are one
+        assert {len(scope["layers"]) for scope in scopes} <= {0, 1, 2, 3}
+        assert all(op["text"] and op["line"] for scope in scopes for op in scope["ops"])
+    assert all(len(graph["digest"]) == 64 for graph in graphs.values())
+    assert len({graph["digest"] for graph in graphs.values()}) == len(graphs)
+    assert small_record["block"]["graph"] == "emitter/decode/logits"
+    speed = small_record["speed"]
+    assert speed["reason"] == ""
+    assert [c["id"] for c in speed["contenders"]] == [PRODUCTION, "oracle/xla-cpu", "transformers"]
+    assert all(len(c["ms_per_token"]) == 2 and min(c["ms_per_token"]) > 0 for c in speed["contenders"])
+    compiled = next(t for t in small_record["timings"] if t["stage"] == "compile")
+    assert len(compiled["parts"]) == 2 + len(graphs)  # all on IREE, and each source's on XLA
+    begins = [t["begin"] for t in small_record["timings"]]
+    assert begins == sorted(begins)
+
+
 def test_a_fault_in_one_layer_of_one_phase(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["--mutant", "act-relu-decode-middle-layer", "--tokens", "4", "--capacity", "128", "--threads", "2"]
     assert cli.invoke(["run", "tiny-llama", *arguments, "--out", str(tmp_path)]) == 1
@@ -87,6 +109,14 @@ def test_a_fault_in_one_layer_of_one_phase(tmp_path: Path, capfd: pytest.Capture
     assert found["reproducer"]["shown"]
     assert {p.name for p in (tmp_path / "reproducer").iterdir()} == set(found["reproducer"]["files"])
     assert record["canary"]["caught"]
+    assert record["speed"]["reason"] == "the graphs are wrong, so their speed means nothing"
+    # Both graphs of the phase that is wrong are listed, with the wrong operation, and the layer that it is in.
+    listing = next(x for x in record["listings"] if x["graph"] == "emitter/decode/logits")
+    assert listing["name"] == found["operation"]["graph"]
+    scope = next(s for s in listing["scopes"] if s["anchor"] == "layers.1.mlp.act")
+    assert (scope["layers"], record["block"]["layer"]) == ([1], 1)
+    assert found["operation"]["line"] in [op["line"] for op in scope["ops"]]
+    assert "data-wrong" in (tmp_path / "report.html").read_text()
 
 
 def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -97,6 +127,7 @@ def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: p
     assert set(IDS) - {PRODUCTION} <= set(record["reused"])
     assert {"graphs", "truth"} <= set(record["reused"])
     assert PRODUCTION not in record["reused"]
+    assert record["speed"] == {"reason": "it was left out", "context": 0, "tokens": 0, "contenders": []}
     assert (record["passed"], record["tokens"]) == (True, load(small_run / "report.json")["tokens"])
     assert "reused from the cache: " in shown.out
     assert shown.err == "", "nothing is drawn where nobody watches"

@@ -1,0 +1,114 @@
+"""A run as annotations on a pull request: GitHub's workflow commands, for its runner to read from a step's output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from hloracle.reports import text
+from hloracle.reports.record import VERDICTS, Record, by_status, layer_of
+
+LIMIT = 10  # GitHub shows so many of a step's errors, warnings and notices each
+TITLE, LINE = 120, 400  # characters of a title, and of each line below it
+
+_COMMANDS = {"pass": "notice", "near": "warning", "fail": "error", "error": "error"}
+_STATUS_COMMANDS = {"failed": "error", "error": "warning", "skipped": "notice"}
+_NOUNS = {"failed": "checks failed", "error": "checks ended with an error", "skipped": "checks were skipped"}
+# Whose text is wrong, where it is a text that stands in the tree.
+_FOLDERS = {"emitter-fault": "emitters", "reference-fault": "reference"}
+
+
+def render(record: Record, root: Path, graph: Path | None = None) -> str:
+    """The verdict and each check that did not pass of a valid record, a command a line.
+
+    The verdict points to where the first wrong operation comes from, if that file is in `root`, the checkout: a line of
+    `graph`, the file that `hloracle check` judged, or the scope that the emitter or the reference enters there.
+    """
+    verdict = VERDICTS[record["verdict"]["class"]]
+    first = _COMMANDS[verdict.kind]
+    lines = [_command(first, *_verdict(record), **_place(record, root, graph))]
+    for status, command in _STATUS_COMMANDS.items():
+        room = LIMIT - (command == first)
+        checks = [check for check in by_status(record["checks"]) if check["status"] == status]
+        shown = checks if len(checks) <= room else checks[: room - 1]
+        lines += [_command(command, *_check(check)) for check in shown]
+        if left_out := len(checks) - len(shown):
+            words = f"{text.count(left_out)} more {_NOUNS[status]}"
+            lines.append(_command(command, f"hloracle: {words}", "report.html has all of them."))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _verdict(record: Record) -> Iterator[str]:
+    verdict, found = record["verdict"], record["localization"]
+    mutant = f" (deliberate: mutant {record['mutant']})" if "mutant" in record else ""
+    yield f"hloracle: {VERDICTS[verdict['class']].title}{mutant}"
+    yield verdict["explanation"]
+    if verdict["anchor"] is not None:
+        yield f"First wrong: {verdict['anchor']}"
+    if verdict["operation"] is not None:
+        yield f"Operation: {verdict['operation']}"
+    if verdict["prompt"] is not None:
+        step = "" if verdict["step"] is None else f", step {verdict['step']}"
+        yield f"Prompt: {verdict['prompt']}{step}"
+    if verdict["confidence"] is not None:
+        yield f"Confidence: {verdict['confidence']['level']}"
+    if found is not None and found["reproducer"] is not None:
+        yield f"Reproducer: {found['reproducer']['folder']}/, beside the report"
+
+
+def _check(check: Record) -> Iterator[str]:
+    yield f"{check['id']} ({check['status']}): {check['title']}"
+    if check["figure"]:
+        yield f"Measured {check['figure']}, expected {check['expected'] or 'nothing'}"
+    if check["detail"]:
+        yield check["detail"]
+
+
+def _command(command: str, title: str, *lines: str, **place: str) -> str:
+    """https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands"""
+    properties = {"title": text.one_line(title, TITLE), **place}
+    named = ",".join(f"{name}={_escaped_property(value)}" for name, value in properties.items())
+    message = "\n".join(text.one_line(line, LINE) for line in lines) or properties["title"]
+    return f"::{command} {named}::{_escaped(message)}"
+
+
+def _escaped(value: str) -> str:
+    """As `escapeData` of https://github.com/actions/toolkit/blob/main/packages/core/src/command.ts."""
+    return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escaped_property(value: str) -> str:
+    return _escaped(value).replace(":", "%3A").replace(",", "%2C")
+
+
+def _place(record: Record, root: Path, graph: Path | None) -> dict[str, str]:
+    """The `file` and `line` that the first wrong operation comes from, as far as they are known."""
+    operation = record["localization"] and record["localization"]["operation"]
+    if graph is not None:
+        mine = operation and operation["line"] is not None and operation["graph"] == graph.stem
+        return {"file": graph.as_posix()} | ({"line": str(operation["line"])} if mine else {})
+    verdict, model_type = record["verdict"], record["model"]["model_type"]
+    of_a_file = any(cell["source"] == "file" for cell in record["cells"])
+    folder = None if of_a_file else _FOLDERS.get(verdict["class"])
+    # A record may come from anywhere: a word of it becomes part of a path only if it can be a module's name.
+    if folder is None or not re.fullmatch(r"[a-z0-9_]+", model_type):
+        return {}
+    own = Path(folder) / f"{model_type}.py"
+    if not (root / own).is_file():
+        return {}
+    scope = layer_of(verdict["anchor"] or "")[1].rpartition(".")[2]
+    for path in (own, own.with_name("layers.py"), own.with_name("model.py")):
+        if scope and (line := _line_of_scope(root / path, scope)) is not None:
+            return {"file": path.as_posix(), "line": str(line)}
+    return {"file": own.as_posix()}
+
+
+def _line_of_scope(path: Path, scope: str) -> int | None:
+    """The one line on which a file enters an anchor's scope."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    entered = [i for i, line in enumerate(lines, 1) if f'scope("{scope}")' in line]
+    return entered[0] if len(entered) == 1 else None

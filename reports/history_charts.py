@@ -1,0 +1,360 @@
+"""The drawings of a series of runs: a column each, from the oldest to the newest, in units of a stretched viewBox.
+
+What was not measured is a gap. Runs that share a column show their worst.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from hloracle.reports import text
+from hloracle.reports.charts import LogAxis, badness, log_axis
+from hloracle.reports.history import Row
+from hloracle.reports.record import SOURCES, VERDICTS
+
+NEAR, FAR = 1e-3, 10.0  # multiples of a limit: what is beyond stands at the axis' end
+RATIOS = (1e-3, 1e3)  # a speed beyond these stands at the axis' end; the table has its number
+CROSSED = 4  # columns of other machines that a line of speeds goes across
+LABELS = 8  # changes of a graph that have their number beside them
+PROCESSORS = 6  # that have a lane
+
+Drawing = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Runs and the columns that they stand in; `span` is how many have room."""
+
+    runs: Sequence[Row]
+    bins: Sequence[range]
+    span: int
+
+    def of(self, values: Sequence[float | None]) -> list[list[float]]:
+        """What was measured in each column, of values of each run."""
+        return [[x for i in bin_ if (x := values[i]) is not None] for bin_ in self.bins]
+
+    def worst(self, values: Sequence[float | None]) -> list[float | None]:
+        return [max(some, key=badness) if some else None for some in self.of(values)]
+
+    def where(self, holds: Sequence[bool]) -> list[bool]:
+        """The columns in which it holds of a run."""
+        return [any(holds[i] for i in bin_) for bin_ in self.bins]
+
+    def column(self, run: int) -> int:
+        return next(n for n, bin_ in enumerate(self.bins) if run in bin_)
+
+    def middle(self, column: int) -> str:
+        """In percent of the drawing's width."""
+        return f"{100 * (column + 0.5) / self.span:.4g}"
+
+
+@dataclass(frozen=True)
+class LinearAxis:
+    """From `low` to `high` in steps, over `begin` to `end` percent of a drawing's height."""
+
+    low: float
+    high: float
+    step: float
+    begin: float = 92.0
+    end: float = 10.0
+
+    def at(self, x: float) -> float:
+        return self.begin + (self.end - self.begin) * (x - self.low) / (self.high - self.low)
+
+    def ticks(self, words: Callable[[float], str]) -> list[dict[str, str]]:
+        values = [self.low + k * self.step for k in range(round((self.high - self.low) / self.step) + 1)]
+        return [{"y": f"{self.at(x):.4g}", "label": words(x)} for x in values]
+
+
+def linear_axis(values: Iterable[float], most: int = 3) -> LinearAxis:
+    """The axis of about `most` round steps that holds all values."""
+    some = list(values)
+    low, high = min(some), max(some)
+    wide = max(high - low, abs(high) / 1000) if high > low else abs(high) / 10 or 1.0
+    decade = 10.0 ** math.floor(math.log10(wide / most))
+    step = next(k * decade for k in (1, 2, 5, 10) if k * decade >= wide / most * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return LinearAxis(first * step, max(last, first + 1) * step, step)
+
+
+def stair(ys: Sequence[float | None], crossed: Sequence[bool] = ()) -> str:
+    """A step for each column. It ends where there is no value, unless that column may be crossed."""
+    path, pen = "", False
+    for i, y in enumerate(ys):
+        if y is not None:
+            path += f"{'L' if pen else 'M'}{i} {y:.4g}h1"
+            pen = True
+        elif not (crossed and crossed[i]):
+            pen = False
+    return path
+
+
+# What not every drawing has: a limit, a level to hold values to, marks, numbers.
+PLAIN: Drawing = {"limit_y": "", "level_y": "", "points": [], "texts": [], "legend": [], "lede": ""}
+
+
+def drawings(columns: Columns, processors: dict[str, str]) -> list[Drawing]:
+    """The series' drawings; `processors` gives each a letter."""
+    drawn = [_tokens(columns), _shares(columns), _speed(columns, processors), _operations(columns)]
+    return [PLAIN | drawing for drawing in drawn]
+
+
+# ---- verdicts and processors
+
+
+def lanes(columns: Columns, processors: dict[str, str]) -> dict[str, Any]:
+    """A lane for each class of verdict that occurs, and for each processor if there is more than one."""
+    found = []
+    classes = [row["verdict"]["class"] for row in columns.runs]
+    for name, verdict in VERDICTS.items():
+        if name in classes:
+            d = blocks(columns.where([class_ == name for class_ in classes]))
+            found.append({"label": verdict.title, "kind": verdict.kind, "d": d, "count": classes.count(name)})
+    told = ", ".join(f"{lane['label']} {lane['count']}" for lane in found)
+    shown = list(processors.items())[:PROCESSORS] if len(processors) > 1 else []
+    machines = [
+        {"label": letter, "d": blocks(columns.where([row["cpu"] == cpu for row in columns.runs]))}
+        for cpu, letter in shown
+    ]
+    newest = VERDICTS[classes[-1]].title
+    label = f"Verdicts by run, oldest to newest: {told}. The newest: {newest}."
+    return {"verdicts": found, "processors": machines, "label": label}
+
+
+def blocks(there: Sequence[bool]) -> str:
+    """A line as long as each column that is true."""
+    return "".join(f"M{i} .5h1" for i, drawn in enumerate(there) if drawn)
+
+
+# ---- tokens
+
+
+def _tokens(columns: Columns) -> Drawing:
+    tokens = [row["tokens"] for row in columns.runs]
+    differing = [float(t["total"] - t["agreed"]) if t["total"] else None for t in tokens]
+    worst = columns.worst(differing)
+    cut = columns.where([0 < t["compared"] < t["planned"] for t in tokens])
+    most = max((x for x in worst if x), default=0.0)
+    axis = LogAxis(-1, max(2, math.ceil(math.log10(most))) if most else 2, begin=90 if most else 50, end=10)
+    failed = columns.where([not row["verdict"]["passed"] for row in columns.runs])
+    bars = {True: "", False: ""}
+    for i, x in enumerate(worst):
+        if x:
+            bars[failed[i]] += f"M{i + 0.1:.4g} {axis.begin:g}V{axis.at(x):.4g}h.8V{axis.begin:g}z"
+    base = {
+        part: [axis.begin if x is not None and cut[i] == part else None for i, x in enumerate(worst)]
+        for part in (False, True)
+    }
+    ticks = [{"y": f"{axis.begin:g}", "label": "0"}]
+    ticks += [
+        {"y": axis.place(10.0**d), "label": text.figure(10.0**d)}
+        for d in range(axis.high + 1)
+        if d < 1 or d == axis.high or axis.high < 4
+    ]
+    measured = [x for x in differing if x is not None]
+    differ = sum(x > 0 for x in measured)
+    label = (
+        f"Tokens that differ from the truth’s, by run, on a logarithmic axis: none in {_runs(len(measured) - differ)}"
+    )
+    label += f", some in {_runs(differ)}, at most {text.count(int(max(measured)))}" if differ else ""
+    gaps = len(columns.runs) - len(measured)
+    return {
+        "title": "Tokens",
+        "lede": "a bar: how many differ from the truth’s, in all cells",
+        "label": label + (f"; {_runs(gaps)} compared none" if gaps else "") + ".",
+        "height": 84 if differ else 28,
+        "ticks": ticks if differ else ticks[:1],
+        "paths": [
+            {"kind": "equal", "d": stair(base[False])},
+            {"kind": "incomplete", "d": stair(base[True])},
+            {"kind": "differ", "d": bars[True]},
+            {"kind": "differ tied", "d": bars[False]},
+        ],
+        "legend": [("equal", "compared")] + ([("incomplete", "some cells gave no result")] if any(cut) else []),
+        "missing": "" if measured else "No tokens were compared in any of these runs.",
+    }
+
+
+# ---- errors
+
+
+def _shares(columns: Columns) -> Drawing:
+    shares = {
+        part: [None if row[part] is None else float(row[part]["share"]) for row in columns.runs]
+        for part in ("anchor", "logit")
+    }
+    series = {part: columns.worst(values) for part, values in shares.items()}
+    # What is wrong is wrong by powers of ten, and would leave no room for what is right.
+    drawn = (min(x, FAR) for values in series.values() for x in values if x is not None and x >= NEAR)
+    axis = log_axis(drawn, (-1, 1), begin=94, end=10)
+    ticks = [{"y": t["x"], "label": t["label"]} for t in axis.ticks(5)]
+    ticks[-1]["label"] = f"≥ {ticks[-1]['label']}"
+    paths = [
+        {"kind": f"stair {style}", "d": stair([None if x is None else axis.at(x) for x in series[part]])}
+        for part, style in (("logit", "oracle dash1"), ("anchor", "emitter"))
+    ]
+    over = [
+        {"x": columns.middle(i), "y": axis.place(x), "kind": "over"}
+        for values in series.values()
+        for i, x in enumerate(values)
+        if x is not None and not x <= 1
+    ]
+    told = []
+    for part, values in shares.items():
+        if measured := [x for x in values if x is not None]:
+            newest, largest = text.figure(measured[-1]), text.figure(max(measured, key=badness))
+            beyond = _runs(sum(not x <= 1 for x in measured))
+            told.append(f"{part}: newest measured {newest}, largest {largest}, over the limit in {beyond}")
+    return {
+        "title": "Largest error",
+        "lede": "as a multiple of its limit",
+        "label": f"Largest error as a multiple of its limit, by run, on a logarithmic axis. {'; '.join(told)}.",
+        "height": 130,
+        "ticks": ticks,
+        "limit_y": axis.place(1.0),
+        "paths": paths,
+        "points": over,
+        "legend": [("emitter", "worst value at an anchor"), ("oracle dash1", "worst logit")]
+        + ([("over", "over the limit")] if over else []),
+        "missing": "" if told else "No error was measured in any of these runs.",
+    }
+
+
+# ---- speed
+
+
+def _speed(columns: Columns, processors: dict[str, str]) -> Drawing:
+    """Ratios, because a machine's own speed changes by more than graphs do; and a line only through runs of one machine."""
+    timed = [row for row in columns.runs if row["speed"]["ratio"]]
+    drawing: Drawing = {"title": "Decode speed", "height": 130}
+    if not timed:
+        reasons = [row["speed"]["reason"] for row in columns.runs if row["speed"]["reason"]]
+        because = f" The newest run says why: {text.one_line(reasons[-1], 160)}." if reasons else ""
+        return drawing | {"missing": f"It was measured beside a peer in none of these runs.{because}"}
+    titles = {c["id"]: c["title"] for row in timed for c in row["speed"]["contenders"]}
+    peers = list(dict.fromkeys(row["speed"]["ratio"]["peer"] for row in reversed(timed)))
+    peer = text.one_line(titles.get(peers[0], peers[0]), 60)
+    others = f"; in some runs of {', '.join(text.one_line(p, 40) for p in peers[1:4])}" if peers[1:] else ""
+    ratios = [row["speed"]["ratio"]["median"] for row in timed]
+    cpus = list(dict.fromkeys(row["cpu"] for row in timed))
+    styles = {cpu: f"emitter dash{min(i, 3)}" if i else "emitter" for i, cpu in enumerate(cpus)}
+    several = [(style, f"median on {processors[cpu]}") for cpu, style in list(styles.items())[:4]]
+    return drawing | _speed_lines(columns, timed, styles) | {
+        "lede": f"of the production graph, as a multiple of the speed of {peer} in the same run{others}",
+        "label": f"Decode speed as a multiple of that of {peer}, by run: measured in {_runs(len(timed))}, the newest "
+        f"{text.figure(ratios[-1])}, lowest {text.figure(min(ratios))}, highest {text.figure(max(ratios))}.",
+        "legend": [
+            *(several if len(cpus) > 1 else [("emitter", "median of the rounds")]),
+            ("band", "slowest to fastest round"),
+            ("level", "as fast as the peer"),
+        ],
+        "missing": "",
+    }  # fmt: skip
+
+
+def _speed_lines(columns: Columns, timed: Sequence[Row], styles: dict[str, str]) -> Drawing:
+    least, most = (columns.of([_ratio(row, key) for row in columns.runs]) for key in ("least", "most"))
+    axis = linear_axis([1.0, *(x for values in (*least, *most) for x in values)])
+    band = "".join(
+        f"M{i} {axis.at(max(high)):.4g}h1V{axis.at(min(low)):.4g}h-1z"
+        for i, (low, high) in enumerate(zip(least, most, strict=True))
+        if low
+    )
+    paths = [{"kind": "band", "d": band}]
+    for machine in dict.fromkeys(map(machine_of, timed)):
+        medians = columns.of([_ratio(row, "median") if machine_of(row) == machine else None for row in columns.runs])
+        ys = [axis.at(median(values)) if values else None for values in medians]
+        crossed = _crossed([y is None and bool(low) for y, low in zip(ys, least, strict=True)])
+        paths.append({"kind": f"stair {styles[machine[0]]}", "d": stair(ys, crossed)})
+    return {"ticks": axis.ticks(lambda x: f"{x:.4g}×"), "level_y": f"{axis.at(1.0):.4g}", "paths": paths}
+
+
+def machine_of(row: Row) -> tuple[str, int, str]:
+    """What two speeds must have in common to be compared: the processor, the threads, and the peer."""
+    return row["cpu"], row["settings"]["threads"], row["speed"]["ratio"]["peer"] if row["speed"]["ratio"] else ""
+
+
+def _ratio(row: Row, key: str) -> float | None:
+    low, high = RATIOS
+    return min(max(float(row["speed"]["ratio"][key]), low), high) if row["speed"]["ratio"] else None
+
+
+def _crossed(others: Sequence[bool]) -> list[bool]:
+    """Of the columns that only other machines have, those of runs short enough to see what a line across them joins."""
+    crossed = []
+    for other, group in itertools.groupby(others):
+        n = len(list(group))
+        crossed += [other and n <= CROSSED] * n
+    return crossed
+
+
+# ---- operations
+
+
+def graph_of(row: Row, source: str, phase: str = "decode") -> Row | None:
+    return next((g for g in row["graphs"] if (g["source"], g["phase"]) == (source, phase)), None)
+
+
+def _operations(columns: Columns) -> Drawing:
+    drawing: Drawing = {"title": "Operations of decode", "lede": "how many stand in the graph’s text", "height": 120}
+    latest = {
+        source: [
+            next((g["op_total"] for i in reversed(bin_) if (g := graph_of(columns.runs[i], source))), None)
+            for bin_ in columns.bins
+        ]
+        for source in SOURCES
+    }
+    latest = {source: values for source, values in latest.items() if any(x is not None for x in values)}
+    if not latest:
+        return drawing | {"missing": "None of these runs had a decode graph."}
+    axis = linear_axis(x for values in latest.values() for x in values if x is not None)
+    paths, points, texts, told = [], [], [], []
+    for source, values in latest.items():
+        style = f"{source} dash1" if source == "oracle" else source
+        paths.append({"kind": f"stair {style}", "d": stair([None if x is None else axis.at(x) for x in values])})
+        numbered: list[dict[str, str]] = []
+        previous: Row | None = None
+        changes = 0
+        for i, row in enumerate(columns.runs):
+            graph = graph_of(row, source)
+            if graph is None:
+                continue
+            if previous is not None and changed(previous, graph):
+                changes += 1
+                n = columns.column(i)
+                place = {"x": f"{100 * n / columns.span:.4g}", "y": f"{axis.at(graph['op_total']):.4g}"}
+                points.append(place | {"kind": source})
+                if delta := graph["op_total"] - previous["op_total"]:
+                    numbered.append(place | {"label": text.signed(delta)})
+            previous = graph
+        texts += numbered if len(numbered) <= LABELS else []
+        if previous is not None:
+            told.append(
+                f"{SOURCES[source]}: newest {text.count(previous['op_total'])}, changed {text.plural(changes, 'time')}"
+            )
+    return drawing | {
+        "label": f"Operations of the decode graphs by run. {'; '.join(told)}.",
+        "ticks": axis.ticks(lambda x: text.count(round(x)) if axis.step >= 1 else f"{x:g}"),
+        "paths": paths,
+        "points": points,
+        "texts": texts,
+        "legend": [(f"{s} dash1" if s == "oracle" else s, SOURCES[s]) for s in latest]
+        + ([("change", "the graph’s text changed")] if points else []),
+        "missing": "",
+    }
+
+
+def changed(before: Row, after: Row) -> bool:
+    """Whether two graphs differ, as far as is known."""
+    if before["digest"] and after["digest"]:
+        return bool(before["digest"] != after["digest"])
+    return bool((before["op_total"], before["op_kinds"]) != (after["op_total"], after["op_kinds"]))
+
+
+def _runs(n: int) -> str:
+    return text.plural(n, "run")

@@ -1,0 +1,332 @@
+"""The workflows hold to what keeps a pull request from a stranger harmless, and do what they are there for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hloracle.conformance import cli
+from hloracle.reports import comment
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
+Workflow = dict[Any, Any]
+
+# What may run besides shell, each at the one commit that was looked at.
+ACTIONS = {
+    "actions/checkout": "08c6903cd8c0fde910a37f88322edcfb5dd907a8",
+    "actions/setup-python": "e797f83bcb11b83ae66e0230d6156d7c80228e7c",
+    "actions/cache/restore": "0057852bfaa89a56745cba8c7296529d2fc39830",
+    "actions/cache/save": "0057852bfaa89a56745cba8c7296529d2fc39830",
+    "actions/upload-artifact": "ea165f8d65b6e75b540449e92b4886f43607fa02",
+}
+# What each job may do. Whoever adds a permission writes it here too, and says in the workflow what for.
+PERMISSIONS = {
+    ("ci", "cpu"): {"contents": "read"},
+    ("conformance", "cpu"): {"contents": "read"},
+    ("comment", "draw"): {"actions": "read", "contents": "read", "pull-requests": "read"},
+    ("comment", "post"): {"pull-requests": "write"},
+}
+
+
+def read(path: Path) -> Workflow:
+    """YAML 1.1 takes the key `on` for true."""
+    return dict(yaml.safe_load(path.read_text("utf-8")))
+
+
+WORKFLOWS = {path.stem: read(path) for path in FILES}
+JOBS = [(name, job) for name, workflow in WORKFLOWS.items() for job in workflow["jobs"]]
+each_workflow = pytest.mark.parametrize("name", WORKFLOWS)
+each_job = pytest.mark.parametrize(("name", "job"), JOBS)
+
+
+def events(workflow: Workflow) -> Any:
+    return workflow[True]
+
+
+def steps(name: str, job: str | None = None, uses: str = "") -> Iterator[dict[str, Any]]:
+    for key, entry in WORKFLOWS[name]["jobs"].items():
+        for step in entry["steps"]:
+            if job in (None, key) and step.get("uses", "").startswith(uses):
+                yield step
+
+
+def step(name: str, title: str) -> dict[str, Any]:
+    (found,) = (step for step in steps(name) if step.get("name") == title)
+    return found
+
+
+def strings(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        node = [*node.keys(), *node.values()]
+    if isinstance(node, list):
+        for entry in node:
+            yield from strings(entry)
+    elif isinstance(node, str):
+        yield node
+
+
+# ---- each of them
+
+
+def test_there_are_these() -> None:
+    assert list(WORKFLOWS) == ["ci", "comment", "conformance"]
+    assert {name: workflow["name"] for name, workflow in WORKFLOWS.items()} == {name: name for name in WORKFLOWS}
+    assert set(PERMISSIONS) == set(JOBS)
+
+
+@each_workflow
+def test_actions_are_pinned(name: str) -> None:
+    lines = [line for line in (ROOT / f".github/workflows/{name}.yml").read_text().splitlines() if "uses:" in line]
+    assert len(lines) == sum("uses" in step for step in steps(name))
+    for line in lines:
+        found = re.search(r"uses: ([\w/-]+)@([0-9a-f]{40}) # v\d+\.\d+\.\d+$", line)
+        assert found, line
+        assert ACTIONS[found[1]] == found[2]
+
+
+@each_workflow
+def test_permissions_are_none_but_those_of_a_job(name: str) -> None:
+    assert WORKFLOWS[name]["permissions"] == {}
+
+
+@each_job
+def test_jobs_have_what_they_need_and_end(name: str, job: str) -> None:
+    entry = WORKFLOWS[name]["jobs"][job]
+    assert entry["permissions"] == PERMISSIONS[name, job]
+    assert 0 < entry["timeout-minutes"] <= 60
+    assert re.fullmatch(r"ubuntu-\d\d\.\d\d", entry["runs-on"]), "a runner's image is named by its version"
+
+
+@each_workflow
+def test_runs_of_one_kind_do_not_pile_up(name: str) -> None:
+    assert "github." in WORKFLOWS[name]["concurrency"]["group"]
+    assert "cancel-in-progress" in WORKFLOWS[name]["concurrency"]
+
+
+@each_workflow
+def test_no_trigger_gives_a_strangers_code_a_token(name: str) -> None:
+    allowed = {"push", "pull_request"} if name != "comment" else {"workflow_run"}
+    assert set(events(WORKFLOWS[name])) == allowed
+
+
+@each_workflow
+def test_no_expression_is_pasted_into_a_shell(name: str) -> None:
+    """Neither an event's words nor any others: they come as environment variables, which no shell reads as code."""
+    assert [step["run"] for step in steps(name) if "${{" in step.get("run", "")] == []
+
+
+@each_workflow
+def test_no_secret_but_the_token_of_the_run(name: str) -> None:
+    assert [s for s in strings(WORKFLOWS[name]) if "secrets" in s] == []
+
+
+@each_workflow
+def test_the_checkout_keeps_no_token(name: str) -> None:
+    for found in steps(name, uses="actions/checkout"):
+        assert found["with"]["persist-credentials"] is False
+
+
+@each_workflow
+def test_artifacts_go_away(name: str) -> None:
+    for found in steps(name, uses="actions/upload-artifact"):
+        assert 0 < found["with"]["retention-days"] <= 14
+
+
+@each_workflow
+def test_shell_is_shell(name: str) -> None:
+    for found in steps(name):
+        if "run" in found:
+            done = subprocess.run(["bash", "-n"], input=found["run"], text=True, capture_output=True, check=False)
+            assert done.returncode == 0, f"{found.get('name')}: {done.stderr}"
+
+
+# ---- those that run a pull request's code
+
+
+@pytest.mark.parametrize("name", ["ci", "conformance"])
+def test_a_pull_request_gets_nothing(name: str) -> None:
+    assert all(may == "read" for (workflow, _), job in PERMISSIONS.items() if workflow == name for may in job.values())
+    assert [s for s in strings(WORKFLOWS[name]) if re.search(r"github\.token|GITHUB_TOKEN", s)] == []
+
+
+@pytest.mark.parametrize("name", ["ci", "conformance"])
+def test_a_pull_request_saves_no_cache(name: str) -> None:
+    saved = list(steps(name, uses="actions/cache/save"))
+    assert saved
+    for found in saved:
+        assert "github.event_name == 'push'" in found["if"]
+        assert "||" not in found["if"]
+    restored = {found["with"]["path"]: found["with"]["key"] for found in steps(name, uses="actions/cache/restore")}
+    for found in saved:
+        same = re.sub(r"github\.sha", "steps.base.outputs.sha", found["with"]["key"])
+        assert restored[found["with"]["path"]] == same, "what main saves is what a pull request looks for"
+
+
+# ---- the one that writes
+
+
+def test_the_comment_runs_no_code_of_a_pull_request() -> None:
+    for found in steps("comment", uses="actions/checkout"):
+        assert found["with"].keys() == {"persist-credentials"}, "main, and nothing else"
+    assert list(steps("comment", uses="actions/cache")) == [], "what is saved here would be main's"
+    for found in steps("comment", uses="actions/setup-python"):
+        assert "cache" not in found["with"]
+    assert not [
+        step for step in steps("comment") if re.search(r"git (checkout|fetch)|gh pr checkout", step.get("run", ""))
+    ]
+
+
+def test_what_reads_the_archive_has_no_token() -> None:
+    for title in ("Install hloracle", "Draw the comment"):
+        assert "GH_TOKEN" not in step("comment", title).get("env", {})
+    assert [step["name"] for step in steps("comment", "post")] == [
+        "Write the comment, over the one before if there is one"
+    ]
+
+
+def test_the_comment_follows_the_conformance_run() -> None:
+    assert events(WORKFLOWS["comment"])["workflow_run"] == {"workflows": ["conformance"], "types": ["completed"]}
+    (upload,) = (s for s in steps("conformance", uses="actions/upload-artifact") if s["with"]["name"] == "records")
+    assert upload["with"]["path"] == "records/"
+    assert "artifacts?name=records&" in step("comment", "Download the records")["run"]
+    assert comment.MARKER in step("comment", "Write the comment, over the one before if there is one")["run"]
+
+
+def test_installs_what_reports_need_and_no_more() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    found = re.findall(r"'([a-z0-9]+)>=([\d.]+),<\d+'", step("comment", "Install hloracle")["run"])
+    assert {name for name, _ in found} == {
+        "click", "filelock", "jinja2", "jsonschema", "markupsafe", "platformdirs", "psutil", "rich"
+    }  # fmt: skip
+    for name, version in found:
+        assert f'"{name}>={version}"' in project or name == "markupsafe"
+
+
+# ---- what users copy
+
+
+def test_the_documented_workflow_is_as_safe() -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/pull-requests.md").read_text(), re.MULTILINE | re.DOTALL)
+    whole, part = (yaml.safe_load(block) for block in blocks)
+    ((_, job),) = whole["jobs"].items()
+    assert set(events(whole)) == {"pull_request"}
+    assert (whole["permissions"], job["permissions"]) == ({}, {"contents": "read"})
+    assert job["timeout-minutes"]
+    assert whole["concurrency"]
+    for found in [*job["steps"], *part]:
+        assert "${{" not in found.get("run", "")
+        if "uses" in found:
+            name, _, commit = found["uses"].partition("@")
+            assert ACTIONS[name] == commit
+            assert name != "actions/checkout" or found["with"]["persist-credentials"] is False
+    (upload,) = (s for s in steps("conformance", uses="actions/upload-artifact") if s["with"]["name"] == "records")
+    assert part[-1]["with"] == upload["with"]
+    assert f"records/{comment.HEAD}" in part[0]["run"]
+
+
+@pytest.mark.parametrize("file", [*FILES, ROOT / "docs" / "pull-requests.md"], ids=lambda file: file.stem)
+def test_commands_and_options_are_there(file: Path) -> None:
+    commands = re.sub(r" *\\?\n +(?=--)", " ", file.read_text())
+    found = re.findall(r"hloracle (run|check|diff|annotate|comment) ((?:\S+ )*?-.*)", commands)
+    assert found or file.stem == "ci"
+    for name, arguments in found:
+        known = {option for parameter in cli.cli.commands[name].params for option in parameter.opts}
+        assert set(re.findall(r"(?<= )--?[a-z][\w-]*|^-[\w-]+", arguments.split("`")[0])) <= known
+
+
+# ---- what its shell does, with GitHub played by a script
+
+GH = r"""#!/usr/bin/env python3
+import json, os, sys
+arguments = sys.argv[1:]
+with open(os.environ["CALLS"], "a") as f:
+    f.write(json.dumps(arguments) + "\n")
+sys.stdout.write(os.environ.get("ANSWER", ""))
+sys.exit(int(os.environ.get("STATUS", "0")))
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Any:
+    """Runs a step of comment.yml as GitHub does; returns its status, what it asked GitHub, and its outputs."""
+    (tmp_path / "gh").write_text(GH)
+    (tmp_path / "gh").chmod(0o755)
+
+    def run(title: str, **environment: str) -> tuple[int, list[Any], dict[str, str]]:
+        for name in ("calls", "output"):
+            (tmp_path / name).write_text("")
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step("comment", title)["run"]],
+            env={
+                "PATH": f"{tmp_path}:{os.environ['PATH']}",
+                "CALLS": str(tmp_path / "calls"),
+                "GITHUB_OUTPUT": str(tmp_path / "output"),
+                "GITHUB_REPOSITORY": "owner/repo",
+                "RUNNER_TEMP": str(tmp_path),
+                **environment,
+            },
+            cwd=tmp_path, text=True, capture_output=True, check=False,
+        )  # fmt: skip
+        calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+        outputs = dict(line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines())
+        return done.returncode, calls, outputs
+
+    return run
+
+
+@pytest.mark.parametrize(("answer", "outputs"), [("7\n", {"pull": "7"}), ("", {}), ("7\n8\n", {}), ("x", {})])
+def test_finds_the_one_pull_request(shell: Any, answer: str, outputs: dict[str, str]) -> None:
+    head = 'stranger:$(touch pwned)"; echo pull=1'
+    status, calls, found = shell("Find the pull request", ANSWER=answer, BASE="main", HEAD=head, SHA="a" * 40)
+    assert (status, found) == (0, outputs)
+    (arguments,) = calls
+    assert arguments[:4] == ["api", "--method", "GET", "repos/owner/repo/pulls"]
+    assert arguments[arguments.index(f"head={head}") - 1] == "--raw-field", "--field takes what follows an @ for a file"
+
+
+def test_stops_where_github_does_not_answer(shell: Any) -> None:
+    assert shell("Find the pull request", STATUS="1", BASE="main", HEAD="a:b", SHA="c")[::2] == (1, {})
+    title = "Write the comment, over the one before if there is one"
+    status, calls, _ = shell(title, STATUS="1", PULL="7", BODY="words")
+    assert (status, len(calls)) == (1, 1), "not knowing whether there is one, it writes none"
+
+
+def test_downloads_the_newest_archive(shell: Any, tmp_path: Path) -> None:
+    status, calls, found = shell("Download the records", ANSWER="", RUN="5", STARTED="2025-11-21T05:12:44Z", MOST="100")
+    assert (status, len(calls), found) == (0, 1, {})
+    status, calls, found = shell(
+        "Download the records", ANSWER="31", RUN="5", STARTED="2025-11-21T05:12:44Z", MOST="100"
+    )
+    assert [call[1] for call in calls] == [
+        "repos/owner/repo/actions/runs/5/artifacts?name=records&per_page=100",
+        "repos/owner/repo/actions/artifacts/31/zip",
+    ]
+    assert found == {"archive": str(tmp_path / "records.zip")}
+    assert (tmp_path / "records.zip").read_text() == "31"
+
+
+@pytest.mark.parametrize(
+    ("answer", "method", "where"),
+    [
+        ("", "POST", "repos/owner/repo/issues/7/comments"),
+        ("41\n", "PATCH", "repos/owner/repo/issues/comments/41"),
+        ("41\n42\n", "PATCH", "repos/owner/repo/issues/comments/41"),
+    ],
+)
+def test_writes_one_comment(shell: Any, answer: str, method: str, where: str) -> None:
+    body = f'{comment.MARKER}\n"quoted" $(touch pwned) `x` \\ é\n'
+    title = "Write the comment, over the one before if there is one"
+    status, calls, _ = shell(title, ANSWER=answer, PULL="7", BODY=body)
+    assert status == 0
+    looked, wrote = calls
+    assert "--paginate" in looked
+    assert wrote == ["api", "--method", method, where, "--raw-field", f"body={body}", "--silent"]
