@@ -1,0 +1,201 @@
+"""Two records' cells and checks: what gave a result, or ran, and no longer does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hloracle.reports import text
+from hloracle.reports.change import Change, name
+from hloracle.reports.record import Record
+
+
+@dataclass(frozen=True)
+class CheckDiff:
+    """A check that is not the same in both records; None where a record has not got it."""
+
+    id: str
+    title: str
+    status: tuple[str | None, str | None]
+    figure: tuple[str, str]
+    expected: tuple[str, str]
+
+    @property
+    def quiet(self) -> bool:
+        """It passed, and passes, by another figure."""
+        return self.status == ("passed", "passed") and not self.expects_another
+
+    @property
+    def expects_another(self) -> bool:
+        """Where the canary is put follows from the graph, and is expected nowhere else."""
+        return self.expected[0] != self.expected[1] and not self.id.endswith("canary")
+
+
+def cells_gone(base: Record, head: Record) -> dict[str, str]:
+    """Cells that gave the base a result and give the head none -> why."""
+    there = {cell["id"]: cell for cell in head["cells"]}
+    gone = {}
+    for cell in base["cells"]:
+        if cell["status"] == "failed":
+            continue
+        if cell["id"] not in there:
+            gone[cell["id"]] = ""
+        elif there[cell["id"]]["status"] == "failed":
+            gone[cell["id"]] = name(there[cell["id"]]["message"], 240) or "no reason is given"
+    return gone
+
+
+def cell_changes(base: Record, head: Record, gone: Mapping[str, str]) -> Iterator[Change]:
+    """Cells that came, went, failed or work again."""
+    before, after = ({cell["id"]: cell for cell in record["cells"]} for record in (base, head))
+    for id, why in gone.items():
+        failed = id in after
+        words = f"{name(id)} {'gave no result' if failed else 'is no longer run'}"
+        shown = "no result" if failed else "not there"
+        yield Change("cell", "regression", id, words, _agreed(before[id]), shown, why)
+    for id, cell in after.items():
+        if id not in before:
+            bad = cell["status"] == "failed"
+            words = f"{name(id)} is new{' and gave no result' if bad else ''}"
+            shown = "no result" if bad else _agreed(cell)
+            yield Change("cell", "regression" if bad else "changed", id, words, "not there", shown)
+        elif before[id]["status"] == "failed" != cell["status"]:
+            yield Change("cell", "better", id, f"{name(id)} gives a result again", "no result", _agreed(cell))
+
+
+def _agreed(cell: Record) -> str:
+    return f"{text.count(cell['agreed'])} of {text.count(cell['total'])} tokens equal"
+
+
+def compare_checks(base: Record, head: Record) -> tuple[CheckDiff, ...]:
+    """Those that are not the same in both records, in the head's order."""
+    return tuple(_checks(base, head))
+
+
+def _checks(base: Record, head: Record) -> Iterator[CheckDiff]:
+    before, after = ({check["id"]: check for check in record["checks"]} for record in (base, head))
+    nothing = {"status": None, "figure": "", "expected": ""}
+    for id in dict.fromkeys([*after, *before]):
+        a, b = before.get(id, nothing), after.get(id, nothing)
+        if any(a[key] != b[key] for key in nothing):
+            title = (after.get(id) or before[id])["title"]
+            pairs = [(a[key], b[key]) for key in ("status", "figure", "expected")]
+            yield CheckDiff(id, title, *pairs)
+
+
+# Status before and after, None where the check is not there -> severity, and what happened to it. What is no longer
+# checked is worse than what fails: nobody is told. A gap that was named and no longer is, is one more of those.
+_TRANSITIONS: Final[dict[tuple[str | None, str | None], tuple[str, str]]] = {
+    ("passed", "failed"): ("regression", "fails"),
+    ("passed", "error"): ("regression", "no longer runs: it ends with an error"),
+    ("passed", "skipped"): ("regression", "no longer runs: it is skipped"),
+    ("passed", None): ("regression", "is gone"),
+    ("failed", None): ("regression", "is gone; it failed"),
+    ("error", None): ("regression", "is gone; it ended with an error"),
+    ("skipped", None): ("regression", "is gone; it was skipped"),
+    ("skipped", "failed"): ("regression", "fails; it was skipped"),
+    ("skipped", "error"): ("regression", "ends with an error; it was skipped"),
+    (None, "failed"): ("regression", "is new and fails"),
+    (None, "error"): ("regression", "is new and ends with an error"),
+    ("failed", "skipped"): ("worse", "is skipped; it failed"),
+    ("error", "skipped"): ("worse", "is skipped; it ended with an error"),
+    ("failed", "error"): ("changed", "ends with an error; it failed"),
+    ("error", "failed"): ("changed", "fails; it ended with an error"),
+    (None, "skipped"): ("changed", "is new and skipped"),
+    (None, "passed"): ("better", "is new and passes"),
+    ("failed", "passed"): ("better", "passes again"),
+    ("error", "passed"): ("better", "passes again"),
+    ("skipped", "passed"): ("better", "runs and passes; it was skipped"),
+}
+
+
+def check_changes(base: Record, head: Record, checks: Sequence[CheckDiff]) -> Iterator[Change]:
+    """A change for each check whose status is another, or what it expects."""
+    details = {check["id"]: check["detail"] for check in [*base["checks"], *head["checks"]]}
+    for diff in checks:
+        if diff.status in _TRANSITIONS:
+            severity, words = _TRANSITIONS[diff.status]
+            was, now = (
+                "not there" if status is None else f"{status}{f': {name(figure, 120)}' if figure else ''}"
+                for status, figure in zip(diff.status, diff.figure, strict=True)
+            )
+            detail = f"{name(diff.title, 120)}"
+            if diff.status[1] not in (None, "passed") and details[diff.id]:
+                detail += f": {name(details[diff.id], 200)}"
+            yield Change(
+                "check",
+                severity,
+                diff.id,
+                f"the check “{name(diff.id)}” {words}",
+                was,
+                now,
+                detail,
+                lost=diff.status[1] in (None, "skipped"),
+            )
+        elif diff.expects_another:
+            words = f"the check “{name(diff.id)}” expects something else"
+            was, now = (name(expected, 120) or "nothing" for expected in diff.expected)
+            yield Change("check", "changed", diff.id, words, was, now, name(diff.title, 120))
+
+
+def canary_changes(base: Record, head: Record) -> Iterator[Change]:
+    """Whether it was caught."""
+    caught = [None if record["canary"] is None else record["canary"]["caught"] for record in (base, head)]
+    words = {None: "no canary was run", True: "the canary was caught", False: "the canary was missed"}
+    if caught[0] != caught[1]:
+        # A run that is wrong is its own canary, so that there is none beside it.
+        severity = (
+            "better"
+            if caught[1]
+            else "regression"
+            if caught[0] and (caught[1] is False or head["passed"])
+            else "changed"
+        )
+        was, now = ("not run" if c is None else "caught" if c else "missed" for c in caught)
+        yield Change("canary", severity, "canary", words[caught[1]], was, now)
+
+
+# ---- one observation is one change
+
+
+# The last part of a check's id -> the kind of change that says the same in detail.
+_SAME_AS = {
+    "tokens": "tokens",
+    "logits": "logits",
+    "prefill-logits": "logits",
+    "decode-logits": "logits",
+    "anchors": "anchors",
+    "canary": "canary",
+}
+
+
+def together(changes: Sequence[Change], gone: Mapping[str, str]) -> list[Change]:
+    """The changes, each check that only repeats what another change says put to that one."""
+    kept: list[Change] = []
+    also: dict[int, list[str]] = {}
+    for change in changes:
+        index = _told(change, changes, gone) if change.kind == "check" else None
+        if index is None:
+            kept.append(change)
+        else:
+            also.setdefault(index, []).append(change.words)
+    indices = {id(change): i for i, change in enumerate(changes)}
+    return [dataclasses.replace(c, also=tuple(also.get(indices[id(c)], ()))) for c in kept]
+
+
+def _told(check: Change, changes: Sequence[Change], gone: Mapping[str, str]) -> int | None:
+    """The index of the change that says the same as a check's."""
+    cell, _, last = check.subject.rpartition(".")
+    for i, change in enumerate(changes):
+        if change.kind == "cell" and change.subject == cell and cell in gone and check.severity == "regression":
+            return i
+    kind = _SAME_AS.get(last)
+    # One that fails says what its figures say; one that no longer runs says that there are none.
+    lost = check.lost or check.after.startswith("error")
+    for i, change in enumerate(changes):
+        same = change.kind == kind and change.severity == check.severity and change.lost == lost
+        if same and cell in ("", "harness", *change.cells):
+            return i
+    return None

@@ -1,0 +1,171 @@
+"""A comparison as a comment on a pull request: GitHub-flavoured Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hloracle.reports import text
+from hloracle.reports.change import Change, capital
+from hloracle.reports.compare import Comparison
+from hloracle.reports.compare_speed import ratios
+from hloracle.reports.compare_texts import ScopeDiff
+from hloracle.reports.compare_values import Worst
+from hloracle.reports.record import VERDICTS, Record
+from hloracle.reports.summary import code, prose, report_at
+
+LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
+MARKS = {"regression": "❌", "worse": "⚠️", "changed": "🔷", "better": "✅", "note": "⚙️"}
+_TITLES = {"Not safe": "❌", "Still wrong": "❌", "Look twice": "⚠️", "Safe": "✅", "Nothing changed": "✅"}
+_VERDICTS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
+_LINES = 40  # of the graph's text
+_FENCE = "```"
+
+
+def render(comparison: Comparison, link: str = "") -> str:
+    """The comparison in at most LIMIT characters, whatever the records hold.
+
+    `link` leads to the whole page. Raises InputError unless it is a web address.
+    """
+    c = comparison
+    lines = [
+        *(f"> ⚠️ **{prose(line, 400)}**\n" for line in c.caveats),
+        f"## {_TITLES[c.title]} hloracle: {c.title}",
+        "",
+        f"{prose(c.sentence[:1].upper() + c.sentence[1:], 1_200)}.",
+        "",
+        *_sides(c),
+        *_changes(c.of("regression", "worse", "changed", "better")),
+        *(f"⏭️ Not judged: {prose(line, 200)}  " for line in c.unjudged),
+        *([""] if c.unjudged else []),
+        *_text(c),
+        *_numbers(c),
+        *_notes(c.of("note")),
+        *report_at(link),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _sides(c: Comparison) -> Iterable[str]:
+    yield "| | verdict | commit | model |"
+    yield "| :-- | :-- | :-- | :-- |"
+    for who, record in (("**head**", c.head), ("base", c.base)):
+        verdict = VERDICTS[record["verdict"]["class"]]
+        where = f", first wrong at {code(a, 120)}" if (a := record["verdict"]["anchor"]) is not None else ""
+        commit = record["environment"]["commit"]
+        shown = code(commit, 13) if commit is not None else "not known"
+        yield f"| {who} | {_VERDICTS[verdict.kind]} {verdict.title}{where} | {shown} | {_model(record)} |"
+    yield ""
+
+
+def _model(record: Record) -> str:
+    settings = record["settings"]
+    return f"{prose(record['model']['name'], 60)}, {code(settings['device'], 20)} {code(settings['precision'], 20)}"
+
+
+def _changes(changes: Sequence[Change]) -> Iterable[str]:
+    if not changes:
+        return
+    yield "| | change | base | head |"
+    yield "| :-- | :-- | :-- | :-- |"
+    rows = (
+        f"| {MARKS[c.severity]} {c.severity} | {_words(c)} | {prose(c.before, 160) or '–'} | {prose(c.after, 160) or '–'} |"
+        for c in changes
+    )
+    yield from _limited(rows, 24_000, "more changes", cell=True)
+    yield ""
+
+
+def _words(change: Change) -> str:
+    words = prose(capital(change.words), 300)
+    words = f"**{words}**" if change.severity == "regression" else words
+    more = "; ".join([*([change.detail] if change.detail else []), *(f"by it: {line}" for line in change.also)])
+    return f"{words}<br><sub>{prose(more, 300)}</sub>" if more else words
+
+
+def _text(c: Comparison) -> Iterable[str]:
+    """The first scope whose operations changed, as a diff."""
+    found = next(((g.text, g.text.scopes[0]) for g in c.graphs.changed if g.text and g.text.scopes), None)
+    if found is None or not (rows := list(_diff(found[1]))):
+        return
+    graph, scope = found
+    more = f", and {text.plural(len(graph.scopes) - 1, 'more scope')}" if len(graph.scopes) > 1 else ""
+    where = code(scope.scope or "outside of every scope", 120)
+    yield f"<details><summary>The graph's text: {where} of {code(graph.graph, 80)}{more}</summary>"
+    yield ""
+    yield f"{_FENCE}diff"
+    yield from rows[:_LINES]
+    if len(rows) > _LINES:
+        yield f"  and {text.plural(len(rows) - _LINES, 'more line')}"
+    yield _FENCE
+    yield ""
+    yield "</details>"
+    yield ""
+
+
+def _diff(scope: ScopeDiff) -> Iterable[str]:
+    signs = {"gone": "-", "new": "+", "same": " ", "other": "!"}
+    for row in scope.rows:
+        if row.mark == "…":
+            yield f"  … {text.plural(row.skipped, 'equal operation')}"
+        else:
+            # Nothing in a fence is Markdown, apart from the fence itself.
+            remark = "  (reads other values by the same names)" if row.mark == "other" else ""
+            yield f"{signs[row.mark]} {text.one_line(row.text, 240).replace('`', 'ˋ')}{remark}"
+
+
+def _numbers(c: Comparison) -> Iterable[str]:
+    """What did not change enough to be a change, for whoever wants to know how near it is."""
+    rows = [
+        (
+            f"{code(row.cell, 60)}{' ' + row.phase if row.phase else ''}, worst error / limit",
+            _share(row.before),
+            _share(row.after),
+        )
+        for row in (*c.logits, *c.anchors)
+    ]
+    rows += [
+        (f"time per token / {prose(p.title, 40)}'s", ratios(p.base), ratios(p.head)) for p in c.speed.peers if p.outcome
+    ]
+    rows += [(prose(m.title, 60), text.size(m.base), text.size(m.head)) for m in c.memory if m.outcome]
+    if rows:
+        yield "<details><summary>Margins, speed and memory</summary>"
+        yield ""
+        yield "| | base | head |"
+        yield "| :-- | --: | --: |"
+        yield from _limited(
+            (f"| {name} | {before} | {after} |" for name, before, after in rows), 8_000, "more rows", cell=True
+        )
+        yield ""
+        yield "</details>"
+        yield ""
+
+
+def _share(worst: Worst | None) -> str:
+    return "–" if worst is None else text.figure(worst.share)
+
+
+def _notes(notes: Sequence[Change]) -> Iterable[str]:
+    if notes:
+        yield "<details><summary>The environment differs</summary>"
+        yield ""
+        lines = (
+            f"- {prose(c.words, 160)}: {prose(c.before, 120) or '–'}, then {prose(c.after, 120) or '–'}" for c in notes
+        )
+        yield from _limited(lines, 6_000, "more differences")
+        yield ""
+        yield "</details>"
+        yield ""
+
+
+def _limited(lines: Iterable[str], budget: int, noun: str, cell: bool = False) -> Iterable[str]:
+    """The lines that fit into `budget` characters, and how many did not."""
+    left_out = 0
+    for line in lines:
+        budget -= len(line) + 1
+        if budget >= 0 and not left_out:
+            yield line
+        else:
+            left_out += 1
+    if left_out:
+        words = f"{text.count(left_out)} {noun} on the page"
+        yield f"| {words} |" if cell else f"- {words}"

@@ -1,0 +1,236 @@
+"""Two records' tokens, prompt by prompt and cell by cell.
+
+Every step is given the truth's tokens before it, so that each is compared by itself, also after one that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from hloracle.reports import text
+from hloracle.reports.change import Change, name, names
+from hloracle.reports.record import Record, cells_of
+
+
+@dataclass(frozen=True)
+class Token:
+    """`id` is None where a cell ended before; `piece` where the model has no tokenizer."""
+
+    id: int | None
+    piece: str | None
+
+    @property
+    def words(self) -> str:
+        """As it stands in a sentence."""
+        if self.id is None:
+            return "no token"
+        return f"“{name(text.piece(self.piece[:40]), 40)}”" if self.piece else f"token {self.id}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step whose token is another; `gap` is the truth's lead over its second best there."""
+
+    step: int
+    truth: Token
+    before: Token
+    after: Token
+    gap: float | None
+
+
+@dataclass(frozen=True)
+class TokensDiff:
+    """Cells whose tokens changed in the same way on one prompt.
+
+    Args:
+      agreed: tokens equal to the truth's, before and after, each as how many of how many.
+      near_ties: of the head's disagreements, those where the truth's own lead is inside the noise.
+      severity: as of a Change.
+    """
+
+    cells: tuple[str, ...]
+    agreed: tuple[tuple[int, int], tuple[int, int]]
+    disagreements: int
+    near_ties: int
+    steps: tuple[Step, ...]
+    severity: str
+
+
+@dataclass(frozen=True)
+class PromptDiff:
+    """`state` is `same`, `gone`, `new`, or what keeps its steps from being compared: `another model`, `another prompt`,
+    `another truth`.
+
+    Args:
+      counts: cell -> tokens equal to the truth's and how many there are, before and after; None where not compared.
+      lost: cells that were compared on it and no longer are, although both run.
+      found: the other way round.
+    """
+
+    id: str
+    state: str
+    counts: dict[str, tuple[tuple[int, int] | None, tuple[int, int] | None]]
+    lost: tuple[str, ...]
+    found: tuple[str, ...]
+    tokens: tuple[TokensDiff, ...]
+    moved: int | None  # the first step of another truth
+
+
+def compare_prompts(base: Record, head: Record) -> tuple[PromptDiff, ...]:
+    """The head's prompts in order, then those that only the base has."""
+    before, after = ({prompt["id"]: prompt for prompt in record["prompts"]} for record in (base, head))
+    ran = [{c["id"] for c in record["cells"] if c["status"] != "failed"} for record in (base, head)]
+    return tuple(_prompt(base, head, id, before.get(id), after.get(id), ran) for id in dict.fromkeys([*after, *before]))
+
+
+def _prompt(
+    base: Record, head: Record, id: str, before: Record | None, after: Record | None, ran: Sequence[set[str]]
+) -> PromptDiff:
+    old, new = cells_of(base, id), cells_of(head, id)
+    counts = {cell: (_count(old.get(cell)), _count(new.get(cell))) for cell in dict.fromkeys([*new, *old])}
+    if before is None or after is None:
+        return PromptDiff(id, "new" if before is None else "gone", counts, (), (), (), None)
+    lost = tuple(cell for cell in old if cell not in new and cell in ran[1])
+    found = tuple(cell for cell in new if cell not in old and cell in ran[0])
+    moved = None
+    if base["model"]["digest"] != head["model"]["digest"]:
+        state = "another model"
+    elif before["token_ids"] != after["token_ids"]:
+        state = "another prompt"
+    else:
+        truths = before["truth"]["tokens"], after["truth"]["tokens"]
+        moved = next((i for i, (a, b) in enumerate(zip(*truths, strict=False)) if a != b), None)
+        state = "same" if moved is None else "another truth"
+    shared = [cell for cell in new if cell in old]
+    tokens = _by_step(after["truth"], old, new, shared) if state == "same" else _by_count(old, new, shared)
+    return PromptDiff(id, state, counts, lost, found, tuple(tokens), moved)
+
+
+def _count(cell: Record | None) -> tuple[int, int] | None:
+    return (cell["agreed"], cell["total"]) if cell else None
+
+
+def _by_step(
+    truth: Record, old: dict[str, Record], new: dict[str, Record], cells: Sequence[str]
+) -> Iterator[TokensDiff]:
+    groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
+    for cell in cells:
+        shared = range(min(old[cell]["total"], new[cell]["total"]))
+        if any(_token(old[cell], i).id != _token(new[cell], i).id for i in shared):
+            groups.setdefault((tuple(old[cell]["tokens"]), tuple(new[cell]["tokens"])), []).append(cell)
+    for alike in groups.values():
+        before, after = old[alike[0]], new[alike[0]]
+        steps = tuple(
+            Step(i, _token(truth, i), *pair, text.value(truth["gaps"][i]))
+            for i in range(min(before["total"], after["total"]))
+            if (pair := (_token(before, i), _token(after, i)))[0].id != pair[1].id
+        )
+        wrong = any(step.after.id != step.truth.id == step.before.id for step in steps)
+        right = any(step.before.id != step.truth.id == step.after.id for step in steps)
+        severity = _severity(old, new, alike) if wrong else "better" if right else "changed"
+        yield _diff(alike, before, after, steps, severity)
+
+
+def _by_count(old: dict[str, Record], new: dict[str, Record], cells: Sequence[str]) -> Iterator[TokensDiff]:
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for cell in cells:
+        a, b = old[cell], new[cell]
+        if a["disagreements"] != b["disagreements"] or a["total"] - a["agreed"] != b["total"] - b["agreed"]:
+            key = a["agreed"], a["total"], a["near_ties"], b["agreed"], b["total"], b["near_ties"]
+            groups.setdefault(key, []).append(cell)
+    for alike in groups.values():
+        before, after = old[alike[0]], new[alike[0]]
+        worse = after["total"] - after["agreed"] > before["total"] - before["agreed"]
+        yield _diff(alike, before, after, (), _severity(old, new, alike) if worse else "better")
+
+
+def _severity(old: dict[str, Record], new: dict[str, Record], cells: Sequence[str]) -> str:
+    """Of tokens that were right and are not: inside the noise either of the two is right, and the next change decides."""
+    beyond = [[_missed(found[cell]) - found[cell]["near_ties"] for cell in cells] for found in (old, new)]
+    return "regression" if any(b > a for a, b in zip(*beyond, strict=True)) else "worse"
+
+
+def _missed(cell: Record) -> int:
+    return int(cell["total"] - cell["agreed"])
+
+
+def _diff(cells: Sequence[str], before: Record, after: Record, steps: tuple[Step, ...], severity: str) -> TokensDiff:
+    agreed = (before["agreed"], before["total"]), (after["agreed"], after["total"])
+    return TokensDiff(tuple(cells), agreed, after["disagreements"], after["near_ties"], steps, severity)
+
+
+def _token(entry: Record, step: int) -> Token:
+    if step >= len(entry["tokens"]):
+        return Token(None, None)
+    return Token(entry["tokens"][step], entry["pieces"][step] if entry["pieces"] else None)
+
+
+# ---- what is said of it
+
+
+def prompt_changes(
+    base: Record, head: Record, prompts: Sequence[PromptDiff], gone: Collection[str]
+) -> Iterator[Change]:
+    """Cells that are `gone` have a change of their own, which says it all."""
+    for prompt in prompts:
+        id = name(prompt.id, 60)
+        if prompt.state == "gone":
+            if set(prompt.counts) - set(gone) or not prompt.counts:
+                yield Change(
+                    "prompt",
+                    "regression",
+                    prompt.id,
+                    f"the prompt {id} is no longer run",
+                    _cells(prompt, 0),
+                    "not there",
+                )
+            continue
+        if prompt.state == "new":
+            short = [cell for cell, (_, after) in prompt.counts.items() if after and after[0] < after[1]]
+            bad = bool(short) and not head["passed"]
+            words = f"the prompt {id} is new" + (f", and its tokens differ in {names(short)}" if short else "")
+            severity = "regression" if bad else "worse" if short else "better"
+            yield Change("prompt", severity, prompt.id, words, "not there", _cells(prompt, 1))
+        elif prompt.state == "another prompt":
+            yield Change("prompt", "changed", prompt.id, f"the prompt {id} has other tokens")
+        elif prompt.state == "another truth":
+            words = f"the truth of {id} is another from step {prompt.moved} on"
+            why = "what was right is right no longer, whatever the graphs compute"
+            yield Change("truth", "worse", prompt.id, words, detail=why)
+        if prompt.lost:
+            words = f"{id} is no longer compared in {names(prompt.lost)}"
+            yield Change(
+                "tokens", "regression", prompt.id, words, "compared", "not compared", cells=prompt.lost, lost=True
+            )
+        if prompt.found:
+            words = f"{id} is now compared in {names(prompt.found)}"
+            yield Change("tokens", "better", prompt.id, words, "not compared", "compared", cells=prompt.found)
+        for diff in prompt.tokens:
+            yield _tokens_change(prompt, diff)
+
+
+def _tokens_change(prompt: PromptDiff, diff: TokensDiff) -> Change:
+    id, compared = name(prompt.id, 60), [cell for cell, (_, after) in prompt.counts.items() if after is not None]
+    cells = "every cell" if len(diff.cells) == len(compared) > 1 else names(diff.cells)
+    detail = ""
+    if len(diff.steps) == 1:
+        (step,) = diff.steps
+        right = " again" if diff.severity == "better" else ""
+        words = f"{id} in {cells}: the token at step {step.step} is {step.after.words}{right}, was {step.before.words}"
+        if step.gap is not None:
+            detail = f"the truth's lead over its second best is {text.figure(step.gap)} there"
+    elif diff.steps:
+        words = (
+            f"{text.plural(len(diff.steps), 'token')} of {id} changed in {cells}, first at step {diff.steps[0].step}"
+        )
+    else:
+        words = f"{id} in {cells}: {'fewer' if diff.severity != 'better' else 'more'} tokens are the truth's"
+    if diff.severity == "worse":
+        detail = "; ".join(filter(None, [detail, "inside the measured noise: a near tie"]))
+    before, after = (f"{text.count(n)} of {text.count(total)} equal" for n, total in diff.agreed)
+    return Change("tokens", diff.severity, prompt.id, words, before, after, detail, cells=diff.cells)
+
+
+def _cells(prompt: PromptDiff, side: int) -> str:
+    return f"compared in {text.plural(sum(pair[side] is not None for pair in prompt.counts.values()), 'cell')}"

@@ -1,0 +1,327 @@
+"""The page of a comparison: base against head, one file that needs nothing else.
+
+Strings of the records reach it as they reach the report: see html.py. It has no script.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from hloracle.reports import html, text
+from hloracle.reports.change import SEVERITIES, Change, capital, name
+from hloracle.reports.compare import Comparison
+from hloracle.reports.compare_graphs import FIGURES, GraphDiff
+from hloracle.reports.compare_speed import APART, LUCK, Peer, ratios
+from hloracle.reports.compare_texts import Row, ScopeDiff
+from hloracle.reports.compare_tokens import PromptDiff
+from hloracle.reports.compare_values import FLOOR_MOVED, ValueDiff
+from hloracle.reports.record import VERDICTS, Record
+
+ROWS = 25  # of the table of changes that are not folded
+STEPS = 24  # of a prompt that are shown
+SCOPES = 60  # of a graph's text that are shown
+LINES = 400  # of a scope
+FLOORS = 30  # that moved
+
+# Severity -> the shape and the colour of its mark; the word stands beside it.
+MARKS = {
+    "regression": ("fail", "fail"),
+    "worse": ("error", "near"),
+    "changed": ("delta", "delta"),
+    "better": ("pass", "pass"),
+    "note": ("skip", "skip"),
+}
+_TITLE_KINDS = {
+    "Not safe": ("fail", "fail"),
+    "Still wrong": ("fail", "fail"),
+    "Look twice": ("error", "near"),
+    "Safe": ("pass", "pass"),
+    "Nothing changed": ("pass", "pass"),
+}
+# Kind of change -> the part of the page that shows it.
+_PARTS = {
+    "tokens": ("tokens", "prompt", "truth", "cell"),
+    "checks": ("check", "canary"),
+    "margins": ("logits", "anchors", "floors"),
+    "graphs": ("graph",),
+    "speed": ("speed", "memory"),
+    "runs": ("verdict", "mutant", "model", "settings", "environment"),
+}
+
+
+def render(comparison: Comparison) -> str:
+    """The page of a comparison. Equal comparisons give equal pages."""
+    style = "".join(html._read(name) for name in ("report.css", "diff.css"))
+    found = comparison
+    changes = [_change(change) for change in found.changes if change.severity != "note"]
+    graphs = list(_graph_groups(found.graphs.changed))
+    return (
+        html._environment()
+        .get_template("diff.html.j2")
+        .render(
+            c=found,
+            style=Markup(style),
+            style_hash=Markup(html._hash(style)),
+            kind=_TITLE_KINDS[found.title],
+            marks=MARKS,
+            meanings=SEVERITIES,
+            used=[severity for severity in SEVERITIES if any(row["severity"] == severity for row in changes)],
+            sides=[_side("Head", found.head), _side("Base", found.base)],
+            facts=list(_facts(found)),
+            changes=[changes[:ROWS], changes[ROWS:]],
+            notes=[_change(change) for change in found.of("note")],
+            prompts=[_prompt(prompt) for prompt in found.prompts if prompt.tokens],
+            loud=[check for check in found.checks if not check.quiet],
+            quiet=[check for check in found.checks if check.quiet],
+            margins=[
+                {"title": title, "rows": [_margin(row) for row in rows]}
+                for title, rows in (("Logits", found.logits), ("Anchors", found.anchors))
+                if rows
+            ],
+            floors=found.floors.moved[:FLOORS],
+            figures=_figures(found),
+            graphs=graphs,
+            texts=_texts(found),
+            plots=[_plot(peer) for peer in found.speed.peers],
+            ratios=ratios,
+            pairs=[
+                {
+                    "title": title,
+                    "first": first,
+                    "differing": [pair for pair in pairs if not pair.same],
+                    "same": [pair for pair in pairs if pair.same],
+                }
+                for title, first, pairs in (
+                    ("Settings", "Setting", found.settings),
+                    ("Environment", "Of", found.environment),
+                )
+            ],
+            rule={"apart": APART, "luck": LUCK, "floor": FLOOR_MOVED},
+        )
+    )
+
+
+def _change(change: Change) -> dict[str, Any]:
+    href = next((f"#{part}" for part, kinds in _PARTS.items() if change.kind in kinds), "#main")
+    return {**vars(change), "words": capital(change.words), "href": href}
+
+
+def _side(who: str, record: Record) -> dict[str, Any]:
+    verdict = VERDICTS[record["verdict"]["class"]]
+    return {"who": who, "verdict": verdict, "record": record}
+
+
+def _facts(c: Comparison) -> Iterator[dict[str, Any]]:
+    """What a run comes to in a few numbers, the head's and the base's."""
+    yield {"name": "Tokens equal", **_both(c, _tokens_equal)}
+    yield {"name": "Checks passed", **_both(c, _checks_passed)}
+    for title, rows in (("Worst logit", c.logits), ("Worst anchor", c.anchors)):
+        before, after = (_worst([row.before for row in rows]), _worst([row.after for row in rows]))
+        if before or after:
+            yield {"name": title, "after": after or "not compared", "before": before or "not compared"}
+    peers = [peer for peer in c.speed.peers if peer.outcome]
+    if peers:
+        before, after = (f"{text.figure(statistics.median(r))}×" for r in (peers[0].base, peers[0].head))
+        unit = f"of {name(peers[0].title, 30)}’s, "
+        yield {
+            "name": "Time per token",
+            "after": after,
+            "before": before,
+            "unit": unit,
+            "same": c.speed.outcome == "same",
+        }
+    totals = [_decode_operations(record) for record in (c.base, c.head)]
+    if None not in totals:
+        yield {"name": "Operations of decode", "after": totals[1], "before": totals[0]}
+
+
+def _both(c: Comparison, figure: Any) -> dict[str, str]:
+    return {"after": figure(c.head), "before": figure(c.base)}
+
+
+def _tokens_equal(record: Record) -> str:
+    compared = [cell for entry in record["tokens"].values() for cell in entry["cells"].values()]
+    agreed, total = (sum(cell[key] for cell in compared) for key in ("agreed", "total"))
+    return f"{text.count(agreed)} of {text.count(total)}" if total else "none compared"
+
+
+def _checks_passed(record: Record) -> str:
+    statuses = [check["status"] for check in record["checks"]]
+    return f"{statuses.count('passed')} of {len(statuses)}" if statuses else "none ran"
+
+
+def _worst(found: Sequence[Any]) -> str:
+    shares = [worst.share for worst in found if worst is not None]
+    if not shares:
+        return ""
+    worst = next((share for share in shares if share != share), max(shares))
+    return f"{text.figure(worst)} of its limit"
+
+
+def _decode_operations(record: Record) -> str | None:
+    """Of what is judged: the emitted graph, or the user's."""
+    judged = [g for g in record["graphs"] if g["phase"] == "decode" and g["source"] != "oracle"]
+    return text.count(judged[0]["op_total"]) if judged else None
+
+
+# ---- tokens and numbers
+
+
+def _prompt(prompt: PromptDiff) -> dict[str, Any]:
+    diffs = [
+        {"diff": diff, "steps": diff.steps[:STEPS], "more": max(len(diff.steps) - STEPS, 0)} for diff in prompt.tokens
+    ]
+    worst = min((list(SEVERITIES).index(diff.severity) for diff in prompt.tokens), default=len(SEVERITIES) - 1)
+    return {"id": prompt.id, "state": prompt.state, "diffs": diffs, "severity": list(SEVERITIES)[worst]}
+
+
+def _margin(row: ValueDiff) -> dict[str, Any]:
+    severities = {"broken": "regression", "nearer": "worse", "mended": "better"}
+    bars = [_bar(worst.share) if worst else None for worst in (row.before, row.after)]
+    return {"row": row, "severity": severities.get(row.outcome, ""), "bars": bars}
+
+
+def _bar(share: float) -> dict[str, Any]:
+    over = not share <= 1
+    return {"width": "100" if over else f"{100 * share:.4g}", "over": over}
+
+
+# ---- graphs
+
+
+def _figures(c: Comparison) -> dict[str, Any]:
+    """Each graph that changed, with the figures that did in one of them."""
+    before, after = ({graph["id"]: graph for graph in record["graphs"]} for record in (c.base, c.head))
+    keys = [key for key in FIGURES if any(key in graph.figures for graph in c.graphs.changed)]
+    rows = []
+    for graph in c.graphs.changed:
+        pairs = [(before[graph.id][key], after[graph.id][key]) for key in keys]
+        cells = [_figure(key, *pair, key in graph.figures) for key, pair in zip(keys, pairs, strict=True)]
+        rows.append({"graph": graph, "cells": cells})
+    return {"names": [FIGURES[key] for key in keys], "rows": rows}
+
+
+def _figure(key: str, before: text.Number, after: text.Number, differs: bool) -> dict[str, Any]:
+    shown = [text.size(int(n)) if key == "text_bytes" and n is not None else text.figure(n) for n in (before, after)]
+    if differs and shown[0] == shown[1]:  # in three digits: then in all
+        shown = [f"{text.value(n):,.0f}" for n in (before, after)]
+    return {"differs": differs, "before": shown[0], "after": shown[1]}
+
+
+def _graph_groups(changed: Sequence[GraphDiff]) -> Iterator[dict[str, Any]]:
+    """Graphs whose operations changed alike, with the kinds that did and the scopes they did in."""
+    groups: list[list[GraphDiff]] = []
+    for graph in changed:
+        alike = next((g for g in groups if (g[0].ops, g[0].scopes) == (graph.ops, graph.scopes)), None)
+        if alike is None:
+            groups.append([graph])
+        else:
+            alike.append(graph)
+    for group in groups:
+        first = group[0]
+        if first.ops or first.scopes:
+            yield {
+                "ids": [graph.id for graph in group],
+                "ops": _deltas(first.ops),
+                "scopes": [(scope, _deltas(ops)) for scope, ops in first.scopes.items()],
+            }
+
+
+def _deltas(ops: Mapping[str, tuple[int, int]]) -> list[tuple[str, int, int, int]]:
+    rows = [(op, before, after, after - before) for op, (before, after) in ops.items()]
+    return sorted(rows, key=lambda row: (-abs(row[3]), row[0]))
+
+
+def _texts(c: Comparison) -> list[dict[str, Any]]:
+    texts = []
+    for graph in c.graphs.changed:
+        if graph.text is not None:
+            scopes = [_scope(scope) for scope in graph.text.scopes[:SCOPES]]
+            texts.append(
+                {"graph": graph, "text": graph.text, "scopes": scopes, "more": len(graph.text.scopes) - len(scopes)}
+            )
+    # Those that show something first; the first of them is open.
+    return sorted(texts, key=lambda entry: not entry["scopes"])
+
+
+def _scope(scope: ScopeDiff) -> dict[str, Any]:
+    rows = _marked(scope.rows[:LINES])
+    return {"scope": scope, "layers": layers(scope.layers), "rows": rows, "more": len(scope.rows) - len(rows)}
+
+
+def layers(numbers: Sequence[int]) -> str:
+    """Layers in words: `layer 3`, `layers 0–2, 5`."""
+    if not numbers:
+        return ""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    shown = [f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    more = f", and {text.count(len(shown) - 8)} more" if len(shown) > 8 else ""
+    return f"{'layer' if len(numbers) == 1 else 'layers'} {', '.join(shown[:8])}{more}"
+
+
+def _marked(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows with what differs within a line set apart, where as many lines went as came."""
+    shown = [{"row": row, "parts": (_short(row.text), "", "")} for row in rows]
+    runs = [(mark, len(list(run))) for mark, run in itertools.groupby(rows, key=lambda row: row.mark)]
+    at = 0
+    for (mark, size), following in itertools.pairwise([*runs, ("", 0)]):
+        if mark == "gone" and following == ("new", size):
+            for i in range(at, at + size):
+                pair = _apart(_short(rows[i].text), _short(rows[i + size].text))
+                shown[i]["parts"], shown[i + size]["parts"] = pair
+        at += size
+    return shown
+
+
+def _short(line: str) -> str:
+    return text.one_line(line, 400)
+
+
+Parts = tuple[str, str, str]
+
+
+def _apart(a: str, b: str) -> tuple[Parts, Parts]:
+    """Two lines in three parts each: the same beginning, what differs, the same end."""
+    begin = _common(a, b)
+    end = _common(a[begin:][::-1], b[begin:][::-1])
+    # Whole words: half a name that is marked is read as another name.
+    while begin and (a[begin - 1].isalnum() or a[begin - 1] in "_.%"):
+        begin -= 1
+    while end and (a[-end].isalnum() or a[-end] in "_."):
+        end -= 1
+    return _cut(a, begin, end), _cut(b, begin, end)
+
+
+def _common(a: str, b: str) -> int:
+    """How long the two strings' common beginning is."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _cut(line: str, begin: int, end: int) -> Parts:
+    return line[:begin], line[begin : len(line) - end], line[len(line) - end :]
+
+
+# ---- speed
+
+
+def _plot(peer: Peer) -> dict[str, Any]:
+    """The rounds as points on one axis, base above head."""
+    every = [*peer.base, *peer.head]
+    low, high = min(every), max(every)
+    margin = 0.04 * (high - low) or 0.01
+    left, span = low - margin, high - low + 2 * margin
+    return {
+        "peer": peer,
+        "points": [[f"{100 * (ratio - left) / span:.2f}" for ratio in side] for side in (peer.base, peer.head)],
+        "ends": [text.figure(low), text.figure(high)],
+    }
