@@ -7,7 +7,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.4.15"
-nox.options.sessions = ["lint", "tests", "conformance-cpu", "mutants"]
+nox.options.sessions = ["lint", "tests", "browser", "conformance-cpu", "mutants"]
 # pip and not uv: uv does not look where a CPU build of torch may be at hand (`find-links` in pip's configuration).
 nox.options.default_venv_backend = "venv"
 
@@ -23,7 +23,7 @@ def environment(session: nox.Session) -> None:
         session.log("nothing to install: pyproject.toml is the same")
         return
     session.log("installing; the first time takes minutes (torch, IREE, JAX)")
-    session.install("-e", ".[test,lint]")
+    session.install("-e", ".[test,browser,lint]")
     stamp.write_text(wanted)
 
 
@@ -37,6 +37,13 @@ def run(session: nox.Session, program: str, *arguments: str) -> None:
 def tests(session: nox.Session) -> None:
     """The test suite. Arguments go to pytest: `nox -s tests -- tests/test_rope.py -k llama3`."""
     run(session, "python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def browser(session: nox.Session) -> None:
+    """Open the pages in Chromium; pictures go to out/browser/. Arguments go to pytest: `nox -s browser -- -k failing`."""
+    run(session, "python", "tests/browser/chromium.py")
+    run(session, "python", "-m", "pytest", "tests/browser", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -326,8 +326,8 @@ def diff(
     judged by the peers that took turns with the graph in the same process. Exits with 0 whenever it could compare, unless
     --fail-on says otherwise.
     """
-    from hloracle.reports.compare import compare
-    from hloracle.reports.compare_files import print_comparison, write_comparison
+    from hloracle.reports.compare.comparison import compare
+    from hloracle.reports.compare.files import print_comparison, write_comparison
     from hloracle.reports.record import load
 
     comparison = compare(load(base), load(head), head)
@@ -380,7 +380,7 @@ def store_option() -> Option:
 @store_option()
 def add(reports: tuple[Path, ...], commit: str | None, store: Path) -> int:
     """Append the runs of records to the history. One that is there already stays as it is."""
-    from hloracle.reports.history import add as add_runs
+    from hloracle.reports.history.store import add as add_runs
 
     found = add_runs(store, reports, commit)
     new = sum(added for _, added in found)
@@ -392,8 +392,8 @@ def add(reports: tuple[Path, ...], commit: str | None, store: Path) -> int:
 @store_option()
 def list_runs(store: Path) -> int:
     """List the runs, the newest first."""
-    from hloracle.reports.history import read
-    from hloracle.reports.history_list import table
+    from hloracle.reports.history.store import read
+    from hloracle.reports.history.table import table
 
     # A pipe has no width that a line would have to fit.
     Output(highlight=False, width=None if sys.stdout.isatty() else 240).print(table(read(store)))
@@ -412,8 +412,8 @@ def page(output: Path, store: Path) -> int:
     It shows verdicts, tokens, errors, speed and operations over commits, and what changed between them.
     """
     from hloracle.core.store import write_file
-    from hloracle.reports.history import read
-    from hloracle.reports.history_page import render
+    from hloracle.reports.history.page import render
+    from hloracle.reports.history.store import read
 
     write_file(output, render(read(store)))
     click.echo(output)

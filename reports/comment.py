@@ -12,8 +12,9 @@ import zipfile
 from pathlib import Path
 
 from hloracle.core.errors import InputError
-from hloracle.reports import compare_summary, summary
-from hloracle.reports.compare import compare
+from hloracle.reports import summary
+from hloracle.reports.compare import summary as compare_summary
+from hloracle.reports.compare.comparison import compare
 from hloracle.reports.record import Record, load
 
 MARKER = "<!-- hloracle -->"  # how the next run finds the comment

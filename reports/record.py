@@ -138,7 +138,8 @@ def write_all(record: Record, directory: Path) -> dict[str, Path]:
 
     Raises ValueError for an invalid record, InputError when a file cannot be written.
     """
-    from hloracle.reports import html, junit, summary
+    from hloracle.reports import junit, summary
+    from hloracle.reports.page import html
 
     record = _with_named_floats(record)
     validate(record)

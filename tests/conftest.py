@@ -11,8 +11,15 @@ from typing import Any
 import filelock
 import pytest
 
+# Its tests need a browser, and run when they are named: `nox -s browser`.
+collect_ignore = ["browser"]
+
 # A run small enough for a test: five cells, six prompts, buckets of 32, 64 and 128.
 SMALL_RUN = ("run", "tiny-llama", "--tokens", "8", "--capacity", "128", "--threads", "2", "--rounds", "2")
+
+
+def pytest_report_header() -> str:
+    return "tests/browser: a session of its own, `nox -s browser`"
 
 
 def _shared(factory: pytest.TempPathFactory, name: str) -> Path:

@@ -14,9 +14,10 @@ from test_reports_sample import HOSTILE, failing_sample, hostile_sample, sample
 
 from hloracle.conformance import cli
 from hloracle.core.errors import InputError
-from hloracle.reports import comment, compare_summary, summary
+from hloracle.reports import comment, summary
 from hloracle.reports.comment import BASE, HEAD, MARKER, MOST, WHOSE, render
-from hloracle.reports.compare import compare
+from hloracle.reports.compare import summary as compare_summary
+from hloracle.reports.compare.comparison import compare
 from hloracle.reports.record import to_json
 
 Record = dict[str, Any]

@@ -24,13 +24,13 @@ from test_reports_sample import (
 )
 
 from hloracle.core.errors import InputError
-from hloracle.reports.change import SEVERITIES, capital, names, percent
-from hloracle.reports.compare import Comparison, as_json, compare
-from hloracle.reports.compare_graphs import compare_graphs
-from hloracle.reports.compare_speed import APART, RESIDENT, compare_speed
-from hloracle.reports.compare_texts import compare_texts
-from hloracle.reports.compare_tokens import compare_prompts
-from hloracle.reports.compare_values import FLOOR_MOVED
+from hloracle.reports.compare.change import SEVERITIES, capital, names, percent
+from hloracle.reports.compare.comparison import Comparison, as_json, compare
+from hloracle.reports.compare.graphs import compare_graphs
+from hloracle.reports.compare.speed import APART, RESIDENT, compare_speed
+from hloracle.reports.compare.texts import compare_texts
+from hloracle.reports.compare.tokens import compare_prompts
+from hloracle.reports.compare.values import FLOOR_MOVED
 from hloracle.reports.record import Record, to_json, validate
 
 EMITTED = "emitter/iree-cpu"

@@ -31,8 +31,9 @@ from test_reports_sample import (
 
 from hloracle.conformance import cli
 from hloracle.core.errors import InputError
-from hloracle.reports import compare_summary, diff_page
-from hloracle.reports.compare import Comparison, compare
+from hloracle.reports.compare import page as diff_page
+from hloracle.reports.compare import summary as compare_summary
+from hloracle.reports.compare.comparison import Comparison, compare
 from hloracle.reports.record import OLDER, Record, to_json
 
 Pair = tuple[Record, Record]

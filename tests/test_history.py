@@ -34,9 +34,10 @@ from test_reports_sample import (
 
 from hloracle.conformance import cli
 from hloracle.core.errors import InputError
-from hloracle.reports import history_charts, history_page
-from hloracle.reports.history import SCHEMA, add, read, row_of
-from hloracle.reports.history_list import table
+from hloracle.reports.history import charts as history_charts
+from hloracle.reports.history import page as history_page
+from hloracle.reports.history.store import SCHEMA, add, read, row_of
+from hloracle.reports.history.table import table
 from hloracle.reports.record import VERDICTS, to_json
 
 Row = dict[str, Any]
@@ -380,7 +381,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> No
 
 
 def test_schema_and_code_know_the_same_classes() -> None:
-    schema = json.loads(resources.files("hloracle.reports").joinpath("history.schema.json").read_text("utf-8"))
+    schema = json.loads(resources.files("hloracle.reports.history").joinpath("history.schema.json").read_text("utf-8"))
     assert schema["properties"]["schema"]["const"] == SCHEMA
     assert schema["properties"]["verdict"]["properties"]["class"]["enum"] == list(VERDICTS)
 
@@ -847,7 +848,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest
 
 
 def test_commands_need_no_compiler_and_no_framework() -> None:
-    source = "import sys\nfrom hloracle.conformance import cli\nfrom hloracle.reports import history_list\n"
+    source = "import sys\nfrom hloracle.conformance import cli\nfrom hloracle.reports.history import table\n"
     source += "print(sorted({'jax', 'jaxlib', 'torch', 'transformers', 'numpy', 'iree'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -32,7 +32,8 @@ from test_reports_sample import (
 )
 
 from hloracle.core.errors import InputError
-from hloracle.reports import html, junit, summary, text
+from hloracle.reports import junit, summary, text
+from hloracle.reports.page import html
 from hloracle.reports.record import SCHEMA, VERDICTS, differences, in_order, load, validate, write_all
 
 Record = dict[str, Any]

@@ -16,7 +16,8 @@ import pytest
 from test_reports import Page
 from test_reports_sample import ANCHORS, LAYERS, WRONG, _matrix, failing_sample, near_tie_sample, sample
 
-from hloracle.reports import charts, heat, html, junit, summary
+from hloracle.reports import junit, summary
+from hloracle.reports.page import charts, heat, html
 from hloracle.reports.record import layer_of, to_json, validate
 
 Record = dict[str, Any]

@@ -334,7 +334,8 @@ def hostile_sample() -> dict[str, Any]:
         process["name"] = HOSTILE
         timing["parts"] = [{"name": HOSTILE, "begin": 0.0, "seconds": 1.0, "reused": False}]
     record["listings"] = [
-        listing | {"graph": rename(listing["graph"]), "name": HOSTILE, "scopes": [_hostile_scope(layer) for layer in (0, 3)]}
+        listing
+        | {"graph": rename(listing["graph"]), "name": HOSTILE, "scopes": [_hostile_scope(layer) for layer in (0, 3)]}
         for listing in record["listings"]
     ]
     for node in record["block"]["nodes"]:
@@ -370,7 +371,13 @@ def hostile_sample() -> dict[str, Any]:
     record["model"]["config"] = {HOSTILE: HOSTILE, "list": [HOSTILE], "null": None}
     record["settings"] |= {"device": HOSTILE, "precision": HOSTILE}
     record["reused"] = [HOSTILE]
-    record["environment"] |= {"hloracle": HOSTILE, "python": HOSTILE, "platform": HOSTILE, "cpu": HOSTILE, "commit": HOSTILE}
+    record["environment"] |= {
+        "hloracle": HOSTILE,
+        "python": HOSTILE,
+        "platform": HOSTILE,
+        "cpu": HOSTILE,
+        "commit": HOSTILE,
+    }
     record["environment"] |= {"packages": {HOSTILE: HOSTILE}, "date": "2025-11-21T05:12 " + HOSTILE}
     return record
 
@@ -675,7 +682,9 @@ ORACLE_TEXT = {
     "lm_head": ["3091 dot_general %3090, %arg0, contracting_dims = [1] x [1] : 1x49152xf32"],
 }
 EMITTER_TEXT = {
-    "embed_tokens": ["embed_tokens.ds dynamic_slice %model.embed_tokens.weight, %token, %c, sizes = [1, 576] : 1x576xf32"],
+    "embed_tokens": [
+        "embed_tokens.ds dynamic_slice %model.embed_tokens.weight, %token, %c, sizes = [1, 576] : 1x576xf32"
+    ],
     "layers.L.input_layernorm": [
         "lL_input_layernorm.mul multiply %embed_tokens.ds, %embed_tokens.ds : 1x576xf32",
         "c3 constant dense<0.0> : f32",
@@ -703,7 +712,9 @@ EMITTER_TEXT = {
         "lL_mlp_act.logistic logistic %lL_mlp_gate_proj.dot : 1x1536xf32",
         "lL_mlp_act.mul multiply %lL_mlp_gate_proj.dot, %lL_mlp_act.logistic : 1x1536xf32",
     ],
-    "lm_head": ["lm_head.dot dot_general %norm.mul3, %model.embed_tokens.weight, contracting_dims = [1] x [1] : 1x49152xf32"],
+    "lm_head": [
+        "lm_head.dot dot_general %norm.mul3, %model.embed_tokens.weight, contracting_dims = [1] x [1] : 1x49152xf32"
+    ],
 }
 
 

@@ -23,7 +23,7 @@ from jsonschema.exceptions import best_match
 
 from hloracle.core.errors import InputError
 from hloracle.core.store import digest, locked, write_file
-from hloracle.reports.charts import badness
+from hloracle.reports.page.charts import badness
 from hloracle.reports.record import VERDICTS, Record, cells_of, limits_of, load, of_limit, share
 from hloracle.reports.text import one_line
 

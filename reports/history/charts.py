@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from hloracle.reports import text
-from hloracle.reports.charts import LogAxis, badness, log_axis
-from hloracle.reports.history import Row
+from hloracle.reports.history.store import Row
+from hloracle.reports.page.charts import LogAxis, badness, log_axis
 from hloracle.reports.record import SOURCES, VERDICTS
 
 NEAR, FAR = 1e-3, 10.0  # multiples of a limit: what is beyond stands at the axis' end

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hloracle.reports import heat
-from hloracle.reports.align import Pair, align
-from hloracle.reports.blocks import drawing
-from hloracle.reports.charts import badness
+from hloracle.reports.page import heat
+from hloracle.reports.page.align import Pair, align
+from hloracle.reports.page.blocks import drawing
+from hloracle.reports.page.charts import badness
 from hloracle.reports.record import SOURCES, Record, in_order, layer_of, limits_of, share
 
 PHASES = ("decode", "prefill")
@@ -37,7 +37,7 @@ def _phase(record: Record, phase: str, listings: Sequence[Record], graphs: dict[
     judged = next((x for x in listings if x["source"] != "oracle"), None)
     sides = [listing["scopes"] if listing else [] for listing in (oracle, judged)]
     wrong = _wrong(record, [oracle, judged])
-    scopes = []
+    scopes: list[dict[str, Any]] = []
     for anchor in _merged([[scope["anchor"] for scope in side] for side in sides]):
         left, right = (_standing_for(anchor, side) for side in sides)
         scopes.append(_scope(phase, len(scopes), anchor, left, right, wrong))

@@ -9,9 +9,11 @@ import click
 
 from hloracle.core.errors import InputError
 from hloracle.core.store import write_file
-from hloracle.reports import compare_summary, diff_page, record
-from hloracle.reports.change import capital
-from hloracle.reports.compare import Comparison, as_json
+from hloracle.reports import record
+from hloracle.reports.compare import page as diff_page
+from hloracle.reports.compare import summary as compare_summary
+from hloracle.reports.compare.change import capital
+from hloracle.reports.compare.comparison import Comparison, as_json
 
 
 def write_comparison(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hloracle.reports import text
-from hloracle.reports.change import Change, name, names, percent
+from hloracle.reports.compare.change import Change, name, names, percent
 from hloracle.reports.record import Record
 
 # Every ratio of the head has to be above every one of the base. Were the two runs of one speed, each order of their n + m

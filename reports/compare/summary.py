@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hloracle.reports import text
-from hloracle.reports.change import Change, capital
-from hloracle.reports.compare import Comparison
-from hloracle.reports.compare_speed import ratios
-from hloracle.reports.compare_texts import ScopeDiff
-from hloracle.reports.compare_values import Worst
+from hloracle.reports.compare.change import Change, capital
+from hloracle.reports.compare.comparison import Comparison
+from hloracle.reports.compare.speed import ratios
+from hloracle.reports.compare.texts import ScopeDiff
+from hloracle.reports.compare.values import Worst
 from hloracle.reports.record import VERDICTS, Record
 from hloracle.reports.summary import code, prose, report_at
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hloracle.reports import text
-from hloracle.reports.change import Change, name, names
+from hloracle.reports.compare.change import Change, name, names
 from hloracle.reports.record import Record, limits_of, share
 from hloracle.reports.text import value
 

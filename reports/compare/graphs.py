@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hloracle.reports import text
-from hloracle.reports.change import Change, name, names
-from hloracle.reports.compare_texts import TextDiff, compare_texts
+from hloracle.reports.compare.change import Change, name, names
+from hloracle.reports.compare.texts import TextDiff, compare_texts
 from hloracle.reports.record import Record
 
 FIGURES: Final = {

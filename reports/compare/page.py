@@ -10,16 +10,15 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
-from hloracle.reports import html, text
-from hloracle.reports.change import SEVERITIES, Change, capital, name
-from hloracle.reports.compare import Comparison
-from hloracle.reports.compare_graphs import FIGURES, GraphDiff
-from hloracle.reports.compare_speed import APART, LUCK, Peer, ratios
-from hloracle.reports.compare_texts import Row, ScopeDiff
-from hloracle.reports.compare_tokens import PromptDiff
-from hloracle.reports.compare_values import FLOOR_MOVED, ValueDiff
+from hloracle.reports import text
+from hloracle.reports.compare.change import SEVERITIES, Change, capital, name
+from hloracle.reports.compare.comparison import Comparison
+from hloracle.reports.compare.graphs import FIGURES, GraphDiff
+from hloracle.reports.compare.speed import APART, LUCK, Peer, ratios
+from hloracle.reports.compare.texts import Row, ScopeDiff
+from hloracle.reports.compare.tokens import PromptDiff
+from hloracle.reports.compare.values import FLOOR_MOVED, ValueDiff
+from hloracle.reports.page.base import draw
 from hloracle.reports.record import VERDICTS, Record
 
 ROWS = 25  # of the table of changes that are not folded
@@ -56,54 +55,48 @@ _PARTS = {
 
 def render(comparison: Comparison) -> str:
     """The page of a comparison. Equal comparisons give equal pages."""
-    style = "".join(html._read(name) for name in ("report.css", "diff.css"))
     found = comparison
     changes = [_change(change) for change in found.changes if change.severity != "note"]
     graphs = list(_graph_groups(found.graphs.changed))
-    return (
-        html._environment()
-        .get_template("diff.html.j2")
-        .render(
-            c=found,
-            style=Markup(style),
-            style_hash=Markup(html._hash(style)),
-            kind=_TITLE_KINDS[found.title],
-            marks=MARKS,
-            meanings=SEVERITIES,
-            used=[severity for severity in SEVERITIES if any(row["severity"] == severity for row in changes)],
-            sides=[_side("Head", found.head), _side("Base", found.base)],
-            facts=list(_facts(found)),
-            changes=[changes[:ROWS], changes[ROWS:]],
-            notes=[_change(change) for change in found.of("note")],
-            prompts=[_prompt(prompt) for prompt in found.prompts if prompt.tokens],
-            loud=[check for check in found.checks if not check.quiet],
-            quiet=[check for check in found.checks if check.quiet],
-            margins=[
-                {"title": title, "rows": [_margin(row) for row in rows]}
-                for title, rows in (("Logits", found.logits), ("Anchors", found.anchors))
-                if rows
-            ],
-            floors=found.floors.moved[:FLOORS],
-            figures=_figures(found),
-            graphs=graphs,
-            texts=_texts(found),
-            plots=[_plot(peer) for peer in found.speed.peers],
-            ratios=ratios,
-            pairs=[
-                {
-                    "title": title,
-                    "first": first,
-                    "differing": [pair for pair in pairs if not pair.same],
-                    "same": [pair for pair in pairs if pair.same],
-                }
-                for title, first, pairs in (
-                    ("Settings", "Setting", found.settings),
-                    ("Environment", "Of", found.environment),
-                )
-            ],
-            rule={"apart": APART, "luck": LUCK, "floor": FLOOR_MOVED},
-        )
-    )
+    context = {
+        "c": found,
+        "kind": _TITLE_KINDS[found.title],
+        "marks": MARKS,
+        "meanings": SEVERITIES,
+        "used": [severity for severity in SEVERITIES if any(row["severity"] == severity for row in changes)],
+        "sides": [_side("Head", found.head), _side("Base", found.base)],
+        "facts": list(_facts(found)),
+        "changes": [changes[:ROWS], changes[ROWS:]],
+        "notes": [_change(change) for change in found.of("note")],
+        "prompts": [_prompt(prompt) for prompt in found.prompts if prompt.tokens],
+        "loud": [check for check in found.checks if not check.quiet],
+        "quiet": [check for check in found.checks if check.quiet],
+        "margins": [
+            {"title": title, "rows": [_margin(row) for row in rows]}
+            for title, rows in (("Logits", found.logits), ("Anchors", found.anchors))
+            if rows
+        ],
+        "floors": found.floors.moved[:FLOORS],
+        "figures": _figures(found),
+        "graphs": graphs,
+        "texts": _texts(found),
+        "plots": [_plot(peer) for peer in found.speed.peers],
+        "ratios": ratios,
+        "pairs": [
+            {
+                "title": title,
+                "first": first,
+                "differing": [pair for pair in pairs if not pair.same],
+                "same": [pair for pair in pairs if pair.same],
+            }
+            for title, first, pairs in (
+                ("Settings", "Setting", found.settings),
+                ("Environment", "Of", found.environment),
+            )
+        ],
+        "rule": {"apart": APART, "luck": LUCK, "floor": FLOOR_MOVED},
+    }
+    return draw("diff.html.j2", context, styles=["diff.css"])
 
 
 def _change(change: Change) -> dict[str, Any]:

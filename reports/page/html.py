@@ -1,28 +1,18 @@
-"""The report page: one file that needs nothing else, drawn from the record.
+"""The page of a run: one file that needs nothing else, drawn from the record.
 
-Strings of the record reach the page through the template's `finalize` alone, which makes control and format characters
-visible, and through Jinja2's escaping. The page has one small script and one style, both its own: its content policy
-names their digests. The script searches and opens folds; without it everything can be read all the same.
+Its script searches and opens folds; without it everything can be read all the same.
 """
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
 import itertools
-import json
-import math
 from collections.abc import Iterator, Sequence
-from importlib import resources
 from typing import Any
 
-import jinja2
-from markupsafe import Markup, escape
-
-from hloracle.reports import charts, graphs, heat, text
+from hloracle.reports import text
+from hloracle.reports.page import charts, graphs, heat
+from hloracle.reports.page.base import draw
 from hloracle.reports.record import (
-    BACKENDS,
     SOURCES,
     VERDICTS,
     Record,
@@ -35,144 +25,37 @@ from hloracle.reports.record import (
 )
 
 STEPS_IN_A_ROW = 10  # of the token alignment: fits a laptop's screen
-FOLD = 320  # characters of a string that are shown before it is folded
-CUT = 60_000  # characters of a string that are in the page at all
-
-_STATUS_KINDS = {"passed": "pass", "failed": "fail", "error": "error", "skipped": "skip"}
 
 
 def render(record: Record) -> str:
     """The page of a valid record. Equal records give equal pages."""
-    style, script = _read("report.css"), _read("report.js")
     phases = graphs.side_by_side(record)
     verdict = VERDICTS[record["verdict"]["class"]]
     prompts = [_prompt(record, i) for i in range(len(record["prompts"]))]
     _open_one(prompts, record["verdict"]["prompt"])
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            r=record,
-            style=Markup(style),
-            style_hash=Markup(_hash(style)),
-            script=Markup(script),
-            script_hash=Markup(_hash(script)),
-            verdict=verdict,
-            next=_next(record),
-            matrix=_matrix(record),
-            totals=_totals(record),
-            prompts=prompts,
-            checks=by_status(record["checks"]),
-            tally=_tally(record),
-            chain=charts.chain(record),
-            maps=heat.heat_maps(record),
-            floors=heat.floors(record),
-            margins=charts.margins(record),
-            leads=charts.leads(record),
-            phases=phases,
-            wrong_href="#wrong-op" if any(phase["wrong"] for phase in phases) else "#where",
-            block=graphs.block(record),
-            links={s["anchor"]: f"scope-{s['id']}" for phase in reversed(phases) for s in phase["scopes"]},
-            censuses=graphs.censuses(record),
-            speed=charts.speed(record),
-            timeline=charts.timeline(record["timings"]),
-        )
-    )
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_read),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    names = ("count", "plural", "signed", "figure", "duration", "size", "parameters", "one_line", "piece", "si")
-    environment.filters |= {name: getattr(text, name) for name in names}
-    environment.filters |= {
-        "fold": fold,
-        "chip": chip,
-        "plain": _plain,
-        "times": _times,
-        "backend": _backend,
-        "digits": _digits,
-        "kind": _STATUS_KINDS.__getitem__,
-        "number": lambda value, form: getattr(text, form)(value),
+    context = {
+        "r": record,
+        "verdict": verdict,
+        "next": _next(record),
+        "matrix": _matrix(record),
+        "totals": _totals(record),
+        "prompts": prompts,
+        "checks": by_status(record["checks"]),
+        "tally": _tally(record),
+        "chain": charts.chain(record),
+        "maps": heat.heat_maps(record),
+        "floors": heat.floors(record),
+        "margins": charts.margins(record),
+        "leads": charts.leads(record),
+        "phases": phases,
+        "wrong_href": "#wrong-op" if any(phase["wrong"] for phase in phases) else "#where",
+        "block": graphs.block(record),
+        "links": {s["anchor"]: f"scope-{s['id']}" for phase in reversed(phases) for s in phase["scopes"]},
+        "censuses": graphs.censuses(record),
+        "speed": charts.speed(record),
+        "timeline": charts.timeline(record["timings"]),
     }
-    environment.globals["sources"] = SOURCES
-    return environment
-
-
-def _read(name: str) -> str:
-    return resources.files(__package__).joinpath("templates", name).read_text("utf-8")
-
-
-def _hash(text: str) -> str:
-    """As a content policy names it."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _finalize(value: Any) -> Any:
-    if value is None:
-        raise ValueError("a missing value has reached the page")
-    return text.visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def fold(value: str, limit: int = FOLD) -> Markup:
-    """A string of any length in an element of its own; a long one shows its beginning and opens to the rest."""
-    shown = _controls_marked(value[:CUT])
-    if len(value) <= limit:
-        return Markup('<bdi class="text">{}</bdi>').format(shown)
-    rest = f" The last {text.count(len(value) - CUT)} are only in report.json." if len(value) > CUT else ""
-    return Markup(
-        '<details class="long"><summary><bdi class="text">{}…</bdi>'
-        ' <span class="more">all {} characters</span></summary><bdi class="text">{}</bdi>{}</details>'
-    ).format(_controls_marked(value[:limit]), text.count(len(value)), shown, rest)
-
-
-def _controls_marked(value: str) -> Markup:
-    """The escaped text, control and format characters visible and set apart."""
-    if value.isascii() and value.isprintable():
-        return escape(value)
-    parts: list[Markup] = []
-    plain = ""
-    for char in value:
-        seen = text.visible(char)
-        if seen == char:
-            plain += char
-        else:
-            parts += [escape(plain), Markup('<span class="ctl">{}</span>').format(seen)]
-            plain = ""
-    return Markup("").join([*parts, escape(plain)])
-
-
-def chip(value: str, limit: int = 14) -> Markup:
-    """A token's text: spaces and controls visible, cut to `limit` characters."""
-    shown = text.piece(value[:limit]) + ("…" if len(value) > limit else "")
-    return Markup("").join(
-        Markup('<span class="sp">{}</span>').format(char) if char in "␣⏎⇥" else escape(char) for char in shown
-    )
-
-
-def _times(ratio: float) -> str:
-    return text.figure(ratio) + ("×" if math.isfinite(ratio) else "")
-
-
-def _digits(number: text.Number) -> str:
-    """A float32 in as many digits as tell it from its neighbours."""
-    x = text.value(number)
-    return text.figure(number) if x is None or not math.isfinite(x) else f"{x:.9g}"
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _backend(name: str) -> str:
-    return BACKENDS.get(name, name)
+    return draw("report.html.j2", context, script="report.js")
 
 
 # ---- the verdict

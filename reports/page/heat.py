@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from hloracle.reports import text
-from hloracle.reports.charts import COLUMNS, badness, bins_of, every
+from hloracle.reports.page.charts import COLUMNS, badness, bins_of, every
 from hloracle.reports.record import Record, layer_of, limits_of, share
 
 LEAST_COLUMNS = 16  # so that a model of two layers is not drawn as two planks

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from hloracle.core.errors import InputError
 from hloracle.reports import text
-from hloracle.reports.change import SEVERITIES, Change, capital, name, names
-from hloracle.reports.compare_checks import (
+from hloracle.reports.compare.change import SEVERITIES, Change, capital, name, names
+from hloracle.reports.compare.checks import (
     CheckDiff,
     canary_changes,
     cell_changes,
@@ -23,10 +23,10 @@ from hloracle.reports.compare_checks import (
     compare_checks,
     together,
 )
-from hloracle.reports.compare_graphs import Graphs, compare_graphs, graph_changes
-from hloracle.reports.compare_speed import Memory, Speed, compare_memory, compare_speed, speed_changes
-from hloracle.reports.compare_tokens import PromptDiff, compare_prompts, prompt_changes
-from hloracle.reports.compare_values import (
+from hloracle.reports.compare.graphs import Graphs, compare_graphs, graph_changes
+from hloracle.reports.compare.speed import Memory, Speed, compare_memory, compare_speed, speed_changes
+from hloracle.reports.compare.tokens import PromptDiff, compare_prompts, prompt_changes
+from hloracle.reports.compare.values import (
     Floors,
     ValueDiff,
     compare_anchors,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from hloracle.reports import text
-from hloracle.reports.change import Change, name, names
+from hloracle.reports.compare.change import Change, name, names
 from hloracle.reports.record import Record, cells_of
 
 

@@ -11,12 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
-from hloracle.reports import html, text
-from hloracle.reports.charts import badness, bins_of, every
-from hloracle.reports.history import SCHEMA, Row
-from hloracle.reports.history_charts import Columns, changed, drawings, graph_of, lanes
+from hloracle.reports import text
+from hloracle.reports.history.charts import Columns, changed, drawings, graph_of, lanes
+from hloracle.reports.history.store import SCHEMA, Row
+from hloracle.reports.page.base import draw
+from hloracle.reports.page.charts import badness, bins_of, every
 from hloracle.reports.record import SOURCES, VERDICTS
 
 DRAWN = 200  # columns of a drawing: more runs share columns, each of which shows its worst
@@ -34,7 +33,6 @@ _COMMIT = re.compile(r"[0-9a-f]{8,64}(\+?)")
 
 def render(rows: Sequence[Row]) -> str:
     """The page of a history's rows, which are in order. Equal rows give equal pages."""
-    style = "".join(html._read(name) for name in ("report.css", "history.css"))
     together: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row["mutant"] is None:
@@ -45,21 +43,16 @@ def render(rows: Sequence[Row]) -> str:
     most = max(ROWS // max(len(drawn), 1), 10)
     tips = TIPS // max(len(drawn), 1)
     mutants = [row for row in reversed(rows) if row["mutant"] is not None]
-    return (
-        html._environment()
-        .get_template("history.html.j2")
-        .render(
-            style=Markup(style),
-            style_hash=Markup(html._hash(style)),
-            schema=SCHEMA,
-            count=len(rows),
-            dates=[_day(rows[0]), _day(rows[-1])] if rows else [],
-            series=[_series(i, runs, most, tips) for i, runs in enumerate(drawn)],
-            left_out=len(ordered) - len(drawn),
-            mutants=[_mutant(row) for row in mutants[:MUTANTS]],
-            mutants_left_out=max(len(mutants) - MUTANTS, 0),
-        )
-    )
+    context = {
+        "schema": SCHEMA,
+        "count": len(rows),
+        "dates": [_day(rows[0]), _day(rows[-1])] if rows else [],
+        "series": [_series(i, runs, most, tips) for i, runs in enumerate(drawn)],
+        "left_out": len(ordered) - len(drawn),
+        "mutants": [_mutant(row) for row in mutants[:MUTANTS]],
+        "mutants_left_out": max(len(mutants) - MUTANTS, 0),
+    }
+    return draw("history.html.j2", context, styles=["history.css"])
 
 
 def _series_of(row: Row) -> tuple[str, ...]:

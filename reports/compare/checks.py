@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hloracle.reports import text
-from hloracle.reports.change import Change, name
+from hloracle.reports.compare.change import Change, name
 from hloracle.reports.record import Record
 
 

@@ -1,0 +1,1 @@
+"""Many runs: the store they are kept in, and what is drawn of them."""
