@@ -5,11 +5,14 @@
     for (let e = element; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
   };
 
+  let clear = () => {}; // what a search has hidden
+
   // A link to something inside folds opens them, in every browser.
   const follow = () => {
     let target = null;
     try { target = document.getElementById(decodeURIComponent(location.hash.slice(1))); } catch { return; }
     if (!target) return;
+    if (target.closest("[hidden]")) clear();
     openTo(target);
     target.scrollIntoView({ block: target.tagName === "TR" ? "center" : "start" });
   };
@@ -66,9 +69,10 @@
       : "nothing found";
   };
   let waiting = 0;
+  clear = () => { find.value = ""; clearTimeout(waiting); restore(); };
   find.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(search, 80); });
   find.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") { find.value = ""; clearTimeout(waiting); restore(); }
+    if (event.key === "Escape") clear();
   });
   for (const button of all("button[data-fold]", bar)) {
     button.addEventListener("click", () => {

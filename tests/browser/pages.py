@@ -1,0 +1,150 @@
+"""The pages that are tested, each drawn from a record of tests/test_reports_sample.py."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import test_reports_sample as samples
+
+from hloracle.reports.compare import page as diff_page
+from hloracle.reports.compare.comparison import compare
+from hloracle.reports.history import page as history_page
+from hloracle.reports.history.store import row_of
+from hloracle.reports.record import Record, write_all
+
+# Whatever of this runs leaves a mark, opens a dialog, sends a request or breaks out of the element that it is in.
+HOSTILE = (
+    "</script><script>window.pwned=1;alert(1)</script>\" autofocus onfocus='window.pwned=2' x=\"' "
+    "<img src=x onerror=window.pwned=3><svg onload=window.pwned=4></title></style></template>-->]]>"
+    "<a href=javascript&colon;window.pwned=5>{{7*7}}${7*7}"
+)
+
+
+@dataclass(frozen=True)
+class PageUnderTest:
+    """A page: its name, and the function that draws it into a folder and returns its file."""
+
+    name: str
+    draw: Callable[[Path], Path]
+
+
+def _report(name: str, make: Callable[[], Record]) -> PageUnderTest:
+    return PageUnderTest(name, lambda folder: write_all(make(), folder)["report.html"])
+
+
+def _page(name: str, render: Callable[[], str]) -> PageUnderTest:
+    def draw(folder: Path) -> Path:
+        file = folder / "page.html"
+        file.write_text(render(), "utf-8")
+        return file
+
+    return PageUnderTest(name, draw)
+
+
+def _diff(name: str, base: Callable[[], Record], head: Callable[[], Record]) -> PageUnderTest:
+    return _page(name, lambda: diff_page.render(compare(base(), head())))
+
+
+def _history(name: str, make: Callable[[], list[Record]]) -> PageUnderTest:
+    return _page(name, lambda: history_page.render([row_of(record) for record in make()]))
+
+
+def fewer(record: Record, *prompts: int, listings: bool = True) -> Record:
+    """The record of a run on some of its prompts: all are drawn alike, and each takes its time to check."""
+    if not listings:
+        record["listings"] = []
+    record["prompts"] = [record["prompts"][i] for i in prompts]
+    record["tokens"] = {prompt["id"]: record["tokens"][prompt["id"]] for prompt in record["prompts"]}
+    return record
+
+
+def hostile() -> Record:
+    """The hostile sample with a script in each of its strings that may hold one."""
+
+    def replaced(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {replaced(key): replaced(entry) for key, entry in node.items()}
+        if isinstance(node, list):
+            return [replaced(entry) for entry in node]
+        if isinstance(node, str):
+            return node.replace("<script>alert(1)</script>", HOSTILE).replace("long " * 2000, "long " * 60)
+        return node
+
+    record = fewer(samples.hostile_sample(), 0, 2)
+    record["checks"] = record["checks"][:4]
+    for matrix in record["anchors"]:
+        matrix |= {"anchors": matrix["anchors"][:12], "errors": matrix["errors"][:12]}
+    return dict(replaced(record))
+
+
+def large() -> Record:
+    """The failing sample of graphs in which no two layers are alike, so that each layer is listed by itself."""
+    record = samples.failing_sample()
+    for listing in record["listings"]:
+        scopes = []
+        for scope in listing["scopes"]:
+            for layer in scope["layers"] or [None]:
+                own = copy.deepcopy(scope)
+                if layer is not None:
+                    own |= {"layers": [layer], "anchor": scope["anchor"].replace("layers.3.", f"layers.{layer}.")}
+                scopes.append(own)
+        listing["scopes"] = scopes
+    return record
+
+
+def hostile_base() -> Record:
+    """A run before the hostile one, of other tokens, figures and graphs."""
+    record = hostile()
+    for check in record["checks"]:
+        check |= {"status": "passed", "figure": f"1 {check['figure']}"}
+    for cell in record["tokens"][record["prompts"][0]["id"]]["cells"].values():
+        cell["text"] = None
+    for graph in record["graphs"][:4]:
+        graph["digest"] = "0" * 64
+    record["settings"]["threads"] += 1
+    record["environment"]["packages"] = {"another": HOSTILE}
+    return record
+
+
+def days(*makes: Callable[[], Record]) -> list[Record]:
+    """A run a day."""
+    records = []
+    for i, make in enumerate(makes):
+        record = make()
+        record["environment"] |= {"date": f"2025-11-{i + 1:02}T05:12:44+00:00", "commit": f"{i:02}" * 20}
+        records.append(record)
+    return records
+
+
+def hostile_days() -> list[Record]:
+    """Two hostile runs with a deliberate fault, two without."""
+    records = days(*[hostile] * 4)
+    for record in records[:2]:
+        del record["mutant"]
+    return records
+
+
+MIXED = [
+    *[samples.sample] * 4, samples.near_tie_sample, samples.sample, samples.failing_sample, samples.failing_sample,
+    samples.broken_sample, samples.empty_sample, *[samples.sample] * 2,
+]  # fmt: skip
+
+PAGES = [
+    _report("passing", lambda: fewer(samples.sample(), 0, 2)),
+    _report("failing", lambda: fewer(samples.failing_sample(), 0, 2, 3)),
+    _report("near-tie", lambda: fewer(samples.near_tie_sample(), 0, 3, listings=False)),
+    _report("broken", lambda: fewer(samples.broken_sample(), 0, 3, listings=False)),
+    _report("empty", samples.empty_sample),
+    _report("hostile", hostile),
+    _diff("diff", samples.sample, samples.failing_sample),
+    _diff("diff-same", samples.sample, samples.sample),
+    _diff("diff-hostile", hostile_base, hostile),
+    _history("history", lambda: days(*MIXED)),
+    _history("history-empty", list),
+    _history("history-hostile", hostile_days),
+]
+LARGE = _report("large", large)
