@@ -24,6 +24,7 @@ from hloracle.reports.record import (
     of_limit,
 )
 
+EVIDENCE = 6  # observations that are shown before the rest is folded
 STEPS_IN_A_ROW = 10  # of the token alignment: fits a laptop's screen
 
 
@@ -36,6 +37,8 @@ def render(record: Record) -> str:
     context = {
         "r": record,
         "verdict": verdict,
+        "sentence": _sentence(record),
+        "shown": EVIDENCE,
         "next": _next(record),
         "matrix": _matrix(record),
         "totals": _totals(record),
@@ -59,6 +62,18 @@ def render(record: Record) -> str:
 
 
 # ---- the verdict
+
+
+def _sentence(record: Record) -> str:
+    """What the verdict says of what: the family, device and precision, and the first thing that is wrong."""
+    settings, verdict = record["settings"], record["verdict"]
+    words = VERDICTS[verdict["class"]]
+    of = f"{record['model']['model_type']} on {settings['device']} in {settings['precision']}"
+    if verdict["anchor"] is None:
+        return f"{of}: {words.meaning[0].lower()}{words.meaning[1:]}"
+    sure = f", {verdict['confidence']['level']}" if verdict["confidence"] else ""
+    article = "an" if words.title[0] in "AEIOU" else "a"
+    return f"{of} goes wrong first at {verdict['anchor']}: {article} {words.title.lower()}{sure}."
 
 
 def _next(record: Record) -> list[dict[str, Any]]:
