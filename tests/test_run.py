@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import SMALL_RUN
+from tokenizer import add_words
 
 from hloracle.conformance import cli
 from hloracle.conformance import run as module
@@ -20,6 +23,7 @@ from hloracle.conformance.run import CELLS
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.mutants import MUTANTS
+from hloracle.reference.fixtures import write_tiny
 from hloracle.reports.record import load, validate
 
 IDS = [cell.id for cell in CELLS]
@@ -131,6 +135,30 @@ def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: p
     assert (record["passed"], record["tokens"]) == (True, load(small_run / "report.json")["tokens"])
     assert "reused from the cache: " in shown.out
     assert shown.err == "", "nothing is drawn where nobody watches"
+
+
+def test_a_hostile_checkpoint_does_no_harm(small_run: Path, tmp_path: Path) -> None:
+    """Its name and its tokens are markup, controls that turn text around, and 10,000 characters."""
+    words = (
+        "<script>alert(1)</script>",
+        "\"'><img src=x onerror=y>&amp;|`*_[x](javascript:1)",
+        "\u202egnp.exe\u2066\x1b[31m",
+    )
+    model = write_tiny(tmp_path / "<script>alert(1)<script>\"'&\u202egnp|`*_")
+    add_words(model, tuple(f"{words[i % 3]}{i}{'long ' * 2000 if i % 50 == 7 else ''}" for i in range(1, 257)))
+    out = tmp_path / "out"
+    status = cli.invoke(["run", str(model), *SMALL_RUN[2:], "--rounds", "0", "--out", str(out)])
+    record = load(out / "report.json")
+    assert (status, record["verdict"]["class"]) == (0, "conforms")
+    page, summary = (out / "report.html").read_text(), (out / "summary.md").read_text()
+    assert len(page) < 2_000_000
+    assert page.count("<script") == 1
+    assert "<img" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    for text in (page, summary, (out / "junit.xml").read_text()):
+        assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", text)
+    assert "<script" not in summary
+    ET.parse(out / "junit.xml")
 
 
 def test_fresh_runs_everything(small_run: Path, tmp_path: Path) -> None:
