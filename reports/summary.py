@@ -105,11 +105,11 @@ def _why(record: Record) -> Iterable[str]:
     verdict, found = record["verdict"], record["localization"]
     if not record["passed"] and verdict["evidence"]:
         yield "Evidence:"
-        yield from _limited((f"- {prose(line, 300)}" for line in verdict["evidence"][:6]), 6_000, "more observations")
+        yield from limited((f"- {prose(line, 300)}" for line in verdict["evidence"][:6]), 6_000, "more observations")
         yield ""
     if (sure := verdict["confidence"]) is not None:
         yield f"Confidence: **{sure['level']}**"
-        yield from _limited((f"- {prose(line, 300)}" for line in sure["because"][:6]), 3_000, "more reasons")
+        yield from limited((f"- {prose(line, 300)}" for line in sure["because"][:6]), 3_000, "more reasons")
         yield ""
     if found is not None and (reproducer := found["reproducer"]) is not None:
         shown = "shows the fault by itself" if reproducer["shown"] else "did not show the fault by itself"
@@ -146,7 +146,7 @@ def _matrix(record: Record) -> Iterable[str]:
     yield "| :-- | --: |" + " :-- |" * len(cells)
     # A comment may lose its last rows, so those that differ come first.
     prompts = sorted(record["prompts"], key=lambda prompt: _equal(record, prompt["id"]))
-    yield from _limited((_matrix_row(record, prompt, cells) for prompt in prompts), 18_000, "more prompts", cell=True)
+    yield from limited((_matrix_row(record, prompt, cells) for prompt in prompts), 18_000, "more prompts", cell=True)
     yield ""
     if left_out := len(record["cells"]) - len(cells):
         yield f"{left_out} more cells are in report.html."
@@ -180,7 +180,7 @@ def _failed_cells(record: Record) -> Iterable[str]:
         rows = (f"- ⚠️ {code(cell['id'])}: {prose(cell['message'], 400)}" for cell in failed)
         yield "**Cells without a result**"
         yield ""
-        yield from _limited(rows, 8_000, "more cells")
+        yield from limited(rows, 8_000, "more cells")
         yield ""
 
 
@@ -195,7 +195,7 @@ def _checks(record: Record) -> Iterable[str]:
         f"| {prose(check['figure'] or check['detail'], 200)} | {prose(check['expected'], 200)} |"
         for check in checks
     )
-    yield from _limited(rows, 14_000, "more checks", cell=True)
+    yield from limited(rows, 14_000, "more checks", cell=True)
     yield ""
 
 
@@ -227,12 +227,14 @@ def _environment(record: Record) -> Iterable[str]:
     yield "| | |"
     yield "| :-- | :-- |"
     rows = (f"| {prose(name, 80)} | {code(value, 160)} |" for name, value in pairs.items())
-    yield from _limited(rows, 8_000, "more entries", cell=True)
+    yield from limited(rows, 8_000, "more entries", cell=True)
     yield ""
     yield "</details>"
 
 
-def _limited(lines: Iterable[str], budget: int, noun: str, cell: bool = False) -> Iterable[str]:
+def limited(
+    lines: Iterable[str], budget: int, noun: str, cell: bool = False, where: str = "in report.html"
+) -> Iterable[str]:
     """The lines that fit into `budget` characters, and how many did not."""
     left_out = 0
     for line in lines:
@@ -242,5 +244,5 @@ def _limited(lines: Iterable[str], budget: int, noun: str, cell: bool = False) -
         else:
             left_out += 1
     if left_out:
-        words = f"{text.count(left_out)} {noun} in report.html"
+        words = f"{text.count(left_out)} {noun} {where}"
         yield f"| {words} |" if cell else f"- {words}"

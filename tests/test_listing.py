@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from functools import cache
 
@@ -169,9 +168,3 @@ def test_long_lines_are_cut_and_tables_first() -> None:
     assert len(_line([long], 1)) <= LONGEST_LINE + 3
     assert _line([long], 1).endswith(": tensor<f32>")
     assert _line([long], None) == ""
-
-
-def test_figures_are_whole() -> None:
-    for scope in reading("plain", "emitter", "decode").scopes:
-        assert isinstance(scope.flops, int)
-        assert math.isfinite(scope.bytes)

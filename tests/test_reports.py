@@ -449,9 +449,8 @@ class Page(HTMLParser):
 ALL: list[Callable[[], Record]] = [*SAMPLES, lambda: without_text(failing_sample())]
 
 
-@pytest.mark.parametrize("make", ALL)
-def test_page_is_well_formed_and_alone(make: Callable[[], Record]) -> None:
-    source = html.render(make())
+def stands_alone(source: str, script: str = "") -> None:
+    """A page is well formed, leads nowhere else, and lets nothing run or in but its own style and `script`."""
     page = Page(source)
     names = {tag for tag, _ in page.tags}
     assert not names & {"img", "iframe", "object", "embed", "form", "base", "image", "use"}
@@ -464,17 +463,40 @@ def test_page_is_well_formed_and_alone(make: Callable[[], Record]) -> None:
     (style,) = re.findall(r"<style>(.*?)</style>", source, re.DOTALL)
     assert "url(" not in style
     assert "@import" not in style
+    assert re.findall(r"<script[^>]*>(.*?)</script>", source, re.DOTALL) == ([script] if script else [])
+    digests = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (style, script)]
     (policy,) = [a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
-    (script,) = re.findall(r"<script>(.*?)</script>", source, re.DOTALL)
-    assert script == resources.files("hloracle.reports").joinpath("templates", "report.js").read_text("utf-8")
-    style_digest, script_digest = (
-        base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (style, script)
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{digests[0]}'; "
+        + (f"script-src 'sha256-{digests[1]}'; " if script else "")
+        + "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    assert policy is not None
-    assert policy.startswith(
-        f"default-src 'none'; style-src 'sha256-{style_digest}'; script-src 'sha256-{script_digest}'; img-src data:; "
-    )
-    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_page_is_well_formed_and_alone(make: Callable[[], Record]) -> None:
+    script = resources.files("hloracle.reports").joinpath("templates", "report.js").read_text("utf-8")
+    stands_alone(html.render(make()), script)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.replace("<main", "<img alt=''><main", 1),
+        lambda s: s.replace("</main>", "<script>1</script></main>", 1),
+        lambda s: s.replace("</main>", "<a href='https://example.org'>x</a></main>", 1),
+        lambda s: s.replace("</main>", "<p onclick='1'>x</p></main>", 1),
+        lambda s: s.replace("default-src 'none'", "default-src *", 1),
+        lambda s: s.replace("</style>", " </style>", 1),
+        lambda s: s.replace("</main>", "<p id='main'>x</p></main>", 1),
+    ],
+)
+def test_a_page_that_does_not_stand_alone_is_noticed(change: Callable[[str], str]) -> None:
+    source = html.render(sample())
+    script = resources.files("hloracle.reports").joinpath("templates", "report.js").read_text("utf-8")
+    assert change(source) != source
+    with pytest.raises(AssertionError):
+        stands_alone(change(source), script)
 
 
 @pytest.mark.parametrize("make", ALL)

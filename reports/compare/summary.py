@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, capital
@@ -11,7 +12,9 @@ from hloracle.reports.compare.speed import ratios
 from hloracle.reports.compare.texts import ScopeDiff
 from hloracle.reports.compare.values import Worst
 from hloracle.reports.record import VERDICTS, Record
-from hloracle.reports.summary import code, prose, report_at
+from hloracle.reports.summary import code, limited, prose, report_at
+
+_limited = partial(limited, where="on the page")
 
 LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
 MARKS = {"regression": "❌", "worse": "⚠️", "changed": "🔷", "better": "✅", "note": "⚙️"}
@@ -155,17 +158,3 @@ def _notes(notes: Sequence[Change]) -> Iterable[str]:
         yield ""
         yield "</details>"
         yield ""
-
-
-def _limited(lines: Iterable[str], budget: int, noun: str, cell: bool = False) -> Iterable[str]:
-    """The lines that fit into `budget` characters, and how many did not."""
-    left_out = 0
-    for line in lines:
-        budget -= len(line) + 1
-        if budget >= 0 and not left_out:
-            yield line
-        else:
-            left_out += 1
-    if left_out:
-        words = f"{text.count(left_out)} {noun} on the page"
-        yield f"| {words} |" if cell else f"- {words}"
