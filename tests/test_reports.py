@@ -529,6 +529,8 @@ def test_hostile_text_is_shown_and_does_nothing() -> None:
 
 def test_page_says_what_happened() -> None:
     passed, failed = Page(html.render(sample())).text, Page(html.render(failing_sample())).text
+    assert "llama on cpu in f32: every token is equal, and every value is within its measured limit." in passed
+    assert "llama on cpu in f32 goes wrong first at layers.3.self_attn.q_rope: an emitter fault, certain." in failed
     assert "Conforms" in passed
     assert "1,440 of 1,440" in passed
     assert "Not checked: The same on IREE cuda" in passed
