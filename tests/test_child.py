@@ -125,7 +125,7 @@ def test_time_limit() -> None:
     started = time.monotonic()
     with pytest.raises(ChildDied, match=r"kill_itself took more than 1 s and was stopped"):
         run(children.kill_itself, 0, timeout=1.2)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("then", ["wait", "die", "fail"])
@@ -235,7 +235,7 @@ def test_interrupt(during: str, send: Any, number: int, running: Callable[..., R
     run.wait_for(during)
     status, out, err, seconds = run.stop(send, number)
     assert (status, out, err) == (130, "", "hloracle: interrupted\n")
-    assert seconds < 5
+    assert seconds < 20
     assert all(gone(pid) for pid in run.seen)
     assert run.leftovers() == []
     assert not list(run.out.glob("*")), "no report is half written"
