@@ -159,8 +159,8 @@ exec {compiler} "$@"
 class Running:
     """`hloracle run` as a person starts it: in a process group of its own, as a terminal makes it."""
 
-    def __init__(self, folder: Path, *more: str) -> None:
-        self.cache, self.out = folder / "cache", folder / "out"
+    def __init__(self, folder: Path, cache: Path, *more: str) -> None:
+        self.cache, self.out = cache, folder / "out"
         wrapped = folder / "tools" / "iree-compile"
         wrapped.parent.mkdir()
         wrapped.write_text(ENDLESS.format(compiler=shlex.quote(compiler_path())))
@@ -205,12 +205,18 @@ class Running:
         return [str(p) for p in found if p.name.startswith(".") and p.suffix != ".lock"]
 
 
+@pytest.fixture(scope="module")
+def interrupted_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all of them: the next run has to make do with what an interrupted one has left."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def running(tmp_path: Path, interrupted_cache: Path) -> Iterator[Callable[..., Running]]:
     started: list[Running] = []
 
     def start(*more: str) -> Running:
-        started.append(Running(tmp_path, *more))
+        started.append(Running(tmp_path, interrupted_cache, *more))
         return started[-1]
 
     yield start
