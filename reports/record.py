@@ -390,6 +390,17 @@ def cells_of(record: Record, prompt: str) -> dict[str, Record]:
     return {name: cell for name, cell in entry["cells"].items() if cell["total"]} if entry else {}
 
 
+def token_totals(record: Record) -> dict[str, int]:
+    """Tokens that are the truth's and tokens in all, over all prompts and cells; pairs that were `compared`, `planned`."""
+    compared = [cell for prompt in record["prompts"] for cell in cells_of(record, prompt["id"]).values()]
+    return {
+        "agreed": sum(cell["agreed"] for cell in compared),
+        "total": sum(cell["total"] for cell in compared),
+        "compared": len(compared),
+        "planned": len(record["prompts"]) * len(record["cells"]),
+    }
+
+
 def layer_of(anchor: str) -> tuple[int | None, str]:
     """An anchor's layer, None outside of all layers, and what it is in there: (3, `mlp.act`), (3, `k_cache`), (3, ``)."""
     found = _LAYER.fullmatch(anchor)

@@ -8,7 +8,16 @@ from collections.abc import Iterable, Sequence
 
 from hloracle.core.errors import InputError
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record, by_status, cells_of, closest_call, differences, in_order
+from hloracle.reports.record import (
+    VERDICTS,
+    Record,
+    by_status,
+    cells_of,
+    closest_call,
+    differences,
+    in_order,
+    token_totals,
+)
 
 LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
 _MARKS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
@@ -76,13 +85,15 @@ def _escaped(value: str, limit: int) -> str:
 
 def _facts(record: Record) -> Iterable[str]:
     model, settings = record["model"], record["settings"]
-    compared = [cell for entry in record["tokens"].values() for cell in entry["cells"].values()]
-    agreed, total = (sum(cell[key] for cell in compared) for key in ("agreed", "total"))
+    tokens = token_totals(record)
     statuses = [check["status"] for check in record["checks"]]
     counted = [f"{n} {'with an error' if s == 'error' else s}" for s in _STATUS_MARKS if (n := statuses.count(s))]
     yield f"**{prose(model['name'], 80)}** ({text.parameters(model['parameters'])} parameters)"
     yield f"{code(settings['device'])} {code(settings['precision'])}"
-    yield f"{text.count(agreed)} of {text.count(total)} tokens equal"
+    missing = (
+        "" if tokens["compared"] == tokens["planned"] else f"; {tokens['compared']} of {tokens['planned']} compared"
+    )
+    yield f"{text.count(tokens['agreed'])} of {text.count(tokens['total'])} tokens equal{missing}"
     yield f"checks: {', '.join(counted) or 'none ran'}"
     yield text.duration(sum(timing["seconds"] for timing in record["timings"]))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reports import Page
+from page_text import Page
 from test_reports_sample import ANCHORS, LAYERS, WRONG, _matrix, failing_sample, near_tie_sample, sample
 
 from hloracle.reports import junit, summary

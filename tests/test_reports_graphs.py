@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_reports import Page
+from page_text import Page
 from test_reports_sample import SAMPLES, _block, empty_sample, failing_sample, sample
 
 from hloracle.core.errors import InputError

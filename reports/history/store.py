@@ -24,7 +24,7 @@ from jsonschema.exceptions import best_match
 from hloracle.core.errors import InputError
 from hloracle.core.store import digest, locked, write_file
 from hloracle.reports.page.charts import badness
-from hloracle.reports.record import VERDICTS, Record, cells_of, limits_of, load, of_limit, share
+from hloracle.reports.record import VERDICTS, Record, limits_of, load, of_limit, share, token_totals
 from hloracle.reports.text import one_line
 
 SCHEMA = "hloracle-history/1"
@@ -99,7 +99,7 @@ def row_of(record: Record, commit: str | None = None) -> Row:
             "passed": record["passed"],
             "anchor": None if record["verdict"]["anchor"] is None else _cut(record["verdict"]["anchor"]),
         },
-        "tokens": _tokens(record),
+        "tokens": token_totals(record),
         "checks": {status: statuses.count(status) for status in ("passed", "failed", "error", "skipped")},
         "logit": _worst_logit(record),
         "anchor": _worst_anchor(record),
@@ -202,16 +202,6 @@ def _utc(date: str) -> str:
 def _figure(x: float) -> float | str:
     """Six digits; what JSON has no word for by name, as in a record."""
     return float(f"{x:.6g}") if math.isfinite(x) else "NaN" if math.isnan(x) else "Infinity" if x > 0 else "-Infinity"
-
-
-def _tokens(record: Record) -> Row:
-    compared = [cell for prompt in record["prompts"] for cell in cells_of(record, prompt["id"]).values()]
-    return {
-        "agreed": sum(cell["agreed"] for cell in compared),
-        "total": sum(cell["total"] for cell in compared),
-        "compared": len(compared),
-        "planned": len(record["prompts"]) * len(record["cells"]),
-    }
 
 
 def _worst_logit(record: Record) -> Row | None:

@@ -22,6 +22,7 @@ from hloracle.reports.record import (
     differences,
     in_order,
     of_limit,
+    token_totals,
 )
 
 EVIDENCE = 6  # observations that are shown before the rest is folded
@@ -41,7 +42,7 @@ def render(record: Record) -> str:
         "shown": EVIDENCE,
         "next": _next(record),
         "matrix": _matrix(record),
-        "totals": _totals(record),
+        "totals": token_totals(record),
         "prompts": prompts,
         "checks": by_status(record["checks"]),
         "tally": _tally(record),
@@ -149,16 +150,6 @@ def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
     for i, check in enumerate(by_status(record["checks"])):
         if check["status"] == "skipped":
             yield _item("Not checked", check["title"], f"#check-{i}")
-
-
-def _totals(record: Record) -> dict[str, int]:
-    compared = [cell for prompt in record["prompts"] for cell in cells_of(record, prompt["id"]).values()]
-    return {
-        "agreed": sum(cell["agreed"] for cell in compared),
-        "total": sum(cell["total"] for cell in compared),
-        "compared": len(compared),
-        "planned": len(record["prompts"]) * len(record["cells"]),
-    }
 
 
 def _tally(record: Record) -> list[tuple[str, int]]:
