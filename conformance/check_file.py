@@ -13,7 +13,8 @@ from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, version
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs import GraphFacts, inspect
 from hloracle.conformance.record import record_of
-from hloracle.conformance.run import BACKENDS, conclude, gates, refuse_non_finite, reporting_death, show_graphs
+from hloracle.conformance.run import BACKENDS, conclude, gates, refuse_non_finite, reporting_death
+from hloracle.conformance.sources import show_graphs
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError

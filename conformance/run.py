@@ -7,11 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from hloracle import reference
 from hloracle.backends.iree import compile_to_stream, precompile
 from hloracle.backends.xla import has_compiled
 from hloracle.conformance import prompts as prompt_suite
@@ -28,26 +25,23 @@ from hloracle.conformance.checks import (
 from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
 from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
 from hloracle.conformance.gate_zero import gate_zero
-from hloracle.conformance.graphs import inspect
-from hloracle.conformance.listing import Reading, read
 from hloracle.conformance.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
 from hloracle.conformance.localization import localize, plan, sequence
 from hloracle.conformance.probed import run_probes
 from hloracle.conformance.record import record_of
+from hloracle.conformance.sources import PREPARE_SECONDS, emit_all, prepare, production, show_graphs
 from hloracle.conformance.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.speed import measure
 from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, kill_descendants, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.store import cache_root, digest, write_file
-from hloracle.emitters.model import emit
-from hloracle.mutants import MUTANTS, planted
+from hloracle.core.store import cache_root, write_file
+from hloracle.mutants import planted
 from hloracle.reference.anchor_truth import anchor_truth
 from hloracle.reference.anchors import anchors
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
-from hloracle.reference.contract import graph_abi, graph_name
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.truth import truths
 
@@ -62,7 +56,6 @@ CELLS = (
 )
 # What a small run leaves for the end, because the others may settle it.
 LAST = (Cell("emitter", "iree-cpu"), Cell("oracle", "iree-cpu"))
-PREPARE_SECONDS = 900
 SPEED_SECONDS = 900
 
 
@@ -98,7 +91,7 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 check, stage["reused"] = probes(evidence, checkpoint, settings, progress.report)
                 evidence.checks.append(check)
             _truth_and_modules(evidence, checkpoint, settings, progress)
-            evidence.checks += [_caches_in_place(_production(evidence.graphs)), truth_check(evidence.truths)]
+            evidence.checks += [_caches_in_place(production(evidence.graphs)), truth_check(evidence.truths)]
             last = LAST if settings.small else ()
             for cell in (*(c for c in CELLS if c not in last), *last):
                 if not (cell in last and _settled(evidence)):
@@ -142,73 +135,10 @@ def gates(evidence: Evidence, settings: Settings, progress: Progress) -> bool:
 # ---- graphs
 
 
-def specifications(settings: Settings, head: str) -> list[tuple[str, str, int, int]]:
-    """(phase, head, capacity, bucket) of the graphs that one source needs for one head."""
-    prefills = [("prefill", head, settings.capacity, bucket) for bucket in settings.buckets]
-    return [("decode", head, settings.capacity, 0), *prefills]
-
-
-def emit_all(config: Config, settings: Settings) -> list[Graph]:
-    """Every production graph of a run."""
-    return [emit(config, *spec) for head in ("logits", "token") for spec in specifications(settings, head)]
-
-
-def prepare(
-    config: Config, settings: Settings, emitted: list[Graph], report: Report | None = None
-) -> tuple[dict[str, Inspected], int]:
-    """Both sources' graphs, parsed and walked, and how many of the oracle's had to be lowered."""
-    entries = [(spec, _oracle_entry(config, spec)) for spec in specifications(settings, "logits")]
-    # A fault in the reference would lower other graphs under the same names.
-    faulty = settings.mutant and MUTANTS[settings.mutant].part == "reference"
-    missing = sum(bool(faulty) or not entry.is_file() for _, entry in entries)
-    mutant = settings.mutant if faulty else ""
-    both = run_in_child(_prepare, config, emitted, entries, mutant, timeout=PREPARE_SECONDS, report=report).value
-    return both, missing
-
-
-def _oracle_entry(config: Config, spec: tuple[str, str, int, int]) -> Path:
-    """Where an oracle graph is kept: by config, arguments, JAX's version and the reference's own source."""
-    source = [path.read_bytes() for path in sorted(Path(str(reference.__file__)).parent.glob("*.py"))]
-    key = digest(repr((config, spec)), metadata.version("jax"), metadata.version("jaxlib"), *source)
-    return cache_root() / "oracle" / f"{key[:32]}.mlir"
-
-
-def _prepare(
-    report: Report, config: Config, emitted: list[Graph], entries: list[tuple[tuple[str, str, int, int], Path]],
-    mutant: str,
-) -> dict[str, Inspected]:  # fmt: skip
-    oracle = [_oracle_graph(report, config, spec, entry, mutant) for spec, entry in entries]
-    report("parsing and walking the graphs")
-    return {source: [(g, inspect(g)) for g in graphs] for source, graphs in (("emitter", emitted), ("oracle", oracle))}
-
-
-def _oracle_graph(
-    report: Report, config: Config, spec: tuple[str, str, int, int], entry: Path, mutant: str = ""
-) -> Graph:  # fmt: skip
-    """The oracle's graph, from its entry in the cache or lowered anew."""
-    phase, head, capacity, bucket = spec
-    name = graph_name(config, phase, head, bucket)
-    if entry.is_file() and not mutant:
-        return Graph(name, entry.read_text(), graph_abi(config, phase, head, capacity, bucket))
-    from hloracle.reference.lower import lower
-
-    report(f"lowering the oracle's {name}")
-    with planted(mutant):
-        graph = lower(config, phase, head, capacity, bucket)
-    if not mutant:
-        write_file(entry, graph.text)
-    return graph
-
-
 def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
     """What is known of the graphs without running them."""
     checks = [check for source in ("emitter", "oracle") for check in graph_checks(source, graphs[source], config)]
     return [*checks, fewer_ops(graphs["emitter"], graphs["oracle"])]
-
-
-def _production(graphs: dict[str, Inspected]) -> Graph:
-    """The graph that a session spends its time in."""
-    return next(g for g, _ in graphs["emitter"] if (g.abi.phase, g.abi.head) == ("decode", "token"))
 
 
 def _caches_in_place(graph: Graph) -> Check:
@@ -264,7 +194,7 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
         compiles += [
             pool.submit(
                 timed, f"IREE, {source}, {graph.name}", precompile, graph,
-                with_stream=graph == _production(evidence.graphs),
+                with_stream=graph == production(evidence.graphs),
             )
             for source, graphs in whole.items() for graph in graphs
             if not (settings.small and Cell(source, "iree-cpu", graph.abi.head) in LAST)
@@ -438,7 +368,7 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
     return place(verdict, evidence.checks, evidence.localization, evidence.outcomes)
 
 
-# ---- for the reader
+# ---- speed
 
 
 def compare_speed(
@@ -455,54 +385,8 @@ def compare_speed(
     with progress.stage("speed"):
         try:
             evidence.speed = run_in_child(
-                measure, checkpoint.directory, _production(evidence.graphs), oracle, SPEED_TOKENS, settings.rounds,
+                measure, checkpoint.directory, production(evidence.graphs), oracle, SPEED_TOKENS, settings.rounds,
                 settings.threads, timeout=SPEED_SECONDS, report=progress.report,
             ).value  # fmt: skip
         except (ChildDied, ToolchainError) as error:
             evidence.speed_reason = str(error)
-
-
-def show_graphs(evidence: Evidence, config: Config, progress: Progress) -> None:
-    """Read the graphs that the report sets side by side: of each phase one of each source, the same one of both.
-
-    Beside a file's graph stands the oracle's of the same contract, which is lowered for this if it has to be.
-    """
-    chosen = [
-        (source, graph)
-        for phase in ("decode", "prefill") for source in evidence.graphs if (graph := _shown(evidence, source, phase))
-    ]  # fmt: skip
-    with progress.stage("read the graphs") as stage:
-        try:
-            found = run_in_child(_read, chosen, config, timeout=PREPARE_SECONDS, report=progress.report)
-            evidence.shown, peers = found.value
-            evidence.graphs |= peers
-        except (ChildDied, ToolchainError) as error:  # the verdict stands without
-            stage["detail"] = str(error)
-
-
-def _shown(evidence: Evidence, source: str, phase: str) -> Graph | None:
-    """The graph that was taken apart, or one as that; or else the smallest that gives logits."""
-    graphs = [g for g, facts in evidence.graphs[source] if g.abi.phase == phase and not facts.error]
-    found = evidence.localization
-    name = found.operation["graph"] if found and found.operation else ""
-    bucket = found.plan.prompt.bucket if found else 0
-
-    def unlike(graph: Graph) -> tuple[bool, bool, bool]:
-        return graph.name != name, phase == "prefill" and graph.abi.bucket != bucket, graph.abi.head != "logits"
-
-    return min(graphs, key=unlike, default=None)
-
-
-def _read(
-    report: Report, chosen: list[tuple[str, Graph]], config: Config
-) -> tuple[list[tuple[str, Graph, Reading]], dict[str, Inspected]]:
-    peers: dict[str, Inspected] = {}
-    for source, graph in chosen:
-        if source == "file":
-            abi = graph.abi
-            spec = (abi.phase, abi.head, abi.capacity, abi.bucket if abi.phase == "prefill" else 0)
-            peer = _oracle_graph(report, config, spec, _oracle_entry(config, spec))
-            peers["oracle"] = [(peer, inspect(peer))]
-    report("reading the graphs")
-    chosen = [*((source, graph) for source, some in peers.items() for graph, _ in some), *chosen]
-    return [(source, graph, read(graph)) for source, graph in chosen], peers

@@ -90,9 +90,8 @@ def _facts(record: Record) -> Iterable[str]:
     counted = [f"{n} {'with an error' if s == 'error' else s}" for s in _STATUS_MARKS if (n := statuses.count(s))]
     yield f"**{prose(model['name'], 80)}** ({text.parameters(model['parameters'])} parameters)"
     yield f"{code(settings['device'])} {code(settings['precision'])}"
-    missing = (
-        "" if tokens["compared"] == tokens["planned"] else f"; {tokens['compared']} of {tokens['planned']} compared"
-    )
+    all_compared = tokens["compared"] == tokens["planned"]
+    missing = "" if all_compared else f", in {tokens['compared']} of {tokens['planned']} pairs of prompt and cell"
     yield f"{text.count(tokens['agreed'])} of {text.count(tokens['total'])} tokens equal{missing}"
     yield f"checks: {', '.join(counted) or 'none ran'}"
     yield text.duration(sum(timing["seconds"] for timing in record["timings"]))

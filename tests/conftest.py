@@ -13,6 +13,7 @@ import pytest
 
 # Its tests need a browser, and run when they are named: `nox -s browser`.
 collect_ignore = ["browser"]
+pytest.register_assert_rewrite("page_text")
 
 # A run small enough for a test: five cells, six prompts, buckets of 32, 64 and 128.
 SMALL_RUN = ("run", "tiny-llama", "--tokens", "8", "--capacity", "128", "--threads", "2", "--rounds", "2")
