@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.store import write_file
-from hloracle.reports.page.charts import badness
 from hloracle.reports.page.heat import values_of
-from hloracle.reports.record import Record, layer_of, limits_of, share
+from hloracle.reports.record import Record, badness, layer_of, limits_of, share
 
 GRAPHS, ERRORS = "graphs.json", "errors.json"
 MOST = 1e38  # stands for infinity and NaN, which JSON has no word for

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record, cells_of, differences
+from hloracle.reports.record import VERDICTS, Record, cells_of, differences, took
 
 # What XML 1.0 has no way to write, not even as a reference.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -32,7 +32,7 @@ def render(record: Record) -> str:
         _suite(root, record, f"tokens.{cell['id']}", list(_tokens(record, cell)), seconds)
     for key in ("tests", "failures", "errors"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
-    root.set("time", _seconds(sum(timing["seconds"] for timing in record["timings"])))
+    root.set("time", _seconds(took(record)))
     ET.indent(root, " ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 

@@ -26,6 +26,8 @@ Record = dict[str, Any]
 
 _LAYER = re.compile(r"layers\.(\d+)(?:\.(.+))?|(\w+)\.(\d+)", re.DOTALL)
 
+LARGEST = 2**63 - 1  # what other readers of JSON can hold
+
 # A list of numbers as json writes it, a number a line. Strings have no line break there, so none is touched.
 _NUMBERS = re.compile(r'\[\n +([^][{}"]+)\n +\]')
 
@@ -102,7 +104,7 @@ def load(path: Path) -> Record:
     if found == OLDER:
         try:
             _bring_up_to_date(record)
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, AttributeError, OverflowError):
             raise InputError(f"is not a valid record of {OLDER!r}", path, fix) from None
         found = SCHEMA
     if found != SCHEMA:
@@ -207,7 +209,7 @@ def _message(error: ValidationError) -> str:
 
 
 def _not_json(node: Any, path: tuple[str | int, ...]) -> Iterator[str]:
-    """What the schema's types are too generous for: keys that are not strings, array scalars, NaN."""
+    """What the schema's types are too generous for: keys that are not strings, array scalars, NaN, endless integers."""
     if isinstance(node, dict):
         for key, entry in node.items():
             if isinstance(key, str):
@@ -219,6 +221,8 @@ def _not_json(node: Any, path: tuple[str | int, ...]) -> Iterator[str]:
             yield from _not_json(entry, (*path, index))
     elif isinstance(node, float) and not math.isfinite(node):
         yield f"{_path(path)}: JSON has no {node}; write it as a string"
+    elif isinstance(node, int) and abs(node) > LARGEST:
+        yield f"{_path(path)}: is an integer of more than 64 bits"
     elif not (node is None or isinstance(node, str | int | float)):
         yield f"{_path(path)}: a {type(node).__name__} is not JSON"
 
@@ -286,10 +290,24 @@ def _token_contradictions(record: Record) -> Iterator[str]:
 
 def _graph_contradictions(record: Record) -> Iterator[str]:
     graphs = {graph["id"] for graph in record["graphs"]}
+    for i, graph in enumerate(record["graphs"]):
+        if (graph["flops"] is None) != (graph["bytes"] is None):
+            yield f"graphs[{i}].bytes: of flops and bytes one is known and the other is not"
+    listed: set[str] = set()
     for i, listing in enumerate(record["listings"]):
-        if listing["graph"] not in graphs:
-            yield f"listings[{i}].graph: there is no graph {one_line(listing['graph'], 80)!r}"
+        if (name := listing["graph"]) not in graphs:
+            yield f"listings[{i}].graph: there is no graph {one_line(name, 80)!r}"
+        if name in listed:
+            yield f"listings[{i}].graph: {one_line(name, 80)!r} stands twice"
+        listed.add(name)
+        scopes: set[str] = set()
+        for j, scope in enumerate(listing["scopes"]):
+            if scope["anchor"] in scopes:
+                yield f"listings[{i}].scopes[{j}].anchor: {one_line(scope['anchor'], 80)!r} stands twice"
+            scopes.add(scope["anchor"])
     if record["block"] is not None:
+        if record["block"]["graph"] not in graphs:
+            yield f"block.graph: there is no graph {one_line(record['block']['graph'], 80)!r}"
         n = len(record["block"]["nodes"])
         for i, (begin, end) in enumerate(record["block"]["edges"]):
             if not begin < end < n:
@@ -297,8 +315,9 @@ def _graph_contradictions(record: Record) -> Iterator[str]:
     contenders = record["speed"]["contenders"]
     if len({len(contender["ms_per_token"]) for contender in contenders}) > 1:
         yield "speed.contenders: some have more rounds than others"
-    if not contenders and not record["speed"]["reason"]:
-        yield "speed.reason: is empty, and nothing was measured"
+    measured = any(contender["ms_per_token"] for contender in contenders)
+    if measured == bool(record["speed"]["reason"]):
+        yield f"speed.reason: is {'there, and something' if measured else 'empty, and nothing'} was measured"
 
 
 def _anchor_contradictions(record: Record) -> Iterator[str]:
@@ -390,6 +409,11 @@ def cells_of(record: Record, prompt: str) -> dict[str, Record]:
     return {name: cell for name, cell in entry["cells"].items() if cell["total"]} if entry else {}
 
 
+def judged(record: Record) -> str:
+    """The source of the graphs that were judged: `emitter`, or `file`."""
+    return "file" if any(part["source"] == "file" for part in record["cells"] + record["graphs"]) else "emitter"
+
+
 def token_totals(record: Record) -> dict[str, int]:
     """Tokens that are the truth's and tokens in all, over all prompts and cells; pairs that were `compared`, `planned`."""
     compared = [cell for prompt in record["prompts"] for cell in cells_of(record, prompt["id"]).values()]
@@ -399,6 +423,11 @@ def token_totals(record: Record) -> dict[str, int]:
         "compared": len(compared),
         "planned": len(record["prompts"]) * len(record["cells"]),
     }
+
+
+def took(record: Record) -> float:
+    """Seconds from the beginning to the end of the last stage."""
+    return float(max((timing["begin"] + timing["seconds"] for timing in record["timings"]), default=0.0))
 
 
 def layer_of(anchor: str) -> tuple[int | None, str]:
@@ -426,6 +455,11 @@ def share(error: Number, limit: float | None) -> float | None:
     if found is None or limit is None:
         return None
     return found / limit if limit else math.inf if found else 0.0
+
+
+def badness(x: float | None) -> float:
+    """For comparing errors: what was not measured is better than anything, and nothing is worse than NaN."""
+    return -1.0 if x is None else math.inf if math.isnan(x) else x
 
 
 def in_order(cells: Sequence[Record]) -> list[Record]:

@@ -17,6 +17,7 @@ from hloracle.reports.record import (
     differences,
     in_order,
     token_totals,
+    took,
 )
 
 LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
@@ -25,8 +26,9 @@ _STATUS_MARKS = {"passed": "✅", "failed": "❌", "error": "⚠️", "skipped":
 # An underscore inside a word is one to Markdown too; a colon means something in a link or around an emoji's name.
 _SPECIAL = re.compile(r"[\\`*~|\[\]#<>&$]|:(?=//|[\w+-]+:)|(?<=www)\.|(?<![^\W_])_+|_+(?![^\W_])")
 _ADDRESS = re.compile(r"https?://[^\s<>\\]+")
-_MENTION = re.compile(r"(^|\W)@(?=\w)")
-_REFERENCE = re.compile(r"&#35;(?=\d)")  # GitHub looks for #1 in what Markdown has become
+_MENTION = re.compile(r"(?<!\w)@(?=\w)|@(?=[\w-]+\.\w)")  # of a name, or in an address of mail
+_REFERENCE = re.compile(r"&#35;(?=\d)|(?<=GH)-(?=\d)", re.IGNORECASE)  # GitHub looks for #1 in what Markdown has become
+_BLOCK = re.compile(r"[-+=](?=[\s=-]|$)|\d+(?P<end>[.)])(?=\s|$)")  # what makes a list or a rule of a line's beginning
 
 
 def render(record: Record, link: str = "", note: str = "") -> str:
@@ -71,7 +73,12 @@ def report_at(link: str, words: str = "The whole report") -> Iterable[str]:
 
 def prose(value: str, limit: int) -> str:
     """Text of the record as words: nothing in it is Markdown, HTML, a mention or a link."""
-    return _REFERENCE.sub("<code>&#35;</code>", _MENTION.sub(r"\1<code>@</code>", _escaped(value, limit)))
+    escaped = _MENTION.sub("<code>@</code>", _escaped(value, limit))
+    escaped = _REFERENCE.sub(lambda m: f"<code>{m[0]}</code>", escaped)
+    if block := _BLOCK.match(escaped):
+        at = block.start("end") if block["end"] else 0
+        escaped = f"{escaped[:at]}&#{ord(escaped[at])};{escaped[at + 1 :]}"
+    return escaped
 
 
 def code(value: str, limit: int = 80) -> str:
@@ -94,7 +101,7 @@ def _facts(record: Record) -> Iterable[str]:
     missing = "" if all_compared else f", in {tokens['compared']} of {tokens['planned']} pairs of prompt and cell"
     yield f"{text.count(tokens['agreed'])} of {text.count(tokens['total'])} tokens equal{missing}"
     yield f"checks: {', '.join(counted) or 'none ran'}"
-    yield text.duration(sum(timing["seconds"] for timing in record["timings"]))
+    yield text.duration(took(record))
 
 
 def _where(record: Record) -> Iterable[str]:

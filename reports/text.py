@@ -110,10 +110,12 @@ def size(number: int) -> str:
 
 def si(number: int) -> str:
     """A count with a decimal prefix before its unit: `288 M`, `1.2 k`."""
-    for divisor, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= divisor:
-            return f"{number / divisor:.3g} {letter}"
-    return f"{number} "
+    x, prefix = float(number), ""
+    for larger in "kMGTP":
+        if x < 999.5:
+            break
+        x, prefix = x / 1000, larger
+    return f"{x:.3g} {prefix}" if prefix else f"{number} "
 
 
 def parameters(number: int) -> str:

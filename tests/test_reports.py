@@ -181,6 +181,25 @@ def _put(*path: Any) -> Callable[[Record], None]:
         (lambda r: r["anchors"][1]["errors"][9].pop(), r"anchors\[1\]\.errors\[9\]: 9 for 10 positions"),
         (_drop("floors", 7), r"anchors\[0\]\.anchors\[7\]: 'k_cache\.0' has no floor, and the run has passed"),
         (_put("floors", 7, "anchor", "norm"), r"floors\[541\]\.anchor: 'norm' stands twice"),
+        (_put("memory", "peak_bytes", 10**400), r"memory\.peak_bytes: is an integer of more than 64 bits"),
+        (_put("timings", 0, "seconds", 10**400), r"timings\[0\]\.seconds: is an integer of more than 64 bits"),
+        (_put("graphs", 0, "flops", None), r"graphs\[0\]\.bytes: of flops and bytes one is known and the other is not"),
+        (_put("graphs", 0, "flops", "NaN"), r"graphs\[0\]\.flops: 'NaN' is not of type 'integer', 'null'"),
+        (_put("graphs", 0, "bytes", -5), r"graphs\[0\]\.bytes: -5 is less than the minimum of 0"),
+        (_put("block", "graph", "other"), r"block\.graph: there is no graph 'other'"),
+        (
+            lambda r: r["listings"].append(r["listings"][0]),
+            r"listings\[4\]\.graph: 'oracle/decode/logits' stands twice",
+        ),
+        (
+            lambda r: r["listings"][0]["scopes"].append(r["listings"][0]["scopes"][0]),
+            r"listings\[0\]\.scopes\[\d+\]\.anchor: 'embed_tokens' stands twice",
+        ),
+        (_put("speed", "reason", "it was left out"), r"speed\.reason: is there, and something was measured"),
+        (
+            lambda r: [c["ms_per_token"].clear() for c in r["speed"]["contenders"]],
+            r"speed\.reason: is empty, and nothing was measured",
+        ),
         (_put("graphs", 0, "op_total", 1), r"graphs\[0\]\.op_total: is 1, and the operations are 3772"),
         (_put("graphs", 0, "op_kinds", 1), r"graphs\[0\]\.op_kinds: is 1, and there are 21 kinds"),
     ],
@@ -393,6 +412,8 @@ def test_units() -> None:
         "2.71 GiB",
         "0.976 GiB",
     ]
+    si = {12: "12 ", 999: "999 ", 1_234: "1.23 k", 999_499: "999 k", 999_501: "1 M", 288e6: "288 M", 5e15: "5 P"}
+    assert {n: text.si(int(n)) for n in si} == si
     assert [text.parameters(n) for n in (12, 25_300, 134_515_008)] == ["12", "25.3 K", "134.5 M"]
 
 
@@ -646,6 +667,15 @@ def test_summary_tables_have_as_many_columns_in_each_row() -> None:
         ("*a* `b` |", "&#42;a&#42; &#96;b&#96; &#124;"),
         ("chat@64 (@octocat)", "chat@64 (<code>@</code>octocat)"),
         ("see #12, # 3", "see <code>&#35;</code>12, &#35; 3"),
+        ("a@b.com", "a<code>@</code>b.com"),
+        ("see GH-12 and gh-3", "see GH<code>-</code>12 and gh<code>-</code>3"),
+        ("- a", "&#45; a"),
+        ("+ a", "&#43; a"),
+        ("---", "&#45;--"),
+        ("-5 is no list", "-5 is no list"),
+        ("1. a", "1&#46; a"),
+        ("12) a", "12&#41; a"),
+        ("1.5 is no list", "1.5 is no list"),
     ],
 )
 def test_summary_escapes_what_markdown_would_read(raw: str, escaped: str) -> None:

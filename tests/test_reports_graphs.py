@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -137,14 +138,33 @@ def test_a_graph_without_a_peer_is_shown_all_the_same() -> None:
     Page(html.render(record))
 
 
+def test_a_file_is_called_by_its_name() -> None:
+    record = failing_sample()
+    for part in record["cells"] + record["graphs"]:
+        part["source"] = part["source"].replace("emitter", "file")
+    page = Page(html.render(record)).text
+    assert "file’s graph’s alone" in page
+    assert "Read the file beside the oracle’s graph" in page
+    assert "emitted graph’s" not in page
+    assert "emitted graph alone" not in page
+    assert "Read the emitter beside the oracle" in Page(html.render(failing_sample())).text
+
+
 @pytest.mark.parametrize("make", SAMPLES)
 def test_every_listed_operation_is_on_the_page(make: Any) -> None:
     record = make()
     shown = graphs.side_by_side(record)
+    seen = {
+        side["graph"]: [
+            op["line"] for s in p["scopes"] if s["sides"][i] for row in s["rows"] if (op := row["sides"][i])
+        ]
+        for p in shown
+        for i, side in enumerate(p["sides"])
+        if side
+    }
     for listing in record["listings"]:
-        lines = {op["line"] for scope in listing["scopes"] for op in scope["ops"]}
-        seen = {side["line"] for p in shown for s in p["scopes"] for row in s["rows"] for side in row["sides"] if side}
-        assert lines <= seen
+        lines = Counter(op["line"] for scope in listing["scopes"] for op in scope["ops"])
+        assert lines <= Counter(seen[listing["graph"]])
 
 
 # ---- one layer as a drawing
@@ -222,19 +242,19 @@ def test_what_is_done_beside_each_other_has_lanes_of_its_own() -> None:
     ]
     timing = {"stage": "compile", "begin": 30.0, "seconds": 10.0, "reused": False, "detail": "", "parts": parts}
     first = {"stage": "truth", "begin": 0.0, "seconds": 30.0, "reused": True, "detail": "", "parts": []}
-    found = charts.timeline([first, timing])
+    found = charts.timeline({"timings": [first, timing]})
     assert found["whole"] == 40.0
     assert [row["x"] for row in found["rows"]] == ["0", "75"]
     lanes = {part["part"]["name"]: part["y"] for part in found["rows"][1]["parts"]}
     assert lanes["a"] == lanes["d"] != lanes["b"] == lanes["c"]
     assert [t["label"] for t in found["ticks"]] == ["0 s", "10 s", "20 s", "30 s", "40 s"]
-    assert charts.timeline([])["rows"] == []
+    assert charts.timeline({"timings": []})["rows"] == []
 
 
 @pytest.mark.parametrize("whole", [0.05, 0.7, 9.0, 61.0, 340.0, 7201.0, 90_000.0])
 def test_time_has_few_and_round_marks(whole: float) -> None:
     timing = {"stage": "a", "begin": 0.0, "seconds": whole, "reused": False, "detail": "", "parts": []}
-    ticks = charts.timeline([timing])["ticks"]
+    ticks = charts.timeline({"timings": [timing]})["ticks"]
     assert 1 <= len(ticks) <= 7
     assert all(0 <= float(t["x"]) <= 100 for t in ticks)
 

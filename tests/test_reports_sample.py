@@ -340,8 +340,8 @@ def hostile_sample() -> dict[str, Any]:
     ]
     for node in record["block"]["nodes"]:
         node |= {"anchor": HOSTILE, "ops": {HOSTILE: 2}, "weights": [HOSTILE] * 2}
-    record["block"]["graph"] = HOSTILE
-    record["speed"] = _speed() | {"reason": HOSTILE}
+    record["block"]["graph"] = rename(record["block"]["graph"])
+    record["speed"] = _speed()
     for contender in record["speed"]["contenders"]:
         contender |= {"id": rename(contender["id"]), "title": HOSTILE}
     record["mutant"] = HOSTILE

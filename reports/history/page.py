@@ -15,8 +15,8 @@ from hloracle.reports import text
 from hloracle.reports.history.charts import Columns, changed, drawings, graph_of, lanes
 from hloracle.reports.history.store import SCHEMA, Row
 from hloracle.reports.page.base import draw
-from hloracle.reports.page.charts import badness, bins_of, every
-from hloracle.reports.record import SOURCES, VERDICTS
+from hloracle.reports.page.charts import bins_of, every
+from hloracle.reports.record import SOURCES, VERDICTS, badness
 
 DRAWN = 200  # columns of a drawing: more runs share columns, each of which shows its worst
 LEAST = 12  # columns, so that three runs are not drawn as planks

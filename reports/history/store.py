@@ -23,8 +23,7 @@ from jsonschema.exceptions import best_match
 
 from hloracle.core.errors import InputError
 from hloracle.core.store import digest, locked, write_file
-from hloracle.reports.page.charts import badness
-from hloracle.reports.record import VERDICTS, Record, limits_of, load, of_limit, share, token_totals
+from hloracle.reports.record import VERDICTS, Record, badness, limits_of, load, of_limit, share, token_totals, took
 from hloracle.reports.text import one_line
 
 SCHEMA = "hloracle-history/1"
@@ -107,7 +106,7 @@ def row_of(record: Record, commit: str | None = None) -> Row:
         "graphs": list(_graphs(record)),
         "speed": _speed(record),
         "peak_bytes": record["memory"]["peak_bytes"] or None,
-        "seconds": round(max(t["begin"] + t["seconds"] for t in record["timings"]), 3) if record["timings"] else None,
+        "seconds": round(took(record), 3) if record["timings"] else None,
         "cpu": _cut(environment["cpu"]),
         "hloracle": _cut(environment["hloracle"]),
         "packages": {_cut(name): _cut(version) for name, version in environment["packages"].items()},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hloracle.reports.record import Record
 
-# What a pair is worth: more than one operation in between, so that a long way round is never taken for a match.
+# What a pair is worth: one that is alike more than two that are only of a kind, and less than three.
 ALIKE, SAME_KIND = 5, 2
 
 
@@ -21,7 +21,7 @@ class Pair:
 
 
 def align(left: Sequence[Record], right: Sequence[Record]) -> list[Pair]:
-    """The alignment of two lists of a listing's `ops` that pairs most; the order within each is kept."""
+    """The alignment of two lists of a listing's `ops` whose pairs are worth most; the order within each is kept."""
     gain = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in reversed(range(len(left))):
         for j in reversed(range(len(right))):

@@ -58,6 +58,7 @@ def drawing(block: Record) -> dict[str, Any]:
         "width": round(right + LANE * (len(lanes) + 1) + MARGIN),
         "height": round(2 * MARGIN + HEIGHT + DOWN * max(ranks, default=0)),
         "part_width": WIDTH,
+        "part_height": HEIGHT,
         "paths": paths,
         "nodes": [
             {"node": node, "x": place.x - WIDTH / 2, "y": place.y - HEIGHT / 2, "label": label_of(node)}

@@ -14,7 +14,18 @@ from statistics import median
 from typing import Any
 
 from hloracle.reports import text
-from hloracle.reports.record import Record, cells_of, differences, in_order, layer_of, limits_of, of_limit, share
+from hloracle.reports.record import (
+    Record,
+    badness,
+    cells_of,
+    differences,
+    in_order,
+    layer_of,
+    limits_of,
+    of_limit,
+    share,
+    took,
+)
 
 STRIP = 118  # the greatest width of a cell's strip of steps, in px
 COLUMNS = 96  # of a drawing: more positions or steps share columns, each of which shows its worst
@@ -71,11 +82,6 @@ def _power(exponent: int) -> str:
 def every(n: int, most: int) -> range:
     """At most `most` of `n` indices, at even distances."""
     return range(0, n, next(k for k in itertools.count(1) if str(k).rstrip("0") in ("1", "2", "5") and n <= k * most))
-
-
-def badness(x: float | None) -> float:
-    """For comparing: what was not measured is better than anything, and nothing is worse than NaN."""
-    return -1.0 if x is None else math.inf if math.isnan(x) else x
 
 
 def bins_of(n: int, most: int = COLUMNS) -> list[range]:
@@ -348,11 +354,11 @@ def speed(record: Record) -> dict[str, Any] | None:
     return {"rows": rows, "rounds": len(ours)}
 
 
-def timeline(timings: Sequence[Record]) -> dict[str, Any]:
+def timeline(record: Record) -> dict[str, Any]:
     """The stages on one axis, in percent of the whole; what was done beside each other in lanes of its own."""
-    whole = max((t["begin"] + t["seconds"] for t in timings), default=0.0)
+    whole = took(record)
     rows = []
-    for timing in timings:
+    for timing in record["timings"]:
         lanes: list[float] = []  # when each is free again
         parts = []
         for part in sorted(timing["parts"], key=lambda part: part["begin"]):

@@ -8,8 +8,7 @@ from typing import Any
 from hloracle.reports.page import heat
 from hloracle.reports.page.align import Pair, align
 from hloracle.reports.page.blocks import drawing
-from hloracle.reports.page.charts import badness
-from hloracle.reports.record import SOURCES, Record, in_order, layer_of, limits_of, share
+from hloracle.reports.record import SOURCES, Record, badness, in_order, layer_of, limits_of, share
 
 PHASES = ("decode", "prefill")
 
@@ -49,7 +48,6 @@ def _phase(record: Record, phase: str, listings: Sequence[Record], graphs: dict[
         ],
         "scopes": scopes,
         "wrong": any(scope["here"] for scope in scopes),
-        "differ": sum(scope["differs"] for scope in scopes),
     }
 
 

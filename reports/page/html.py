@@ -16,11 +16,13 @@ from hloracle.reports.record import (
     SOURCES,
     VERDICTS,
     Record,
+    badness,
     by_status,
     cells_of,
     closest_call,
     differences,
     in_order,
+    judged,
     of_limit,
     token_totals,
 )
@@ -37,6 +39,7 @@ def render(record: Record) -> str:
     _open_one(prompts, record["verdict"]["prompt"])
     context = {
         "r": record,
+        "judged": {"emitter": "emitted graph", "file": "file’s graph"}[judged(record)],
         "verdict": verdict,
         "sentence": _sentence(record),
         "shown": EVIDENCE,
@@ -52,12 +55,12 @@ def render(record: Record) -> str:
         "margins": charts.margins(record),
         "leads": charts.leads(record),
         "phases": phases,
-        "wrong_href": "#wrong-op" if any(phase["wrong"] for phase in phases) else "#where",
+        "wrong_shown": any(phase["wrong"] for phase in phases),
         "block": graphs.block(record),
         "links": {s["anchor"]: f"scope-{s['id']}" for phase in reversed(phases) for s in phase["scopes"]},
         "censuses": graphs.censuses(record),
         "speed": charts.speed(record),
-        "timeline": charts.timeline(record["timings"]),
+        "timeline": charts.timeline(record),
     }
     return draw("report.html.j2", context, script="report.js")
 
@@ -93,8 +96,12 @@ def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
     advice = {
         "reference-fault": ("Read the oracle beside the module in transformers", f"reference/{model_type}.py, {at}"),
         "emitter-fault": (
-            "Read the emitter beside the oracle",
-            f"emitters/{model_type}.py and reference/{model_type}.py, {at}",
+            ("Read the file beside the oracle’s graph", at)
+            if judged(record) == "file"
+            else (
+                "Read the emitter beside the oracle",
+                f"emitters/{model_type}.py and reference/{model_type}.py, {at}",
+            )
         ),
         "compiler-fault": ("Reduce the graph on the compiler that is wrong", f"{at}; the same text is right elsewhere"),
         "device-fault": ("Reduce the graph on the device that is wrong", f"{at}; the same text is right elsewhere"),
@@ -139,7 +146,7 @@ def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
         yield _item("Largest logit error", f"{text.figure(ratio)} of its limit, {cell} on {prompt}", "#logits")
     values = [m["worst"] for m in heat.heat_maps(record, drawn=0)]
     if values:
-        v = max(values, key=lambda v: charts.badness(v.share))
+        v = max(values, key=lambda v: badness(v.share))
         words = f"{text.figure(v.share)} of its limit, {v.anchor} at position {v.position} of {v.prompt}"
         yield _item("Largest error at an anchor", words, "#anchors")
     calls = [(*call[::-1], i) for i, p in enumerate(record["prompts"]) if (call := closest_call(p)) is not None]
