@@ -833,6 +833,7 @@ def _set_checks(record: dict[str, Any], failed: set[str], error: set[str]) -> No
 
 
 SAMPLES = [sample, failing_sample, near_tie_sample, broken_sample, hostile_sample, empty_sample]
+ALL = [*SAMPLES, lambda: without_text(failing_sample())]
 
 
 @pytest.mark.parametrize("make", SAMPLES)
