@@ -1,6 +1,6 @@
 """The drawings of a series of runs: a column each, from the oldest to the newest, in units of a stretched viewBox.
 
-What was not measured is a gap. Runs that share a column show their worst.
+What was not measured is a gap. Of runs that share a column each drawing says what it shows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEAR, FAR = 1e-3, 10.0  # multiples of a limit: what is beyond stands at the axi
 RATIOS = (1e-3, 1e3)  # a speed beyond these stands at the axis' end; the table has its number
 CROSSED = 4  # columns of other machines that a line of speeds goes across
 LABELS = 8  # changes of a graph that have their number beside them
-PROCESSORS = 6  # that have a lane
+PROCESSORS = 6  # that have a lane of their own
 
 Drawing = dict[str, Any]
 
@@ -108,7 +108,10 @@ def drawings(columns: Columns, processors: dict[str, str]) -> list[Drawing]:
 
 
 def lanes(columns: Columns, processors: dict[str, str]) -> dict[str, Any]:
-    """A lane for each class of verdict that occurs, and for each processor if there is more than one."""
+    """A lane for each class of verdict that occurs, and for each processor if there is more than one.
+
+    A column's runs each have their mark. Processors that come late share a lane.
+    """
     found = []
     classes = [row["verdict"]["class"] for row in columns.runs]
     for name, verdict in VERDICTS.items():
@@ -116,10 +119,14 @@ def lanes(columns: Columns, processors: dict[str, str]) -> dict[str, Any]:
             d = blocks(columns.where([class_ == name for class_ in classes]))
             found.append({"label": verdict.title, "kind": verdict.kind, "d": d, "count": classes.count(name)})
     told = ", ".join(f"{lane['label']} {lane['count']}" for lane in found)
-    shown = list(processors.items())[:PROCESSORS] if len(processors) > 1 else []
+    names = list(processors) if len(processors) > 1 else []
     machines = [
-        {"label": letter, "d": blocks(columns.where([row["cpu"] == cpu for row in columns.runs]))}
-        for cpu, letter in shown
+        {
+            "label": "–".join(dict.fromkeys((processors[some[0]], processors[some[-1]]))),
+            "d": blocks(columns.where([row["cpu"] in some for row in columns.runs])),
+        }
+        for some in (*([name] for name in names[:PROCESSORS]), names[PROCESSORS:])
+        if some
     ]
     newest = VERDICTS[classes[-1]].title
     label = f"Verdicts by run, oldest to newest: {told}. The newest: {newest}."
@@ -135,6 +142,7 @@ def blocks(there: Sequence[bool]) -> str:
 
 
 def _tokens(columns: Columns) -> Drawing:
+    """A column shows the run with the most tokens that differ."""
     tokens = [row["tokens"] for row in columns.runs]
     differing = [float(t["total"] - t["agreed"]) if t["total"] else None for t in tokens]
     worst = columns.worst(differing)
@@ -184,16 +192,19 @@ def _tokens(columns: Columns) -> Drawing:
 
 
 def _shares(columns: Columns) -> Drawing:
+    """A column shows its largest errors."""
     shares = {
         part: [None if row[part] is None else float(row[part]["share"]) for row in columns.runs]
         for part in ("anchor", "logit")
     }
     series = {part: columns.worst(values) for part, values in shares.items()}
     # What is wrong is wrong by powers of ten, and would leave no room for what is right.
-    drawn = (min(x, FAR) for values in series.values() for x in values if x is not None and x >= NEAR)
-    axis = log_axis(drawn, (-1, 1), begin=94, end=10)
+    worst = [x for values in series.values() for x in values if x is not None]
+    axis = log_axis((min(x, FAR) for x in worst if x >= NEAR), (-1, 1), begin=94, end=10)
     ticks = [{"y": t["x"], "label": t["label"]} for t in axis.ticks(5)]
     ticks[-1]["label"] = f"≥ {ticks[-1]['label']}"
+    if any(x < NEAR for x in worst):
+        ticks[0]["label"] = f"≤ {ticks[0]['label']}"
     paths = [
         {"kind": f"stair {style}", "d": stair([None if x is None else axis.at(x) for x in series[part]])}
         for part, style in (("logit", "oracle dash1"), ("anchor", "emitter"))
@@ -229,7 +240,10 @@ def _shares(columns: Columns) -> Drawing:
 
 
 def _speed(columns: Columns, processors: dict[str, str]) -> Drawing:
-    """Ratios, because a machine's own speed changes by more than graphs do; and a line only through runs of one machine."""
+    """Ratios, because a machine's own speed changes by more than graphs do; and a line only through runs of one machine.
+
+    A column shows the median of its runs' medians, and the slowest and the fastest round of all of them.
+    """
     timed = [row for row in columns.runs if row["speed"]["ratio"]]
     drawing: Drawing = {"title": "Decode speed", "height": 130}
     if not timed:
@@ -240,14 +254,19 @@ def _speed(columns: Columns, processors: dict[str, str]) -> Drawing:
     peers = list(dict.fromkeys(row["speed"]["ratio"]["peer"] for row in reversed(timed)))
     peer = text.one_line(titles.get(peers[0], peers[0]), 60)
     others = f"; in some runs of {', '.join(text.one_line(p, 40) for p in peers[1:4])}" if peers[1:] else ""
-    ratios = [row["speed"]["ratio"]["median"] for row in timed]
-    cpus = list(dict.fromkeys(row["cpu"] for row in timed))
+    ratios = [ratio["median"] for row in timed if (ratio := row["speed"]["ratio"])["peer"] == peers[0]]
+    elsewhere = f"; beside another peer in {_runs(len(timed) - len(ratios))}" if peers[1:] else ""
+    cpus = dict.fromkeys(row["cpu"] for row in timed)
     styles = {cpu: f"emitter dash{min(i, 3)}" if i else "emitter" for i, cpu in enumerate(cpus)}
-    several = [(style, f"median on {processors[cpu]}") for cpu, style in list(styles.items())[:4]]
+    several = []
+    for style in dict.fromkeys(styles.values()):
+        letters = [processors[cpu] for cpu in cpus if styles[cpu] == style]
+        more = f" and {len(letters) - 3} more" if letters[3:] else ""
+        several.append((style, f"median on {', '.join(letters[:3])}{more}"))
     return drawing | _speed_lines(columns, timed, styles) | {
         "lede": f"of the production graph, as a multiple of the speed of {peer} in the same run{others}",
-        "label": f"Decode speed as a multiple of that of {peer}, by run: measured in {_runs(len(timed))}, the newest "
-        f"{text.figure(ratios[-1])}, lowest {text.figure(min(ratios))}, highest {text.figure(max(ratios))}.",
+        "label": f"Decode speed as a multiple of that of {peer}, by run: measured in {_runs(len(ratios))}, the newest "
+        f"{text.figure(ratios[-1])}, lowest {text.figure(min(ratios))}, highest {text.figure(max(ratios))}{elsewhere}.",
         "legend": [
             *(several if len(cpus) > 1 else [("emitter", "median of the rounds")]),
             ("band", "slowest to fastest round"),
@@ -301,27 +320,22 @@ def graph_of(row: Row, source: str, phase: str = "decode") -> Row | None:
 
 
 def _operations(columns: Columns) -> Drawing:
+    """A column shows the newest of its graphs, and each that changed."""
     drawing: Drawing = {"title": "Operations of decode", "lede": "how many stand in the graph’s text", "height": 120}
-    latest = {
-        source: [
-            next((g["op_total"] for i in reversed(bin_) if (g := graph_of(columns.runs[i], source))), None)
-            for bin_ in columns.bins
-        ]
-        for source in SOURCES
-    }
-    latest = {source: values for source, values in latest.items() if any(x is not None for x in values)}
-    if not latest:
+    found = {source: [graph_of(row, source) for row in columns.runs] for source in SOURCES}
+    found = {source: graphs for source, graphs in found.items() if any(graphs)}
+    if not found:
         return drawing | {"missing": "None of these runs had a decode graph."}
-    axis = linear_axis(x for values in latest.values() for x in values if x is not None)
+    axis = linear_axis(graph["op_total"] for graphs in found.values() for graph in graphs if graph)
     paths, points, texts, told = [], [], [], []
-    for source, values in latest.items():
+    for source, graphs in found.items():
         style = f"{source} dash1" if source == "oracle" else source
-        paths.append({"kind": f"stair {style}", "d": stair([None if x is None else axis.at(x) for x in values])})
+        ys = [None if graph is None else axis.at(graph["op_total"]) for graph in graphs]
+        paths.append({"kind": f"stair {style}", "d": stair([some[-1] if some else None for some in columns.of(ys)])})
         numbered: list[dict[str, str]] = []
         previous: Row | None = None
         changes = 0
-        for i, row in enumerate(columns.runs):
-            graph = graph_of(row, source)
+        for i, graph in enumerate(graphs):
             if graph is None:
                 continue
             if previous is not None and changed(previous, graph):
@@ -343,7 +357,7 @@ def _operations(columns: Columns) -> Drawing:
         "paths": paths,
         "points": points,
         "texts": texts,
-        "legend": [(f"{s} dash1" if s == "oracle" else s, SOURCES[s]) for s in latest]
+        "legend": [(f"{s} dash1" if s == "oracle" else s, SOURCES[s]) for s in found]
         + ([("change", "the graph’s text changed")] if points else []),
         "missing": "",
     }

@@ -7,8 +7,9 @@ oldest to the newest, a column each. Runs with a deliberate fault are no part of
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hloracle.reports import text
@@ -18,14 +19,14 @@ from hloracle.reports.page.base import draw
 from hloracle.reports.page.charts import bins_of, every
 from hloracle.reports.record import SOURCES, VERDICTS, badness
 
-DRAWN = 200  # columns of a drawing: more runs share columns, each of which shows its worst
+DRAWN = 200  # columns of a drawing: more runs share columns
 LEAST = 12  # columns, so that three runs are not drawn as planks
 SERIES = 24  # that are drawn, the latest first
 ROWS = 600  # of all tables of numbers together
 TIPS = 1200  # columns of all series together that say what they hold
 EVENTS = 40  # of a series that are listed
 MUTANTS = 100  # runs with a deliberate fault that are listed
-APART = 4.5  # percent of a drawing's width that two numbers above it need
+APART, APART_ON_A_PHONE = 4.5, 20  # percent of a drawing's width that two numbers above it need
 FEW = 8  # changes of one kind: of more, those to something that was there before are left out
 
 _COMMIT = re.compile(r"[0-9a-f]{8,64}(\+?)")
@@ -142,15 +143,15 @@ def _labels(columns: Columns) -> list[dict[str, Any]]:
 
 def _newest(runs: Sequence[Row]) -> dict[str, Any]:
     row = runs[-1]
-    class_ = row["verdict"]["class"]
-    alike = list(itertools.takewhile(lambda r: r["verdict"]["class"] == class_, reversed(runs)))
+    state, _ = CHANGES["Verdict"]
+    alike = list(itertools.takewhile(lambda r: state(r) == state(row), reversed(runs)))
     ratio = row["speed"]["ratio"]
     ours = row["speed"]["contenders"][0] if row["speed"]["contenders"] else None
     titles = {c["id"]: c["title"] for c in row["speed"]["contenders"]}
     judged = graph_of(row, row["judged"])
     oracle = graph_of(row, "oracle")
     return {
-        "verdict": VERDICTS[class_],
+        "verdict": VERDICTS[row["verdict"]["class"]],
         "anchor": row["verdict"]["anchor"] or "",
         "commit": short(row["commit"]),
         "date": row["date"][:16].replace("T", " "),
@@ -165,7 +166,7 @@ def _newest(runs: Sequence[Row]) -> dict[str, Any]:
         "peer": titles.get(ratio["peer"], ratio["peer"]) if ratio else "",
         "reason": row["speed"]["reason"],
         "operations": judged or {},
-        "flops": text.si(judged["flops"]) if judged and isinstance(judged["flops"], int) else "",
+        "flops": text.si(judged["flops"]) if judged and judged["flops"] is not None else "",
         "oracle": oracle or {},
     }
 
@@ -176,7 +177,7 @@ def _newest(runs: Sequence[Row]) -> dict[str, Any]:
 def _events(runs: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
     """What is not as in the run before, the oldest first; and in words what of it is left out."""
     found = []
-    for i, (before, after) in enumerate(itertools.pairwise(runs), start=1):
+    for i, (before, after) in enumerate(itertools.pairwise(_with_known(runs)), start=1):
         for kind, (state, words) in CHANGES.items():
             if state(before) != state(after) and (told := words(before, after)):
                 event = {"at": i, "kind": kind, "words": told, "number": "", "new": True}
@@ -197,7 +198,8 @@ def _events(runs: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
 def _marks(events: Sequence[dict[str, Any]], columns: Columns) -> list[dict[str, Any]]:
     """A line for each column in which the surroundings changed. Gives those events the number that stands at it.
 
-    Lines that are too near for a number each have those of all of them above the first.
+    Lines that are too near for a number each have those of all of them above the first. For those that are `alternate`
+    there is no room on a phone.
     """
     marks: dict[int, dict[str, Any]] = {}
     for event in events:
@@ -206,9 +208,12 @@ def _marks(events: Sequence[dict[str, Any]], columns: Columns) -> list[dict[str,
             marks.setdefault(n, {"at": n, "number": len(marks) + 1, "x": 100 * n / columns.span, "label": ""})
             event["number"] = str(marks[n]["number"])
     first: dict[str, Any] | None = None
+    shown = -math.inf
     for mark in marks.values():
         if first is None or mark["x"] - first["x"] >= APART:
             first = mark
+            mark["alternate"] = mark["x"] - shown < APART_ON_A_PHONE
+            shown = shown if mark["alternate"] else mark["x"]
         one, last = first["number"], mark["number"]
         first["label"] = str(one) if one == last else f"{one}–{last}"
     return [
@@ -225,25 +230,33 @@ def _verdict_words(before: Row, after: Row) -> str:
     return f"{named(after)}, after {named(before)}"
 
 
-def _graphs_of(row: Row) -> list[tuple[Any, ...]]:
-    return [
-        tuple(graph[key] for key in ("source", "phase", "digest", "op_total", "op_kinds")) for graph in row["graphs"]
-    ]
+def _with_known(runs: Iterable[Row]) -> Iterator[Row]:
+    """Each run with the last graph of each source and phase that it or a run before it had: some get to no graph."""
+    known: dict[tuple[str, str], Row] = {}
+    for row in runs:
+        known = known | {(graph["source"], graph["phase"]): graph for graph in row["graphs"]}
+        yield row | {"known": known}
 
 
 def _graph_words(before: Row, after: Row) -> str:
-    told: dict[str, list[str]] = {}
-    for graph in after["graphs"]:
-        old = graph_of(before, graph["source"], graph["phase"])
-        if old is not None and changed(old, graph):
-            a, b = old["op_total"], graph["op_total"]
-            words = (
-                f"another text of {text.count(b)} operations as before"
-                if a == b
-                else f"{text.count(a)} → {text.count(b)} operations"
-            )
-            told.setdefault(SOURCES[graph["source"]], []).append(f"{graph['phase']} {words}")
-    return "; ".join(f"{name}: {', '.join(words)}" for name, words in told.items())
+    told: dict[str, dict[str, list[str]]] = {}
+    for source, phase in after["known"]:
+        old, new = graph_of(before, source, phase), graph_of(after, source, phase)
+        if words := _one_graph_words(before["known"].get((source, phase)), old, new):
+            told.setdefault(SOURCES[source], {}).setdefault(words, []).append(phase)
+    lists = {name: [f"{' and '.join(p)} {words}" for words, p in found.items()] for name, found in told.items()}
+    return "; ".join(f"{name}: {', '.join(words)}" for name, words in lists.items())
+
+
+def _one_graph_words(known: Row | None, old: Row | None, new: Row | None) -> str:
+    if new is None:
+        return "gone" if old else ""
+    if known is None:
+        return "new"
+    if not changed(known, new):
+        return "" if old else "back unchanged"
+    a, b = text.count(known["op_total"]), text.count(new["op_total"])
+    return f"another text of {b} operations as before" if a == b else f"{a} → {b} operations"
 
 
 def _versions(row: Row) -> dict[str, str]:
@@ -288,7 +301,7 @@ def _told(of: Callable[[Row], dict[str, Any]]) -> tuple[Callable[[Row], Any], Ca
 # Kind -> what of a row it is about, and how its change is told.
 CHANGES: dict[str, tuple[Callable[[Row], Any], Callable[[Row, Row], str]]] = {
     "Verdict": (lambda row: (row["verdict"]["class"], row["verdict"]["anchor"]), _verdict_words),
-    "Graph": (_graphs_of, _graph_words),
+    "Graph": (lambda row: row["graphs"], _graph_words),
     "Processor": (_processor, _processor_words),
     "Versions": _told(_versions),
     "Weights": _told(_weights),
@@ -301,7 +314,7 @@ DRAWN_AS_LINES = ("Processor", "Versions", "Weights", "Settings")
 
 
 def _tip(runs: Sequence[Row]) -> str:
-    """What a column holds, a line each; of several runs their worst."""
+    """What a column holds, a line each: of several runs the worst, the range of speeds, the newest graph."""
     first, last = runs[0], runs[-1]
     name = f"{short(last['commit'])}, {last['date'][:16].replace('T', ' ')}"
     lines = [name if len(runs) == 1 else f"{len(runs)} runs, {short(first['commit'])} to {name}"]

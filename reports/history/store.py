@@ -23,7 +23,18 @@ from jsonschema.exceptions import best_match
 
 from hloracle.core.errors import InputError
 from hloracle.core.store import digest, locked, write_file
-from hloracle.reports.record import VERDICTS, Record, badness, limits_of, load, of_limit, share, token_totals, took
+from hloracle.reports.record import (
+    LARGEST,
+    VERDICTS,
+    Record,
+    badness,
+    limits_of,
+    load,
+    of_limit,
+    share,
+    token_totals,
+    took,
+)
 from hloracle.reports.text import one_line
 
 SCHEMA = "hloracle-history/1"
@@ -143,7 +154,7 @@ def _rows(text: str, store: Path) -> Iterator[Row]:
     seen: dict[str, Row] = {}
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
-            row = json.loads(line, parse_float=_finite, parse_constant=_finite)
+            row = json.loads(line, parse_float=_finite, parse_constant=_finite, parse_int=_short)
             _check(row)
             # git's union of two branches may bring a line twice.
             if seen.setdefault(row["run"], row) != row:
@@ -159,6 +170,13 @@ def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is not JSON, or too large")
+    return number
+
+
+def _short(text: str) -> int:
+    number = int(text)
+    if abs(number) > LARGEST:
+        raise ValueError(f"{one_line(text, 20)} is an integer of more than 64 bits")
     return number
 
 

@@ -1,4 +1,4 @@
-"""The pages that are tested, each drawn from a record of tests/test_reports_sample.py."""
+"""The pages that are tested, drawn from the records of tests/test_reports_sample.py and the rows of history_rows.py."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import history_rows
 import test_reports_sample as samples
 
 from hloracle.reports.compare import page as diff_page
@@ -50,7 +51,7 @@ def _diff(name: str, base: Callable[[], Record], head: Callable[[], Record]) -> 
 
 
 def _history(name: str, make: Callable[[], list[Record]]) -> PageUnderTest:
-    return _page(name, lambda: history_page.render([row_of(record) for record in make()]))
+    return _page(name, lambda: history_page.render(make()))
 
 
 def fewer(record: Record, *prompts: int, listings: bool = True) -> Record:
@@ -110,28 +111,17 @@ def hostile_base() -> Record:
     return record
 
 
-def days(*makes: Callable[[], Record]) -> list[Record]:
-    """A run a day."""
-    records = []
-    for i, make in enumerate(makes):
-        record = make()
-        record["environment"] |= {"date": f"2025-11-{i + 1:02}T05:12:44+00:00", "commit": f"{i:02}" * 20}
-        records.append(record)
-    return records
-
-
 def hostile_days() -> list[Record]:
     """Two hostile runs with a deliberate fault, two without."""
-    records = days(*[hostile] * 4)
-    for record in records[:2]:
-        del record["mutant"]
-    return records
+    rows = []
+    for i in range(4):
+        record = hostile()
+        record["environment"] |= {"date": f"2025-11-{i + 1:02}T05:12:44+00:00", "commit": f"{i:02}" * 20}
+        if i < 2:
+            del record["mutant"]
+        rows.append(row_of(record))
+    return rows
 
-
-MIXED = [
-    *[samples.sample] * 4, samples.near_tie_sample, samples.sample, samples.failing_sample, samples.failing_sample,
-    samples.broken_sample, samples.empty_sample, *[samples.sample] * 2,
-]  # fmt: skip
 
 PAGES = [
     _report("passing", lambda: fewer(samples.sample(), 0, 2)),
@@ -143,7 +133,8 @@ PAGES = [
     _diff("diff", samples.sample, samples.failing_sample),
     _diff("diff-same", samples.sample, samples.sample),
     _diff("diff-hostile", hostile_base, hostile),
-    _history("history", lambda: days(*MIXED)),
+    _history("history", history_rows.mixed),
+    _history("history-many", history_rows.many),
     _history("history-empty", list),
     _history("history-hostile", hostile_days),
 ]
