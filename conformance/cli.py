@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from hloracle.core.child import ChildDied, kill_descendants
-from hloracle.core.console import Output
+from hloracle.core.console import Output, verdict_stands
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.reports.commands import RECORD_COMMANDS
 
@@ -353,13 +353,11 @@ def _finish(record: dict[str, Any], out: Path, as_json: bool) -> int:
     from hloracle.reports.record import to_json, write_all
 
     write_all(record, out)
-    try:
+    with verdict_stands():
         if as_json:
             click.echo(to_json(record), nl=False)
         else:
             print_record(record, out, Output(highlight=False))
-    except BrokenPipeError:
-        sys.stdout = None  # the verdict stands, also when nobody reads it to its end
     return 0 if record["passed"] else 1
 
 

@@ -52,12 +52,12 @@ def _commit() -> str | None:
         return named
     try:
         head, status = (
-            subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+            subprocess.run(["git", *words], capture_output=True, timeout=10, check=True).stdout.strip()
             for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return head + ("+" if status else "")
+    return head.decode() + ("+" if status else "")  # status holds file names, which may be of any bytes
 
 
 def _cpu_name() -> str:

@@ -5,6 +5,7 @@ And one layer of it as a drawing: what its scopes compute from what.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -14,7 +15,8 @@ from typing import Any
 
 from hloracle.core.abi import DTYPE_BYTES, Graph
 from hloracle.core.store import digest
-from hloracle.reference.anchors import anchor_of, split
+from hloracle.localize.text import TYPE, anchor_at, function_named
+from hloracle.reference.anchors import split
 
 # One operation on floating-point numbers for each element of the result.
 ARITHMETIC = frozenset(
@@ -24,11 +26,11 @@ ARITHMETIC = frozenset(
 VIEWS = frozenset(["reshape", "slice", "dynamic_slice", "gather", "transpose"])  # of a part, or of all in another order
 READS_A_PART = frozenset(["slice", "dynamic_slice", "gather"])
 WRITES_A_PART = {"dynamic_update_slice": 1, "scatter": 2}  # -> which operand is written
-TENSOR = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
+ELSEWHERE = frozenset(["func.call", "custom_call", "composite"])  # computes in another function
+CACHES = ("k_cache", "v_cache")
 LAYER_IN_NAME = re.compile(r"\blayers\.\d+\b")
 SLOT = {"dynamic_slice": 1, "dynamic_update_slice": 2}  # -> the operand that says where along the first axis
 FIRST = re.compile(r"((?:start|limit)_indices=array<i64: )(\d+)")  # of a slice's
-MATRIX = re.compile(r"contracting_dimensions = \[([\d, ]*)\]")
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,15 @@ class Op:
 
 @dataclass(frozen=True)
 class Scope:
-    """What stands in one scope, with the constants that it uses. Two layers' scopes that are alike have one signature."""
+    """What stands in one scope, with the constants that it uses. Two layers' scopes that are alike have one signature.
+
+    flops, bytes: None where something is computed that is not counted, such as in a loop.
+    """
 
     anchor: str
     signature: str
-    flops: int
-    bytes: int
+    flops: int | None
+    bytes: int | None
     ops: tuple[Op, ...]
 
 
@@ -84,9 +89,8 @@ def read(graph: Graph) -> Reading:
     from hloracle.localize.anatomy import op_lines
 
     with jax_mlir.make_ir_context():
-        module = ir.Module.parse(graph.text)
-        functions = (op for op in module.body.operations if op.operation.name == "func.func")
-        main = next(f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == graph.abi.function)
+        module = ir.Module.parse(graph.text)  # owns what is read here
+        main = function_named(module, graph.abi.function)
         lines = {i: line for i, (line, _) in op_lines(graph.text, graph.abi.function).items()}
         reader = _Reader(graph, main.regions[0].blocks[0], lines)
         return Reading(reader.scopes(), reader.blocks())
@@ -96,23 +100,25 @@ class _Reader:
     """A function's operations with what is asked of each again and again. `lines`: of operations by their index."""
 
     def __init__(self, graph: Graph, block: Any, lines: dict[int, int]) -> None:
-        self._block, self._lines = block, lines
-        self._arguments = dict(zip(self._block.arguments, graph.abi.arguments, strict=False))
-        self._operations = list(self._block.operations)
+        self._lines = lines
+        self._arguments = dict(zip(block.arguments, graph.abi.arguments, strict=False))
+        self._operations = list(block.operations)
         self._cache = graph.abi.results[graph.abi.result("k_cache")].shape
         self._texts: dict[Any, str] = {}
         self._kinds = [_kind(operation) for operation in self._operations]
+        self._index = {operation.operation: i for i, operation in enumerate(self._operations)}
         # By the result: a constant has no scope of its own, it belongs to whoever uses it.
         self._makers = {result: i for i, operation in enumerate(self._operations) for result in operation.results}
-        self._anchors = [_anchor(operation) for operation in self._operations]
-        self._computing = [i for i, kind in enumerate(self._kinds) if kind not in ("constant", "return", "func.return")]
+        self._anchors = [anchor_at(operation) for operation in self._operations]
+        self._computing = [i for i, kind in enumerate(self._kinds) if kind not in ("constant", "func.return")]
+        self._places: dict[str, list[int]] = {}
+        for i in self._computing:
+            self._places.setdefault(self._anchors[i], []).append(i)
+        self._left = self._handed_on()
 
     def scopes(self) -> tuple[Scope, ...]:
-        places: dict[str, list[int]] = {}
-        for i in self._computing:
-            places.setdefault(self._anchors[i], []).append(i)
         found = []
-        for anchor, inside in places.items():
+        for anchor, inside in self._places.items():
             ops: list[Op] = []
             listed: set[int] = set()
             for i in inside:
@@ -121,10 +127,12 @@ class _Reader:
                     if j not in listed:
                         listed.add(j)
                         ops.append(Op(self._kinds[j], _type(self._operations[j]), self._lines.get(j)))
-            flops = sum(_flops(self._kinds[i], self._operations[i]) for i in inside)
-            found.append(
-                Scope(anchor, self._signature(anchor, inside), flops, self._traffic(anchor, inside), tuple(ops))
-            )
+            flops: int | None = None
+            nbytes: int | None = None
+            if all(_is_counted(self._kinds[i], self._operations[i]) for i in inside):
+                flops = sum(_flops(self._kinds[i], self._operations[i]) for i in inside)
+                nbytes = self._traffic(inside)
+            found.append(Scope(anchor, self._signature(anchor, inside), flops, nbytes, tuple(ops)))
         return tuple(found)
 
     def _signature(self, anchor: str, inside: Sequence[int]) -> str:
@@ -160,8 +168,23 @@ class _Reader:
             self._texts[attribute] = str(attribute)
         return self._texts[attribute]
 
+    def _handed_on(self) -> dict[Any, tuple[int, str]]:
+        """Value -> the layer that is to take it, and as what: the embedding, or a layer's last value, and the caches."""
+        last = {(0, a.role): value for value, a in self._arguments.items() if a.role in CACHES}
+        for i in self._computing:
+            layer, part = split(self._anchors[i])
+            for result in self._operations[i].results:
+                if part == "embed_tokens":
+                    last[0, ""] = result
+                elif layer is not None and (not part or (part in CACHES and _shape(result)[0] == self._cache)):
+                    last[layer + 1, part] = result
+        return {value: taker for taker, value in last.items()}
+
     def _operand(self, value: Any, layer: int, index: dict[int, int]) -> str:
-        """Where an operand comes from, seen from a layer."""
+        """Where an operand comes from, seen from a layer: the same words in every layer of a right graph."""
+        taker, what = self._left.get(value, (None, ""))
+        if taker == layer:
+            return f"before {what}"
         if (argument := self._arguments.get(value)) is not None:
             return LAYER_IN_NAME.sub(lambda m: "layers.*" if m[0] == f"layers.{layer}" else m[0], argument.name)
         i = self._makers.get(value)
@@ -170,16 +193,15 @@ class _Reader:
         if self._kinds[i] == "constant":
             return self._written_out(self._operations[i].attributes["value"])
         if i in index:
-            return f"#{index[i]}"
+            return f"#{index[i]}.{value.result_number}"
         other, part = split(self._anchors[i])
-        # What an earlier layer has left is one thing, whoever left it: the embedding, or the block before.
-        if part in ("k_cache", "v_cache") and other != layer:
-            return part
-        if other is None or other == layer - 1:
-            return "before" if _type(self._operations[i]) and self._anchors[i] else f"outside {i}"
-        return f"{other - layer} {part}"
+        if other is None:
+            return f"outside {i}.{value.result_number}"
+        # From the scope's end: an operation more before it does not make what reads it unlike.
+        inside = self._places[self._anchors[i]]
+        return f"{other - layer} {part} {inside.index(i) - len(inside)}.{value.result_number}"
 
-    def _traffic(self, anchor: str, inside: Sequence[int]) -> int:
+    def _traffic(self, inside: Sequence[int]) -> int:
         """Bytes that a scope reads from outside of it, and that it gives others, each value once."""
         mine = set(inside)
         read: dict[Any, int] = {}
@@ -193,33 +215,22 @@ class _Reader:
                 if n == 0 and kind in WRITES_A_PART:
                     continue
                 some = _nbytes(operation.results[0]) if n == 0 and kind in READS_A_PART else _nbytes(value)
-                read[value] = min(_nbytes(value), max(some, read.get(value, 0)))
+                read[value] = min(_nbytes(value), read.get(value, 0) + some)
             if kind in WRITES_A_PART:
                 total += _nbytes(operation.operands[WRITES_A_PART[kind]])
-            elif any(self._makers_of_use(use) not in mine for result in operation.results for use in result.uses):
+            elif any(self._index.get(use.owner.operation) not in mine for r in operation.results for use in r.uses):
                 total += self._written(i, mine)
         return total + sum(read.values())
 
-    def _makers_of_use(self, use: Any) -> int:
-        owner = use.owner
-        if not len(owner.results):
-            return -1
-        return self._makers.get(owner.results[0], -1)
-
     def _written(self, i: int, mine: set[int]) -> int:
         """A view of what was there, or was written part by part, writes nothing."""
-        kind = self._kinds[i]
         source = i
         while self._kinds[source] in VIEWS:
             maker = self._makers.get(self._operations[source].operands[0])
             if maker not in mine:
                 return 0
             source = maker
-        return (
-            0
-            if self._kinds[source] in WRITES_A_PART and kind in VIEWS
-            else sum(map(_nbytes, self._operations[i].results))
-        )
+        return 0 if self._kinds[source] in WRITES_A_PART else sum(map(_nbytes, self._operations[i].results))
 
     # ---- a layer as a drawing
 
@@ -255,7 +266,7 @@ class _Reader:
                     if maker in node_of and node_of[maker][0] == layer:
                         if node_of[maker][1] != n:
                             edges[node_of[maker][1], n] = None
-                    elif split(self._anchors[maker])[1] not in ("k_cache", "v_cache"):
+                    elif split(self._anchors[maker])[1] not in CACHES:
                         at = before.setdefault(self._anchors[maker], -1 - len(before))
                         edges[at, n] = None
             anchor = self._anchors[run[0]]
@@ -272,13 +283,14 @@ def _kind(operation: Any) -> str:
     return str(operation.operation.name).removeprefix("stablehlo.")
 
 
-def _anchor(operation: Any) -> str:
-    location = operation.location
-    return anchor_of(location.name_str) if hasattr(location, "name_str") else ""
+def _is_counted(kind: str, operation: Any) -> bool:
+    """Whether all that it computes is counted: not what stands in a region, but for a reduction's one operation."""
+    blocks = itertools.chain.from_iterable(region.blocks for region in operation.regions)
+    return kind not in ELSEWHERE and (kind == "reduce" or all(len(block.operations) <= 1 for block in blocks))
 
 
 def _shape(value: Any) -> tuple[tuple[int, ...], str]:
-    found = TENSOR.fullmatch(str(value.type))
+    found = TYPE.fullmatch(str(value.type))
     return (tuple(int(n) for n in found[1].split("x") if n), found[2]) if found else ((), "")
 
 
@@ -299,10 +311,11 @@ def _flops(kind: str, operation: Any) -> int:
     if "f" not in dtype:
         return 0
     if kind == "dot_general":
-        found = MATRIX.search(str(operation.attributes["dot_dimension_numbers"]).replace("lhs_", ""))
+        from jaxlib.mlir.dialects import stablehlo
+
+        contracted = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
         lhs, _ = _shape(operation.operands[0])
-        contracted = [int(n) for n in found[1].split(",")] if found and found[1] else []
-        return 2 * math.prod(shape) * math.prod(lhs[n] for n in contracted)
+        return 2 * math.prod(shape) * math.prod(lhs[n] for n in contracted.lhs_contracting_dimensions)
     if kind == "reduce":
         return math.prod(_shape(operation.operands[0])[0])
     return math.prod(shape) if kind in ARITHMETIC else 0

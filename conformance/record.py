@@ -95,7 +95,7 @@ def record_of(
             for g, f in graphs
         ],
         "listings": [_listing(source, graph, reading, _layer(verdict)) for source, graph, reading in evidence.shown],
-        "block": _block(evidence, _layer(verdict)),
+        "block": _block(evidence.shown, _layer(verdict), found.phase if found else ""),
         "speed": _speed(evidence),
         "timings": progress.timings,
         "reused": [t["stage"] for t in progress.timings if t["reused"]],
@@ -222,12 +222,18 @@ def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | 
         "op_total": facts.total,
         "op_kinds": len(facts.ops),
         "weights": len(abi.weights),
-        "flops": sum(scope.flops for scope in reading.scopes) if reading else None,
-        "bytes": sum(scope.bytes for scope in reading.scopes) if reading else None,
+        "flops": _total([scope.flops for scope in reading.scopes]) if reading else None,
+        "bytes": _total([scope.bytes for scope in reading.scopes]) if reading else None,
         "text_bytes": len(graph.text.encode()),
         "digest": digest(graph.text),
         "scopes": facts.scopes,
     }
+
+
+def _total(figures: Sequence[int | None]) -> int | None:
+    """Their sum; None where one of them is not known."""
+    known = [n for n in figures if n is not None]
+    return sum(known) if len(known) == len(figures) else None
 
 
 # ---- the graphs as a reader goes through them
@@ -272,9 +278,9 @@ def _line(lines: Sequence[str], number: int | None) -> str:
     return LOCATION.sub("", text).strip()
 
 
-def _block(evidence: Evidence, layer: int) -> dict[str, Any] | None:
-    """A layer of the judged graph: the one that is listed first, which is decode where there is one."""
-    for source, graph, reading in evidence.shown:
+def _block(shown: Sequence[tuple[str, Graph, Reading]], layer: int, phase: str) -> dict[str, Any] | None:
+    """A layer of the judged graph: of the phase that was taken apart, or else of the one listed first."""
+    for source, graph, reading in sorted(shown, key=lambda entry: entry[1].abi.phase != phase):
         if source != "oracle" and layer in reading.blocks:
             block = reading.blocks[layer]
             return {

@@ -374,9 +374,9 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
 def compare_speed(
     evidence: Evidence, checkpoint: Checkpoint, settings: Settings, verdict: Verdict, progress: Progress
 ) -> None:  # fmt: skip
-    """Time the production graph against its peers. Of wrong graphs the speed means nothing."""
+    """Time the production graph against its peers, unless something may be wrong with them: then it means nothing."""
     if not verdict.passed:
-        evidence.speed_reason = "the graphs are wrong, so their speed means nothing"
+        evidence.speed_reason = "the run did not pass, so its speed means nothing"
         return
     if settings.small or not settings.rounds:
         evidence.speed_reason = "it was left out"

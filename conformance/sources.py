@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib import metadata
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hloracle.conformance.graphs import inspect
 from hloracle.conformance.listing import Reading, read
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child
-from hloracle.core.errors import ToolchainError
+from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, planted
@@ -90,15 +91,17 @@ def production(graphs: dict[str, Inspected]) -> Graph:
 def show_graphs(evidence: Evidence, config: Config, progress: Progress) -> None:
     """Read the graphs that the report sets side by side: of each phase one of each source, the same one of both.
 
-    Beside a file's graph stands the oracle's of the same contract, which is lowered for this if it has to be.
+    Beside a file's graph stands the oracle's of the same contract, which is lowered for this if it has to be. A graph that
+    is not what its ABI says has none.
     """
     chosen = [
         (source, graph)
         for phase in ("decode", "prefill") for source in evidence.graphs if (graph := _shown(evidence, source, phase))
     ]  # fmt: skip
+    beside = [g for g, facts in evidence.graphs.get("file", []) if not (facts.error or facts.abi_mismatch)]
     with progress.stage("read the graphs") as stage:
         try:
-            found = run_in_child(_read, chosen, config, timeout=PREPARE_SECONDS, report=progress.report)
+            found = run_in_child(_read, chosen, beside, config, timeout=PREPARE_SECONDS, report=progress.report)
             evidence.shown, peers = found.value
             evidence.graphs |= peers
         except (ChildDied, ToolchainError) as error:  # the verdict stands without
@@ -119,15 +122,14 @@ def _shown(evidence: Evidence, source: str, phase: str) -> Graph | None:
 
 
 def _read(
-    report: Report, chosen: list[tuple[str, Graph]], config: Config
+    report: Report, chosen: list[tuple[str, Graph]], beside: list[Graph], config: Config
 ) -> tuple[list[tuple[str, Graph, Reading]], dict[str, Inspected]]:
-    peers: dict[str, Inspected] = {}
-    for source, graph in chosen:
-        if source == "file":
-            abi = graph.abi
-            spec = (abi.phase, abi.head, abi.capacity, abi.bucket if abi.phase == "prefill" else 0)
-            peer = _oracle_graph(report, config, spec, _oracle_entry(config, spec))
-            peers["oracle"] = [(peer, inspect(peer))]
+    peers: list[Graph] = []
+    for abi in (graph.abi for graph in beside):
+        spec = (abi.phase, abi.head, abi.capacity, abi.bucket if abi.phase == "prefill" else 0)
+        with contextlib.suppress(InputError):  # there is no such graph, such as one whose bucket is beyond its caches
+            peers.append(_oracle_graph(report, config, spec, _oracle_entry(config, spec)))
     report("reading the graphs")
-    chosen = [*((source, graph) for source, some in peers.items() for graph, _ in some), *chosen]
-    return [(source, graph, read(graph)) for source, graph in chosen], peers
+    chosen = [*(("oracle", peer) for peer in peers), *chosen]
+    inspected = {"oracle": [(peer, inspect(peer)) for peer in peers]} if peers else {}
+    return [(source, graph, read(graph)) for source, graph in chosen], inspected

@@ -24,7 +24,7 @@ from hloracle.reference.checkpoint import open_checkpoint
 
 TOKENS = 8  # steps in a round of a run
 CONTEXT = 16  # prompt tokens before the steps that are timed
-BUDGET_SECONDS = 60  # no round begins later: a large model has fewer
+BUDGET_SECONDS = 60  # of a run: a large model has fewer rounds
 TITLES = {
     "emitter/iree-cpu/token": "emitter on IREE",
     "oracle/xla-cpu": "oracle on XLA",
@@ -48,9 +48,14 @@ class Contender:
 
 
 def measure(
-    report: Report, directory: Path, emitted: Graph, oracle: Graph, tokens: int, rounds: int, threads: int
-) -> list[Contender]:
-    """Each contender's decode steps, for at most so many rounds; runs in a child process. The graphs are decode graphs."""
+    report: Report, directory: Path, emitted: Graph, oracle: Graph, tokens: int, rounds: int, threads: int,
+    budget_seconds: float = BUDGET_SECONDS,
+) -> list[Contender]:  # fmt: skip
+    """Each contender's decode steps, for at most so many rounds; runs in a child process. The graphs are decode graphs.
+
+    Args:
+      budget_seconds: no round but the first begins later.
+    """
     import torch
 
     torch.set_num_threads(threads)
@@ -72,7 +77,7 @@ def measure(
         gc.collect()
         grown[id] = max(0, psutil.Process().memory_info().rss - before)
     found: dict[str, list[float]] = {id: [] for id in contenders}
-    deadline = time.perf_counter() + BUDGET_SECONDS
+    deadline = time.perf_counter() + budget_seconds
     for nth in range(1, rounds + 1):
         if nth > 1 and time.perf_counter() > deadline:
             break

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
+
 from rich.console import Console
 
 
@@ -10,3 +14,12 @@ class Output(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+@contextlib.contextmanager
+def verdict_stands() -> Iterator[None]:
+    """For the output of a command whose exit status is a verdict: it stands, also when nobody reads to the end."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.stdout = None

@@ -19,8 +19,8 @@ from jaxlib.mlir.dialects import func, stablehlo
 
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
-from hloracle.localize.text import LOCATION
-from hloracle.reference.anchors import anchor_of, anchor_shape, anchors, split
+from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
+from hloracle.reference.anchors import anchor_shape, anchors, split
 from hloracle.reference.config import Config
 
 # IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
@@ -28,7 +28,6 @@ FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")
 ALIAS = re.compile(r"#\w+ =")
 # What makes no cache, but what is put into one or read from it.
 PARTS = ("stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice")
-TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Anatomy:
                 self._module = ir.Module.parse(graph.text)
             except (ir.MLIRError, ValueError) as error:
                 raise InputError(f"does not parse ({' '.join(str(error).split())[:200]})", graph.name, "") from None
-        self._function = _function(self._module, graph.abi.function)
+        self._function = function_named(self._module, graph.abi.function)
         self._block = self._function.regions[0].blocks[0]
         self._operations = list(self._block.operations)
         self._arguments = {v: t.name for v, t in zip(self._block.arguments, graph.abi.arguments, strict=True)}
@@ -123,7 +122,7 @@ class Anatomy:
         found = {}
         for operation in self._operations:
             if len(operation.results) == 1:
-                anchor, result = _anchor(operation), operation.results[0]
+                anchor, result = anchor_at(operation), operation.results[0]
                 if anchor in wanted and _squeezed(_tensor("", result).shape) == wanted[anchor]:
                     found[anchor] = result
         place = {anchor: self._places[value.owner.operation] for anchor, value in found.items()}
@@ -231,7 +230,9 @@ class Anatomy:
             by_name = {str(n): n for _, n in operands}
             line, text = lines.get(self._operations.index(operation), (0, ""))
             found.append(
-                Step(operation.operation.name, graph, tuple(by_name[o] for o in order), _anchor(operation), line, text)
+                Step(
+                    operation.operation.name, graph, tuple(by_name[o] for o in order), anchor_at(operation), line, text
+                )
             )
             names[operation.results[0]] = len(found) - 1
         return found
@@ -289,7 +290,7 @@ class Anatomy:
         """The whole cache after each layer's write: (`k_cache`, layer) -> value."""
         found = {}
         for operation in self._operations:
-            layer, part = split(_anchor(operation))
+            layer, part = split(anchor_at(operation))
             if part in ("k_cache", "v_cache") and layer is not None and len(operation.results) == 1:
                 result = operation.results[0]
                 # With one layer the shape alone would not tell the cache from what is put into it or read from it.
@@ -368,13 +369,16 @@ class Anatomy:
 
 
 def op_lines(text: str, function: str) -> dict[int, tuple[int, str]]:
-    """Index of a function's operation -> its line in a module's text, counted from 1, and what stands there."""
+    """Index of a function's operation -> its line in a module's text, counted from 1, and what stands there.
+
+    To be called within an MLIR context.
+    """
     # An operation without a location of its own gets the place in the text that it was parsed from.
     lines = text.splitlines()
     bare = [LOCATION.sub("", line) if "loc(" in line else line for line in lines]
     found = {}
     module = ir.Module.parse("\n".join("" if ALIAS.fullmatch(line.strip()) else line for line in bare))
-    for i, operation in enumerate(_function(module, function).regions[0].blocks[0].operations):
+    for i, operation in enumerate(function_named(module, function).regions[0].blocks[0].operations):
         if isinstance(operation.location, ir.FileLineColLoc):
             line = operation.location.start_line
             found[i] = (line, lines[line - 1].strip())
@@ -385,16 +389,6 @@ def op_lines(text: str, function: str) -> dict[int, tuple[int, str]]:
 def anatomy_of(graph: Graph, config: Config) -> Anatomy:
     """The graph's anatomy. Parsing it and writing its pieces is done once, however many questions are asked of it."""
     return Anatomy(graph, config)
-
-
-def _function(module: Any, name: str) -> Any:
-    functions = (op for op in module.body.operations if op.operation.name == "func.func")
-    return next(f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == name)
-
-
-def _anchor(operation: Any) -> str:
-    location = operation.location
-    return anchor_of(location.name_str) if isinstance(location, ir.NameLoc) else ""
 
 
 def _tensor(name: str, value: Any) -> Tensor:

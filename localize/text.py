@@ -1,11 +1,27 @@
-"""MLIR as text: its locations."""
+"""What is read off MLIR without its Python bindings, from text or from what they have parsed."""
 
 from __future__ import annotations
 
 import functools
 import re
+from typing import Any
+
+from hloracle.reference.anchors import anchor_of
 
 # What stands in parentheses, in which a string may hold any of them; locations are seldom more than four deep.
 _FLAT = r"(?:[^()\"]|\"[^\"]*\")*"
 _DEEP = functools.reduce(lambda inner, _: rf'(?:[^()"]|"[^"]*"|\({inner}\))*', range(4), _FLAT)
 LOCATION = re.compile(rf"\s*\bloc\({_DEEP}\)")
+TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
+
+
+def function_named(module: Any, name: str) -> Any:
+    """A function of a parsed module."""
+    functions = (op for op in module.body.operations if op.operation.name == "func.func")
+    return next(f for f in functions if f.attributes["sym_name"].value == name)
+
+
+def anchor_at(operation: Any) -> str:
+    """The anchor of the scope that an operation stands in; empty where its location is none."""
+    location = operation.location
+    return anchor_of(location.name_str) if hasattr(location, "name_str") else ""

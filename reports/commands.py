@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hloracle.core.console import Output
+from hloracle.core.console import Output, verdict_stands
 from hloracle.core.errors import InputError
 
 
@@ -31,9 +31,10 @@ def diff(
 ) -> int:
     """Compare two runs' records: what HEAD.json has lost, or changed, against BASE.json.
 
-    A check that no longer runs, a token that differs, an anchor over its limit or a slower graph is a regression. Speed is
-    judged by the peers that took turns with the graph in the same process. Exits with 0 whenever it could compare, unless
-    --fail-on says otherwise.
+    A regression is what is no longer checked, a token that left the truth by more than the noise, a value over its limit,
+    a slower graph, or 5 % more resident memory; a token within the noise is worse, and a graph that differs is changed.
+    Speed is judged by the peers that took turns with the graph in the same process. Exits with 0 whenever it could
+    compare, unless --fail-on says otherwise.
     """
     from hloracle.reports.compare.comparison import compare
     from hloracle.reports.compare.files import print_comparison, write_comparison
@@ -41,7 +42,8 @@ def diff(
 
     comparison = compare(load(base), load(head), head)
     write_comparison(comparison, (base, head), output, summary, link)
-    print_comparison(comparison, as_json, [path for path in (output, summary) if path])
+    with verdict_stands():
+        print_comparison(comparison, as_json, [path for path in (output, summary) if path])
     failing = {"never": (), "regression": ("regression",), "change": ("regression", "worse", "changed", "better")}
     return 1 if comparison.of(*failing[fail_on]) else 0
 
@@ -52,7 +54,7 @@ def history() -> None:
 
     The store is a text file of one line of JSON a run, hloracle-history.jsonl in the working directory unless --store
     names another. It may stand in git: with `hloracle-history.jsonl merge=union` in .gitattributes, branches that both
-    added runs merge by themselves.
+    added runs merge by themselves. The lock beside it, .hloracle-history.jsonl.lock, belongs into .gitignore.
     """
 
 

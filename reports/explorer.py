@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.store import write_file
+from hloracle.reports.page.graphs import by_itself
 from hloracle.reports.page.heat import values_of
-from hloracle.reports.record import Record, badness, layer_of, limits_of, share
+from hloracle.reports.record import Record, badness, layer_of, limits_of
 
 GRAPHS, ERRORS = "graphs.json", "errors.json"
 MOST = 1e38  # stands for infinity and NaN, which JSON has no word for
@@ -45,19 +46,19 @@ def collection(record: Record) -> list[dict[str, Any]]:
 def errors(record: Record) -> dict[str, Any]:
     """Model Explorer's node data: for each graph, node -> the error at its anchor as a share of the limit.
 
-    In a failing run that is what each part adds by itself, given right inputs; else the worst that was measured. Layers
-    that are alike are one in the graph, which shows the errors of the layer that stands for them.
+    In a run that was taken apart that is what each part of the graph that is wrong adds by itself, given right inputs, and
+    nothing of the others; else the worst that was measured in the phase. Layers that are alike are one in the graph, which
+    shows the errors of the layer that stands for them.
     """
-    shares = {oracle: _shares(record, oracle) for oracle in (False, True)}
-    sources = {graph["id"]: graph["source"] for graph in record["graphs"]}
+    graphs = {graph["id"]: graph for graph in record["graphs"]}
     thresholds = [{"value": value, "bgColor": colour} for value, colour in _COLOURS]
     found = {}
     for listing in record["listings"]:
-        of_graph = shares[sources[listing["graph"]] == "oracle"]
+        shares = _shares(record, graphs[listing["graph"]])
         results = {
-            id: {"value": min(of_graph[scope["anchor"]], MOST)}
+            id: {"value": min(badness(shares[scope["anchor"]]), MOST)}
             for id, scope, _, _ in _operations(listing)
-            if scope["anchor"] in of_graph
+            if scope["anchor"] in shares
         }
         found[listing["graph"]] = {"results": results, "thresholds": thresholds}
     return found
@@ -69,7 +70,8 @@ def _operations(listing: Record) -> Iterator[tuple[str, Record, Record, list[str
     for scope in listing["scopes"]:
         for n, op in enumerate(scope["ops"]):
             left, _, right = op["text"].partition(" = ")
-            id = left.strip() or f"{scope['anchor']} {n}"
+            # Of several results, `%m:2`, each is read by its own name, such as `%m#0`.
+            id = left.strip().partition(":")[0] or f"{scope['anchor']} {n}"
             if id not in seen:
                 seen.add(id)
                 yield id, scope, op, list(dict.fromkeys(_VALUE.findall(right)))
@@ -104,19 +106,15 @@ def _namespace(anchor: str) -> str:
     return anchor.replace(".", "/")
 
 
-def _shares(record: Record, oracle: bool) -> dict[str, float]:
-    """Anchor -> its error as a share of the limit, in the oracle's graphs or in those that are judged."""
-    limits, found = limits_of(record), record["localization"]
+def _shares(record: Record, graph: Record) -> dict[str, float]:
+    """Anchor -> its error as a share of the limit, in a graph of this one's source and phase."""
+    if (found := record["localization"]) is not None:
+        wrong = found["cell"].partition("/")[0], found["phase"]
+        return by_itself(record) if (graph["source"], graph["phase"]) == wrong else {}
+    limits = limits_of(record)
     worst: dict[str, float] = {}
-    if found is not None:
-        key = "peer" if oracle else "local"
-        for error in found["errors"]:
-            part = share(error[key], limits.get(error["anchor"]))
-            if error["phase"] == found["phase"] and part is not None:
-                worst[error["anchor"]] = badness(part)
-        return worst
     for matrix in record["anchors"]:
-        if matrix["cell"].startswith("oracle/") == oracle:
+        if (matrix["cell"].partition("/")[0], matrix["phase"]) == (graph["source"], graph["phase"]):
             for value in values_of(matrix, limits):
-                worst[value.anchor] = max(worst.get(value.anchor, 0.0), badness(value.share))
+                worst[value.anchor] = max(worst.get(value.anchor, 0.0), value.share, key=badness)
     return worst

@@ -24,7 +24,7 @@ OLDER = "hloracle-report/2"
 
 Record = dict[str, Any]
 
-_LAYER = re.compile(r"layers\.(\d+)(?:\.(.+))?|(\w+)\.(\d+)", re.DOTALL)
+_LAYER = re.compile(r"layers\.(\d{1,9})(?:\.(.+))?|(\w+)\.(\d{1,9})", re.DOTALL)
 
 LARGEST = 2**63 - 1  # what other readers of JSON can hold
 
@@ -305,6 +305,8 @@ def _graph_contradictions(record: Record) -> Iterator[str]:
             if scope["anchor"] in scopes:
                 yield f"listings[{i}].scopes[{j}].anchor: {one_line(scope['anchor'], 80)!r} stands twice"
             scopes.add(scope["anchor"])
+            if (scope["flops"] is None) != (scope["bytes"] is None):
+                yield f"listings[{i}].scopes[{j}].bytes: of flops and bytes one is known and the other is not"
     if record["block"] is not None:
         if record["block"]["graph"] not in graphs:
             yield f"block.graph: there is no graph {one_line(record['block']['graph'], 80)!r}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,11 @@ from jaxlib.mlir.dialects import stablehlo
 
 from hloracle.backends.iree import iree_compile
 from hloracle.conformance import cli
+from hloracle.conformance.evidence import Evidence, Progress
+from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.sources import show_graphs
 from hloracle.core.abi import Abi
+from hloracle.core.child import alone
 from hloracle.emitters.model import emit
 from hloracle.reference.config import from_hf
 from hloracle.reference.contract import graph_abi
@@ -155,6 +161,40 @@ def test_a_graph_that_is_not_its_abi(small_run: Path, tmp_path: Path) -> None:
     status, record = judged(path)
     assert (status, record["verdict"]["class"], record["cells"]) == (1, "emitter-fault", [])
     assert record["verdict"]["evidence"][0].startswith("file.abi: 2 (graph: argument ")
+
+
+@pytest.mark.usefixtures("no_gates")
+def test_a_contract_that_no_oracle_can_have(small_run: Path, tmp_path: Path) -> None:
+    """The ABI says fewer cache slots than the bucket has tokens."""
+    path = emitted(tmp_path, "--phase", "prefill")
+    abi = path.with_suffix(".abi.json")
+    abi.write_text(re.sub(r"\b128\b", "32", abi.read_text()))
+    assert Abi.from_file(abi).capacity == 32
+    status, record = judged(path)
+    assert (status, record["verdict"]["class"], record["cells"]) == (1, "emitter-fault", [])
+    assert [listing["graph"] for listing in record["listings"]] == ["file/prefill/64/logits"]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "facts", "shown"),
+    [
+        (128, GraphFacts(), ["oracle", "file"]),
+        (32, GraphFacts(), ["file"]),
+        (128, GraphFacts(abi_mismatch=("argument 0",)), ["file"]),
+        (128, GraphFacts(error="does not parse"), []),
+    ],
+)
+def test_what_a_files_graph_is_shown_beside(capacity: int, facts: GraphFacts, shown: list[str]) -> None:
+    graph = emit(CONFIG, "prefill", "logits", 128, 64)
+    caches = [dataclasses.replace(r, shape=(3, 2, capacity, 16)) for r in graph.abi.results[1:]]
+    graph = dataclasses.replace(graph, abi=dataclasses.replace(graph.abi, results=(graph.abi.results[0], *caches)))
+    evidence = Evidence(graphs={"file": [(graph, facts)]})
+    progress = Progress()
+    with alone():
+        show_graphs(evidence, CONFIG, progress)
+    assert [source for source, _, _ in evidence.shown] == shown
+    assert ("oracle" in evidence.graphs) == ("oracle" in shown)
+    assert [timing["detail"] for timing in progress.timings] == [""]
 
 
 @pytest.mark.usefixtures("no_gates")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from test_reports_sample import SAMPLES, failing_sample, sample
 
 from hloracle.conformance import cli
 from hloracle.reports.explorer import MOST, collection, errors
-from hloracle.reports.record import to_json
+from hloracle.reports.record import limits_of, to_json
 
 
 @pytest.mark.parametrize("make", SAMPLES)
@@ -40,14 +41,49 @@ def test_scopes_are_namespaces_and_operands_edges() -> None:
     assert {"key": "alike in layers", "value": "0 to 29"} in node["attrs"]
 
 
-def test_errors_are_those_of_the_graph() -> None:
-    """The judged graph is dark where the error is made, the oracle's nowhere."""
-    found = errors(failing_sample())
-    judged = found["emitter/prefill-64/logits"]["results"]
-    assert {id for id, result in judged.items() if result["value"] > 1} == {
-        id for id in judged if id.startswith("%l3_q_rope") or id == "%l3.q_rope_4"
+def test_a_value_of_several_is_an_edge_too() -> None:
+    record = sample()
+    scope = next(s for x in record["listings"] for s in x["scopes"] if s["anchor"] == "layers.0.self_attn.q_rope")
+    made, used = scope["ops"][:2]
+    made["text"] = '%m:2 = "stablehlo.reduce"(%x, %y) ({'
+    used["text"] = "%sum = stablehlo.add %m#1, %m#0 : tensor<f32>"
+    nodes = {node["id"]: node for graph in collection(record)[:1] for node in graph["nodes"]}
+    assert [edge["sourceNodeId"] for edge in nodes["%sum"]["incomingEdges"]] == ["%m"]
+
+
+@pytest.mark.parametrize("suspect", ["emitter/iree-cpu", "oracle/xla-cpu"])
+def test_errors_are_those_of_the_graph(suspect: str) -> None:
+    """The graph that is wrong is dark where the error is made; of no other one does the record say anything."""
+    record = failing_sample()
+    record["localization"]["cell"] = suspect
+    found = {graph: data["results"] for graph, data in errors(record).items()}
+    name = f"{suspect.partition('/')[0]}/prefill-64/logits"
+    wrong = found.pop(name)
+    dark = {id for id, result in wrong.items() if result["value"] > 1}
+    listing = next(x for x in record["listings"] if x["graph"] == name)
+    (scope,) = (scope for scope in listing["scopes"] if scope["anchor"] == "layers.3.self_attn.q_rope")
+    assert dark == {op["text"].partition(" = ")[0] for op in scope["ops"]}
+    assert found
+    assert not any(found.values())
+
+
+def test_errors_of_a_right_run_are_those_of_the_source_and_the_phase() -> None:
+    record, limits = sample(), limits_of(sample())
+    (matrix, *_) = record["anchors"]
+    wanted = {
+        f"{source}/{phase}": share
+        for share, (source, phase) in enumerate(itertools.product(("emitter", "oracle"), ("decode", "prefill")), 1)
     }
-    assert all(result["value"] <= 1 for result in found["oracle/prefill-64/logits"]["results"].values())
+    record["anchors"] = [
+        {**matrix, "cell": f"{id.partition('/')[0]}/xla-cpu", "phase": id.partition("/")[2], "errors": [
+            [share * limits[anchor]] * len(matrix["positions"]) for anchor in matrix["anchors"]
+        ]} for id, share in wanted.items()
+    ]  # fmt: skip
+    found = {graph["id"]: errors(record)[graph["id"]]["results"] for graph in collection(record)}
+    for id, share in wanted.items():
+        (results,) = (results for graph, results in found.items() if graph.startswith(id))
+        assert results
+        assert [result["value"] for result in results.values()] == pytest.approx([share] * len(results))
 
 
 def test_an_error_without_a_number_is_the_worst() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
 from models import SHAPES, S, T, model
 
-from hloracle.conformance.listing import Block, Reading, Scope, read
-from hloracle.conformance.record import LONGEST_LINE, _line, _listing
+from hloracle.conformance.graphs import inspect
+from hloracle.conformance.listing import Block, Reading, read
+from hloracle.conformance.record import LONGEST_LINE, _block, _graph_row, _line, _listing
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
 from hloracle.mutants import planted
 from hloracle.reference.anchors import split
-from hloracle.reference.config import Config
+from hloracle.reference.config import Config, from_hf
+from hloracle.reference.fixtures import TINY
 from hloracle.reference.lower import lower
 
 SOURCES = {"emitter": emit, "oracle": lower}
@@ -36,11 +39,6 @@ def config(shape: str) -> Config:
     return model(shape).checkpoint.config
 
 
-def of(scopes: tuple[Scope, ...], anchor: str) -> Scope:
-    (found,) = (scope for scope in scopes if scope.anchor == anchor)
-    return found
-
-
 WRITTEN = re.compile(r'= "?stablehlo\.(?!constant)')
 EVERY = [(shape, source, phase) for shape in SHAPES for source in SOURCES for phase in ("decode", "prefill")]
 
@@ -58,16 +56,54 @@ def test_every_operation_is_listed_once_at_its_line(shape: str, source: str, pha
         assert op.type in lines[op.line - 1]
 
 
+TINY_LLAMA = from_hf(TINY["llama"])  # three layers
+NORM = "%l2_post_attention_layernorm"
+
+
+def folded(some: Graph) -> dict[str, list[int]]:
+    """The listing's anchors, each with the layers that it stands for."""
+    return {scope["anchor"]: scope["layers"] for scope in _listing("emitter", some, read(some), 0)["scopes"]}
+
+
+@cache
+def decode() -> Graph:
+    return emit(TINY_LLAMA, "decode", "logits", S)
+
+
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_layers_of_a_right_model_are_alike(source: str, phase: str) -> None:
     """But for the caches of a prefill, of which the first layer's are new."""
-    found: dict[str, set[str]] = {}
-    for scope in reading("plain", source, phase).scopes:
-        if split(scope.anchor)[0] is not None:
-            found.setdefault(split(scope.anchor)[1], set()).add(scope.signature)
-    unlike = {part for part, signatures in found.items() if len(signatures) > 1}
-    assert unlike <= ({"k_cache", "v_cache"} if phase == "prefill" else set())
+    found = folded(SOURCES[source](TINY_LLAMA, phase, "logits", S, T if phase == "prefill" else 0))
+    layered = {anchor: layers for anchor, layers in found.items() if split(anchor)[0] is not None}
+    caches = [{f"{part}.0": [0], f"{part}.1": [1, 2]} for part in ("k_cache", "v_cache") if phase == "prefill"]
+    unlike = {anchor: layers for part in caches for anchor, layers in part.items()}
+    assert len(layered) == 18 + len(caches)
+    assert {anchor: layers for anchor, layers in layered.items() if layers != [0, 1, 2]} == unlike
+
+
+@pytest.mark.parametrize(
+    ("scope", "right", "wrong"),
+    [
+        ("layers.{}", "%l2.add = stablehlo.add %l1.add1,", "%l2.add = stablehlo.add %embed_tokens.ds,"),
+        ("layers.{}", "%l2.add = stablehlo.add %l1.add1,", "%l2.add = stablehlo.add %l1.add,"),
+        ("layers.{}", "%l2.add = stablehlo.add %l1.add1,", "%l2.add = stablehlo.add %l1_self_attn_o_proj.dot,"),
+        ("layers.{}", "%l2.add1 = stablehlo.add %l2.add,", "%l2.add1 = stablehlo.add %l1.add1,"),
+        (
+            "layers.{}.mlp.up_proj",
+            f"{NORM}.mul3, %model.layers.2.mlp.up_proj",
+            f"{NORM}.mul2, %model.layers.2.mlp.up_proj",
+        ),
+        ("k_cache.{}", "slice %l1_self_attn_k_cache.dus, %l2_self", "slice %l0_self_attn_k_cache.dus, %l2_self"),
+        ("k_cache.{}", "slice %l1_self_attn_k_cache.dus, %l2_self", "slice %k_cache, %l2_self"),
+        ("v_cache.{}", "slice %l1_self_attn_v_cache.dus, %l2_self", "slice %l1_self_attn_k_cache.dus, %l2_self"),
+    ],
+)
+def test_a_layer_that_is_wired_otherwise_is_listed_by_itself(scope: str, right: str, wrong: str) -> None:
+    some = decode()
+    assert some.text.count(right) == 1
+    expected = folded(some) | {scope.format(0): [0, 1], scope.format(2): [2]}
+    assert folded(replace(some, text=some.text.replace(right, wrong))) == expected
 
 
 def test_a_layer_that_is_not_like_the_others_is_listed_by_itself() -> None:
@@ -93,41 +129,102 @@ def test_the_layer_that_is_asked_for_stands_for_all() -> None:
 
 
 @pytest.mark.parametrize(("shape", "source", "phase"), EVERY)
-def test_arithmetic_and_traffic_of_projections(shape: str, source: str, phase: str) -> None:
-    c, rows = config(shape), T if phase == "prefill" else 1
-    scopes = reading(shape, source, phase).scopes
-    E, F = c.hidden_size, c.intermediate_size
-    gate = of(scopes, "layers.0.mlp.gate_proj")
-    bias = "mlp_bias" in SHAPES[shape]
-    assert gate.flops == 2 * rows * E * F + (rows * F if bias else 0)
-    assert gate.bytes == 4 * (rows * E + E * F + (F if bias else 0) + rows * F)
-    D = c.num_attention_heads * c.head_dim
-    o_proj = of(scopes, "layers.0.self_attn.o_proj")
-    assert o_proj.flops == 2 * rows * D * E + (rows * E if "attention_bias" in SHAPES[shape] else 0)
+def test_arithmetic_and_traffic(shape: str, source: str, phase: str) -> None:
+    """Of every scope, as one counts them by hand. Figures are float32, but for the positions (int32) and the mask."""
+    c, changed = config(shape), SHAPES[shape]
+    rows, keys = (T, T) if phase == "prefill" else (1, S)  # B is 1
+    N, K, D = c.num_attention_heads, c.num_key_value_heads, c.head_dim
+    E, F, V = c.hidden_size, c.intermediate_size, c.vocab_size
+    x, q, k, f, cached, scores = rows * E, rows * N * D, rows * K * D, rows * F, K * keys * D, N * rows * keys
+    emitted = source == "emitter"
+    # A row of cosines and of sines, the emitter's for both halves. Prefill reads all rows: a constant, so the scope's own.
+    tables = 2 * (D if emitted else D // 2) if phase == "decode" else 0
+
+    def linear(i: int, o: int, bias: str = "", rows: int = rows) -> tuple[int, int]:
+        more = o if bias in changed else 0
+        return 2 * rows * i * o + rows * more, 4 * (rows * i + i * o + more + rows * o)
+
+    def norm(rows: int) -> tuple[int, int]:
+        return 4 * rows * E + 3 * rows, 4 * (rows * E + E + rows * E)
+
+    cache = 0, 4 * (k + k) + (4 if phase == "decode" else 0)  # a slot for each new key, in and out, and where
+    layer = {
+        "input_layernorm": norm(rows),
+        "self_attn.q_proj": linear(E, N * D, "attention_bias"),
+        "self_attn.k_proj": linear(E, K * D, "attention_bias"),
+        "self_attn.v_proj": linear(E, K * D, "attention_bias"),
+        "self_attn.q_rope": (3 * q, 4 * (q + tables + q)),
+        "self_attn.k_rope": (3 * k, 4 * (k + tables + k)),
+        "k_cache": cache,
+        "v_cache": cache,
+        "self_attn.scores": (2 * scores * D + scores, 4 * (q + cached + scores) + rows * keys),
+        "self_attn.probs": (5 * scores, 4 * (scores + scores)),
+        "self_attn.context": (2 * scores * D, 4 * (scores + cached + q)),
+        "self_attn.o_proj": linear(N * D, E, "attention_bias"),
+        "": (2 * x, 4 * 5 * x),  # two sums: what came before, o_proj's, down_proj's, and both results
+        "post_attention_layernorm": norm(rows),
+        "mlp.gate_proj": linear(E, F, "mlp_bias"),
+        "mlp.up_proj": linear(E, F, "mlp_bias"),
+        "mlp.act": ((3 if emitted else 6) * f, 4 * 3 * f),
+        "mlp.down_proj": linear(F, E, "mlp_bias"),
+    }
+    outside = {"embed_tokens": (0, 4 * (x + rows)), "norm": norm(1), "lm_head": linear(E, V, rows=1)}
+    found = {s.anchor: (s.flops, s.bytes) for s in reading(shape, source, phase).scopes}
+    for anchor, figures in found.items():
+        number, part = split(anchor)
+        if anchor:
+            assert figures == (outside if number is None else layer)[part], anchor
+    assert len(found) == 1 + len(outside) + len(layer) * c.num_hidden_layers
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_a_cache_is_written_one_slot_at_a_time_and_the_embedding_read_one_row(source: str) -> None:
-    c = config("plain")
-    scopes = reading("plain", source, "decode").scopes
-    slot = 4 * c.num_key_value_heads * c.head_dim
-    cache_scope = of(scopes, "k_cache.0")
-    assert cache_scope.flops == 0
-    assert 2 * slot <= cache_scope.bytes <= 2 * slot + 4 * 4  # the slot, in and out, and the position
-    embedding = of(scopes, "embed_tokens")
-    assert 2 * 4 * c.hidden_size <= embedding.bytes + 4 * c.hidden_size <= 3 * 4 * c.hidden_size + 8
+LOOP = """
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %w:2 = stablehlo.while(%i = %z, %x = VALUE) : tensor<i32>, tensor<1x112xf32>
+      cond {
+        %t = stablehlo.compare LT, %i, %z, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %t : tensor<i1>
+      } do {
+        %y = stablehlo.multiply %x, %x : tensor<1x112xf32>
+        stablehlo.return %i, %y : tensor<i32>, tensor<1x112xf32>
+      } loc("layers.1.mlp.act")
+"""
+CALL = '    %w = func.call @f(VALUE) : (tensor<1x112xf32>) -> tensor<1x112xf32> loc("layers.1.mlp.act")\n'
+FUNCTION = "  func.func private @f(tensor<1x112xf32>) -> tensor<1x112xf32>\n"
+SCATTER = """
+    %z = stablehlo.constant dense<0> : tensor<1xi32>
+    %w = "stablehlo.scatter"(VALUE, %z, VALUE) <{indices_are_sorted = false, unique_indices = false,
+      scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [0, 1], scatter_dims_to_operand_dims = [0]>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        BODY
+    }) : (tensor<1x112xf32>, tensor<1xi32>, tensor<1x112xf32>) -> tensor<1x112xf32> loc("layers.1.mlp.act")
+"""
+WRITES = "stablehlo.return %b : tensor<f32>"
+ADDS = "%s = stablehlo.add %a, %b : tensor<f32>\n        stablehlo.return %s : tensor<f32>"
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_both_graphs_multiply_as_much(shape: str) -> None:
-    """The projections' FLOP are equal, whatever stands around them."""
-    for phase in ("decode", "prefill"):
-        left, right = (
-            {s.anchor: s.flops for s in reading(shape, source, phase).scopes if s.anchor.endswith("_proj")}
-            for source in SOURCES
-        )
-        assert left == right
-        assert all(left.values())
+@pytest.mark.parametrize(
+    ("more", "elsewhere", "value", "counted"),
+    [
+        (LOOP, "", "%w#1", False),
+        (CALL, FUNCTION, "%w", False),
+        (SCATTER.replace("BODY", ADDS), "", "%w", False),
+        (SCATTER.replace("BODY", WRITES), "", "%w", True),
+    ],
+    ids=["loop", "call", "scatter-add", "scatter"],
+)
+def test_what_is_computed_elsewhere_is_not_counted_as_nothing(
+    more: str, elsewhere: str, value: str, counted: bool
+) -> None:
+    some, result = decode(), "%l1_mlp_act.mul1"
+    line = next(line for line in some.text.splitlines() if f"dot_general {result}," in line)
+    text = some.text.replace(line, more.replace("VALUE", result) + line.replace(result, value))
+    head, _, tail = text.rpartition("}")
+    some = replace(some, text=f"{head}{elsewhere}}}{tail}")
+    scopes = read(some).scopes
+    uncounted = {scope.anchor for scope in scopes if scope.flops is None or scope.bytes is None}
+    assert uncounted == (set() if counted else {"layers.1.mlp.act"})
+    row = _graph_row("file", some, inspect(some), read(some))
+    assert [row[key] is not None for key in ("flops", "bytes")] == [counted, counted]
 
 
 @pytest.mark.parametrize(("shape", "source"), [(shape, source) for shape in SHAPES for source in SOURCES])
@@ -159,6 +256,17 @@ def named_edges(block: Block) -> set[tuple[str, str]]:
 def test_a_wire_that_goes_elsewhere_is_drawn_elsewhere() -> None:
     wrong = named_edges(reading("plain", "emitter", "decode", "residual-attention-dropped").blocks[0])
     assert ("embed_tokens", "") not in wrong
+
+
+def test_the_layer_that_is_drawn_is_that_of_the_phase_that_was_taken_apart() -> None:
+    shown = [
+        (source, graph("plain", source, phase), reading("plain", source, phase))
+        for phase in ("decode", "prefill") for source in ("oracle", "emitter")
+    ]  # fmt: skip
+    for phase, drawn in {"": "decode", "decode": "decode", "prefill": f"prefill/{T}"}.items():
+        assert (_block(shown, 1, phase) or {})["graph"] == f"emitter/{drawn}/logits"
+    assert (_block(shown[:2], 1, "prefill") or {})["graph"] == "emitter/decode/logits"
+    assert _block(shown, 2, "prefill") is None
 
 
 def test_long_lines_are_cut_and_tables_first() -> None:

@@ -180,6 +180,10 @@ def _put(*path: Any) -> Callable[[Record], None]:
         (_put("graphs", 0, "flops", None), r"graphs\[0\]\.bytes: of flops and bytes one is known and the other is not"),
         (_put("graphs", 0, "flops", "NaN"), r"graphs\[0\]\.flops: 'NaN' is not of type 'integer', 'null'"),
         (_put("graphs", 0, "bytes", -5), r"graphs\[0\]\.bytes: -5 is less than the minimum of 0"),
+        (
+            _put("listings", 0, "scopes", 0, "flops", None),
+            r"scopes\[0\]\.bytes: of flops and bytes one is known and the",
+        ),
         (_put("block", "graph", "other"), r"block\.graph: there is no graph 'other'"),
         (
             lambda r: r["listings"].append(r["listings"][0]),

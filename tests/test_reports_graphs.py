@@ -150,6 +150,14 @@ def test_a_file_is_called_by_its_name() -> None:
     assert "Read the emitter beside the oracle" in Page(html.render(failing_sample())).text
 
 
+def test_what_was_not_counted_is_a_dash() -> None:
+    record = sample()
+    record["listings"][0]["scopes"][0] |= {"flops": None, "bytes": None}
+    validate(record)
+    before, after = (html.render(r).count('<span class="o">–</span>') for r in (sample(), record))
+    assert after == before + 2
+
+
 @pytest.mark.parametrize("make", SAMPLES)
 def test_every_listed_operation_is_on_the_page(make: Any) -> None:
     record = make()

@@ -171,6 +171,43 @@ def test_a_pull_request_saves_no_cache(name: str) -> None:
         assert restored[found["with"]["path"]] == same, "what main saves is what a pull request looks for"
 
 
+@pytest.mark.parametrize(("status", "fails"), [(0, False), (1, True), (2, False), (3, True), (127, True)])
+def test_a_regression_fails_the_job_and_a_base_that_cannot_be_compared_does_not(
+    status: int, fails: bool, tmp_path: Path
+) -> None:
+    found = step("conformance", "Compare with the base")
+    assert "continue-on-error" not in found
+    program = tmp_path / ".nox/environment/bin/hloracle"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\necho "$@" > arguments\nexit {status}\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", found["run"]], cwd=tmp_path, check=False
+    )
+    assert (done.returncode != 0) == fails
+    assert " --fail-on regression " in (tmp_path / "arguments").read_text()
+
+
+def test_what_a_failing_run_has_found_is_kept() -> None:
+    (job,) = WORKFLOWS["conformance"]["jobs"].values()
+    titles = [step.get("name", step.get("run", "")) for step in job["steps"]]
+    head = titles.index("nox -s conformance-cpu")
+    kept = [step for step in job["steps"][head + 1 :] if not step.get("uses", "").startswith("actions/cache")]
+    assert len(kept) == 6
+    for found in kept:
+        assert "!cancelled()" in found["if"], "without it a step runs only where all before it have passed"
+        assert "continue-on-error" not in found
+
+
+def test_a_run_that_hangs_leaves_time_to_say_so() -> None:
+    """A step that runs out of time has failed; a job that does is over, whatever its steps would have kept."""
+    (job,) = WORKFLOWS["conformance"]["jobs"].values()
+    runs = [step for step in job["steps"] if "nox -s" in step.get("run", "")]
+    assert len(runs) == 2
+    assert sum(step["timeout-minutes"] for step in runs) < job["timeout-minutes"]
+    assert '"cancelled"' in WORKFLOWS["comment"]["jobs"]["draw"]["if"], "what a job may be called that is over"
+
+
 # ---- the one that writes
 
 

@@ -28,6 +28,7 @@ from hloracle.reports.record import (
     VERDICTS,
     Record,
     badness,
+    judged,
     limits_of,
     load,
     of_limit,
@@ -95,7 +96,7 @@ def row_of(record: Record, commit: str | None = None) -> Row:
         "commit": None if found is None else _cut(found),
         "date": _utc(environment["date"]),
         "mutant": _cut(record["mutant"]) if "mutant" in record else None,
-        "judged": "file" if any(part["source"] == "file" for part in record["cells"] + record["graphs"]) else "emitter",
+        "judged": judged(record),
         "model": {
             **{key: _cut(model[key]) for key in ("name", "model_type", "digest")},
             "parameters": model["parameters"],

@@ -142,7 +142,7 @@ def block(record: Record) -> dict[str, Any] | None:
     if record["block"] is None or not record["block"]["nodes"]:
         return None
     wrong, found = record["verdict"]["anchor"], drawing(record["block"])
-    shares = _by_itself(record) if record["localization"] else _worst_of_layers(record)
+    shares = by_itself(record) if record["localization"] else _worst_of_layers(record)
     for entry in found["nodes"]:
         anchor = entry["node"]["anchor"]
         layer, kind = layer_of(anchor)
@@ -158,7 +158,7 @@ def block(record: Record) -> dict[str, Any] | None:
     }
 
 
-def _by_itself(record: Record) -> dict[str, float]:
+def by_itself(record: Record) -> dict[str, float]:
     """Anchor -> what it adds as a share of its limit: a fault is dark where it is made, and not in all that follows."""
     limits, found = limits_of(record), record["localization"]
     errors = (e for e in found["errors"] if e["phase"] == found["phase"])
