@@ -21,7 +21,7 @@ from hloracle.reports.record import (
 )
 
 LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
-_MARKS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
+KIND_MARKS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
 _STATUS_MARKS = {"passed": "✅", "failed": "❌", "error": "⚠️", "skipped": "⏭️"}
 # An underscore inside a word is one to Markdown too; a colon means something in a link or around an emoji's name.
 _SPECIAL = re.compile(r"[\\`*~|\[\]#<>&$]|:(?=//|[\w+-]+:)|(?<=www)\.|(?<![^\W_])_+|_+(?![^\W_])")
@@ -42,7 +42,7 @@ def render(record: Record, link: str = "", note: str = "") -> str:
     words = VERDICTS[verdict["class"]]
     lines = [
         *_mutant(record),
-        f"## {_MARKS[words.kind]} hloracle: {words.title}",
+        f"## {KIND_MARKS[words.kind]} hloracle: {words.title}",
         "",
         prose(verdict["explanation"], 600),
         "",
@@ -184,7 +184,7 @@ def _matrix_row(record: Record, prompt: Record, cells: Sequence[Record]) -> str:
         elif not (different := differences(prompt["truth"]["tokens"], compared["tokens"])):
             row.append(f"✅ {compared['agreed']}/{compared['total']}")
         else:
-            mark = _MARKS["near" if record["passed"] else "fail"]
+            mark = KIND_MARKS["near" if record["passed"] else "fail"]
             row.append(f"{mark} **{compared['agreed']}/{compared['total']}**, first at {different[0]}")
     call = closest_call(prompt)
     closest = "–" if call is None else f"{text.figure(call[1])} at {call[0]}"

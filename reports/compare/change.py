@@ -33,7 +33,8 @@ class Change:
       detail: why, or what else is to be known.
       also: what else the head's record says of the same observation, such as a check that fails by it.
       cells: where it was seen, if not everywhere.
-      lost: the observation is that something is no longer compared.
+      lost: `part` or `all` of what was compared there no longer is.
+      status: a check's, before and after; None where it is not there.
     """
 
     kind: str
@@ -45,7 +46,8 @@ class Change:
     detail: str = ""
     also: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
-    lost: bool = False
+    lost: str = ""
+    status: tuple[str | None, str | None] = ("", "")
 
 
 def name(value: str, limit: int = 80) -> str:
@@ -54,7 +56,7 @@ def name(value: str, limit: int = 80) -> str:
 
 
 # The words that a change can begin with, and that no id is.
-_FIRST = frozenset("another every fewer how more new: no the tokens".split())
+_FIRST = frozenset("another both every fewer how more new: no the tokens".split())
 
 
 def capital(words: str) -> str:

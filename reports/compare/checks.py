@@ -132,8 +132,12 @@ def check_changes(base: Record, head: Record, checks: Sequence[CheckDiff]) -> It
                 was,
                 now,
                 detail,
-                lost=diff.status[1] in (None, "skipped"),
+                status=diff.status,
             )
+        elif diff.status[1] in ("failed", "error") and diff.figure[0] != diff.figure[1]:
+            words = f"the check “{name(diff.id)}” fails by another figure"
+            was, now = (name(figure, 120) for figure in diff.figure)
+            yield Change("check", "changed", diff.id, words, was, now, name(diff.title, 120), status=diff.status)
         elif diff.expects_another:
             words = f"the check “{name(diff.id)}” expects something else"
             was, now = (name(expected, 120) or "nothing" for expected in diff.expected)
@@ -154,7 +158,8 @@ def canary_changes(base: Record, head: Record) -> Iterator[Change]:
             else "changed"
         )
         was, now = ("not run" if c is None else "caught" if c else "missed" for c in caught)
-        yield Change("canary", severity, "canary", words[caught[1]], was, now)
+        lost = "all" if caught[1] is None else ""
+        yield Change("canary", severity, "canary", words[caught[1]], was, now, lost=lost)
 
 
 # ---- one observation is one change
@@ -173,16 +178,9 @@ _SAME_AS = {
 
 def together(changes: Sequence[Change], gone: Mapping[str, str]) -> list[Change]:
     """The changes, each check that only repeats what another change says put to that one."""
-    kept: list[Change] = []
-    also: dict[int, list[str]] = {}
-    for change in changes:
-        index = _told(change, changes, gone) if change.kind == "check" else None
-        if index is None:
-            kept.append(change)
-        else:
-            also.setdefault(index, []).append(change.words)
-    indices = {id(change): i for i, change in enumerate(changes)}
-    return [dataclasses.replace(c, also=tuple(also.get(indices[id(c)], ()))) for c in kept]
+    told = [_told(change, changes, gone) if change.kind == "check" else None for change in changes]
+    also = [tuple(c.words for c, at in zip(changes, told, strict=True) if at == i) for i in range(len(changes))]
+    return [dataclasses.replace(c, also=also[i]) for i, c in enumerate(changes) if told[i] is None]
 
 
 def _told(check: Change, changes: Sequence[Change], gone: Mapping[str, str]) -> int | None:
@@ -191,11 +189,14 @@ def _told(check: Change, changes: Sequence[Change], gone: Mapping[str, str]) -> 
     for i, change in enumerate(changes):
         if change.kind == "cell" and change.subject == cell and cell in gone and check.severity == "regression":
             return i
-    kind = _SAME_AS.get(last)
-    # One that fails says what its figures say; one that no longer runs says that there are none.
-    lost = check.lost or check.after.startswith("error")
     for i, change in enumerate(changes):
-        same = change.kind == kind and change.severity == check.severity and change.lost == lost
-        if same and cell in ("", "harness", *change.cells):
+        if change.kind != _SAME_AS.get(last) or change.severity != check.severity:
+            continue
+        # One that fails says what its figures say. One that no longer runs says that there are none: where some are
+        # left it is an observation of its own, for they are no longer judged.
+        if check.status[1] in (None, "skipped", "error"):
+            if change.lost == "all" and (cell in change.cells or change.kind == "canary"):
+                return i
+        elif not change.lost and cell in ("", "harness", *change.cells):
             return i
     return None

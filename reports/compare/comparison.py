@@ -7,7 +7,7 @@ follows from the others, is a change of its own only where no other accounts for
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,16 @@ from hloracle.reports.compare.checks import (
     together,
 )
 from hloracle.reports.compare.graphs import Graphs, compare_graphs, graph_changes
+from hloracle.reports.compare.runs import (
+    Pair,
+    Stage,
+    caveats,
+    environment_changes,
+    environment_of,
+    identity_changes,
+    settings_of,
+    stages_of,
+)
 from hloracle.reports.compare.speed import Memory, Speed, compare_memory, compare_speed, speed_changes
 from hloracle.reports.compare.tokens import PromptDiff, compare_prompts, prompt_changes
 from hloracle.reports.compare.values import (
@@ -44,28 +54,6 @@ _KINDS = (
     "verdict", "mutant", "model", "settings", "prompt", "truth", "tokens", "cell", "check", "canary", "logits",
     "anchors", "speed", "memory", "graph", "floors", "environment",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Something both records say of themselves."""
-
-    name: str
-    before: str
-    after: str
-
-    @property
-    def same(self) -> bool:
-        return self.before == self.after
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage's seconds, None where a run did not go through it, and whether they were spent on reading the cache."""
-
-    name: str
-    seconds: tuple[float | None, float | None]
-    reused: tuple[bool, bool]
 
 
 @dataclass(frozen=True)
@@ -121,6 +109,8 @@ class Comparison:
         """The changes in words that can follow the title and a colon, the worst first."""
         # "Safe" is not said of what nobody has looked at.
         unknown = "speed was not judged" if self.speed.reason else ""
+        if self.speed.blurred:
+            unknown = f"of speed, {self.speed.blurred}"
         if not self.severity:
             only = "only the environment differs" if self.changes else ""
             return "; ".join(filter(None, [f"{self.compared} are the same in both runs", only, unknown]))
@@ -141,20 +131,23 @@ class Comparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How much stands in both records: tokens, checks, graphs."""
+        """How much was held together: tokens step by step, checks, and the texts of graphs that are equal."""
         steps = [
             min(before[1], after[1])
             for prompt in self.prompts
             for before, after in prompt.counts.values()
-            if before is not None and after is not None
+            if prompt.state == "same" and before is not None and after is not None
         ]
         ids = [{check["id"] for check in record["checks"]} for record in (self.base, self.head)]
-        return {"token": sum(steps), "check": len(ids[0] & ids[1]), "graph": self.graphs.compared}
+        return {"token": sum(steps), "check": len(ids[0] & ids[1]), "graph": self.graphs.equal_texts}
 
     @property
     def compared(self) -> str:
         """The counts in words."""
-        return names([text.plural(n, noun) for noun, n in self.counts.items()])
+        return (
+            names([text.plural(n, noun) for noun, n in self.counts.items() if n])
+            or "no tokens, no checks and no graphs"
+        )
 
 
 # What there can be several of in one run.
@@ -203,7 +196,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
     checks = compare_checks(base, head)
     gone = cells_gone(base, head)
     changes = [
-        *_identity(base, head),
+        *identity_changes(base, head),
         *cell_changes(base, head, gone),
         *prompt_changes(base, head, prompts, gone),
         *value_changes(base, head, logits, anchors, gone),
@@ -212,20 +205,22 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
         *floor_changes(base, head, floors),
         *graph_changes(base, head, graphs),
         *speed_changes(base, head, speed, memory),
-        *_environment_changes(base, head),
+        *environment_changes(base, head),
     ]
     changes = together(changes, gone)
     changes += _verdict(base, head, changes)
     order = list(SEVERITIES)
     changes.sort(key=lambda c: (order.index(c.severity), _KINDS.index(c.kind)))
-    unjudged = [f"speed: {speed.reason}"] if speed.reason else []
+    unjudged = [f"speed: {why}" for why in (speed.reason or speed.blurred,) if why]
     unjudged += [f"{name(m.title, 60)}: {m.reason}" for m in memory if m.reason]
     unjudged += [] if same_model else ["floors: another checkpoint has other noise"]
+    if graphs.no_texts:
+        unjudged.append(f"the texts of {text.plural(graphs.no_texts, 'graph')}: not in both records")
     return Comparison(
         base=base,
         head=head,
         changes=tuple(changes),
-        caveats=tuple(_caveats(base, head)),
+        caveats=tuple(caveats(base, head)),
         unjudged=tuple(unjudged),
         prompts=prompts,
         checks=checks,
@@ -235,144 +230,24 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
         graphs=graphs,
         speed=speed,
         memory=memory,
-        settings=tuple(_settings(base, head)),
-        environment=tuple(_environment(base, head)),
-        stages=tuple(_stages(base, head)),
+        settings=tuple(settings_of(base, head)),
+        environment=tuple(environment_of(base, head)),
+        stages=tuple(stages_of(base, head)),
     )
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison for a script; what it was made from is in the two records."""
     found = comparison
-    rows: dict[str, Any] = {
-        key: _plain(getattr(found, key))
-        for key in (field.name for field in dataclasses.fields(found))
-        if key not in ("base", "head")
-    }
-    rows["speed"] |= {"peers": [_plain(p) | {"outcome": p.outcome, "change": p.change} for p in found.speed.peers]}
+    rows = dataclasses.asdict(dataclasses.replace(found, base={}, head={}))
+    for peer, row in zip(found.speed.peers, rows["speed"]["peers"], strict=True):
+        row |= {"outcome": peer.outcome, "change": peer.change}
     counts = {severity: len(found.of(severity)) for severity in SEVERITIES}
     verdicts = {
         who: {"class": r["verdict"]["class"], "passed": r["passed"], "commit": r["environment"]["commit"]}
         for who, r in (("base", found.base), ("head", found.head))
     }
-    return {"schema": SCHEMA, "title": found.title, "sentence": found.sentence, "counts": counts, **verdicts, **rows}
-
-
-def _plain(node: Any) -> Any:
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        return {field.name: _plain(getattr(node, field.name)) for field in dataclasses.fields(node)}
-    if isinstance(node, list | tuple):
-        return [_plain(entry) for entry in node]
-    if isinstance(node, Mapping):
-        return {key: _plain(entry) for key, entry in node.items()}
-    return node
-
-
-# ---- what the two runs are
-
-
-def _identity(base: Record, head: Record) -> Iterator[Change]:
-    mutants = [record.get("mutant", "") for record in (base, head)]
-    if mutants[0] != mutants[1]:
-        who = "both runs carry" if all(mutants) else f"the {'base' if mutants[0] else 'head'} carries"
-        before, after = (name(m) or "none" for m in mutants)
-        yield Change("mutant", "worse", "mutant", f"{who} a deliberate fault", before, after)
-    (a, b) = (record["model"] for record in (base, head))
-    if a["digest"] != b["digest"]:
-        yield Change(
-            "model", "worse", "model", "the two runs are of different checkpoints",
-            f"{name(a['name'], 40)} {name(a['digest'], 13)}", f"{name(b['name'], 40)} {name(b['digest'], 13)}",
-        )  # fmt: skip
-    changed = [
-        key for key in dict.fromkeys([*a["config"], *b["config"]]) if a["config"].get(key) != b["config"].get(key)
-    ]
-    if changed:
-        before, after = (name(str(r["config"].get(changed[0], "not there")), 40) for r in (a, b))
-        yield Change(
-            "model", "worse", "config", f"the model's configuration differs in {names(changed)}", before, after
-        )
-    for pair in _settings(base, head):
-        if not pair.same:
-            yield _setting(pair, base, head)
-
-
-def _setting(pair: Pair, base: Record, head: Record) -> Change:
-    before, after = base["settings"], head["settings"]
-    severity, words = "worse", f"the runs differ in their {pair.name}"
-    if pair.name == "tokens":
-        fewer = after["tokens"] < before["tokens"]
-        severity = "regression" if fewer else "changed"
-        words = f"{'fewer' if fewer else 'more'} tokens are compared after each prompt"
-    elif pair.name == "buckets":
-        severity = "changed"  # a prompt that is no longer run for it is a change of its own
-    elif pair.name == "threads":
-        severity = "note"
-    return Change("settings", severity, pair.name, words, pair.before, pair.after)
-
-
-def _caveats(base: Record, head: Record) -> Iterator[str]:
-    for who, record in (("Head", head), ("Base", base)):
-        if "mutant" in record:
-            yield (
-                f"{who} carries a deliberate fault, the mutant {name(record['mutant'], 120)}: it shows whether the checks "
-                "notice, and nothing about the model."
-            )
-    if base["model"]["digest"] != head["model"]["digest"]:
-        yield (
-            "The two runs are of different checkpoints. Their tokens, errors, floors and speed are not those of one model: "
-            "of tokens only their agreement with the truth is compared."
-        )
-    words = {"device": "device", "precision": "precision", "capacity": "number of cache slots"}
-    differing = [words[pair.name] for pair in _settings(base, head) if pair.name in words and not pair.same]
-    if differing:
-        yield f"The two runs differ in {' and '.join(differing)}, so they are not of the same graphs."
-    if (x := base["settings"]["tokens"]) != (y := head["settings"]["tokens"]):
-        yield f"After each prompt the base compared {x} tokens and the head {y}: the first {min(x, y)} are held together."
-    if head["environment"]["date"][:16] < base["environment"]["date"][:16]:
-        yield "The base's run is the younger one. Are the two records the right way round?"
-
-
-def _settings(base: Record, head: Record) -> Iterator[Pair]:
-    for key in base["settings"]:
-        yield Pair(key, *(_shown(record["settings"][key]) for record in (base, head)))
-
-
-def _shown(setting: Any) -> str:
-    return ", ".join(map(str, setting)) if isinstance(setting, list) else name(str(setting), 60)
-
-
-def _environment(base: Record, head: Record) -> Iterator[Pair]:
-    both = [record["environment"] for record in (base, head)]
-    for key in ("date", "commit", "hloracle", "python", "platform", "cpu", "cores"):
-        yield Pair(key, *(name(str("not known" if e[key] is None else e[key]), 120) for e in both))
-    yield Pair("memory", *(text.size(e["memory_bytes"]) for e in both))
-    for package in sorted({*both[0]["packages"], *both[1]["packages"]}):
-        yield Pair(name(package, 60), *(name(e["packages"].get(package, "not recorded"), 60) for e in both))
-
-
-def _environment_changes(base: Record, head: Record) -> Iterator[Change]:
-    for pair in _environment(base, head):
-        if not pair.same and pair.name not in ("date", "commit"):
-            yield Change("environment", "note", pair.name, f"{pair.name} is another", pair.before, pair.after)
-
-
-def _stages(base: Record, head: Record) -> Iterator[Stage]:
-    # A stage may come twice, such as a cell that is run again; the n-th is held to the n-th.
-    both: list[dict[tuple[str, int], Record]] = []
-    for record in (base, head):
-        seen: dict[str, int] = {}
-        both.append({})
-        for timing in record["timings"]:
-            nth = seen[timing["stage"]] = seen.get(timing["stage"], 0) + 1
-            both[-1][timing["stage"], nth] = timing
-    for key in dict.fromkeys([*both[1], *both[0]]):
-        found = [timings.get(key) for timings in both]
-        seconds = tuple(timing["seconds"] if timing else None for timing in found)
-        yield Stage(
-            key[0],
-            (seconds[0], seconds[1]),
-            (bool(found[0] and found[0]["reused"]), bool(found[1] and found[1]["reused"])),
-        )
+    return {"schema": SCHEMA, "title": found.title, "sentence": found.sentence, "counts": counts, **rows, **verdicts}
 
 
 # ---- the verdict
@@ -397,10 +272,18 @@ def _verdict(base: Record, head: Record, changes: Sequence[Change]) -> list[Chan
         )
     else:
         return [Change("verdict", "changed", "verdict", "another fault is found", *shown, name(b["explanation"], 240))]
-    # From a check that no longer runs nothing follows.
-    if any(c.severity == severity and c.kind in _GROUNDS and not (c.kind == "check" and c.lost) for c in changes):
+    # Between two verdicts that pass only tokens decide.
+    grounds = ("tokens",) if before.passed and after.passed else _GROUNDS
+    if any(c.severity == severity and c.kind in grounds and _tells(c) for c in changes):
         return []
     return [Change("verdict", severity, "verdict", words, *shown, name(b["explanation"], 240))]
+
+
+def _tells(change: Change) -> bool:
+    """Whether a verdict can follow from a change: not from a check that no longer runs, or has only begun to."""
+    if change.kind != "check":
+        return True
+    return change.status[0 if change.severity == "better" else 1] in ("failed", "error")
 
 
 def _moved(a: Record, b: Record) -> list[Change]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,9 +26,9 @@ def write_comparison(
     """
     if link and summary is None:
         raise InputError("would be in no file", "--link", "give --summary too, or leave it out")
-    named = [path.absolute() for path in (*records, page, summary) if path is not None]
+    named = [os.path.realpath(path) for path in (*records, page, summary) if path is not None]
     for flag, path in (("-o", page), ("--summary", summary)):
-        if path is not None and named.count(path.absolute()) > 1:
+        if path is not None and named.count(os.path.realpath(path)) > 1:
             raise InputError(f"{flag} would overwrite it", path, "name another file")
     drawn = {
         page: diff_page.render(comparison) if page else "",
@@ -48,6 +49,8 @@ def print_comparison(comparison: Comparison, json: bool, written: Sequence[Path]
     for change in comparison.changes:
         before_after = f" ({change.before or '–'} → {change.after or '–'})" if change.before or change.after else ""
         click.echo(f"{change.severity:>10}  {capital(change.words)}{before_after}")
+        for line in change.also:
+            click.echo(f"{'also':>10}  {line[:1].upper()}{line[1:]}")
     for line in comparison.unjudged:
         click.echo(f"not judged  {line}")
     click.echo(f"{comparison.title}: {comparison.sentence}")

@@ -56,9 +56,16 @@ class GraphDiff:
             return "changed"
         if self.text is None:
             return "has another text; its operations are not listed"
-        if self.text.renamed:
-            return "changed in names of values only"
+        if self.names_alone:
+            return "differs in names of values alone, as far as its operations are listed"
         return "has another text, in what is not listed"
+
+    @property
+    def names_alone(self) -> bool:
+        """Whether names of the listed operations account for the text. Of long lines and tables a listing has a part."""
+        before, after = self.figures.get("text_bytes", (0, 0))
+        longer = abs((after or 0) - (before or 0))
+        return self.text is not None and bool(self.text.renamed) and longer <= self.text.renaming
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ class Graphs:
     new: tuple[str, ...]
     changed: tuple[GraphDiff, ...]
     equal_texts: int  # of `compared`, those whose digests are equal
+    no_texts: int  # and those of which a record has no digest
 
 
 def compare_graphs(base: Record, head: Record) -> Graphs:
@@ -90,6 +98,7 @@ def compare_graphs(base: Record, head: Record) -> Graphs:
         tuple(id for id in after if id not in before),
         tuple(changed),
         sum(before[id]["digest"] == after[id]["digest"] != "" for id in both),
+        sum(not (before[id]["digest"] and after[id]["digest"]) for id in both),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 from hloracle.reports import text
@@ -25,6 +26,8 @@ ROWS = 25  # of the table of changes that are not folded
 STEPS = 24  # of a prompt that are shown
 SCOPES = 60  # of a graph's text that are shown
 LINES = 400  # of a scope
+ROW = 200  # characters that a row takes besides its line
+TEXTS = 600_000  # characters of all lines: browsers, and those who are sent it, want a page of at most 2 MB
 FLOORS = 30  # that moved
 
 # Severity -> the shape and the colour of its mark; the word stands beside it.
@@ -69,6 +72,7 @@ def render(comparison: Comparison) -> str:
         "changes": [changes[:ROWS], changes[ROWS:]],
         "notes": [_change(change) for change in found.of("note")],
         "prompts": [_prompt(prompt) for prompt in found.prompts if prompt.tokens],
+        "by_agreement": [prompt for prompt in found.prompts if prompt.state.startswith("another")],
         "loud": [check for check in found.checks if not check.quiet],
         "quiet": [check for check in found.checks if check.quiet],
         "margins": [
@@ -174,9 +178,8 @@ def _prompt(prompt: PromptDiff) -> dict[str, Any]:
 
 
 def _margin(row: ValueDiff) -> dict[str, Any]:
-    severities = {"broken": "regression", "nearer": "worse", "mended": "better"}
     bars = [_bar(worst.share) if worst else None for worst in (row.before, row.after)]
-    return {"row": row, "severity": severities.get(row.outcome, ""), "bars": bars}
+    return {"row": row, "bars": bars}
 
 
 def _bar(share: float) -> dict[str, Any]:
@@ -232,18 +235,24 @@ def _deltas(ops: Mapping[str, tuple[int, int]]) -> list[tuple[str, int, int, int
 
 def _texts(c: Comparison) -> list[dict[str, Any]]:
     texts = []
-    for graph in c.graphs.changed:
-        if graph.text is not None:
-            scopes = [_scope(scope) for scope in graph.text.scopes[:SCOPES]]
-            texts.append(
-                {"graph": graph, "text": graph.text, "scopes": scopes, "more": len(graph.text.scopes) - len(scopes)}
-            )
+    room = TEXTS
     # Those that show something first; the first of them is open.
-    return sorted(texts, key=lambda entry: not entry["scopes"])
+    for graph in sorted(c.graphs.changed, key=lambda graph: not (graph.text and graph.text.scopes)):
+        if graph.text is None:
+            continue
+        scopes = []
+        for scope in graph.text.scopes[:SCOPES]:
+            sizes = list(itertools.accumulate(len(escape(_short(row.text))) + ROW for row in scope.rows[:LINES]))
+            shown = sum(size <= room for size in sizes)
+            room -= sizes[shown - 1] if shown else 0
+            scopes.append(_scope(scope, shown))
+        more = len(graph.text.scopes) - len(scopes)
+        texts.append({"graph": graph, "text": graph.text, "scopes": scopes, "more": more})
+    return texts
 
 
-def _scope(scope: ScopeDiff) -> dict[str, Any]:
-    rows = _marked(scope.rows[:LINES])
+def _scope(scope: ScopeDiff, shown: int) -> dict[str, Any]:
+    rows = _marked(scope.rows[:shown])
     return {"scope": scope, "layers": layers(scope.layers), "rows": rows, "more": len(scope.rows) - len(rows)}
 
 

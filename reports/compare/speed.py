@@ -21,9 +21,14 @@ from hloracle.reports.record import Record
 # rounds would be as likely as any other, and this one would come by luck once in C(n + m, n): with 5 against 5 rounds once
 # in 252. With fewer rounds than it takes to be under one in a hundred, nothing is judged.
 LUCK: Final = 0.01
-# And the medians have to be apart by this much. Two processes differ by some percent for as long as they live, in where
-# their memory lies and on what cores they run: rounds of one process know nothing of that, and are apart without reason.
+# And the medians have to be apart by this much. Two processes differ for as long as they live, in where their memory lies
+# and on what cores they run: rounds of one process know nothing of that, and are apart without reason. By how much has not
+# been measured on a quiet machine: where it is 1 % this keeps false alarms rarer than one in a hundred, and where it is 3 %
+# seven are to be expected.
 APART: Final = 0.05
+# On a busy machine rounds of one run spread by more than any change one looks for. Where a change of less than this could
+# not have been told, that is said.
+BLURRED: Final = 0.10
 # A process grows by the weights and by what allocators and thread pools keep, which came to some thousandths from run to
 # run. A second copy of an embedding is a fifth of a small model, one of a layer's weights some hundredths.
 RESIDENT: Final = 0.05
@@ -82,6 +87,21 @@ class Speed:
     head_ms: tuple[float, ...]
     peers: tuple[Peer, ...]
     luck: int  # so many runs of one speed look apart once
+
+    @property
+    def blurred(self) -> str:
+        """What could have gone unseen, in words, where that is much."""
+        blurred = [p for p in self.peers if not p.reason and p.visible > 1 + BLURRED]
+        if self.outcome != "same" or not blurred:
+            return ""
+        peer = max(blurred, key=lambda p: p.visible)
+        return f"a change of less than {percent(peer.visible)} would not have shown against {name(peer.title, 40)}"
+
+    @property
+    def telling(self) -> Peer:
+        """Of the peers judged by, the one against which the change is the smallest."""
+        judged = [peer for peer in self.peers if not peer.reason]
+        return min(judged, key=lambda peer: abs(peer.change - 1))
 
 
 @dataclass(frozen=True)
@@ -207,9 +227,10 @@ def _memory(base: Record, head: Record) -> Iterator[Memory]:
     contenders = [record["speed"]["contenders"][:1] for record in (base, head)]
     if all(contenders):
         (a,), (b,) = contenders
-        if a["id"] == b["id"] and None not in (a["resident_bytes"], b["resident_bytes"]):
-            title = f"{b['title']}, loaded"
-            yield _grown("resident", title, a["resident_bytes"], b["resident_bytes"], RESIDENT, reason)
+        found = [contender["resident_bytes"] or 0 for contender in (a, b)]
+        why = reason or ("" if a["id"] == b["id"] else "another graph was loaded")
+        if any(found):
+            yield _grown("resident", f"{b['title']}, loaded", found[0], found[1], RESIDENT, why)
     reused = [sorted(t["stage"] for t in record["timings"] if t["reused"]) for record in (base, head)]
     if not reason and [t["stage"] for t in base["timings"]] != [t["stage"] for t in head["timings"]]:
         reason = "the runs went through other stages"
@@ -221,7 +242,7 @@ def _memory(base: Record, head: Record) -> Iterator[Memory]:
 
 def _grown(id: str, title: str, base: int, head: int, tolerance: float, reason: str) -> Memory:
     if not reason and not (base and head):
-        reason = "not measured"
+        reason = "not measured" if base == head else f"not measured in the {'base' if head else 'head'}"
     outcome = "" if reason else "same"
     if not reason and head > base * (1 + tolerance):
         outcome = "more"
@@ -234,18 +255,19 @@ def speed_changes(base: Record, head: Record, speed: Speed, memory: Sequence[Mem
     """Slower or faster decoding, more or less memory; what is within the noise is no change."""
     family = name(head["model"]["model_type"], 40)
     if speed.outcome in ("slower", "faster"):
-        peer = next(peer for peer in speed.peers if peer.outcome)
+        peer = speed.telling
         before, after = (f"{ratios(r)} of {name(peer.title, 40)}" for r in (peer.base, peer.head))
-        judged = [name(p.title, 40) for p in speed.peers if p.outcome]
-        by = percent(peer.change if speed.outcome == "slower" else 1 / peer.change)
+        judged = [p for p in speed.peers if p.outcome]
+        by = [percent(p.change if speed.outcome == "slower" else 1 / p.change) for p in (peer, *judged)]
+        least = "at least " if len(set(by)) > 1 else ""
         yield Change(
             "speed",
             "regression" if speed.outcome == "slower" else "better",
             name(speed.title, 60),
-            f"{family} decodes {by} {speed.outcome}",
+            f"{family} decodes {least}{by[0]} {speed.outcome}",
             before,
             after,
-            f"time per token in units of a peer's, round by round; all rounds are apart, against {names(judged)}",
+            f"time per token in units of a peer's, round by round; all rounds are apart, against {names([p.title for p in judged])}",
         )
     elif base["speed"]["contenders"] and not head["speed"]["contenders"] and head["passed"]:
         words = f"how fast {family} decodes is no longer measured"

@@ -12,20 +12,18 @@ from hloracle.reports.compare.speed import ratios
 from hloracle.reports.compare.texts import ScopeDiff
 from hloracle.reports.compare.values import Worst
 from hloracle.reports.record import VERDICTS, Record
-from hloracle.reports.summary import code, limited, prose, report_at
+from hloracle.reports.summary import KIND_MARKS, code, limited, prose, report_at
 
 _limited = partial(limited, where="on the page")
 
-LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
 MARKS = {"regression": "❌", "worse": "⚠️", "changed": "🔷", "better": "✅", "note": "⚙️"}
 _TITLES = {"Not safe": "❌", "Still wrong": "❌", "Look twice": "⚠️", "Safe": "✅", "Nothing changed": "✅"}
-_VERDICTS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
 _LINES = 40  # of the graph's text
 _FENCE = "```"
 
 
 def render(comparison: Comparison, link: str = "") -> str:
-    """The comparison in at most LIMIT characters, whatever the records hold.
+    """The comparison in at most summary.LIMIT characters, whatever the records hold.
 
     `link` leads to the whole page. Raises InputError unless it is a web address.
     """
@@ -56,7 +54,7 @@ def _sides(c: Comparison) -> Iterable[str]:
         where = f", first wrong at {code(a, 120)}" if (a := record["verdict"]["anchor"]) is not None else ""
         commit = record["environment"]["commit"]
         shown = code(commit, 13) if commit is not None else "not known"
-        yield f"| {who} | {_VERDICTS[verdict.kind]} {verdict.title}{where} | {shown} | {_model(record)} |"
+        yield f"| {who} | {KIND_MARKS[verdict.kind]} {verdict.title}{where} | {shown} | {_model(record)} |"
     yield ""
 
 
@@ -81,7 +79,7 @@ def _changes(changes: Sequence[Change]) -> Iterable[str]:
 def _words(change: Change) -> str:
     words = prose(capital(change.words), 300)
     words = f"**{words}**" if change.severity == "regression" else words
-    more = "; ".join([*([change.detail] if change.detail else []), *(f"by it: {line}" for line in change.also)])
+    more = "; ".join([*([change.detail] if change.detail else []), *(f"also: {line}" for line in change.also)])
     return f"{words}<br><sub>{prose(more, 300)}</sub>" if more else words
 
 

@@ -54,11 +54,17 @@ class ScopeDiff:
 
 @dataclass(frozen=True)
 class TextDiff:
-    """The operations of a graph that both records list; `renamed` lines differ in names of values alone."""
+    """The operations of a graph that both records list.
+
+    Args:
+      renamed: lines that differ in names of values alone.
+      renaming: by how many bytes that can change the text, with the layers that are not listed.
+    """
 
     graph: str
     scopes: tuple[ScopeDiff, ...]
     renamed: int
+    renaming: int
     lines: int
 
 
@@ -73,6 +79,7 @@ class _Line:
 
     op: Record
     scope: str
+    layer: int | None
     form: tuple[str, ...]
     made: tuple[str, ...]
     read: tuple[str, ...]
@@ -107,7 +114,7 @@ class _Side:
         self.makers: dict[str, _Line] = {}
         for entry in listing["scopes"]:
             scope, layer = pattern(entry["anchor"])
-            lines = tuple(_line(op, scope) for op in entry["ops"])
+            lines = tuple(_line(op, scope, layer) for op in entry["ops"])
             group = _Group(layer, lines)
             self.groups.setdefault(scope, {}).update(
                 dict.fromkeys([None] if layer is None else [layer, *entry["layers"]], group)
@@ -116,10 +123,10 @@ class _Side:
                 self.makers |= dict.fromkeys(line.made, line)
 
 
-def _line(op: Record, scope: str) -> _Line:
+def _line(op: Record, scope: str, layer: int | None) -> _Line:
     left, equals, right = op["text"].partition(" = ")
     made, rest = (left, right) if equals and left.startswith("%") else ("", op["text"])
-    return _Line(op, scope, tuple(_VALUE.split(rest)), tuple(_VALUE.findall(made)), tuple(_VALUE.findall(rest)))
+    return _Line(op, scope, layer, tuple(_VALUE.split(rest)), tuple(_VALUE.findall(made)), tuple(_VALUE.findall(rest)))
 
 
 class _Texts:
@@ -151,7 +158,7 @@ class _Texts:
             for a, b in _made(before, after, found or []):
                 self.twins.setdefault(a, set()).add(b)
                 self.origins.setdefault(b, set()).add(a)
-        scopes, renamed, lines = [], 0, 0
+        scopes, renamed, renaming, lines = [], 0, 0, 0
         for scope, layers, before, after, found in aligned:
             lines += len(after.lines)
             if found is None:
@@ -162,8 +169,11 @@ class _Texts:
             same = self._reading_the_same(before, after, found)
             if len(same) < max(len(before.lines), len(after.lines)):
                 scopes.append(_scope(scope, layers, before.lines, after.lines, same))
-            renamed += sum(before.lines[i].op["text"] != after.lines[j].op["text"] for i, j in same)
-        return TextDiff(self.graph, tuple(scopes), renamed, lines)
+            named = [(before.lines[i], after.lines[j]) for i, j in same]
+            other = [pair for pair in named if pair[0].op["text"] != pair[1].op["text"]]
+            renamed += len(other)
+            renaming += max(len(layers), 1) * sum(_renaming(*pair) for pair in other)
+        return TextDiff(self.graph, tuple(scopes), renamed, renaming, lines)
 
     def _pairs(self) -> Iterator[tuple[str, tuple[int, ...], _Group, _Group]]:
         """The groups that stand for the same layers, each pair once; one that a record has not is empty."""
@@ -184,12 +194,18 @@ class _Texts:
         self, before: _Group, after: _Group, aligned: Sequence[tuple[int, int]]
     ) -> list[tuple[int, int]]:
         """Those of the aligned operations that read the same values."""
-        reader = _Reader(self, before.layer == after.layer, dict(_made(before, after, aligned)))
+        reader = _Reader(self, (before.layer, after.layer), dict(_made(before, after, aligned)))
         return [
             (i, j)
             for i, j in aligned
             if all(reader.same(*pair) for pair in zip(before.lines[i].read, after.lines[j].read, strict=True))
         ]
+
+
+def _renaming(a: _Line, b: _Line) -> int:
+    """By how many bytes other names change a line. In another layer the numbers are others, by a digit more or less."""
+    names = zip((*a.made, *a.read), (*b.made, *b.read), strict=False)
+    return sum(max(abs(len(x.encode()) - len(y.encode())), 1) for x, y in names)
 
 
 def _made(before: _Group, after: _Group, aligned: Sequence[tuple[int, int]]) -> Iterator[tuple[str, str]]:
@@ -202,12 +218,12 @@ class _Reader:
     """Tells whether two names, one of the base and one of the head, are of the same value to what reads them.
 
     Args:
-      alike: both scopes' lines are those of one layer.
+      layers: whose lines the two scopes' are.
       twins: the values that aligned operations of the scope itself make.
     """
 
-    def __init__(self, texts: _Texts, alike: bool, twins: dict[str, str]) -> None:
-        self._texts, self._alike, self._twins = texts, alike, twins
+    def __init__(self, texts: _Texts, layers: tuple[int | None, int | None], twins: dict[str, str]) -> None:
+        self._texts, self._layers, self._twins = texts, layers, twins
         self._origins = {b: a for a, b in twins.items()}
         self._forth: dict[str, str] = {}
         self._back: dict[str, str] = {}
@@ -219,19 +235,31 @@ class _Reader:
             return True
         if a in self._twins or b in self._origins:
             return self._twins.get(a) == b
-        # What stands in place of another is shown where it is made, and not once more where it is read.
+        # What is new in place of another is shown where it is made, and not once more where it is read.
         if maker and other:
-            there = b in texts.twins.get(a, ()) or a not in texts.twins or b not in texts.origins
-            return maker.scope == other.scope and there
-        if maker or other:
-            # Listed in one record alone, where layers are alike in one and not in the other.
-            return True
+            return maker.scope == other.scope and (b in texts.twins.get(a, ()) or b not in texts.origins)
+        if maker:
+            return self._not_listed(texts.head, maker, *self._layers)
+        if other:
+            return self._not_listed(texts.base, other, *self._layers[::-1])
         outside = texts.outside
-        named = self._alike and not (_NUMBERED.fullmatch(a) and _NUMBERED.fullmatch(b))
+        named = self._layers[0] == self._layers[1] and not (_NUMBERED.fullmatch(a) and _NUMBERED.fullmatch(b))
         if named and (a == b or a in outside[1] or b in outside[0]):
             # A name that is a word is its value's own, such as a weight's, as long as both graphs have it.
             return a == b
         return self._forth.setdefault(a, b) == b and self._back.setdefault(b, a) == a
+
+    @staticmethod
+    def _not_listed(side: _Side, maker: _Line, here: int | None, there: int | None) -> bool:
+        """Whether a value that one listing makes, for a reader in its layer `here`, is of a layer that the other does
+        not list, for it takes it to be like another; the other's reader is in the layer `there`."""
+        if here is None or there is None:
+            here = there = 0
+        layer = -1 if maker.layer is None else maker.layer + there - here
+        if layer < 0:
+            return here != there  # what the first layer reads is made outside of all layers
+        group = side.groups.get(maker.scope, {}).get(layer)
+        return group is not None and group.layer != layer
 
 
 def _merged(base: Iterable[str], head: Iterable[str]) -> list[str]:

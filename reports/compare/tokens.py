@@ -46,13 +46,14 @@ class TokensDiff:
     Args:
       agreed: tokens equal to the truth's, before and after, each as how many of how many.
       near_ties: of the head's disagreements, those where the truth's own lead is inside the noise.
+      tied: all of them are.
       severity: as of a Change.
     """
 
     cells: tuple[str, ...]
     agreed: tuple[tuple[int, int], tuple[int, int]]
-    disagreements: int
     near_ties: int
+    tied: bool
     steps: tuple[Step, ...]
     severity: str
 
@@ -114,11 +115,12 @@ def _count(cell: Record | None) -> tuple[int, int] | None:
 def _by_step(
     truth: Record, old: dict[str, Record], new: dict[str, Record], cells: Sequence[str]
 ) -> Iterator[TokensDiff]:
-    groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
+    groups: dict[tuple[object, ...], list[str]] = {}
     for cell in cells:
-        shared = range(min(old[cell]["total"], new[cell]["total"]))
-        if any(_token(old[cell], i).id != _token(new[cell], i).id for i in shared):
-            groups.setdefault((tuple(old[cell]["tokens"]), tuple(new[cell]["tokens"])), []).append(cell)
+        a, b = old[cell], new[cell]
+        if any(_token(a, i).id != _token(b, i).id for i in range(min(a["total"], b["total"]))):
+            key = tuple((*c["tokens"], c["agreed"], c["total"], c["disagreements"], c["near_ties"]) for c in (a, b))
+            groups.setdefault(key, []).append(cell)
     for alike in groups.values():
         before, after = old[alike[0]], new[alike[0]]
         steps = tuple(
@@ -128,36 +130,46 @@ def _by_step(
         )
         wrong = any(step.after.id != step.truth.id == step.before.id for step in steps)
         right = any(step.before.id != step.truth.id == step.after.id for step in steps)
-        severity = _severity(old, new, alike) if wrong else "better" if right else "changed"
+        # Which of the head's disagreements are near ties it does not say, only how many.
+        severity = ("worse" if _tied(after) else "regression") if wrong else "better" if right else "changed"
         yield _diff(alike, before, after, steps, severity)
 
 
 def _by_count(old: dict[str, Record], new: dict[str, Record], cells: Sequence[str]) -> Iterator[TokensDiff]:
-    groups: dict[tuple[int, ...], list[str]] = {}
+    groups: dict[tuple[object, ...], list[str]] = {}
     for cell in cells:
         a, b = old[cell], new[cell]
-        if a["disagreements"] != b["disagreements"] or a["total"] - a["agreed"] != b["total"] - b["agreed"]:
-            key = a["agreed"], a["total"], a["near_ties"], b["agreed"], b["total"], b["near_ties"]
+        if a["disagreements"] != b["disagreements"] or _missed(a) != _missed(b):
+            key = *_rates(a), a["agreed"], a["total"], *_rates(b), b["agreed"], b["total"], b["near_ties"]
             groups.setdefault(key, []).append(cell)
     for alike in groups.values():
         before, after = old[alike[0]], new[alike[0]]
-        worse = after["total"] - after["agreed"] > before["total"] - before["agreed"]
-        yield _diff(alike, before, after, (), _severity(old, new, alike) if worse else "better")
-
-
-def _severity(old: dict[str, Record], new: dict[str, Record], cells: Sequence[str]) -> str:
-    """Of tokens that were right and are not: inside the noise either of the two is right, and the next change decides."""
-    beyond = [[_missed(found[cell]) - found[cell]["near_ties"] for cell in cells] for found in (old, new)]
-    return "regression" if any(b > a for a, b in zip(*beyond, strict=True)) else "worse"
+        (missed, beyond), (was_missed, was_beyond) = _rates(after), _rates(before)
+        severity = "changed"
+        if beyond > was_beyond:
+            severity = "regression"
+        elif missed != was_missed:
+            severity = "worse" if missed > was_missed else "better"
+        yield _diff(alike, before, after, (), severity)
 
 
 def _missed(cell: Record) -> int:
-    return int(cell["total"] - cell["agreed"])
+    return int(max(cell["total"] - cell["agreed"], cell["disagreements"]))
+
+
+def _tied(cell: Record) -> bool:
+    """Inside the noise either of the two tokens is right, and the next change decides."""
+    return bool(_missed(cell) == cell["near_ties"])
+
+
+def _rates(cell: Record) -> tuple[float, float]:
+    """Of a cell's tokens, how many are not the truth's, and how many of them are no near ties."""
+    return _missed(cell) / cell["total"], (_missed(cell) - cell["near_ties"]) / cell["total"]
 
 
 def _diff(cells: Sequence[str], before: Record, after: Record, steps: tuple[Step, ...], severity: str) -> TokensDiff:
     agreed = (before["agreed"], before["total"]), (after["agreed"], after["total"])
-    return TokensDiff(tuple(cells), agreed, after["disagreements"], after["near_ties"], steps, severity)
+    return TokensDiff(tuple(cells), agreed, after["near_ties"], _tied(after), steps, severity)
 
 
 def _token(entry: Record, step: int) -> Token:
@@ -201,7 +213,7 @@ def prompt_changes(
         if prompt.lost:
             words = f"{id} is no longer compared in {names(prompt.lost)}"
             yield Change(
-                "tokens", "regression", prompt.id, words, "compared", "not compared", cells=prompt.lost, lost=True
+                "tokens", "regression", prompt.id, words, "compared", "not compared", cells=prompt.lost, lost="part"
             )
         if prompt.found:
             words = f"{id} is now compared in {names(prompt.found)}"
@@ -225,9 +237,12 @@ def _tokens_change(prompt: PromptDiff, diff: TokensDiff) -> Change:
             f"{text.plural(len(diff.steps), 'token')} of {id} changed in {cells}, first at step {diff.steps[0].step}"
         )
     else:
-        words = f"{id} in {cells}: {'fewer' if diff.severity != 'better' else 'more'} tokens are the truth's"
-    if diff.severity == "worse":
-        detail = "; ".join(filter(None, [detail, "inside the measured noise: a near tie"]))
+        shares = [n / total for n, total in diff.agreed]
+        how = "fewer" if shares[1] < shares[0] else "more" if shares[1] > shares[0] else "as many"
+        words = f"{id} in {cells}: {how} tokens are the truth's"
+    if diff.severity == "worse" and diff.tied:
+        ties = "a near tie" if diff.near_ties == 1 else "near ties"
+        detail = "; ".join(filter(None, [detail, f"inside the measured noise: {ties}"]))
     before, after = (f"{text.count(n)} of {text.count(total)} equal" for n, total in diff.agreed)
     return Change("tokens", diff.severity, prompt.id, words, before, after, detail, cells=diff.cells)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Final
 
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
-from hloracle.reports.record import Record, limits_of, share
+from hloracle.reports.record import Record, badness, cells_of, limits_of, share
 from hloracle.reports.text import value
 
 # A measured floor is the largest of some passes' roundings, and another pass moves it by some percent. One that moves by
@@ -21,14 +22,28 @@ NEARER: Final = 2.0
 ROOM: Final = 0.5
 
 
+# What was compared: a prompt, or a prompt and an anchor.
+Key = tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Worst:
-    """The largest error in a cell: `share` of what is allowed, NaN or infinite where the error is."""
+    """The largest error: `share` of what is allowed, NaN or infinite where the error is; of `compared` positions."""
 
     share: float
     where: str
     error: float
     limit: float
+    compared: int = 1
+
+
+@dataclass(frozen=True)
+class Fewer:
+    """What was compared at fewer positions: how many there were and are."""
+
+    key: Key
+    before: int
+    after: int
 
 
 @dataclass(frozen=True)
@@ -36,9 +51,11 @@ class ValueDiff:
     """The worst of a cell's logits (`phase` is empty) or anchors, before and after; None where nothing was compared.
 
     Args:
-      counts: how many were compared: prompts of logits, anchors of a phase.
-      lost: those that the base compared and the head did not.
+      counts: how many were compared: prompts of logits, anchors of a phase on each prompt.
+      lost: those that the base compared and the head did not, although it compared tokens there.
+      fewer: those that the head compared at fewer positions.
       over: how many in the head are over their limit.
+      broken: those that were within it and no longer are, by what the head has there.
     """
 
     cell: str
@@ -46,18 +63,30 @@ class ValueDiff:
     before: Worst | None
     after: Worst | None
     counts: tuple[int, int]
-    lost: tuple[str, ...]
+    lost: tuple[Key, ...]
+    fewer: tuple[Fewer, ...]
     over: int
+    broken: tuple[Worst, ...]
+
+    @property
+    def was_over(self) -> bool:
+        return self.before is not None and badness(self.before.share) > 1
 
     @property
     def outcome(self) -> str:
         """`broken`, `mended`, `nearer` or `same`."""
-        before, after = (_badness(worst.share) if worst else 0.0 for worst in (self.before, self.after))
-        if self.after and after > 1:
-            return "same" if before > 1 else "broken"
-        if self.before and before > 1:
-            return "mended" if self.after else "same"
-        return "nearer" if self.before and after > max(ROOM, NEARER * before) else "same"
+        if self.broken or (self.over and not self.was_over):
+            return "broken"
+        if self.before is None or self.after is None or self.over:
+            return "same"
+        if self.was_over:
+            return "mended"
+        return "nearer" if self.after.share > max(ROOM, NEARER * self.before.share) else "same"
+
+    @property
+    def severity(self) -> str:
+        """As of a Change; empty where the two are the same."""
+        return {"broken": "regression", "nearer": "worse", "mended": "better"}.get(self.outcome, "")
 
 
 @dataclass(frozen=True)
@@ -72,7 +101,7 @@ class FloorDiff:
     @property
     def ratio(self) -> float:
         """The head's floor in units of the base's; infinite where that is zero."""
-        if self.before == self.after:
+        if self.before == self.after or (math.isnan(self.before) and math.isnan(self.after)):
             return 1.0
         return self.after / self.before if self.before else math.inf
 
@@ -90,10 +119,6 @@ class Floors:
     raised: tuple[FloorDiff, ...]  # those whose limit, in floors, is larger
 
 
-def _badness(ratio: float) -> float:
-    return math.inf if math.isnan(ratio) else ratio
-
-
 # ---- logits
 
 
@@ -101,26 +126,39 @@ def compare_logits(base: Record, head: Record) -> tuple[ValueDiff, ...]:
     """A row for each cell whose logits were read back in one of the records."""
     both = [_logits(record) for record in (base, head)]
     cells = dict.fromkeys([*both[1], *both[0]])
-    return tuple(_diff(cell, "", *(found.get(cell, {}) for found in both)) for cell in cells)
+    return tuple(_diff(base, head, (cell, ""), *(found.get(cell, {}) for found in both)) for cell in cells)
 
 
-def _logits(record: Record) -> dict[str, dict[str, Worst]]:
+def _logits(record: Record) -> dict[str, dict[Key, Worst]]:
     """Cell -> prompt -> the error there."""
-    found: dict[str, dict[str, Worst]] = {}
+    found: dict[str, dict[Key, Worst]] = {}
     for prompt, entry in record["tokens"].items():
         for cell, compared in entry["cells"].items():
             limit = value(compared["logit_limit"])
             if (ratio := share(compared["logit_error"], limit)) is not None and limit is not None:
                 error = value(compared["logit_error"])
-                found.setdefault(cell, {})[prompt] = Worst(ratio, prompt, math.nan if error is None else error, limit)
+                worst = Worst(ratio, name(prompt, 60), math.nan if error is None else error, limit)
+                found.setdefault(cell, {})[prompt,] = worst
     return found
 
 
-def _diff(cell: str, phase: str, before: Mapping[str, Worst], after: Mapping[str, Worst]) -> ValueDiff:
-    was, now = (max(found.values(), key=lambda w: _badness(w.share), default=None) for found in (before, after))
-    lost = tuple(key for key in before if key not in after)
-    over = sum(_badness(w.share) > 1 for w in after.values())
-    return ValueDiff(cell, phase, was, now, (len(before), len(after)), lost, over)
+def _diff(
+    base: Record, head: Record, part: tuple[str, str], before: Mapping[Key, Worst], after: Mapping[Key, Worst]
+) -> ValueDiff:
+    was, now = (max(found.values(), key=lambda w: badness(w.share), default=None) for found in (before, after))
+    still = {prompt["id"]: prompt["token_ids"] for prompt in head["prompts"]}
+    gone = {id for id in still if part[0] in cells_of(base, id) and part[0] not in cells_of(head, id)}
+    # A prompt that is gone, and one that is no longer compared in the cell at all, have a change of their own.
+    lost = tuple(key for key in before if key not in after and key[0] in still and key[0] not in gone)
+    # As many positions are expected of the same tokens.
+    alike = {p["id"] for p in base["prompts"] if p["token_ids"] == still.get(p["id"])}
+    if head["settings"]["tokens"] < base["settings"]["tokens"]:
+        alike = set()
+    both = [Fewer(key, before[key].compared, worst.compared) for key, worst in after.items() if key in before]
+    fewer = tuple(entry for entry in both if entry.after < entry.before and entry.key[0] in alike)
+    over = [key for key, worst in after.items() if badness(worst.share) > 1]
+    broken = tuple(after[key] for key in over if key in before and badness(before[key].share) <= 1)
+    return ValueDiff(*part, was, now, (len(before), len(after)), lost, fewer, len(over), broken)
 
 
 # ---- anchors
@@ -130,25 +168,27 @@ def compare_anchors(base: Record, head: Record) -> tuple[ValueDiff, ...]:
     """A row for each cell and phase that was compared anchor by anchor in one of the records."""
     both = [_anchors(record) for record in (base, head)]
     keys = dict.fromkeys([*both[1], *both[0]])
-    return tuple(_diff(*key, *(found.get(key, {}) for found in both)) for key in keys)
+    return tuple(_diff(base, head, key, *(found.get(key, {}) for found in both)) for key in keys)
 
 
-def _anchors(record: Record) -> dict[tuple[str, str], dict[str, Worst]]:
-    """Cell and phase -> anchor -> the largest error there, on any prompt and at any position."""
+def _anchors(record: Record) -> dict[tuple[str, str], dict[Key, Worst]]:
+    """Cell and phase -> prompt and anchor -> the largest error there, at any position."""
     limits = limits_of(record)
-    found: dict[tuple[str, str], dict[str, Worst]] = {}
+    found: dict[tuple[str, str], dict[Key, Worst]] = {}
     for matrix in record["anchors"]:
         worst = found.setdefault((matrix["cell"], matrix["phase"]), {})
         for anchor, row in zip(matrix["anchors"], matrix["errors"], strict=True):
             compared = [(i, float(error)) for i, error in enumerate(row) if error is not None]
             if not compared or (limit := limits.get(anchor)) is None:
                 continue
-            i, error = max(compared, key=lambda pair: _badness(pair[1]))
-            ratio = share(error, limit)
-            if ratio is None or (anchor in worst and _badness(worst[anchor].share) >= _badness(ratio)):
-                continue
+            i, error = max(compared, key=lambda pair: badness(pair[1]))
             where = f"{name(anchor)}, {name(matrix['prompt'], 40)} at position {matrix['positions'][i]}"
-            worst[anchor] = Worst(ratio, where, error, limit)
+            entry = Worst(share(error, limit) or 0.0, where, error, limit, len(compared))
+            key = matrix["prompt"], anchor
+            if (other := worst.get(key)) is not None:  # a matrix of its other positions
+                larger = max(entry, other, key=lambda w: badness(w.share))
+                entry = dataclasses.replace(larger, compared=entry.compared + other.compared)
+            worst[key] = entry
     return found
 
 
@@ -173,7 +213,8 @@ def compare_floors(base: Record, head: Record) -> Floors:
         if anchor in both[0]
     ]
     moved = [diff for diff in diffs if diff.moved]
-    raised = [diff for diff in diffs if diff.limits[1] > diff.limits[0] * 1.001]
+    # A limit of logits in floors is a quotient, which rounds.
+    raised = [diff for diff in diffs if diff.limits[1] > diff.limits[0] and not math.isclose(*diff.limits)]
     return Floors(
         len(diffs),
         tuple(sorted(moved, key=lambda diff: -_distance(diff.ratio))),
@@ -200,46 +241,52 @@ def value_changes(
     """Cells that are `gone` have a change of their own, which says it all."""
     for diff in logits:
         yield from _value_changes("logits", f"the logits of {name(diff.cell)}", diff)
-        if diff.lost and diff.after is None and diff.cell not in gone:
+        if diff.lost and diff.cell not in gone:
             words = f"the logits of {name(diff.cell)} are no longer compared"
-            yield _lost("logits", diff.cell, words, text.plural(diff.counts[0], "prompt"), "none")
+            words += f" on {names([key[0] for key in diff.lost])}" if diff.after else ""
+            left = text.plural(diff.counts[1], "prompt") if diff.after else "none"
+            lost = "part" if diff.after else "all"
+            yield _lost("logits", diff.cell, words, text.plural(diff.counts[0], "prompt"), left, lost)
     for diff in anchors:
         yield from _value_changes("anchors", f"the anchors of {name(diff.cell)} in {diff.phase}", diff)
     taken_apart = base["localization"] is not None and head["localization"] is None
-    for cell in dict.fromkeys(diff.cell for diff in anchors if diff.lost):
+    for cell in dict.fromkeys(diff.cell for diff in anchors if diff.lost or diff.fewer):
         if cell not in gone:
-            phases = [diff for diff in anchors if diff.cell == cell]
-            yield _anchors_lost(cell, phases, taken_apart)
+            change = _anchors_lost(cell, [diff for diff in anchors if diff.cell == cell])
+            # Its localization compared more than a run that conforms has to.
+            why = "the base's run was wrong and was taken apart, which compares more"
+            yield dataclasses.replace(change, severity="note", detail=why) if taken_apart else change
 
 
-def _anchors_lost(cell: str, phases: Sequence[ValueDiff], taken_apart: bool) -> Change:
-    """`taken_apart`: the base's run was wrong and the head's is not."""
-    lost = [diff for diff in phases if diff.lost]
-    before, after = (text.plural(sum(diff.counts[i] for diff in phases), "anchor") for i in (0, 1))
-    where = names([diff.phase for diff in lost])
+def _anchors_lost(cell: str, phases: Sequence[ValueDiff]) -> Change:
     if all(diff.after is None for diff in phases):
-        words = f"the anchors of {name(cell)} are no longer compared"
-    else:
-        anchors = tuple(dict.fromkeys(anchor for diff in lost for anchor in diff.lost))
-        what = names(anchors) if len(anchors) <= 2 else f"{text.count(len(anchors))} anchors"
-        words = f"{what} of {name(cell)} {'is' if len(anchors) == 1 else 'are'} no longer compared in {where}"
-    if taken_apart:
-        # Its localization compared more than a run that conforms has to.
-        why = "the base's run was wrong and was taken apart, which compares more"
-        return Change("anchors", "note", cell, words, before, after, why, cells=(cell,), lost=True)
-    return _lost("anchors", cell, words, before, after)
+        before, after = (text.plural(sum(diff.counts[i] for diff in phases), "anchor") for i in (0, 1))
+        return _lost("anchors", cell, f"the anchors of {name(cell)} are no longer compared", before, after, "all")
+    lost = [(diff.phase, key) for diff in phases for key in diff.lost]
+    how, before, after = "no longer compared", "compared", "not compared"
+    if not lost:
+        lost = [(diff.phase, entry.key) for diff in phases for entry in diff.fewer]
+        how = "compared at fewer positions"
+        first = next(diff.fewer[0] for diff in phases if diff.fewer)
+        before, after = (text.plural(n, "position") for n in (first.before, first.after))
+    where, prompts, anchors = (
+        list(dict.fromkeys(found)) for found in zip(*((phase, *key) for phase, key in lost), strict=True)
+    )
+    what = names(anchors) if len(anchors) <= 2 else f"{text.count(len(anchors))} anchors"
+    verb = "is" if len(anchors) == 1 else "are"
+    words = f"{what} of {name(cell)} {verb} {how} in {names(where)} on {names(prompts)}"
+    return _lost("anchors", cell, words, before, after, "part")
 
 
-def _lost(kind: str, cell: str, words: str, before: str, after: str) -> Change:
-    return Change(kind, "regression", cell, words, before, after, cells=(cell,), lost=True)
+def _lost(kind: str, cell: str, words: str, before: str, after: str, lost: str) -> Change:
+    return Change(kind, "regression", cell, words, before, after, cells=(cell,), lost=lost)
 
 
 def _value_changes(kind: str, what: str, diff: ValueDiff) -> Iterator[Change]:
-    severity = {"broken": "regression", "nearer": "worse", "mended": "better"}.get(diff.outcome)
-    if severity is None:
+    if not diff.severity:
         return
     words = {
-        "broken": f"{what} are over their limit",
+        "broken": f"{'more of ' if diff.was_over else ''}{what} are over their limit",
         "nearer": f"{what} came nearer to their limit",
         "mended": f"{what} are within their limit again",
     }[diff.outcome]
@@ -248,9 +295,12 @@ def _value_changes(kind: str, what: str, diff: ValueDiff) -> Iterator[Change]:
     )
     subject = f"{diff.cell}, {diff.phase}" if diff.phase else diff.cell
     detail = f"the worst: {name(diff.after.where, 160)}" if diff.after else ""
+    if diff.was_over and diff.broken:
+        first = max(diff.broken, key=lambda w: badness(w.share))
+        detail = f"{text.count(len(diff.broken))} that were within, the worst: {name(first.where, 160)}"
     if diff.over > 1:
         detail += f"; {text.count(diff.over)} of {text.count(diff.counts[1])} are over"
-    yield Change(kind, severity, subject, words, before, after, detail, cells=(diff.cell,))
+    yield Change(kind, diff.severity, subject, words, before, after, detail, cells=(diff.cell,))
 
 
 def floor_changes(base: Record, head: Record, floors: Floors) -> Iterator[Change]:

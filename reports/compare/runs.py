@@ -1,0 +1,148 @@
+"""What two runs are of, how they were made, and how long their stages took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hloracle.reports import text
+from hloracle.reports.compare.change import Change, name, names
+from hloracle.reports.record import Record
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Something both records say of themselves."""
+
+    name: str
+    before: str
+    after: str
+
+    @property
+    def same(self) -> bool:
+        return self.before == self.after
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage's seconds, None where a run did not go through it, and whether they were spent on reading the cache."""
+
+    name: str
+    seconds: tuple[float | None, float | None]
+    reused: tuple[bool, bool]
+
+
+def identity_changes(base: Record, head: Record) -> Iterator[Change]:
+    mutants = [record.get("mutant", "") for record in (base, head)]
+    if mutants[0] != mutants[1]:
+        who = "both runs carry" if all(mutants) else f"the {'base' if mutants[0] else 'head'} carries"
+        before, after = (name(m) or "none" for m in mutants)
+        yield Change("mutant", "worse", "mutant", f"{who} a deliberate fault", before, after)
+    (a, b) = (record["model"] for record in (base, head))
+    if a["digest"] != b["digest"]:
+        yield Change(
+            "model", "worse", "model", "the two runs are of different checkpoints",
+            f"{name(a['name'], 40)} {name(a['digest'], 13)}", f"{name(b['name'], 40)} {name(b['digest'], 13)}",
+        )  # fmt: skip
+    changed = [
+        key for key in dict.fromkeys([*a["config"], *b["config"]]) if a["config"].get(key) != b["config"].get(key)
+    ]
+    if changed:
+        before, after = (name(str(r["config"].get(changed[0], "not there")), 40) for r in (a, b))
+        yield Change(
+            "model", "worse", "config", f"the model's configuration differs in {names(changed)}", before, after
+        )
+    for pair in settings_of(base, head):
+        if not pair.same:
+            yield _setting(pair, base, head)
+
+
+def _setting(pair: Pair, base: Record, head: Record) -> Change:
+    before, after = base["settings"], head["settings"]
+    severity, words = "worse", f"the runs differ in their {pair.name}"
+    if pair.name == "tokens":
+        fewer = after["tokens"] < before["tokens"]
+        severity = "regression" if fewer else "changed"
+        words = f"{'fewer' if fewer else 'more'} tokens are compared after each prompt"
+    elif pair.name == "buckets":
+        severity = "changed"  # a prompt that is no longer run for it is a change of its own
+    elif pair.name == "threads":
+        severity = "note"
+    return Change("settings", severity, pair.name, words, pair.before, pair.after)
+
+
+def caveats(base: Record, head: Record) -> Iterator[str]:
+    for who, record in (("Head", head), ("Base", base)):
+        if "mutant" in record:
+            yield (
+                f"{who} carries a deliberate fault, the mutant {name(record['mutant'], 120)}: it shows whether the checks "
+                "notice, and nothing about the model."
+            )
+    if base["model"]["digest"] != head["model"]["digest"]:
+        yield (
+            "The two runs are of different checkpoints. Their tokens, errors, floors and speed are not those of one model: "
+            "of tokens only their agreement with the truth is compared."
+        )
+    words = {"device": "device", "precision": "precision", "capacity": "number of cache slots"}
+    differing = [words[pair.name] for pair in settings_of(base, head) if pair.name in words and not pair.same]
+    if differing:
+        yield f"The two runs differ in {' and '.join(differing)}, so they are not of the same graphs."
+    if (x := base["settings"]["tokens"]) != (y := head["settings"]["tokens"]):
+        yield f"After each prompt the base compared {x} tokens and the head {y}: the first {min(x, y)} are held together."
+    dates = [_moment(record["environment"]["date"]) for record in (base, head)]
+    if dates[0] and dates[1] and dates[1] < dates[0]:
+        yield "The base's run is the younger one. Are the two records the right way round?"
+
+
+def _moment(date: str) -> datetime | None:
+    """A run's date, if it is one; without a zone it is UTC, as all that hloracle writes."""
+    try:
+        found = datetime.fromisoformat(date)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def settings_of(base: Record, head: Record) -> Iterator[Pair]:
+    for key in base["settings"]:
+        yield Pair(key, *(_shown(record["settings"][key]) for record in (base, head)))
+
+
+def _shown(setting: Any) -> str:
+    return ", ".join(map(str, setting)) if isinstance(setting, list) else name(str(setting), 60)
+
+
+def environment_of(base: Record, head: Record) -> Iterator[Pair]:
+    both = [record["environment"] for record in (base, head)]
+    for key in ("date", "commit", "hloracle", "python", "platform", "cpu", "cores"):
+        yield Pair(key, *(name(str("not known" if e[key] is None else e[key]), 120) for e in both))
+    yield Pair("memory", *(text.size(e["memory_bytes"]) for e in both))
+    for package in sorted({*both[0]["packages"], *both[1]["packages"]}):
+        yield Pair(name(package, 60), *(name(e["packages"].get(package, "not recorded"), 60) for e in both))
+
+
+def environment_changes(base: Record, head: Record) -> Iterator[Change]:
+    for pair in environment_of(base, head):
+        if not pair.same and pair.name not in ("date", "commit"):
+            yield Change("environment", "note", pair.name, f"{pair.name} is another", pair.before, pair.after)
+
+
+def stages_of(base: Record, head: Record) -> Iterator[Stage]:
+    # A stage may come twice, such as a cell that is run again; the n-th is held to the n-th.
+    both: list[dict[tuple[str, int], Record]] = []
+    for record in (base, head):
+        seen: dict[str, int] = {}
+        both.append({})
+        for timing in record["timings"]:
+            nth = seen[timing["stage"]] = seen.get(timing["stage"], 0) + 1
+            both[-1][timing["stage"], nth] = timing
+    for key in dict.fromkeys([*both[1], *both[0]]):
+        found = [timings.get(key) for timings in both]
+        seconds = tuple(timing["seconds"] if timing else None for timing in found)
+        yield Stage(
+            key[0],
+            (seconds[0], seconds[1]),
+            (bool(found[0] and found[0]["reused"]), bool(found[1] and found[1]["reused"])),
+        )
