@@ -60,7 +60,7 @@ def _measure(report: Report, directory: Path, tokens: int, rounds: int, threads:
 
 def print_table(figures: dict[str, Any], console: Console) -> None:
     """The figures for people: medians with their range, and the emitter's speed in units of each contender's."""
-    table = Table("decode", "tokens/s", "ms per token (median, min–max)", "emitter is faster by (median, min–max)")
+    table = Table("decode", "tokens/s", "ms per token (median, min–max)", "emitter’s speed ÷ its (median, min–max)")
     for name, row in figures["contenders"].items():
         ms, ratio = row["ms_per_token"], row["speed_of_emitter"]
         table.add_row(

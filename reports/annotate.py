@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record, by_status, layer_of
+from hloracle.reports.facts import VERDICTS, Record, by_status, layer_of
 
 LIMIT = 10  # GitHub shows so many of a step's errors, warnings and notices each
 TITLE, LINE = 120, 400  # characters of a title, and of each line below it

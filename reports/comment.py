@@ -15,7 +15,8 @@ from hloracle.core.errors import InputError
 from hloracle.reports import summary
 from hloracle.reports.compare import summary as compare_summary
 from hloracle.reports.compare.comparison import compare
-from hloracle.reports.record import Record, load
+from hloracle.reports.facts import Record
+from hloracle.reports.record import load
 
 MARKER = "<!-- hloracle -->"  # how the next run finds the comment
 WHOSE = "<sub>Drawn from records that the pull request's own run has left.</sub>"

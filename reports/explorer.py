@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.store import write_file
+from hloracle.reports.facts import Record, badness, layer_of, limits_of
 from hloracle.reports.page.graphs import by_itself
 from hloracle.reports.page.heat import values_of
-from hloracle.reports.record import Record, badness, layer_of, limits_of
 
 GRAPHS, ERRORS = "graphs.json", "errors.json"
 MOST = 1e38  # stands for infinity and NaN, which JSON has no word for

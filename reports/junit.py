@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from hloracle.reports import text
-from hloracle.reports.record import VERDICTS, Record, cells_of, differences, took
+from hloracle.reports.facts import VERDICTS, Record, cells_of, differences, took
 
 # What XML 1.0 has no way to write, not even as a reference.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from hloracle.core.errors import InputError
 from hloracle.reports import text
-from hloracle.reports.record import (
+from hloracle.reports.facts import (
     VERDICTS,
     Record,
     by_status,

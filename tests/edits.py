@@ -11,7 +11,8 @@ from test_reports_sample import (
 )
 
 from hloracle.reports.compare.comparison import Comparison, compare
-from hloracle.reports.record import Record, validate
+from hloracle.reports.facts import Record
+from hloracle.reports.record import validate
 
 EMITTED = "emitter/iree-cpu"
 

@@ -38,7 +38,8 @@ from hloracle.reports.compare.change import SEVERITIES, capital, names, percent
 from hloracle.reports.compare.comparison import as_json, compare
 from hloracle.reports.compare.graphs import compare_graphs
 from hloracle.reports.compare.tokens import compare_prompts
-from hloracle.reports.record import Record, to_json, validate
+from hloracle.reports.facts import Record
+from hloracle.reports.record import to_json, validate
 
 # ---- the contract
 

@@ -14,7 +14,7 @@ from test_reports_sample import (
 )
 
 from hloracle.reports.compare.comparison import compare
-from hloracle.reports.record import Record
+from hloracle.reports.facts import Record
 
 
 def test_a_graph_that_changed() -> None:

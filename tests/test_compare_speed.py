@@ -24,7 +24,7 @@ from test_reports_sample import (
 
 from hloracle.reports.compare.comparison import compare
 from hloracle.reports.compare.speed import APART, RESIDENT, Speed, compare_speed
-from hloracle.reports.record import Record
+from hloracle.reports.facts import Record
 
 # ---- speed
 

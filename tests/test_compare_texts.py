@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hloracle.reports.compare.texts import compare_texts
-from hloracle.reports.record import Record
+from hloracle.reports.facts import Record
 
 
 def listing(text: str, layers: int = 0) -> Record:

@@ -25,7 +25,8 @@ from test_reports_sample import (
 )
 
 from hloracle.reports.compare.comparison import compare
-from hloracle.reports.record import Record, validate
+from hloracle.reports.facts import Record
+from hloracle.reports.record import validate
 
 
 def test_a_token_that_is_right_again() -> None:

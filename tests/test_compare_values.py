@@ -26,7 +26,8 @@ from test_reports_sample import (
 )
 
 from hloracle.reports.compare.comparison import compare
-from hloracle.reports.record import Record, validate
+from hloracle.reports.facts import Record
+from hloracle.reports.record import validate
 
 # ---- logits and anchors
 

@@ -30,7 +30,8 @@ from hloracle.core.errors import InputError
 from hloracle.reports.compare import page as diff_page
 from hloracle.reports.compare import summary as compare_summary
 from hloracle.reports.compare.comparison import compare
-from hloracle.reports.record import OLDER, Record, to_json
+from hloracle.reports.facts import Record
+from hloracle.reports.record import OLDER, to_json
 from hloracle.reports.summary import LIMIT
 
 Pair = tuple[Record, Record]

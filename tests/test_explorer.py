@@ -12,7 +12,8 @@ from test_reports_sample import SAMPLES, failing_sample, sample
 
 from hloracle.conformance import cli
 from hloracle.reports.explorer import MOST, collection, errors
-from hloracle.reports.record import limits_of, to_json
+from hloracle.reports.facts import limits_of
+from hloracle.reports.record import to_json
 
 
 @pytest.mark.parametrize("make", SAMPLES)

@@ -30,9 +30,10 @@ from test_reports_sample import (
 
 from hloracle.conformance import cli
 from hloracle.core.errors import InputError
+from hloracle.reports.facts import VERDICTS
 from hloracle.reports.history.store import SCHEMA, add, read, row_of
 from hloracle.reports.history.table import table
-from hloracle.reports.record import VERDICTS, to_json
+from hloracle.reports.record import to_json
 
 
 def written(folder: Path, *records: dict[str, Any]) -> list[Path]:

@@ -24,8 +24,9 @@ from test_reports_sample import (
 
 from hloracle.core.errors import InputError
 from hloracle.reports import junit, summary, text
+from hloracle.reports.facts import VERDICTS, differences, in_order
 from hloracle.reports.page import html
-from hloracle.reports.record import SCHEMA, VERDICTS, differences, in_order, load, validate, write_all
+from hloracle.reports.record import SCHEMA, load, validate, write_all
 
 Record = dict[str, Any]
 FILES = ["junit.xml", "report.html", "report.json", "summary.md"]

@@ -17,8 +17,9 @@ from page_text import Page
 from test_reports_sample import ANCHORS, LAYERS, WRONG, _matrix, failing_sample, near_tie_sample, sample
 
 from hloracle.reports import junit, summary
-from hloracle.reports.page import charts, heat, html
-from hloracle.reports.record import layer_of, to_json, validate
+from hloracle.reports.facts import layer_of
+from hloracle.reports.page import axes, charts, heat, html
+from hloracle.reports.record import to_json, validate
 
 Record = dict[str, Any]
 
@@ -46,25 +47,25 @@ def test_layer_of(anchor: str, split: tuple[int | None, str]) -> None:
 
 
 def test_axis_holds_what_it_is_given() -> None:
-    axis = charts.log_axis([0.02, None, 0.0, math.nan, math.inf, 300.0], (-1, 1))
+    axis = axes.log_axis([0.02, None, 0.0, math.nan, math.inf, 300.0], (-1, 1))
     assert (axis.low, axis.high) == (-2, 3)
     assert [axis.place(x) for x in (0.0, 0.01, 1.0, 1000.0)] == ["3", "3", "40.6", "97"]
     assert axis.place(math.nan) == axis.place(math.inf) == axis.place(None) == "98.5"
-    upwards = charts.LogAxis(-2, 2, begin=96, end=6)
+    upwards = axes.LogAxis(-2, 2, begin=96, end=6)
     assert upwards.at(0.01) == 96
     assert upwards.at(math.inf) < upwards.at(100.0) == 6
 
 
 @pytest.mark.parametrize(("n", "most", "lengths"), [(0, 4, set()), (3, 4, {1}), (8, 4, {2}), (9, 4, {2, 3})])
 def test_bins_leave_nothing_out(n: int, most: int, lengths: set[int]) -> None:
-    bins = charts.bins_of(n, most)
+    bins = axes.bins_of(n, most)
     assert [i for some in bins for i in some] == list(range(n))
     assert {len(some) for some in bins} == lengths
 
 
 @pytest.mark.parametrize(("n", "step"), [(1, 1), (8, 1), (9, 2), (30, 5), (96, 20), (300, 50)])
 def test_ticks_are_round(n: int, step: int) -> None:
-    assert charts.every(n, 8) == range(0, n, step)
+    assert axes.every(n, 8) == range(0, n, step)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from page_text import Page
 from test_reports_sample import SAMPLES, _block, empty_sample, failing_sample, sample
 
 from hloracle.core.errors import InputError
+from hloracle.reports.facts import Record
 from hloracle.reports.page import charts, graphs, html
 from hloracle.reports.page.align import align
 from hloracle.reports.page.blocks import HEIGHT, WIDTH, drawing, label_of
-from hloracle.reports.record import Record, load, to_json, validate
+from hloracle.reports.record import load, to_json, validate
 
 OPS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=9)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name
-from hloracle.reports.record import Record
+from hloracle.reports.facts import Record
 
 
 @dataclass(frozen=True)

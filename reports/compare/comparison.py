@@ -45,7 +45,7 @@ from hloracle.reports.compare.values import (
     floor_changes,
     value_changes,
 )
-from hloracle.reports.record import VERDICTS, Record
+from hloracle.reports.facts import VERDICTS, Record
 
 SCHEMA: Final = "hloracle-diff/1"
 # What a verdict follows from.

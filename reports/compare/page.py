@@ -19,8 +19,8 @@ from hloracle.reports.compare.speed import APART, LUCK, Peer, ratios
 from hloracle.reports.compare.texts import Row, ScopeDiff
 from hloracle.reports.compare.tokens import PromptDiff
 from hloracle.reports.compare.values import FLOOR_MOVED, ValueDiff
+from hloracle.reports.facts import VERDICTS, Record
 from hloracle.reports.page.base import draw
-from hloracle.reports.record import VERDICTS, Record
 
 ROWS = 25  # of the table of changes that are not folded
 STEPS = 24  # of a prompt that are shown

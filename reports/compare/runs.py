@@ -9,7 +9,7 @@ from typing import Any
 
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
-from hloracle.reports.record import Record
+from hloracle.reports.facts import Record
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names, percent
-from hloracle.reports.record import Record
+from hloracle.reports.facts import Record
 
 # Every ratio of the head has to be above every one of the base. Were the two runs of one speed, each order of their n + m
 # rounds would be as likely as any other, and this one would come by luck once in C(n + m, n): with 5 against 5 rounds once

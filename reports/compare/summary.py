@@ -11,7 +11,7 @@ from hloracle.reports.compare.comparison import Comparison
 from hloracle.reports.compare.speed import ratios
 from hloracle.reports.compare.texts import ScopeDiff
 from hloracle.reports.compare.values import Worst
-from hloracle.reports.record import VERDICTS, Record
+from hloracle.reports.facts import VERDICTS, Record
 from hloracle.reports.summary import KIND_MARKS, code, limited, prose, report_at
 
 _limited = partial(limited, where="on the page")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hloracle.reports import text
-from hloracle.reports.record import Record
+from hloracle.reports.facts import Record
 
 CONTEXT: Final = 3  # equal lines around those that differ, as in every unified diff
 # Of more lines that differ in one scope nobody reads the difference, and to find it takes their square.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
-from hloracle.reports.record import Record, cells_of
+from hloracle.reports.facts import Record, cells_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
-from hloracle.reports.record import Record, badness, cells_of, limits_of, share
+from hloracle.reports.facts import Record, badness, cells_of, limits_of, share
 from hloracle.reports.text import value
 
 # A measured floor is the largest of some passes' roundings, and another pass moves it by some percent. One that moves by

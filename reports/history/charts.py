@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 from hloracle.reports import text
+from hloracle.reports.facts import SOURCES, VERDICTS, badness
 from hloracle.reports.history.store import Row
-from hloracle.reports.page.charts import LogAxis, log_axis
-from hloracle.reports.record import SOURCES, VERDICTS, badness
+from hloracle.reports.page.axes import LogAxis, log_axis
 
 NEAR, FAR = 1e-3, 10.0  # multiples of a limit: what is beyond stands at the axis' end
 RATIOS = (1e-3, 1e3)  # a speed beyond these stands at the axis' end; the table has its number

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hloracle.reports import text
+from hloracle.reports.facts import SOURCES, VERDICTS, badness
 from hloracle.reports.history.charts import Columns, changed, drawings, graph_of, lanes
 from hloracle.reports.history.store import SCHEMA, Row
+from hloracle.reports.page.axes import bins_of, every
 from hloracle.reports.page.base import draw
-from hloracle.reports.page.charts import bins_of, every
-from hloracle.reports.record import SOURCES, VERDICTS, badness
 
 DRAWN = 200  # columns of a drawing: more runs share columns
 LEAST = 12  # columns, so that three runs are not drawn as planks

@@ -8,10 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hloracle.reports import text
+from hloracle.reports.facts import VERDICTS
 from hloracle.reports.history.charts import graph_of
 from hloracle.reports.history.page import short
 from hloracle.reports.history.store import Row
-from hloracle.reports.record import VERDICTS
 
 COLOURS = {"pass": "green", "near": "yellow", "fail": "red", "error": "red"}
 

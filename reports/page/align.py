@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloracle.reports.record import Record
+from hloracle.reports.facts import Record
 
 # What a pair is worth: one that is alike more than two that are only of a kind, and less than three.
 ALIKE, SAME_KIND = 5, 2

@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from hloracle.reports import text
-from hloracle.reports.record import BACKENDS, SOURCES
+from hloracle.reports.facts import BACKENDS, SOURCES
 
 FOLD = 320  # characters of a string that are shown before it is folded
 CUT = 60_000  # characters of a string that are in the page at all

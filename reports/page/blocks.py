@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloracle.reports.record import Record, layer_of
+from hloracle.reports.facts import Record, layer_of
 
 WIDTH, HEIGHT = 212, 26  # of a part, in units of the drawing
 ACROSS, DOWN = 224, 44  # from one part to the next

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hloracle.reports.facts import SOURCES, Record, badness, in_order, layer_of, limits_of, share
 from hloracle.reports.page import heat
 from hloracle.reports.page.align import Pair, align
 from hloracle.reports.page.blocks import drawing
-from hloracle.reports.record import SOURCES, Record, badness, in_order, layer_of, limits_of, share
 
 PHASES = ("decode", "prefill")
 

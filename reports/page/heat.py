@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any
 
 from hloracle.reports import text
-from hloracle.reports.page.charts import COLUMNS, bins_of, every
-from hloracle.reports.record import Record, badness, layer_of, limits_of, share
+from hloracle.reports.facts import Record, badness, layer_of, limits_of, share
+from hloracle.reports.page.axes import COLUMNS, bins_of, every
 
 LEAST_COLUMNS = 16  # so that a model of two layers is not drawn as two planks
 MAPS = 6  # cells and phases that are drawn; of the others the page has the worst value

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hloracle.reports import text
-from hloracle.reports.page import charts, graphs, heat
-from hloracle.reports.page.base import draw
-from hloracle.reports.record import (
+from hloracle.reports.facts import (
     SOURCES,
     VERDICTS,
     Record,
@@ -26,6 +24,8 @@ from hloracle.reports.record import (
     of_limit,
     token_totals,
 )
+from hloracle.reports.page import charts, graphs, heat
+from hloracle.reports.page.base import draw
 
 EVIDENCE = 6  # observations that are shown before the rest is folded
 STEPS_IN_A_ROW = 10  # of the token alignment: fits a laptop's screen

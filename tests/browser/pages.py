@@ -13,9 +13,10 @@ import test_reports_sample as samples
 
 from hloracle.reports.compare import page as diff_page
 from hloracle.reports.compare.comparison import compare
+from hloracle.reports.facts import Record
 from hloracle.reports.history import page as history_page
 from hloracle.reports.history.store import row_of
-from hloracle.reports.record import Record, write_all
+from hloracle.reports.record import write_all
 
 # Whatever of this runs leaves a mark, opens a dialog, sends a request or breaks out of the element that it is in.
 HOSTILE = (

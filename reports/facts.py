@@ -1,0 +1,138 @@
+"""What a record says, for whoever draws or compares it: its classes in words, and its values read one way everywhere."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hloracle.reports.text import Number, value
+
+Record = dict[str, Any]
+
+_LAYER = re.compile(r"layers\.(\d{1,9})(?:\.(.+))?|(\w+)\.(\d{1,9})", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A class of verdict in words. `kind` is `pass`, `near`, `fail` or `error`."""
+
+    title: str
+    meaning: str
+    kind: str
+
+    @property
+    def passed(self) -> bool:
+        return self.kind in ("pass", "near")
+
+
+# In the order in which they are shown.
+SOURCES = {"oracle": "JAX oracle's graph", "emitter": "Emitted graph", "file": "The file's graph"}
+
+BACKENDS = {"interpreter": "Interpreter", "xla-cpu": "XLA cpu", "iree-cpu": "IREE cpu", "iree-cuda": "IREE cuda"}
+
+VERDICTS = {
+    "conforms": Verdict("Conforms", "Every token is equal, and every value is within its measured limit.", "pass"),
+    "near-tie": Verdict(
+        "Near tie", "Tokens differ only where the truth's own two best are closer than the measured noise.", "near"
+    ),
+    "reference-fault": Verdict("Reference fault", "The JAX oracle differs from Hugging Face.", "fail"),
+    "emitter-fault": Verdict("Emitter fault", "The emitted graph itself is wrong; no compiler made it so.", "fail"),
+    "compiler-fault": Verdict("Compiler fault", "One graph is right on one compiler and wrong on another.", "fail"),
+    "device-fault": Verdict("Device fault", "One graph is right on one device and wrong on another.", "fail"),
+    "harness-error": Verdict("Harness error", "The comparison is incomplete: nothing is proved.", "error"),
+}
+
+
+def differences(truth: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    """The steps whose token is not the truth's; one that is missing differs."""
+    return [i for i, token in enumerate(truth) if i >= len(tokens) or tokens[i] != token]
+
+
+def cells_of(record: Record, prompt: str) -> dict[str, Record]:
+    """The cells that were compared on a prompt. Of no tokens at all there is no comparison."""
+    entry = record["tokens"].get(prompt)
+    return {name: cell for name, cell in entry["cells"].items() if cell["total"]} if entry else {}
+
+
+def judged(record: Record) -> str:
+    """The source of the graphs that were judged: `emitter`, or `file`."""
+    return "file" if any(part["source"] == "file" for part in record["cells"] + record["graphs"]) else "emitter"
+
+
+def token_totals(record: Record) -> dict[str, int]:
+    """Tokens that are the truth's and tokens in all, over all prompts and cells; pairs that were `compared`, `planned`."""
+    compared = [cell for prompt in record["prompts"] for cell in cells_of(record, prompt["id"]).values()]
+    return {
+        "agreed": sum(cell["agreed"] for cell in compared),
+        "total": sum(cell["total"] for cell in compared),
+        "compared": len(compared),
+        "planned": len(record["prompts"]) * len(record["cells"]),
+    }
+
+
+def took(record: Record) -> float:
+    """Seconds from the beginning to the end of the last stage."""
+    return float(max((timing["begin"] + timing["seconds"] for timing in record["timings"]), default=0.0))
+
+
+def layer_of(anchor: str) -> tuple[int | None, str]:
+    """An anchor's layer, None outside of all layers, and what it is in there: (3, `mlp.act`), (3, `k_cache`), (3, ``)."""
+    found = _LAYER.fullmatch(anchor)
+    if found is None:
+        return None, anchor
+    layer, part, outer, outer_layer = found.groups()
+    return (int(outer_layer), outer) if outer else (int(layer), part or "")
+
+
+def limits_of(record: Record) -> dict[str, float]:
+    """Anchor -> the error that is accepted there, in floors."""
+    return {floor["anchor"]: float(floor["limit"]) for floor in record["floors"]}
+
+
+def of_limit(cell: Record) -> float | None:
+    """A cell's logit error as a multiple of its limit: NaN or infinite where the error is; None if not measured."""
+    return share(cell["logit_error"], value(cell["logit_limit"]))
+
+
+def share(error: Number, limit: float | None) -> float | None:
+    """An error as a multiple of its limit: NaN or infinite where the error is; None if there is no error or no limit."""
+    found = value(error)
+    if found is None or limit is None:
+        return None
+    return found / limit if limit else math.inf if found else 0.0
+
+
+def badness(x: float | None) -> float:
+    """For comparing errors: what was not measured is better than anything, and nothing is worse than NaN."""
+    return -1.0 if x is None else math.inf if math.isnan(x) else x
+
+
+def in_order(cells: Sequence[Record]) -> list[Record]:
+    """Cells or graphs by source, what is compared in full first, and the backend that is taken for right first."""
+    return sorted(
+        cells,
+        key=lambda cell: (
+            list(SOURCES).index(cell["source"]),
+            cell["head"] == "token",
+            list(BACKENDS).index(cell["backend"]) if cell.get("backend") in BACKENDS else len(BACKENDS),
+        ),
+    )
+
+
+def closest_call(prompt: Record) -> tuple[int, float] | None:
+    """The step at which the truth's two best tokens are nearest to each other, and by how much they are apart."""
+    gaps = [(float(gap), step) for step, gap in enumerate(prompt["truth"]["gaps"]) if gap is not None]
+    finite = [pair for pair in gaps if not math.isnan(pair[0])]
+    if not finite:
+        return None
+    gap, step = min(finite)
+    return step, gap
+
+
+def by_status(checks: Sequence[Record]) -> list[Record]:
+    """The checks, those that did not pass first."""
+    order = ("failed", "error", "skipped", "passed")
+    return sorted(checks, key=lambda check: order.index(check["status"]))
