@@ -21,7 +21,8 @@ from test_reports_sample import (
 )
 
 from hloracle.core.errors import InputError
-from hloracle.reports import junit, summary
+from hloracle.reports import junit, summary, text
+from hloracle.reports.facts import took
 from hloracle.reports.record import validate
 
 Record = dict[str, Any]
@@ -62,6 +63,7 @@ def test_summary_says_what_happened() -> None:
     assert "**First wrong at <code>layers.3.self_attn.q_rope</code>, on prompt <code>chat@64</code>" in failed
     assert "❌ **42/48**, first at 5" in failed
     assert "⚠️ no result" in summary.render(broken_sample())
+    assert re.search(r" tokens equal, in \d+ of \d+ pairs of prompt and cell", summary.render(broken_sample()))
     assert "🟡 **47/48**" in summary.render(near_tie_sample())
     assert "Nothing was compared" in summary.render(empty_sample())
 
@@ -243,3 +245,15 @@ def test_junit_says_what_was_not_compared() -> None:
     root = ET.fromstring(junit.render(record))
     (case,) = [c for c in root.iter("testcase") if c.find("skipped") is not None and "tokens" in c.get("classname", "")]
     assert case.attrib == {"classname": "hloracle.tokens.oracle/iree-cpu", "name": "chat@64"}
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_all_say_alike_how_long_the_run_took(make: Callable[[], Record]) -> None:
+    record = make()
+    record["timings"] = record["timings"][:1]
+    for timing in record["timings"]:
+        timing |= {"begin": 3.0, "seconds": 4.0}
+    seconds = 7 if record["timings"] else 0
+    assert took(record) == seconds
+    assert f" · {text.duration(seconds)}\n" in summary.render(record)
+    assert f'time="{seconds}.000"' in junit.render(record)

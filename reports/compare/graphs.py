@@ -61,6 +61,12 @@ class GraphDiff:
         return "has another text, in what is not listed"
 
     @property
+    def recounted(self) -> bool:
+        """Whether the graph is the same, and another version of hloracle counts its arithmetic and traffic otherwise."""
+        texts = bool(self.text and self.text.scopes)
+        return self.digest is False and not (self.ops or self.scopes or texts or set(self.figures) - {"flops", "bytes"})
+
+    @property
     def names_alone(self) -> bool:
         """Whether names of the listed operations account for the text. Of long lines and tables a listing has a part."""
         before, after = self.figures.get("text_bytes", (0, 0))
@@ -78,6 +84,7 @@ class Graphs:
     changed: tuple[GraphDiff, ...]
     equal_texts: int  # of `compared`, those whose digests are equal
     no_texts: int  # and those of which a record has no digest
+    recounted: tuple[str, ...]  # ids of those that are the same and have other figures
 
 
 def compare_graphs(base: Record, head: Record) -> Graphs:
@@ -86,12 +93,13 @@ def compare_graphs(base: Record, head: Record) -> Graphs:
     after = {graph["id"]: graph for graph in head["graphs"]}
     listings = [{listing["graph"]: listing for listing in record["listings"]} for record in (base, head)]
     both = [id for id in after if id in before]
-    changed = []
+    changed: list[GraphDiff] = []
+    recounted: list[GraphDiff] = []
     for id in both:
         pair = [found.get(id) for found in listings]
         diff = _graph(before[id], after[id], *pair)
         if diff.ops or diff.scopes or diff.figures or diff.digest or (diff.text and diff.text.scopes):
-            changed.append(diff)
+            (recounted if diff.recounted else changed).append(diff)
     return Graphs(
         len(both),
         tuple(id for id in before if id not in after),
@@ -99,6 +107,7 @@ def compare_graphs(base: Record, head: Record) -> Graphs:
         tuple(changed),
         sum(before[id]["digest"] == after[id]["digest"] != "" for id in both),
         sum(not (before[id]["digest"] and after[id]["digest"]) for id in both),
+        tuple(diff.id for diff in recounted),
     )
 
 
@@ -143,6 +152,9 @@ def graph_changes(base: Record, head: Record, graphs: Graphs) -> Iterator[Change
         yield Change("graph", "regression" if asked else "note", id, words, "there", "not there", why)
     if graphs.new:
         yield Change("graph", "changed", names(graphs.new, 1), f"new: {names(graphs.new)}", "not there", "there")
+    if graphs.recounted:
+        words = f"{names(graphs.recounted)} {'has' if len(graphs.recounted) == 1 else 'have'} other figures of the same text"
+        yield Change("graph", "note", "figures", words, detail="arithmetic and traffic were counted otherwise")
     for source, noun in _NOUNS.items():
         changed = [graph for graph in graphs.changed if graph.source == source]
         if not changed:
