@@ -111,7 +111,9 @@ def anchor_truth(checkpoint: Checkpoint, tokens: Sequence[int], report: Report |
         raise InputError("is empty", "token sequence", "give at least one token")
     if not 0 <= min(sequence) <= max(sequence) < V:
         raise InputError(f"has an id outside 0..{V - 1}", "token sequence", "use the model's own tokenizer")
-    folder = versioned_entry("anchors", checkpoint.digest, json.dumps(sequence), ANCHOR_TRUTH_VERSION)
+    # What is whole by one reading of the config is damaged by another, which must not remove it under its readers.
+    shapes = json.dumps(_shapes(checkpoint.config, len(sequence)))
+    folder = versioned_entry("anchors", checkpoint.digest, json.dumps(sequence), shapes, ANCHOR_TRUTH_VERSION)
     found = AnchorTruth(sequence, folder, reused=True)
     if _is_whole(found, checkpoint.config):
         return found
@@ -161,8 +163,13 @@ def _is_whole(found: AnchorTruth, config: Config) -> bool:
         shapes = {name: _mapped(found.folder, name).shape for name in (*names, "noise")}
     except DAMAGED:
         return False
+    return shapes == _shapes(config, n)
+
+
+def _shapes(config: Config, n: int) -> dict[str, tuple[int, ...]]:
+    """What an entry holds for n tokens: the shape of each file."""
     expected = {name: (n, *row_shape(config, name, n)) for name in _all_stored(config)}
-    return shapes == {**expected, "noise": (len(expected), n)}
+    return {**expected, "noise": (len(expected), n)}
 
 
 def _all_stored(config: Config) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import shutil
 import sys
@@ -349,6 +350,18 @@ def test_a_damaged_entry_is_computed_anew(damage: str, plain: Checkpoint, empty_
     assert not again.reused
     for anchor, values in before.items():
         np.testing.assert_array_equal(again.values(anchor), values)
+
+
+def test_another_reading_of_the_config_leaves_the_entry_to_its_readers(plain: Checkpoint, empty_cache: Path) -> None:
+    found = anchor_truth(plain, [1, 2, 3])
+    config = plain.config
+    misread = dataclasses.replace(
+        config, num_attention_heads=2 * config.num_attention_heads, head_dim=config.head_dim // 2
+    )
+    with pytest.raises(InputError, match="correct the config, or how it is read"):
+        anchor_truth(dataclasses.replace(plain, config=misread), [1, 2, 3])
+    assert found.values("lm_head").shape == (3, config.vocab_size)
+    assert anchor_truth(plain, [1, 2, 3]).reused
 
 
 def test_an_entry_that_vanishes_while_it_is_used(plain: Checkpoint, empty_cache: Path) -> None:
