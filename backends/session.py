@@ -73,7 +73,7 @@ class Session:
             raise ValueError("graphs of one session share their head and capacity")
         self._backend = backend
         self._vocab_size = _vocab_size(self._abi)
-        self._cache_shape = self._abi.results[self._abi.result("k_cache")].shape
+        self._cache_shapes = [self._abi.results[self._abi.result(name)].shape for name in ("k_cache", "v_cache")]
         # A dict, to keep the checkpoint's order: weights are read front to back.
         names = dict.fromkeys(w.name for g in graphs for w in g.abi.weights)
         weights = {name: backend.upload(weight(name)) for name in names}
@@ -135,7 +135,7 @@ class Session:
                 f"all {self._abi.capacity} cache slots are filled", "decode", "use a larger --capacity, or fewer tokens"
             )
         # A cache that was given to a call is gone (donated), so an empty one is made for each sequence.
-        k, v = self._caches or (self._zeros(), self._zeros())
+        k, v = self._caches or self._zeros()
         position, upload = self.position, self._backend.upload
         self.reset()  # if the call fails, the caches are gone as well
         call = self._decode
@@ -159,7 +159,7 @@ class Session:
 
     def caches(self) -> tuple[np.ndarray, np.ndarray]:
         """Copies of k_cache and v_cache, float32 [L, K, position, D]: the filled slots."""
-        k, v = self._caches or (self._zeros(), self._zeros())
+        k, v = self._caches or self._zeros()
         return tuple(self._backend.download(c)[:, :, : self.position] for c in (k, v))  # type: ignore[return-value]
 
     def taps(self) -> dict[str, np.ndarray]:
@@ -215,8 +215,9 @@ class Session:
             raise InputError(f"is too small for {length} tokens", f"bucket {bucket}", "use a larger one")
         return bucket
 
-    def _zeros(self) -> Buffer:
-        return self._backend.upload(np.zeros(self._cache_shape, np.float32))
+    def _zeros(self) -> tuple[Buffer, Buffer]:
+        k, v = (self._backend.upload(np.zeros(shape, np.float32)) for shape in self._cache_shapes)
+        return k, v
 
     def _read(self, head: Buffer) -> int | np.ndarray:
         value = self._backend.download(head)

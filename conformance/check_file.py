@@ -19,9 +19,9 @@ from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import weight_shapes
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.truth import truths
+from hloracle.reference.weights import weight_shapes
 
 
 def check_file(

@@ -5,12 +5,15 @@ They are functions of evidence that was gathered before, so each is tested by ev
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import numpy as np
 
@@ -18,18 +21,14 @@ from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.graphs import GraphFacts, table_digest
 from hloracle.core.abi import Graph
 from hloracle.core.tolerances import LOGIT_FLOORS, ROUNDING, TRUTH_RELATIVE
-from hloracle.reference.anchors import anchors, split
-from hloracle.reference.config import Config
-from hloracle.reference.rope import rope_tables
+from hloracle.reference.anchors import products
+from hloracle.reference.config import Config, Layer
+from hloracle.reference.contract import effective_window
+from hloracle.reference.rope import decode_tables, prefill_tables
 from hloracle.reference.truth import Truth
+from hloracle.reference.weights import weight_shapes
 
 MAX_DECODE_OP_KINDS = 20
-# The anchors that are one product each.
-PRODUCTS = {
-    *(f"self_attn.{p}" for p in ("q_proj", "k_proj", "v_proj", "scores", "context", "o_proj")),
-    *(f"mlp.{p}" for p in ("gate_proj", "up_proj", "down_proj")),
-    "lm_head",
-}
 
 
 @dataclass(frozen=True)
@@ -110,22 +109,18 @@ def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config
 
 def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> list[Check]:
     """Matmuls and weights of every graph; op kinds of the emitter's decode graph with logits."""
-    layers = config.num_hidden_layers
-    # q, k, v, scores, context, o, gate, up, down; and the head.
-    matmuls = 9 * layers + 1
-    biases = (4 * config.attention_bias + 3 * config.mlp_bias) * layers
-    weights = 9 * layers + (2 if config.tie_word_embeddings else 3) + biases
+    wanted, weights = products(config), len(weight_shapes(config))
+    matmuls = sum(wanted.values())
     bad = [f"{g.name} has {f.ops.get('dot_general', 0)}" for g, f in parsed if f.ops.get("dot_general", 0) != matmuls]
     counts = sorted({f.ops.get("dot_general", 0) for _, f in parsed})
-    products = [a for a in anchors(config) if split(a)[1] in PRODUCTS]
-    place = next((a for a in products for _, f in parsed if f.matmuls.get(a, 0) != 1), "")
+    place = next((a for a, count in wanted.items() for _, f in parsed if f.matmuls.get(a, 0) != count), "")
+    title = "dot_general: those of each layer's parts, and the head's"
     checks = [
-        judged(f"{source}.matmuls", "dot_general = 9 x layers + 1", bool(parsed) and not bad, _join(counts), matmuls,
-               "; ".join(bad), place)
-    ]  # fmt: skip
+        judged(f"{source}.matmuls", title, bool(parsed) and not bad, _join(counts), matmuls, "; ".join(bad), place)
+    ]
     bad = [f"{g.name} has {len(g.abi.weights)}" for g, _ in parsed if len(g.abi.weights) != weights]
     counts = sorted({len(g.abi.weights) for g, _ in parsed})
-    title = "weights = 9 x layers + 2, one more for an untied head, and the biases"
+    title = "weights: those of each layer's parts, the embedding, the last norm and an untied head"
     checks.append(judged(f"{source}.weights", title, bool(parsed) and not bad, _join(counts), weights, "; ".join(bad)))
     if source == "emitter":
         kinds = [len(f.ops) for g, f in parsed if (g.abi.phase, g.abi.head) == ("decode", "logits")]
@@ -141,10 +136,10 @@ def _tables(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
     bad, places = [], []
     for graph, facts in parsed:
         abi = graph.abi
-        rows = abi.bucket if abi.phase == "prefill" else abi.capacity
-        tables = rope_tables(config.rope, config.head_dim, abi.capacity)
-        right = {table_digest(t[:rows]) for t in tables} | {table_digest(t) for t in tables}
-        if not facts.tables or not set(facts.tables) <= right:
+        prefill = abi.phase == "prefill"
+        tables = [prefill_tables(r, abi.bucket) if prefill else decode_tables(r, abi.capacity) for r in config.ropes]
+        right = {table_digest(values) for t in tables for values in (t.cos, t.sin)}
+        if set(facts.tables) != right:
             bad.append(f"{graph.name} has {'another table' if facts.tables else 'no table'}")
             places.append(facts.places.get("tables", ""))
     figure, all_ = f"{len(parsed) - len(bad)} of {len(parsed)} graphs", f"{len(parsed)} of {len(parsed)} graphs"
@@ -173,31 +168,62 @@ def fewer_ops(emitter: Sequence[tuple[Graph, GraphFacts]], oracle: Sequence[tupl
 
 
 @cache
-def _pins() -> dict[str, dict[str, dict[str, int]]]:
+def _pins() -> dict[str, dict[str, Any]]:
     return dict(json.loads((resources.files("hloracle.conformance") / "census.json").read_text()))
+
+
+# The fields of Config that only say how large or how strong something is: they change no operation.
+SIZES = frozenset(
+    "architecture layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size vocab_size "
+    "max_position_embeddings norm_eps scaling tie_word_embeddings experts latent".split()
+)
 
 
 def census_key(source: str, graph: Graph, config: Config) -> str:
     """The row of census.json that pins this graph: what the operations depend on besides the number of layers."""
-    parts = [config.model_type, source, graph.abi.phase, graph.abi.head]
-    for flag in ("attention_bias", "mlp_bias"):
-        if getattr(config, flag):
-            parts.append(flag)
-    return "/".join(parts)
+    usual = {f.name: f.default for f in dataclasses.fields(Config)}
+    options = []
+    for name, default in usual.items():
+        value = getattr(config, name)
+        if name not in SIZES and value != default:
+            options.append(name if not isinstance(value, str) else f"{name}={value}")
+    slots = graph.abi.capacity if graph.abi.phase == "decode" else graph.abi.bucket
+    masks = {effective_window(window, slots) is not None for window in config.windows}
+    options += ["windowed" if masks == {True} else "some-windowed"] if True in masks else []
+    if graph.abi.phase == "prefill":
+        options += ["turning" for rope in config.ropes if len(prefill_tables(rope, slots).cos) > 1]
+    if len(config.ropes) > 1:
+        options.append(f"{len(config.ropes)}-ropes")
+    if experts := config.experts:
+        several = {"norm_topk_prob": experts.norm_topk_prob, "groups": experts.n_group > 1}
+        several |= {"routed_scaling_factor": experts.routed_scaling_factor != 1}
+        several |= {"all-chosen": experts.num_experts_per_tok == experts.num_experts}
+        options += [name for name, found in several.items() if found]
+    if config.latent and config.latent.q_lora_rank:
+        options.append("q_lora_rank")
+    return "/".join([config.architecture, source, graph.abi.phase, graph.abi.head, *options])
+
+
+def layer_kind(layer: Layer) -> str:
+    """What the number of a layer's operations depends on."""
+    return " ".join(filter(None, ["sparse" if layer.sparse else "dense", "" if layer.rope else "without RoPE"]))
 
 
 def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | None:
     """The pinned number of operations of each kind, or None where this kind of graph has no pin.
 
     JAX leaves out broadcasts along axes of one element, so the oracle's census is pinned for models with
-    more than one kv head. With one layer, constants coincide that otherwise do not.
+    more than one kv head, or a latent. With one layer of a kind, constants coincide that otherwise do not.
     """
     row = _pins().get(census_key(source, graph, config))
-    if row is None or config.num_hidden_layers < 2 or (source == "oracle" and config.num_key_value_heads == 1):
+    kinds = Counter(layer_kind(layer) for layer in config.layers)
+    narrow = source == "oracle" and config.num_key_value_heads == 1 and not config.latent
+    if row is None or config.num_hidden_layers < 2 or narrow or not set(kinds) <= set(row["layers"]):
         return None
-    kinds = {**row["fixed"], **row["per_layer"]}
-    pin = {k: row["fixed"].get(k, 0) + config.num_hidden_layers * row["per_layer"].get(k, 0) for k in kinds}
-    return {k: n for k, n in pin.items() if n}
+    pin = Counter(row["fixed"])
+    for kind, count in kinds.items():
+        pin.update({op: count * n for op, n in row["layers"][kind].items()})
+    return {op: n for op, n in pin.items() if n}
 
 
 def _census(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:

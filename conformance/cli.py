@@ -284,14 +284,14 @@ def models() -> int:
     """List the architectures and the models that can be named."""
     from rich.table import Table
 
-    from hloracle.reference.config import PARSERS
     from hloracle.reference.fixtures import FIXTURES
+    from hloracle.reference.registry import FAMILIES
 
     table = Table("model", "what it is", "parameters", "license", "size", box=None, pad_edge=False)
     for name, fixture in FIXTURES.items():
         table.add_row(name, fixture.description, f"{fixture.parameters:,}", fixture.license, str(fixture.size))
     Output().print(table)
-    click.echo(f"\nAny Hugging Face checkpoint directory or .gguf file of these types: {', '.join(sorted(PARSERS))}")
+    click.echo(f"\nAny Hugging Face checkpoint directory or .gguf file of these types: {', '.join(sorted(FAMILIES))}")
     return 0
 
 

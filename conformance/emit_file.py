@@ -11,9 +11,10 @@ from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
 from hloracle.core.store import write_file
 from hloracle.emitters.model import emit
-from hloracle.reference.config import Config, load_config
+from hloracle.reference.config import Config
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.fixtures import resolve
+from hloracle.reference.registry import load_config
 
 
 def emit_file(

@@ -29,7 +29,7 @@ from hloracle.core.child import Report, alone
 from hloracle.core.store import cache_root
 from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS
 from hloracle.mutants import planted
-from hloracle.reference.fixtures import TINY_DTYPES, write_tiny
+from hloracle.reference.tiny import TINY_DTYPES, write_tiny
 
 TIMEOUT_SECONDS = 600
 # A truth that float32 cannot tell is refused, and says nothing about the harness: more of them than this share of the

@@ -21,8 +21,9 @@ from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.mutants import planted
 from hloracle.reference.anchor_truth import AnchorTruth
 from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.config import Config, weight_shapes
+from hloracle.reference.config import Config
 from hloracle.reference.truth import Truth
+from hloracle.reference.weights import weight_shapes
 
 TIMEOUT_SECONDS = 900
 # A decode step is looked at even where prefill failed: it tells whether the fault is in both.

@@ -1,68 +1,98 @@
 """Writes census.json anew: `python -m hloracle.conformance.pin_census`. Review the diff: it is the proof that changes.
 
-A graph's operations are `fixed + layers x per_layer`; both are measured on graphs of 2 and 3 layers
-and confirmed on one of 40.
+A graph's operations are some that are fixed and, of each kind of layer, as many as there are layers of it. They are
+measured on graphs with two and three layers of a kind, and confirmed on one with four.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from hloracle.conformance.checks import census_key
+from hloracle.conformance.checks import census_key, layer_kind
 from hloracle.conformance.graphs import inspect
+from hloracle.core.abi import Graph
 from hloracle.core.store import write_file
 from hloracle.emitters.model import emit
-from hloracle.reference.config import Config, Rope
+from hloracle.reference.config import Config, Layer
+from hloracle.reference.contract import PHASES
 from hloracle.reference.lower import lower
+from hloracle.reference.registry import from_hf
+from hloracle.reference.tiny import TINY
 
-SMALL = Config(
-    model_type="llama",
-    num_hidden_layers=2,
-    hidden_size=84,
-    num_attention_heads=6,
-    num_key_value_heads=2,
-    head_dim=16,
-    intermediate_size=112,
-    vocab_size=257,
-    max_position_embeddings=1024,
-    rms_norm_eps=3e-5,
-    rope=Rope("default", 10000.0),
-    tie_word_embeddings=False,
-    attention_bias=False,
-    mlp_bias=False,
-)
-CAPACITY, BUCKET = 64, 32
+# Other options that checkpoints of an architecture have, besides those of its tiny model.
+_DEFAULT_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
+    "llama": [{"attention_bias": True}, {"mlp_bias": True}, {"attention_bias": True, "mlp_bias": True}],
+    "qwen3": [{"attention_bias": False}],
+    "phi3": [{"sliding_window": None, "partial_rotary_factor": 1.0, **_DEFAULT_ROPE}],
+    "granite": [{"attention_bias": False, "mlp_bias": False}],
+    "cohere": [{"use_qk_norm": False}],
+    "stablelm": [{"qk_layernorm": False, "use_qkv_bias": False}, {"use_parallel_residual": True}],
+    "seed_oss": [_DEFAULT_ROPE],
+    "qwen2_moe": [{"norm_topk_prob": True}],
+    "qwen3_moe": [{"norm_topk_prob": False}],
+    "olmoe": [{"clip_qkv": None}],
+    "deepseek_v3": [{"attention_bias": False}, {"attention_bias": False, "q_lora_rank": None}],
+}
+CAPACITY, BUCKET = 128, 32
 
 
-def census() -> dict[str, dict[str, dict[str, int]]]:
+def graphs() -> Iterator[tuple[str, Callable[..., Graph], str, str, Config]]:
+    """(source, what makes its graphs, phase, head, config) of every row."""
+    for architecture, raw in TINY.items():
+        for changes in ({}, *VARIANTS.get(architecture, ())):
+            config = from_hf({**raw, **changes})
+            # In a graph of fewer keys than its window a layer has none.
+            wide = [dataclasses.replace(layer, window=layer.window and 4096) for layer in config.layers]
+            for one, phase in itertools.product((config, dataclasses.replace(config, layers=tuple(wide))), PHASES):
+                yield "emitter", emit, phase, "logits", one
+                yield "emitter", emit, phase, "token", one
+                yield "oracle", lower, phase, "logits", one
+
+
+def census() -> dict[str, dict[str, Any]]:
     """Every row of census.json, for the versions that are installed."""
     rows = {}
-    for source, make in (("emitter", emit), ("oracle", lower)):
-        for phase in ("decode", "prefill"):
-            for head in ("logits", "token") if source == "emitter" else ("logits",):
-                for attention_bias in (False, True):
-                    for mlp_bias in (False, True):
-                        config = dataclasses.replace(SMALL, attention_bias=attention_bias, mlp_bias=mlp_bias)
+    for source, make, phase, head, config in graphs():
 
-                        def ops(layers: int, config: Config = config) -> tuple[Counter[str], str]:
-                            deep = dataclasses.replace(config, num_hidden_layers=layers)
-                            graph = make(deep, phase, head, CAPACITY, BUCKET if phase == "prefill" else 0)  # noqa: B023
-                            return Counter(inspect(graph).ops), census_key(source, graph, deep)  # noqa: B023
+        def ops(layers: Sequence[Layer]) -> tuple[Counter[str], str]:
+            deep = dataclasses.replace(config, layers=tuple(layers))  # noqa: B023
+            graph = make(deep, phase, head, CAPACITY, BUCKET if phase == "prefill" else 0)  # noqa: B023
+            return Counter(inspect(graph).ops), census_key(source, graph, deep)  # noqa: B023
 
-                        (two, key), (three, _), (forty, _) = ops(2), ops(3), ops(40)
-                        per_layer = {k: three[k] - two[k] for k in sorted(three | two)}
-                        fixed = {k: two[k] - 2 * per_layer[k] for k in per_layer}
-                        if {k: fixed[k] + 40 * per_layer[k] for k in per_layer} != dict(forty):
-                            raise ValueError(f"the census of {key} does not grow with the layers alone")
-                        rows[key] = {
-                            "fixed": {k: n for k, n in fixed.items() if n},
-                            "per_layer": {k: n for k, n in per_layer.items() if n},
-                        }
+        all_kinds = list(dict.fromkeys(config.layers))
+        twice, key = ops(all_kinds * 2)
+        if key in rows:
+            continue
+        kinds: dict[str, Counter[str]] = {}
+        for layer in all_kinds:
+            more, _ = ops([*all_kinds * 2, layer])
+            kinds[layer_kind(layer)] = Counter(
+                {op: more[op] - twice[op] for op in more | twice if more[op] != twice[op]}
+            )
+        fixed = dict(twice)
+        for layer in all_kinds * 2:
+            for op, n in kinds[layer_kind(layer)].items():
+                fixed[op] = fixed.get(op, 0) - n
+        four, _ = ops(all_kinds * 4)
+        predicted = Counter(fixed)
+        for layer in all_kinds * 4:
+            predicted.update(kinds[layer_kind(layer)])
+        if {op: n for op, n in predicted.items() if n} != dict(four):
+            raise ValueError(f"the census of {key} does not grow with the layers alone")
+        rows[key] = {
+            "fixed": {op: n for op, n in sorted(fixed.items()) if n},
+            "layers": {kind: dict(sorted(counts.items())) for kind, counts in kinds.items()},
+        }
     return rows
 
 
 if __name__ == "__main__":
-    write_file(Path(__file__).with_name("census.json"), json.dumps(census(), indent=1) + "\n")
+    rows = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in census().items()]  # a line each
+    write_file(Path(__file__).with_name("census.json"), "{\n" + ",\n".join(rows) + "\n}\n")

@@ -18,7 +18,7 @@ from hloracle.core.errors import ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.mutants import planted
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import weight_shapes
+from hloracle.reference.weights import weight_shapes
 
 TIMEOUT_SECONDS = 600
 ID, TITLE = "emitter.probes", "each anchor's computation equals the oracle's on inputs that no prompt reaches"

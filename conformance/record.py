@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -27,8 +28,9 @@ from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.text import LOCATION
 from hloracle.reference.anchors import split
 from hloracle.reference.checkpoint import Checkpoint
-from hloracle.reference.config import weight_shapes
+from hloracle.reference.config import Config
 from hloracle.reference.truth import Truth
+from hloracle.reference.weights import weight_shapes
 
 LONGEST_LINE = 600  # characters of a graph's line that are kept
 TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
@@ -64,10 +66,9 @@ def record_of(
             "name": settings.model,
             "directory_name": checkpoint.directory.name,
             "digest": checkpoint.digest,
-            "model_type": config.model_type,
+            "model_type": config.architecture,
             "parameters": sum(int(np.prod(shape)) for shape in weight_shapes(config).values()),
-            "config": {k: v for k, v in dataclasses.asdict(config).items() if k != "rope"}
-            | {f"rope.{k}": v for k, v in dataclasses.asdict(config.rope).items()},
+            "config": _flat(config),
         },
         "settings": {
             "device": settings.device,
@@ -104,6 +105,31 @@ def record_of(
             "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
         },
         "environment": describe(),
+    }
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """The config for a reader: no lists, and nothing that is not used."""
+    found = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("layers", "experts", "latent")}
+    for name, some in (("experts", config.experts), ("latent", config.latent)):
+        found |= {f"{name}.{k}": v for k, v in dataclasses.asdict(some).items()} if some else {}
+    names = {rope: "rope" if len(config.ropes) == 1 else f"rope-{i}" for i, rope in enumerate(config.ropes, 1)}
+    for rope, name in names.items():
+        usual = dataclasses.asdict(type(rope)("", 0.0, 0))
+        used = {k: v for k, v in dataclasses.asdict(rope).items() if v != usual[k]}
+        found |= {f"{name}.{k}": ", ".join(map(str, v)) if isinstance(v, tuple) else v for k, v in used.items()}
+    kinds = [
+        ", ".join([
+            names[layer.rope] if layer.rope else "no RoPE", f"window {layer.window}" if layer.window else "all keys",
+            *(["experts"] if layer.sparse else []),
+        ])
+        for layer in config.layers
+    ]  # fmt: skip
+    runs = [(kind, len(list(same))) for kind, same in itertools.groupby(kinds)]
+    return {
+        **found,
+        "num_hidden_layers": len(kinds),
+        "layers": "; ".join(f"{count} x ({kind})" for kind, count in runs),
     }
 
 

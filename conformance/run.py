@@ -310,7 +310,7 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
     # The last token is nobody's input: it may lie beyond the cache.
     tokens = [*prompt.token_ids, *evidence.truths[prompt.id].tokens[:-1][:STEPS]]
     with progress.stage("truth at anchors") as stage:
-        truth = anchor_truth(checkpoint, tokens, progress.report)
+        truth = anchor_truth(checkpoint, tokens, progress.report, len(prompt.token_ids))
         stage["reused"] = truth.reused
 
     def look(cell: Cell, with_canary: bool = False) -> AnchorOutcome:
@@ -355,7 +355,8 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
         folder = settings.out / "reproducer" if settings.out else None
         with progress.stage("localization"):
             try:
-                truth = anchor_truth(checkpoint, sequence(found, evidence.truths[found.prompt.id]), progress.report)
+                tokens = sequence(found, evidence.truths[found.prompt.id])
+                truth = anchor_truth(checkpoint, tokens, progress.report, len(found.prompt.token_ids))
                 evidence.localization = run_in_child(
                     localize, found, graphs, checkpoint.directory, truth, settings.threads, folder,
                     settings.mutant_at_work, settings.small, timeout=LOCALIZE_SECONDS, report=progress.report,

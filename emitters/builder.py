@@ -199,6 +199,12 @@ class Builder:
     def rsqrt(self, operand: Value) -> Value:
         return self._unary("rsqrt", operand)
 
+    def tanh(self, operand: Value) -> Value:
+        return self._unary("tanh", operand)
+
+    def and_(self, lhs: Value, rhs: Value) -> Value:
+        return self._binary("and", lhs, rhs, (*INTEGERS, "i1"))
+
     def convert(self, operand: Value, dtype: str) -> Value:
         type = TensorType(operand.shape, dtype)
         return self._append("convert", "as", type, f"%{operand.name} : ({operand.type}) -> {type}")
@@ -338,22 +344,23 @@ class Builder:
         return self._append(op, "dus", operand.type, f"{names} : ({types}) -> {operand.type}")
 
     def gather_rows(self, operand: Value, start_indices: Value) -> Value:
-        """`gather` of whole rows: operand [V, E], indices [T, 1] -> [T, E].
+        """`gather` of whole rows: operand [V, ...], indices [T, 1] -> [T, ...].
 
         Indices of rank 1 would be valid too, but IREE 3.13 then inlines the gather into every consumer; in a
         block, whose residual reads it as well, the fused norm needs more stack from E = 2048 on than IREE allows.
         """
         op = "gather"
-        self._check(op, "C1", operand.rank == 2, f"operand={operand.type} is not a table of rows")
+        self._check(op, "C1", operand.rank >= 2, f"operand={operand.type} is not a table of rows")
         self._check(op, "I2", start_indices.dtype in INTEGERS, f"start_indices={start_indices.type} is not of integers")
         single = start_indices.rank == 2 and start_indices.shape[1] == 1
         self._check(op, "C3", single, f"start_indices={start_indices.type} is not one index per row")
-        width = operand.shape[1]
-        type = TensorType((start_indices.shape[0], width), operand.dtype)
-        numbers = "offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1"
+        row = operand.shape[1:]
+        type = TensorType((start_indices.shape[0], *row), operand.dtype)
+        offsets, sizes = ", ".join(map(str, range(1, operand.rank))), ", ".join(map(str, (1, *row)))
+        numbers = f"offset_dims = [{offsets}], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1"
         body = (
             f'"stablehlo.gather"(%{operand.name}, %{start_indices.name}) <{{dimension_numbers = '
-            f"#stablehlo.gather<{numbers}>, indices_are_sorted = false, slice_sizes = array<i64: 1, {width}>}}> "
+            f"#stablehlo.gather<{numbers}>, indices_are_sorted = false, slice_sizes = array<i64: {sizes}>}}> "
             f": ({operand.type}, {start_indices.type}) -> {type}"
         )
         return self._append(op, "rows", type, body, generic=True)

@@ -1,29 +1,47 @@
 """The mechanisms that architectures are wired from. None of them knows which model it is in.
 
-Legend: T query tokens, S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim,
-E hidden, F intermediate, V vocab. Everything is float32.
+Legend: T query tokens, S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim, R turned dims of it,
+E hidden, F intermediate, V vocab; X experts, A chosen per token, M their intermediate. Everything is float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hloracle.emitters.builder import Builder, Value
+from hloracle.reference.config import Experts
+from hloracle.reference.rope import RopeTables
+
+INFINITY = float("inf")
 
 
 @dataclass(frozen=True)
 class RopeRows:
-    """cos and sin at the positions of the query tokens, both [T, 2, D/2]; sin is negated in the first half."""
+    """cos and sin at the positions of the query tokens, for both of each pair: [T, 2, R/2], or [T, R/2, 2] interleaved.
+
+    sin is negated in the first of each pair.
+    """
 
     cos: Value
     sin: Value
+    interleaved: bool
+
+
+@dataclass(frozen=True)
+class ExpertWeights:
+    """gate_up [X, 2*M, E] (or [X, E, 2*M]) with gate_up_bias [X, 2*M], down [X, E, M] (or [X, M, E]) with down_bias [X, E]."""
+
+    gate_up: Value
+    down: Value
+    gate_up_bias: Value | None = None
+    down_bias: Value | None = None
 
 
 class LayerBuilder(Builder):
-    """A Builder that also writes norms, projections, rotary embeddings, attention and the head."""
+    """A Builder that also writes norms, projections, rotary embeddings, attention, experts and the head."""
 
     def f32(self, value: float, shape: Sequence[int] = ()) -> Value:
         return self.constant(value, "f32", shape)
@@ -31,64 +49,142 @@ class LayerBuilder(Builder):
     def i32(self, value: int, shape: Sequence[int] = ()) -> Value:
         return self.constant(value, "i32", shape)
 
+    def scaled(self, x: Value, factor: float) -> Value:
+        return x if factor == 1 else self.multiply(x, self.f32(factor, x.shape))
+
+    def part(self, x: Value, axis: int, start: int, limit: int) -> Value:
+        """x from `start` to `limit` along one axis."""
+        starts, limits = [0] * x.rank, list(x.shape)
+        starts[axis], limits[axis] = start, limit
+        return x if limit - start == x.shape[axis] else self.slice(x, starts, limits)
+
+    def over_last(self, x: Value, shape: Sequence[int]) -> Value:
+        """x broadcast to `shape`, whose last axes are its own."""
+        return self.broadcast_in_dim(x, shape, range(len(shape) - x.rank, len(shape)))
+
+    def over_first(self, x: Value, shape: Sequence[int]) -> Value:
+        """x broadcast to `shape`, whose first axes are its own."""
+        return self.broadcast_in_dim(x, shape, range(x.rank))
+
+    # ---- projections and norms
+
     def linear(self, x: Value, weight: Value, bias: Value | None = None) -> Value:
-        """x [T, in], weight [out, in], bias [out] -> [T, out]. Every product with a weight goes through here."""
+        """x [T, in], weight [out, in], bias [out] -> [T, out]. Every product with a matrix goes through here."""
         y = self.dot_general(x, weight, contracting_dimensions=((1,), (1,)))  # [T, out]
-        if bias is not None:
-            y = self.add(y, self.broadcast_in_dim(bias, y.shape, (1,)))
-        return y
+        return y if bias is None else self.add(y, self.over_last(bias, y.shape))
+
+    def mean(self, x: Value) -> Value:
+        """Over the last axis."""
+        last = x.rank - 1
+        total = self.reduce(x, self.f32(0.0), (last,), "add")
+        return self.multiply(total, self.f32(1.0 / x.shape[last], total.shape))
 
     def rms_norm(self, x: Value, weight: Value, eps: float) -> Value:
-        """x [T, E] over its root mean square, times weight [E]. Source: `LlamaRMSNorm`."""
-        T, E = x.shape
-        square_sum = self.reduce(self.multiply(x, x), self.f32(0.0), (1,), "add")  # [T]
-        mean_square = self.multiply(square_sum, self.f32(1.0 / E, (T,)))
-        inverse = self.rsqrt(self.add(mean_square, self.f32(eps, (T,))))  # [T]
-        normed = self.multiply(x, self.broadcast_in_dim(inverse, x.shape, (0,)))  # [T, E]
-        return self.multiply(normed, self.broadcast_in_dim(weight, x.shape, (1,)))
+        """x [T, ..., D] over its last axis' root mean square, times weight, whose axes are x's last. Source: `LlamaRMSNorm`."""
+        mean_square = self.mean(self.multiply(x, x))
+        inverse = self.rsqrt(self.add(mean_square, self.f32(eps, mean_square.shape)))
+        normed = self.multiply(x, self.over_first(inverse, x.shape))
+        return self.multiply(normed, self.over_last(weight, x.shape))
 
-    def rope_rows(self, tables: tuple[np.ndarray, np.ndarray], start: Value | None, length: int) -> RopeRows:
-        """Rows of the tables [positions, D/2] from position `start` (0 when None), one for each half of a head."""
-        cos, sin = (np.stack(halves, axis=1) for halves in ((tables[0],) * 2, (-tables[1], tables[1])))
-        if start is None:
-            return RopeRows(self.table(cos[:length]), self.table(sin[:length]))
-        sizes, zero = (length, *cos.shape[1:]), self.i32(0)
-        return RopeRows(*(self.dynamic_slice(self.table(t), (start, zero, zero), sizes) for t in (cos, sin)))
+    def layer_norm(self, x: Value, weight: Value, bias: Value | None, eps: float) -> Value:
+        """x [T, ..., D] less its last axis' mean, over its deviation, times weight, plus bias. Source: `CohereLayerNorm`."""
+        centered = self.subtract(x, self.over_first(self.mean(x), x.shape))
+        y = self.rms_norm(centered, weight, eps)
+        return y if bias is None else self.add(y, self.over_last(bias, y.shape))
 
-    def rotary(self, x: Value, rope: RopeRows) -> Value:
-        """Turn pairs (i, i + D/2) of x [T, N, D] by the rope's angles. Source: `apply_rotary_pos_emb`.
+    # ---- rotary position embedding
 
-        The halves are exchanged with one `reverse` over an axis of 2; the sign is in the table.
+    def rope_rows(self, tables: RopeTables, interleaved: bool, start: Value | None, length: Value | None) -> RopeRows:
+        """The row of position `start` of a decode's tables; without it, a prefill's rows for a prompt of `length` tokens."""
+        axis = 3 if interleaved else 2
+        cos, sin = (np.stack(both, axis=axis) for both in ((tables.cos,) * 2, (-tables.sin, tables.sin)))
+
+        def rows(table: np.ndarray) -> Value:
+            variants, positions, *pairs = table.shape
+            if variants == 1 and start is None:
+                return self.table(table[0])
+            zero = self.i32(0)
+            if start is not None:
+                return self.dynamic_slice(self.table(table[0]), (start, zero, zero), (1, *pairs))
+            assert length is not None
+            # Out of bounds is the nearest there is.
+            variant = self.subtract(length, self.i32(tables.first))
+            found = self.dynamic_slice(self.table(table), (variant, zero, zero, zero), (1, positions, *pairs))
+            return self.reshape(found, (positions, *pairs))
+
+        return RopeRows(rows(cos), rows(sin), interleaved)
+
+    def rotary(self, x: Value, rope: RopeRows | None) -> Value:
+        """Turn the pairs of the first R of D dimensions of x [T, N, D] by the rope's angles. Source: `apply_rotary_pos_emb`.
+
+        The two of a pair are exchanged with one `reverse` over an axis of 2; the sign is in the table.
         """
+        assert rope is not None, "a layer without RoPE turns nothing"
         T, N, D = x.shape
-        halves = self.reshape(x, (T, N, 2, D // 2))
-        cos, sin = (self.broadcast_in_dim(t, halves.shape, (0, 2, 3)) for t in (rope.cos, rope.sin))
-        turned = self.add(self.multiply(halves, cos), self.multiply(self.reverse(halves, (2,)), sin))
-        return self.reshape(turned, x.shape)  # [T, N, D]
+        _, *pairs = rope.cos.shape
+        R = pairs[0] * pairs[1]
+        apart = self.reshape(self.part(x, 2, 0, R), (T, N, *pairs))
+        cos, sin = (self.broadcast_in_dim(t, apart.shape, (0, 2, 3)) for t in (rope.cos, rope.sin))
+        other = self.reverse(apart, (3 if rope.interleaved else 2,))
+        turned = self.reshape(self.add(self.multiply(apart, cos), self.multiply(other, sin)), (T, N, R))
+        return turned if R == D else self.concatenate([turned, self.part(x, 2, R, D)], 2)
 
-    def softmax(self, scores: Value) -> Value:
-        """Over the last axis, less the maximum so that nothing overflows."""
-        last = scores.rank - 1
-        kept = tuple(range(last))
-        maximum = self.reduce(scores, self.f32(float("-inf")), (last,), "maximum")
-        shifted = self.subtract(scores, self.broadcast_in_dim(maximum, scores.shape, kept))
-        exponentials = self.exponential(shifted)
-        total = self.reduce(exponentials, self.f32(0.0), (last,), "add")
-        return self.divide(exponentials, self.broadcast_in_dim(total, scores.shape, kept))
+    def in_halves(self, x: Value, interleaved: bool) -> Value:
+        """x [T, N, D] with pairs (i, i + D/2), if it has pairs (2i, 2i+1). Source: `apply_rotary_pos_emb_interleave`."""
+        if not interleaved:
+            return x
+        T, N, D = x.shape
+        return self.reshape(self.transpose(self.reshape(x, (T, N, D // 2, 2)), (0, 1, 3, 2)), x.shape)
 
-    def visible_to_position(self, position: Value, slots: int) -> Value:
-        """Decode's mask: slot s is visible when s <= position. i1 [S]"""
-        return self.compare(self.iota((slots,), "i32"), self.broadcast_in_dim(position, (slots,), ()), "LE")
+    def clip(self, x: Value, limit: float | None) -> Value:
+        if limit is None:
+            return x
+        return self.minimum(self.maximum(x, self.f32(-limit, x.shape)), self.f32(limit, x.shape))
 
-    def visible_causal(self, length: int) -> Value:
-        """Prefill's mask: key s is visible to query t when s <= t. i1 [T, T]"""
+    # ---- attention
+
+    def visible_to_position(self, position: Value, slots: int, window: int | None = None) -> Value:
+        """Decode's mask: slot s is visible when s <= position, and in the window. i1 [S]"""
+        slot = self.iota((slots,), "i32")
+        visible = self.compare(slot, self.broadcast_in_dim(position, (slots,), ()), "LE")
+        if window is None:
+            return visible
+        leaves = self.add(slot, self.i32(window, (slots,)))  # the position from which on a slot is out of the window
+        return self.and_(visible, self.compare(leaves, self.broadcast_in_dim(position, (slots,), ()), "GT"))
+
+    def visible_causal(self, length: int, window: int | None = None) -> Value:
+        """Prefill's mask: key s is visible to query t when s <= t, and in the window. i1 [T, T]"""
         shape = (length, length)
-        return self.compare(self.iota(shape, "i32", 1), self.iota(shape, "i32", 0), "LE")
+        query, key = self.iota(shape, "i32", 0), self.iota(shape, "i32", 1)
+        visible = self.compare(key, query, "LE")
+        if window is None:
+            return visible
+        before = self.subtract(query, self.i32(window, shape))
+        return self.and_(visible, self.compare(key, before, "GT"))
 
-    def attention(self, q: Value, k: Value, v: Value, visible: Value, scaling: float) -> Value:
-        """Grouped-query attention: q [T, N, D], k and v [K, S, D], visible [T, S] or [S] -> [T, N*D].
+    def softmax(self, scores: Value, sinks: Value | None = None) -> Value:
+        """Over the last axis, less the maximum so that nothing overflows. sinks, like scores without it, are one more score."""
+        last = scores.rank - 1
+        maximum = self.reduce(scores, self.f32(-INFINITY), (last,), "maximum")
+        if sinks is not None:
+            maximum = self.maximum(maximum, sinks)
+        exponentials = self.exponential(self.subtract(scores, self.over_first(maximum, scores.shape)))
+        total = self.reduce(exponentials, self.f32(0.0), (last,), "add")
+        if sinks is not None:
+            total = self.add(total, self.exponential(self.subtract(sinks, maximum)))
+        return self.divide(exponentials, self.over_first(total, scores.shape))
 
-        Query head n reads kv head n // G. Source: `eager_attention_forward`.
+    def soft_cap(self, x: Value, cap: float) -> Value:
+        """Bend x so that it stays between -cap and cap."""
+        return self.scaled(self.tanh(self.divide(x, self.f32(cap, x.shape))), cap)
+
+    def attention(
+        self, q: Value, k: Value, v: Value, visible: Value, scaling: float, cap: float | None = None,
+        sinks: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """Grouped-query attention: q [T, N, D], k and v [K, S, D], visible [T, S] or [S], sinks [N] -> [T, N*D].
+
+        Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the sinks.
         """
         (T, N, D), K = q.shape, k.shape[0]
         G = N // K
@@ -97,11 +193,13 @@ class LayerBuilder(Builder):
             # [K, T, G, S]
             scores = self.dot_general(q, k, contracting_dimensions=((3,), (2,)), batching_dimensions=((1,), (0,)))
             scores = self.multiply(scores, self.f32(scaling, scores.shape))
-            dims = (1, 3) if visible.rank == 2 else (3,)
-            visible = self.broadcast_in_dim(visible, scores.shape, dims)
-            scores = self.select(visible, scores, self.f32(float("-inf"), scores.shape))
+            if cap is not None:
+                scores = self.soft_cap(scores, cap)
+            scores = self.masked(scores, visible)
         with self.scope("probs"):
-            probs = self.softmax(scores)  # [K, T, G, S]
+            if sinks is not None:
+                sinks = self.broadcast_in_dim(self.reshape(sinks, (K, G)), (K, T, G), (0, 2))
+            probs = self.softmax(scores, sinks)  # [K, T, G, S]
         with self.scope("context"):
             # [K, T, G, D]
             context = self.dot_general(probs, v, contracting_dimensions=((3,), (1,)), batching_dimensions=((0,), (0,)))
@@ -109,13 +207,154 @@ class LayerBuilder(Builder):
                 context = self.transpose(context, (1, 0, 2, 3))  # [T, K, G, D]
             return self.reshape(context, (T, N * D))
 
+    def masked(self, scores: Value, visible: Value) -> Value:
+        """scores [K, T, G, S], -inf where visible [T, S] or [S] is false."""
+        visible = self.broadcast_in_dim(visible, scores.shape, (1, 3) if visible.rank == 2 else (3,))
+        return self.select(visible, scores, self.f32(-INFINITY, scores.shape))
+
+    def latent_attention(
+        self, q: Value, q_rope: Value, latents: Value, k_rope: Value, expand: Value, visible: Value, scaling: float
+    ) -> Value:
+        """Attention to keys and values that are made from latents, without making them.
+
+        q [T, N, P] and q_rope [T, N, Z]; latents [1, S, R] and k_rope [1, S, Z]; expand [N, P+U, R] makes a head's key
+        and value of a latent -> [T, N*U]. Source: `DeepseekV3Attention`, whose expanded form it equals.
+        """
+        (T, N, P), (_, S, R) = q.shape, latents.shape
+        to_key, to_value = self.part(expand, 1, 0, P), self.part(expand, 1, P, expand.shape[1])
+        with self.scope("scores"):
+            q = self.dot_general(q, to_key, contracting_dimensions=((2,), (1,)), batching_dimensions=((1,), (0,)))
+            q = self.transpose(q, (1, 0, 2))  # [T, N, R]
+            scores = self.dot_general(q, latents, contracting_dimensions=((2,), (2,)))  # [T, N, 1, S]
+            scores = self.add(scores, self.dot_general(q_rope, k_rope, contracting_dimensions=((2,), (2,))))
+            scores = self.reshape(scores, (1, T, N, S))
+            scores = self.masked(self.multiply(scores, self.f32(scaling, scores.shape)), visible)
+        with self.scope("probs"):
+            probs = self.softmax(scores)  # [1, T, N, S]
+        with self.scope("context"):
+            context = self.dot_general(self.reshape(probs, (T, N, S)), self.reshape(latents, (S, R)), ((2,), (0,)))
+            # [N, T, U]
+            context = self.dot_general(context, to_value, ((2,), (2,)), batching_dimensions=((1,), (0,)))
+            return self.reshape(self.transpose(context, (1, 0, 2)), (T, N * to_value.shape[1]))
+
+    # ---- activations
+
+    def activation(self, name: str, x: Value) -> Value:
+        return {"silu": self.silu, "gelu_pytorch_tanh": self.gelu}[name](x)
+
     def silu(self, x: Value) -> Value:
         return self.multiply(x, self.logistic(x))
+
+    def gelu(self, x: Value) -> Value:
+        """The tanh form. Source: `gelu_pytorch_tanh`."""
+        cubed = self.multiply(self.multiply(x, x), x)
+        inner = self.scaled(self.add(x, self.scaled(cubed, 0.044715)), (2 / np.pi) ** 0.5)
+        return self.multiply(self.scaled(x, 0.5), self.add(self.tanh(inner), self.f32(1.0, x.shape)))
+
+    # ---- mixture of experts
+
+    def rank(self, scores: Value) -> Value:
+        """Each one's place along the last axis when the largest comes first, and of equals the lowest index: i32."""
+        last, n = scores.rank - 1, scores.shape[-1]
+        shape = (*scores.shape, n)
+        mine, other = self.over_first(scores, shape), self.broadcast_in_dim(scores, shape, (*range(last), last + 1))
+        earlier = self.compare(self.iota(shape, "i32", last + 1), self.iota(shape, "i32", last), "LT")
+        before = self.select(earlier, self.compare(other, mine, "GE"), self.compare(other, mine, "GT"))
+        return self.reduce(self.convert(before, "i32"), self.i32(0), (last + 1,), "add")
+
+    def kept_top_k(self, scores: Value, k: int, kept: Value | None = None, other: float = 0.0) -> Value:
+        """`kept` (scores when None) where scores are among the k largest along the last axis, `other` elsewhere."""
+        kept = scores if kept is None else kept
+        return self.select(self.among_top_k(scores, k), kept, self.f32(other, kept.shape))
+
+    def among_top_k(self, scores: Value, k: int) -> Value:
+        """Which are among the k largest along the last axis: i1, like scores."""
+        return self.compare(self.rank(scores), self.i32(k, scores.shape), "LT")
+
+    def route(self, logits: Value, config: Experts, bias: Value | None = None) -> Value:
+        """How much each token takes of each expert, 0 of those that it does not choose: logits [T, X] -> [T, X].
+
+        bias [X] shifts what is chosen, not how much is taken. Source: the routers of Mixtral (`softmax`), GPT-OSS
+        (`softmax-of-chosen`) and DeepSeek V3 (`sigmoid`).
+        """
+        k = config.num_experts_per_tok
+        if config.scoring == "softmax-of-chosen":
+            return self.softmax(self.kept_top_k(logits, k, other=-INFINITY))
+        scores = self.logistic(logits) if config.scoring == "sigmoid" else self.softmax(logits)
+        choice = scores if bias is None else self.add(scores, self.over_last(bias, scores.shape))
+        if config.n_group > 1:
+            choice = self.within_best_groups(choice, config.n_group, config.topk_group)
+        weights = self.kept_top_k(choice, k, scores)
+        if config.norm_topk_prob:
+            total = self.reduce(weights, self.f32(0.0), (1,), "add")
+            weights = self.divide(weights, self.over_first(total, weights.shape))
+        return self.scaled(weights, config.routed_scaling_factor)
+
+    def within_best_groups(self, choice: Value, groups: int, best: int) -> Value:
+        """choice [T, X], -inf outside of the groups whose two best experts are the best."""
+        T, X = choice.shape
+        grouped = self.reshape(choice, (T, groups, X // groups))
+        two_best = self.reduce(self.kept_top_k(grouped, 2), self.f32(0.0), (2,), "add")  # [T, groups]
+        chosen = self.over_first(self.among_top_k(two_best, best), grouped.shape)
+        return self.reshape(self.select(chosen, grouped, self.f32(-INFINITY, grouped.shape)), choice.shape)
+
+    def chosen(self, routing: Value, w: ExpertWeights, k: int) -> tuple[Value, ExpertWeights]:
+        """One token's shares [1, X] of its k experts alone, [1, k], and their weights."""
+        X = routing.shape[1]
+        rank = self.broadcast_in_dim(self.rank(routing), (k, X), (0, 1))
+        mine = self.compare(rank, self.iota((k, X), "i32"), "EQ")  # [k, X]: one in each row
+        indices = self.select(mine, self.iota((k, X), "i32", 1), self.i32(0, (k, X)))
+        indices = self.reshape(self.reduce(indices, self.i32(0), (1,), "add"), (k, 1))
+        shares = self.select(mine, self.broadcast_in_dim(routing, (k, X), (0, 1)), self.f32(0.0, (k, X)))
+        shares = self.reshape(self.reduce(shares, self.f32(0.0), (1,), "add"), (1, k))
+        gathered = {name: None if v is None else self.gather_rows(v, indices) for name, v in vars(w).items()}
+        return shares, ExpertWeights(**gathered)  # type: ignore[arg-type]
+
+    def experts(
+        self, x: Value, routing: Value, w: ExpertWeights, config: Experts, gated: Callable[[Value], Value],
+        transposed: bool = False,
+    ) -> Value:  # fmt: skip
+        """x [T, E], routing [T, X] -> [T, E]: each token through its experts, weighted. Source: `MixtralExperts`.
+
+        A single token takes the weights of its experts alone; a prompt goes through all of them, because most are chosen.
+
+        Args:
+          gated: an expert's activation, [..., 2*M] -> [..., M].
+          transposed: the weights are [X, in, out].
+        """
+        if x.shape[0] == 1 and config.num_experts_per_tok < config.num_experts:
+            routing, w = self.chosen(routing, w, config.num_experts_per_tok)
+        inner = 1 if transposed else 2
+        h = self.dot_general(x, w.gate_up, contracting_dimensions=((1,), (inner,)))  # [T, X, 2*M]
+        if w.gate_up_bias is not None:
+            h = self.add(h, self.over_last(w.gate_up_bias, h.shape))
+        h = gated(h)
+        h = self.multiply(h, self.over_first(routing, h.shape))  # [T, X, M]
+        y = self.dot_general(h, w.down, contracting_dimensions=((1, 2), (0, inner)))  # [T, E]
+        if w.down_bias is not None:
+            y = self.add(y, self.dot_general(routing, w.down_bias, contracting_dimensions=((1,), (0,))))
+        return y
+
+    def halves(self, x: Value) -> tuple[Value, Value]:
+        """The first and the second half of the last axis."""
+        last, n = x.rank - 1, x.shape[-1]
+        return self.part(x, last, 0, n // 2), self.part(x, last, n // 2, n)
+
+    def clamped_swiglu(self, x: Value, limit: float, alpha: float) -> Value:
+        """x [..., 2*M], gates and values in turns -> [..., M]. Source: `GptOssExperts._apply_gate`."""
+        *outer, n = x.shape
+        pairs = self.reshape(x, (*outer, n // 2, 2))
+        gate, up = (self.reshape(self.part(pairs, len(outer) + 1, i, i + 1), (*outer, n // 2)) for i in (0, 1))
+        gate = self.minimum(gate, self.f32(limit, gate.shape))
+        up = self.add(self.clip(up, limit), self.f32(1.0, up.shape))
+        return self.multiply(up, self.multiply(gate, self.logistic(self.scaled(gate, alpha))))
+
+    # ---- the head
 
     def argmax(self, logits: Value) -> Value:
         """The index of the largest of [V], the lowest among equals: i32 scalar. V, an impossible id, if any is NaN."""
         (V,) = logits.shape
-        maximum = self.reduce(logits, self.f32(float("-inf")), (0,), "maximum")
+        maximum = self.reduce(logits, self.f32(-INFINITY), (0,), "maximum")
         is_maximum = self.compare(logits, self.broadcast_in_dim(maximum, (V,), ()), "EQ")
         candidates = self.select(is_maximum, self.iota((V,), "i32"), self.i32(V, (V,)))
         return self.reduce(candidates, self.i32(V), (0,), "minimum")

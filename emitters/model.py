@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.builder import TensorType, Value
-from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.layers import LayerBuilder, RopeRows
 from hloracle.reference.config import Config
-from hloracle.reference.contract import graph_abi, graph_name
-from hloracle.reference.rope import rope_tables
+from hloracle.reference.contract import effective_window, graph_abi, graph_name
+from hloracle.reference.rope import decode_tables, prefill_tables
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,13 @@ class Weights:
     def __getitem__(self, name: str) -> Value:
         return self.values[self.prefix + name]
 
+    def get(self, name: str) -> Value | None:
+        """A weight that not every model has."""
+        return self.values.get(self.prefix + name)
+
     def linear(self, name: str) -> tuple[Value, Value | None]:
         """The projection's weight, and its bias if this model has one."""
-        return self[f"{name}.weight"], self.values.get(f"{self.prefix}{name}.bias")
+        return self[f"{name}.weight"], self.get(f"{name}.bias")
 
 
 @dataclass
@@ -85,26 +89,40 @@ class PrefillCache(Cache):
         return b.dynamic_update_slice(cache, b.reshape(mine, (1, *mine.shape)), (layer, zero, zero, zero)), mine
 
 
+@dataclass(frozen=True)
+class LayerInputs:
+    """What a block is given besides the stream and its weights.
+
+    rope: None where queries and keys are not turned. visible: i1 [T, S] or [S]. sparse: the MLP is a mixture of experts.
+    """
+
+    rope: RopeRows | None
+    visible: Value
+    cache: Cache
+    sparse: bool
+
+
 def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0) -> Graph:
     """The production graph of one phase, with its ABI. See `reference/contract.py` for the arguments."""
-    architecture = importlib.import_module(f"hloracle.emitters.{config.model_type}")
+    architecture = importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")
     abi = graph_abi(config, phase, head, capacity, bucket)
     b = LayerBuilder()
     arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
     named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
     weights = Weights({w.name: named[w.name] for w in abi.weights})
     model = weights.inside("model")
-    tables = rope_tables(config.rope, config.head_dim, capacity)
 
     if phase == "prefill":
-        zeros = b.f32(0.0, (config.num_hidden_layers, config.num_key_value_heads, capacity, config.head_dim))
-        cache: Cache = PrefillCache(zeros, zeros)
-        rope = b.rope_rows(tables, None, bucket)
-        visible = b.visible_causal(bucket)
+        k, v = (b.f32(0.0, shape) for shape in config.cache_shapes(capacity).values())
+        cache: Cache = PrefillCache(k, v)
+        tables, start, length = {r: prefill_tables(r, bucket) for r in config.ropes}, None, named["length"]
+        masks = {w: b.visible_causal(bucket, effective_window(w, bucket)) for w in config.windows}
     else:
         cache = DecodeCache(named["k_cache"], named["v_cache"], position=named["position"])
-        rope = b.rope_rows(tables, named["position"], 1)
-        visible = b.visible_to_position(named["position"], capacity)
+        tables, start, length = {r: decode_tables(r, capacity) for r in config.ropes}, named["position"], None
+        windows = {w: effective_window(w, capacity) for w in config.windows}
+        masks = {w: b.visible_to_position(named["position"], capacity, seen) for w, seen in windows.items()}
+    ropes = {rope: b.rope_rows(found, rope.interleaved, start, length) for rope, found in tables.items()}
 
     with b.scope("embed_tokens"):
         table = model["embed_tokens.weight"]
@@ -112,17 +130,21 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
             x = b.gather_rows(table, b.reshape(named["tokens"], (bucket, 1)))  # [T, E]
         else:
             x = b.dynamic_slice(table, (named["token"], b.i32(0)), (1, config.hidden_size))  # [1, E]
-    for layer in range(config.num_hidden_layers):
-        with b.scope(f"layers.{layer}"):
-            x = architecture.block(b, x, model.inside(f"layers.{layer}"), rope, cache, visible, config)
+        x = b.scaled(x, config.embedding_multiplier)
+    for i, layer in enumerate(config.layers):
+        given = LayerInputs(ropes[layer.rope] if layer.rope else None, masks[layer.window], cache, layer.sparse)
+        with b.scope(f"layers.{i}"):
+            x = architecture.block(b, x, model.inside(f"layers.{i}"), given, config)
     if phase == "prefill":
         last = b.subtract(named["length"], b.i32(1))
         x = b.dynamic_slice(x, (last, b.i32(0)), (1, config.hidden_size))  # [1, E]
     with b.scope("norm"):
-        x = b.rms_norm(x, model["norm.weight"], config.rms_norm_eps)
+        x = architecture.norm(b, x, model.inside("norm"), config)
     with b.scope("lm_head"):
         logits = b.linear(x, model["embed_tokens.weight"] if config.tie_word_embeddings else weights["lm_head.weight"])
-        logits = b.reshape(logits, (config.vocab_size,))  # [V]
+        logits = b.scaled(b.reshape(logits, (config.vocab_size,)), config.logits_multiplier)  # [V]
+        if config.final_logit_softcapping is not None:
+            logits = b.soft_cap(logits, config.final_logit_softcapping)
     result = logits
     if head == "token":
         with b.scope("token"):

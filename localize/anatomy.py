@@ -20,7 +20,7 @@ from jaxlib.mlir.dialects import func, stablehlo
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
 from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
-from hloracle.reference.anchors import anchor_shape, anchors, split
+from hloracle.reference.anchors import CACHES, anchor_shape, anchors, split
 from hloracle.reference.config import Config
 
 # IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
@@ -90,7 +90,7 @@ class Anatomy:
         self._block = self._function.regions[0].blocks[0]
         self._operations = list(self._block.operations)
         self._arguments = {v: t.name for v, t in zip(self._block.arguments, graph.abi.arguments, strict=True)}
-        self._cache_shape = graph.abi.results[graph.abi.result("k_cache")].shape
+        self._cache_shapes = {name: graph.abi.results[graph.abi.result(name)].shape for name in CACHES}
         self.values = self._find()
         self._pieces: dict[str, Piece] = {}
 
@@ -291,10 +291,10 @@ class Anatomy:
         found = {}
         for operation in self._operations:
             layer, part = split(anchor_at(operation))
-            if part in ("k_cache", "v_cache") and layer is not None and len(operation.results) == 1:
+            if part in CACHES and layer is not None and len(operation.results) == 1:
                 result = operation.results[0]
                 # With one layer the shape alone would not tell the cache from what is put into it or read from it.
-                if _tensor("", result).shape == self._cache_shape and operation.operation.name not in PARTS:
+                if _tensor("", result).shape == self._cache_shapes[part] and operation.operation.name not in PARTS:
                     found[part, layer] = result
         return found
 

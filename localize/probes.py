@@ -17,7 +17,7 @@ from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Piece
 from hloracle.localize.operations import Found, unlike
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.anchors import split
+from hloracle.reference.anchors import CACHES, split
 
 # Ordinary values; scores of hundreds, whose exponentials overflow; values so small that a norm's epsilon rules.
 SCALES = (1.0, 300.0, 1e-3)
@@ -53,7 +53,7 @@ def probe(
     for anchor in emitter.anchors:
         # Cache writes differ from layer to layer by a constant: the first two and the last stand for all.
         layer, part = split(anchor)
-        if part in ("k_cache", "v_cache") and layer not in (0, 1, emitter.config.num_hidden_layers - 1):
+        if part in CACHES and layer not in (0, 1, emitter.config.num_hidden_layers - 1):
             continue
         piece = emitter.piece(anchor)
         key = _kind(piece)
@@ -101,13 +101,14 @@ def _both(
 def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str], np.ndarray]:
     """Seeded values by an argument's name: the same for both graphs, whatever else they take."""
     arguments = {a.name: a for a in anatomy.graph.abi.arguments}
-    caches = anatomy.graph.abi.results[anatomy.graph.abi.result("k_cache")].shape
 
     def value(name: str) -> np.ndarray:
         _, part = split(name.removesuffix("+"))
         rng = np.random.default_rng([ord(c) for c in part])
-        if name.endswith("+") or name in ("k_cache", "v_cache"):
-            return rng.normal(0, scale, caches).astype(np.float32)
+        if name.endswith("+") or name in CACHES:
+            results = anatomy.graph.abi.results
+            shape = results[anatomy.graph.abi.result(part)].shape
+            return rng.normal(0, scale, shape).astype(np.float32)
         argument = arguments.get(name)
         if argument is not None:
             return bench.weight(name) if argument.role == "weight" else _scalar(anatomy, argument, rng)

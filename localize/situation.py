@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.core.tolerances import ANCHOR_FLOORS, MASKED_BELOW, ROUNDING, SMALLEST
-from hloracle.reference.anchor_truth import AnchorTruth
-from hloracle.reference.anchors import anchor_shape, split, terms
+from hloracle.reference.anchor_truth import AnchorTruth, visible
+from hloracle.reference.anchors import CACHES, anchor_shape, split, terms
 from hloracle.reference.config import Config
 
 BY_HEAD = ("self_attn.scores", "self_attn.probs")
-CACHES = ("k_cache", "v_cache")
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Situation:
             value[: len(seen), ..., : seen.shape[-1]] = seen
             if part.endswith("scores"):
                 for row in range(len(seen), self.queries):  # padding also sees what comes before it
-                    value[row, ..., : row + 1] = 0
+                    value[row, ..., visible(self.config, anchor, row)] = 0
             return np.ascontiguousarray(value.transpose(1, 0, 2, 3))
         value = np.zeros((self.queries, *rows.shape[1:]), np.float32)
         value[: len(self.rows)] = rows[self.rows]
@@ -109,13 +108,12 @@ class Situation:
 
         In decode, slots that are not filled yet hold numbers as large as the others: what reads them is wrong.
         """
-        config = self.config
-        shape = (config.num_hidden_layers, config.num_key_value_heads, self.capacity, config.head_dim)
+        shape = self.config.cache_shapes(self.capacity)[part]
         whole = np.zeros(shape, np.float32)
         if self.phase == "decode":
             scale = float(np.max(np.abs(self.truth.values(f"{part}.0")))) or 1.0
             whole[:] = np.random.default_rng(7).normal(0, scale, shape[1:])
-        for layer in range(config.num_hidden_layers):
+        for layer in range(len(whole)):
             rows = self.truth.values(f"{part}.{layer}")
             if self.phase == "prefill":
                 filled = self.length if layer <= written else 0

@@ -19,22 +19,22 @@ def compared(b: LayerBuilder, length: int, direction: str) -> Value:
 
 
 @mutant("mask-decode-without-self", "mask", "decode does not see its own key", anchor=FIRST, replaces=DECODE)
-def decode_without_self(right: Right[Value], b: LayerBuilder, position: Value, slots: int) -> Value:
-    return right(b, b.subtract(position, b.i32(1)), slots)
+def decode_without_self(right: Right[Value], b: LayerBuilder, position: Value, slots: int, window: int | None) -> Value:
+    return right(b, b.subtract(position, b.i32(1)), slots, window)
 
 
 @mutant("mask-decode-with-next", "mask", "decode sees one slot too many", anchor=FIRST, replaces=DECODE)
-def decode_with_next(right: Right[Value], b: LayerBuilder, position: Value, slots: int) -> Value:
-    return right(b, b.add(position, b.i32(1)), slots)
+def decode_with_next(right: Right[Value], b: LayerBuilder, position: Value, slots: int, window: int | None) -> Value:
+    return right(b, b.add(position, b.i32(1)), slots, window)
 
 
 @mutant("mask-prefill-without-self", "mask", "a prompt's token does not see itself", anchor=FIRST, replaces=PREFILL)
-def prefill_without_self(right: Right[Value], b: LayerBuilder, length: int) -> Value:
+def prefill_without_self(right: Right[Value], b: LayerBuilder, length: int, window: int | None) -> Value:
     return compared(b, length, "LT")
 
 
 @mutant("mask-prefill-with-next", "mask", "a prompt's token sees the next one", anchor=FIRST, replaces=PREFILL)
-def prefill_with_next(right: Right[Value], b: LayerBuilder, length: int) -> Value:
+def prefill_with_next(right: Right[Value], b: LayerBuilder, length: int, window: int | None) -> Value:
     shape = (length, length)
     next_one = b.add(b.iota(shape, "i32", 0), b.i32(1, shape))
     return b.compare(b.iota(shape, "i32", 1), next_one, "LE")
@@ -47,24 +47,24 @@ def prefill_with_next(right: Right[Value], b: LayerBuilder, length: int) -> Valu
     anchor=FIRST,
     replaces=DECODE,
 )
-def missing_on_padding(right: Right[Value], b: LayerBuilder, position: Value, slots: int) -> Value:
+def missing_on_padding(right: Right[Value], b: LayerBuilder, position: Value, slots: int, window: int | None) -> Value:
     return b.constant(1, "i1", (slots,))
 
 
 @mutant("mask-not-causal", "mask-missing", "a prompt's token sees all of them", anchor=FIRST, replaces=PREFILL)
-def not_causal(right: Right[Value], b: LayerBuilder, length: int) -> Value:
+def not_causal(right: Right[Value], b: LayerBuilder, length: int, window: int | None) -> Value:
     return b.constant(1, "i1", (length, length))
 
 
 @mutant("mask-transposed", "mask", "a prompt's token sees those after it", anchor=FIRST, replaces=PREFILL)
-def transposed(right: Right[Value], b: LayerBuilder, length: int) -> Value:
+def transposed(right: Right[Value], b: LayerBuilder, length: int, window: int | None) -> Value:
     return compared(b, length, "GE")
 
 
 @mutant("mask-window", "mask", "decode sees the last 16 positions only", anchor=FIRST, replaces=DECODE)
-def window(right: Right[Value], b: LayerBuilder, position: Value, slots: int) -> Value:
-    before = right(b, b.subtract(position, b.i32(16)), slots)
-    return b.compare(right(b, position, slots), before, "NE")
+def windowed(right: Right[Value], b: LayerBuilder, position: Value, slots: int, window: int | None) -> Value:
+    before = right(b, b.subtract(position, b.i32(16)), slots, window)
+    return b.compare(right(b, position, slots, window), before, "NE")
 
 
 @mutant(

@@ -6,9 +6,10 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import Weights
 from hloracle.mutants.registry import Right, mutant
+from hloracle.reference.config import Config
 
 SILU = "emitters.layers:LayerBuilder.silu"
-MLP = "emitters.llama:mlp"
+MLP = "emitters.architectures.llama:gated_mlp"
 MULTIPLY = "emitters.layers:LayerBuilder.multiply"
 FIRST = "layers.0.mlp.act"
 
@@ -49,7 +50,7 @@ def relu_decode_middle_layer(right: Right[Value], b: LayerBuilder, x: Value) -> 
 
 
 @mutant("act-on-up", "mlp", "up goes through the activation, not gate", anchor=FIRST, replaces=MLP)
-def on_up(right: Right[Value], b: LayerBuilder, x: Value, w: Weights) -> Value:
+def on_up(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
     with b.scope("gate_proj"):
         gate = b.linear(x, *w.linear("gate_proj"))
     with b.scope("up_proj"):
@@ -85,7 +86,7 @@ def without_up_last_layer(right: Right[Value], b: LayerBuilder, gate: Value, up:
     anchor="layers.0.mlp.down_proj",
     replaces=MLP,
 )
-def down_of_up(right: Right[Value], b: LayerBuilder, x: Value, w: Weights) -> Value:
+def down_of_up(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
     with b.scope("gate_proj"):
         gate = b.linear(x, *w.linear("gate_proj"))
     with b.scope("up_proj"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,23 @@ if TYPE_CHECKING:
 
     from hloracle.reference.layers import RopeRows
     from hloracle.reference.model import DecodeCache, Weights
-
-Tables = tuple[np.ndarray, np.ndarray]
+    from hloracle.reference.rope import RopeTables
 
 oracle = partial(mutant, part="reference")
 
 # ---- rope
 
-TABLES, ROPE = "reference.model:rope_tables", "layers.0.self_attn.q_rope"
+TABLES = "reference.model:decode_tables reference.model:prefill_tables"
+ROPE = "layers.0.self_attn.q_rope"
 
 
-@oracle("oracle-rope-interleaved", "rope", "turns pairs (2i, 2i+1)", anchor=ROPE, replaces="reference.llama:rotary")
+@oracle(
+    "oracle-rope-interleaved",
+    "rope",
+    "turns pairs (2i, 2i+1)",
+    anchor=ROPE,
+    replaces="reference.architectures.llama:rotary",
+)
 def rope_interleaved(right: Right[Array], x: Array, rope: RopeRows) -> Array:
     T, N, D = x.shape
     halves = x.reshape(T, N, D // 2, 2).transpose(0, 1, 3, 2)
@@ -36,26 +42,28 @@ def rope_interleaved(right: Right[Array], x: Array, rope: RopeRows) -> Array:
 
 
 @oracle("oracle-rope-base", "rope-frequencies", "base 500000", anchor=ROPE, replaces=TABLES)
-def rope_base(right: Right[Tables], rope: Rope, head_dim: int, length: int) -> Tables:
-    return right(dataclasses.replace(rope, theta=500000.0), head_dim, length)
+def rope_base(right: Right[RopeTables], rope: Rope, length: int) -> RopeTables:
+    return right(dataclasses.replace(rope, theta=500000.0), length)
 
 
 @oracle("oracle-rope-scaling-left-out", "rope-scaling", "llama3 scaling is left out", anchor=ROPE, replaces=TABLES)
-def rope_scaling_left_out(right: Right[Tables], rope: Rope, head_dim: int, length: int) -> Tables:
-    return right(dataclasses.replace(rope, type="default"), head_dim, length)
+def rope_scaling_left_out(right: Right[RopeTables], rope: Rope, length: int) -> RopeTables:
+    return right(dataclasses.replace(rope, type="default"), length)
 
 
 @oracle(
     "oracle-rope-position-decode", "rope-position", "decode turns by position + 1",
     anchor=ROPE, replaces="reference.model:rope_rows",
 )  # fmt: skip
-def rope_position_decode(right: Right[RopeRows], tables: Tables, start: Array | None, length: int) -> RopeRows:
-    return right(tables, start if start is None else start + np.int32(1), length)
+def rope_position_decode(
+    right: Right[RopeRows], tables: RopeTables, interleaved: bool, start: Array | None, length: Array | int
+) -> RopeRows:
+    return right(tables, interleaved, start if start is None else start + np.int32(1), length)
 
 
 # ---- attention
 
-ATTENTION, SCORES = "reference.llama:grouped_attention", "layers.0.self_attn.scores"
+ATTENTION, SCORES = "reference.architectures.llama:grouped_attention", "layers.0.self_attn.scores"
 
 
 @oracle("oracle-scale-missing", "attention-scale", "scores are not scaled", anchor=SCORES, replaces=ATTENTION)
@@ -75,22 +83,22 @@ def gqa_modulo(right: Right[Array], q: Array, k: Array, v: Array, visible: Array
     "oracle-mask-decode-with-next", "mask", "decode sees one slot too many",
     anchor=SCORES, replaces="reference.model:visible_to_position",
 )  # fmt: skip
-def mask_decode_with_next(right: Right[Array], position: Array, slots: int) -> Array:
-    return right(position + np.int32(1), slots)
+def mask_decode_with_next(right: Right[Array], position: Array, slots: int, window: int | None) -> Array:
+    return right(position + np.int32(1), slots, window)
 
 
 @oracle(
     "oracle-mask-not-causal", "mask-missing", "a prompt's token sees all of them",
     anchor=SCORES, replaces="reference.model:visible_causal",
 )  # fmt: skip
-def mask_not_causal(right: Right[Array], length: int) -> Array:
-    visible = right(length)
+def mask_not_causal(right: Right[Array], length: int, window: int | None) -> Array:
+    visible = right(length, window)
     return visible | ~visible
 
 
 # ---- norms, MLP, weights
 
-NORM = "reference.llama:rms_norm"
+NORM = "reference.architectures.llama:rms_norm"
 
 
 @oracle("oracle-norm-eps", "norm-eps", "epsilon is 1e-6", anchor="layers.0.input_layernorm", replaces=NORM)
@@ -108,25 +116,30 @@ def norm_weight_plus_one(right: Right[Array], x: Array, weight: Array, eps: floa
 
 @oracle(
     "oracle-norm-not-divided-final", "norm-missing", "the final norm multiplies by its weight, and does not divide",
-    anchor="norm", replaces="reference.model:rms_norm",
+    anchor="norm", replaces="reference.architectures.llama:norm",
 )  # fmt: skip
-def norm_not_divided_final(right: Right[Array], x: Array, weight: Array, eps: float) -> Array:
-    return x * weight[None, :]
+def norm_not_divided_final(right: Right[Array], x: Array, w: Weights, config: Config) -> Array:
+    return x * w["weight"] if w.prefix == "model.norm." else right(x, w, config)
 
 
-@oracle(
-    "oracle-act-relu", "activation", "relu instead of silu", anchor="layers.0.mlp.act", replaces="reference.llama:silu"
-)
-def act_relu(right: Right[Array], x: Array) -> Array:
-    return (x + abs(x)) / np.float32(2)
+@oracle("oracle-act-relu", "activation", "relu instead of silu", anchor="layers.0.mlp.act")
+def act_relu() -> Iterator[None]:
+    from hloracle.reference.layers import ACTIVATIONS
+
+    silu = ACTIVATIONS["silu"]
+    ACTIVATIONS["silu"] = lambda x: (x + abs(x)) / np.float32(2)
+    try:
+        yield
+    finally:
+        ACTIVATIONS["silu"] = silu
 
 
 @oracle(
     "oracle-residual-last-layer", "residual", "the last layer adds its MLP's output twice",
-    anchor="layers.2", replaces="reference.llama:mlp",
+    anchor="layers.2", replaces="reference.architectures.llama:gated_mlp",
 )  # fmt: skip
-def residual_last_layer(right: Right[Array], x: Array, w: Weights) -> Array:
-    h = right(x, w)
+def residual_last_layer(right: Right[Array], x: Array, w: Weights, config: Config) -> Array:
+    h = right(x, w, config)
     return h + h if w.prefix == "model.layers.2.mlp." else h
 
 
@@ -160,27 +173,36 @@ def head_tied(right: Right[Array], w: Weights, name: str) -> Array:
 def accepted(id: str, fault: str, anchor: str, change: Callable[[Config], Config]) -> None:
     """Register a config that is read wrongly. No two graphs differ then: only Hugging Face shows it."""
 
-    @oracle(id, "config", fault, anchor=anchor, replaces="reference.config:from_hf")
+    @oracle(id, "config", fault, anchor=anchor, replaces="reference.registry:from_hf")
     def from_hf(right: Right[Config], raw: dict[str, Any], where: object = "config") -> Config:
         return change(right(raw, where))
 
 
+def with_rope(config: Config, **changes: Any) -> Config:
+    """Other RoPE settings in every layer."""
+    return dataclasses.replace(config, layers=tuple(
+        dataclasses.replace(layer, rope=layer.rope and dataclasses.replace(layer.rope, **changes))
+        for layer in config.layers
+    ))  # fmt: skip
+
+
 accepted(
     "config-eps", "rms_norm_eps is taken for the default", "layers.0.input_layernorm",
-    lambda config: dataclasses.replace(config, rms_norm_eps=1e-6),
+    lambda config: dataclasses.replace(config, norm_eps=1e-6),
 )  # fmt: skip
 accepted(
     "config-rope-theta", "rope_theta is taken for another default", ROPE,
-    lambda config: dataclasses.replace(config, rope=dataclasses.replace(config.rope, theta=500000.0)),
+    lambda config: with_rope(config, theta=500000.0),
 )  # fmt: skip
 accepted(
     "config-rope-scaling", "rope_scaling is ignored", ROPE,
-    lambda config: dataclasses.replace(config, rope=dataclasses.replace(config.rope, type="default")),
+    lambda config: with_rope(config, type="default"),
 )  # fmt: skip
 accepted(
     "config-head-count", "twice as many heads, half as large: every weight's shape still fits", ROPE,
     lambda config: dataclasses.replace(
         config, num_attention_heads=2 * config.num_attention_heads,
         num_key_value_heads=2 * config.num_key_value_heads, head_dim=config.head_dim // 2,
+        scaling=(config.head_dim // 2) ** -0.5, layers=with_rope(config, dim=config.head_dim // 2).layers,
     ),
 )  # fmt: skip

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hloracle.emitters.architectures.llama import attention
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder, RopeRows
-from hloracle.emitters.llama import attention, mlp
-from hloracle.emitters.model import Cache, Weights
+from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.mlp import gated_mlp
+from hloracle.emitters.model import LayerInputs, Weights
 from hloracle.mutants.registry import Right, mutant
 from hloracle.reference.config import Config
 
-BLOCK = "emitters.llama:block"
+BLOCK = "emitters.architectures.llama:block"
 MIDDLE, OUTPUT = "layers.0.post_attention_layernorm", "layers.0"
 
 # x (the block's input or the sum after attention), that value normed, what was computed from it, the block's input.
@@ -28,22 +29,19 @@ def residual(
     """Register a block with another first or second sum, in every layer or in one."""
 
     @mutant(id, "residual", fault, anchor=anchor, replaces=BLOCK)
-    def block(
-        right: Right[Value], b: LayerBuilder, x: Value, w: Weights, rope: RopeRows, cache: Cache, visible: Value,
-        config: Config,
-    ) -> Value:  # fmt: skip
+    def block(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, given: LayerInputs, config: Config) -> Value:
         if not b.anchor.startswith(layer):
-            return right(b, x, w, rope, cache, visible, config)
+            return right(b, x, w, given, config)
         start = x
         with b.scope("input_layernorm"):
-            normed = b.rms_norm(x, w["input_layernorm.weight"], config.rms_norm_eps)
+            normed = b.rms_norm(x, w["input_layernorm.weight"], config.norm_eps)
         with b.scope("self_attn"):
-            h = attention(b, normed, w.inside("self_attn"), rope, cache, visible, config)
+            h = attention(b, normed, w.inside("self_attn"), given, config)
         x = first(b, x, normed, h, start)
         with b.scope("post_attention_layernorm"):
-            normed = b.rms_norm(x, w["post_attention_layernorm.weight"], config.rms_norm_eps)
+            normed = b.rms_norm(x, w["post_attention_layernorm.weight"], config.norm_eps)
         with b.scope("mlp"):
-            h = mlp(b, normed, w.inside("mlp"))
+            h = gated_mlp(b, normed, w.inside("mlp"), config)
         return second(b, x, normed, h, start)
 
 

@@ -23,32 +23,30 @@ import numpy as np
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.core.store import build_directory
-from hloracle.reference.anchors import anchor_shape, anchors, split
+from hloracle.reference.anchors import CACHES, anchor_shape, anchors, split
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import Config
+from hloracle.reference.parts import PARTS
+from hloracle.reference.registry import FAMILIES
 from hloracle.reference.truth import (
     DAMAGED,
     TIMEOUT_SECONDS,
     Keep,
     damaged,
+    first,
     float64_throughout,
+    forget_angles,
     hooked,
     load_model,
     nudged_embeddings,
     versioned_entry,
 )
 
-ANCHOR_TRUTH_VERSION = "2"
+ANCHOR_TRUTH_VERSION = "3"
 # As in the truth, more because a floor here is that of one row and not of a prompt. Measured in the same way, as models
 # of which some row is wrongly beyond its limit: 13 in 100 with the plain pass alone, 0.4 with two more, 0 with four.
 NUDGES = 4
-# What a cache holds of a layer is that layer's own value under another name.
-SAME_AS = {"k_cache": "self_attn.k_rope", "v_cache": "self_attn.v_proj"}
-# No module returns these: they are what a module takes,
-INPUT_OF = {"self_attn.context": "self_attn.o_proj", "mlp.act": "mlp.down_proj"}
-# or are seen where attention is computed.
-IN_ATTENTION = ("self_attn.q_rope", "self_attn.k_rope", "self_attn.scores", "self_attn.probs")
-# What stands where a key comes after the query. transformers adds the lowest finite number to such a score.
+# What stands where a key is hidden from the query. transformers adds the lowest finite number to such a score.
 MASKED = {"self_attn.scores": -np.inf, "self_attn.probs": 0.0}
 UNSUPPORTED = "use a supported architecture"
 
@@ -72,26 +70,25 @@ class AnchorTruth:
     def values(self, anchor: str) -> np.ndarray:
         """The float64 pass rounded to float32, [n, ...]: a row per token, mapped from the file.
 
-        q_proj, q_rope [n, N, D]; k_proj, v_proj, k_rope and the caches [n, K, D]; scores, probs [n, K, G, n], where a
-        key after the query has the score -inf and the probability 0; lm_head [n, V]; everything else [n, width].
+        In each row what one query token has: q_proj [n, N, D], the caches [n, K, D], scores and probs [n, K, G, n], where
+        a hidden key has the score -inf and the probability 0, lm_head [n, V], and so on (`row_shape`).
         Raises InputError that names an anchor the model does not have.
         """
-        stored = self._stored(anchor)
+        self._known(anchor)
         with _whole(self.folder):
-            return _kept(self.folder, stored)
+            return _kept(self.folder, anchor)
 
     def noise(self, anchor: str) -> np.ndarray:
         """The largest distance in each row between any float32 pass and the float64 pass, float32 [n].
 
         Of scores and probs only visible keys count. Raises InputError that names an anchor the model does not have.
         """
-        return np.asarray(self._noise[self._names.index(self._stored(anchor))])
+        self._known(anchor)
+        return np.asarray(self._noise[self._names.index(anchor)])
 
-    def _stored(self, anchor: str) -> str:
-        stored = _stored_as(anchor)
-        if stored not in self._names:
+    def _known(self, anchor: str) -> None:
+        if anchor not in self._names:
             raise InputError("is not an anchor of this model", anchor, "use a name that `anchors(config)` lists")
-        return stored
 
     @cached_property
     def _names(self) -> list[str]:
@@ -101,25 +98,37 @@ class AnchorTruth:
     @cached_property
     def _noise(self) -> np.ndarray:
         with _whole(self.folder):
-            return _mapped(self.folder, "noise")  # [stored anchors, n]
+            return _mapped(self.folder, "noise")  # [anchors, n]
 
 
-def anchor_truth(checkpoint: Checkpoint, tokens: Sequence[int], report: Report | None = None) -> AnchorTruth:
-    """The truth at every anchor over a whole sequence (token ids), computed in a child process where not cached."""
-    sequence, V = tuple(tokens), checkpoint.config.vocab_size
+def anchor_truth(
+    checkpoint: Checkpoint, tokens: Sequence[int], report: Report | None = None, prompt: int = 0
+) -> AnchorTruth:
+    """The truth at every anchor over a whole sequence (token ids), computed in a child process where not cached.
+
+    Args:
+      prompt: how many of the tokens are given at once, the others one by one; all when 0. Only where RoPE's angles depend
+        on the sequence's length does it change anything.
+    """
+    sequence, V, turning = tuple(tokens), checkpoint.config.vocab_size, checkpoint.config.turning_point
     if not sequence:
         raise InputError("is empty", "token sequence", "give at least one token")
     if not 0 <= min(sequence) <= max(sequence) < V:
         raise InputError(f"has an id outside 0..{V - 1}", "token sequence", "use the model's own tokenizer")
     # What is whole by one reading of the config is damaged by another, which must not remove it under its readers.
     shapes = json.dumps(_shapes(checkpoint.config, len(sequence)))
-    folder = versioned_entry("anchors", checkpoint.digest, json.dumps(sequence), shapes, ANCHOR_TRUTH_VERSION)
+    if turning is None or len(sequence) <= turning:
+        prompt = 0
+    key = (json.dumps(sequence), *([str(prompt)] if prompt else []), shapes, ANCHOR_TRUTH_VERSION)
+    folder = versioned_entry("anchors", checkpoint.digest, *key)
     found = AnchorTruth(sequence, folder, reused=True)
     if _is_whole(found, checkpoint.config):
         return found
     shutil.rmtree(folder, ignore_errors=True)  # what is damaged is computed anew
     _kept.cache_clear()
-    run_in_child(_compute, checkpoint, sequence, folder, timeout=TIMEOUT_SECONDS, report=report)
+    run_in_child(
+        _compute, checkpoint, sequence, folder, prompt or len(sequence), timeout=TIMEOUT_SECONDS, report=report
+    )
     if not _is_whole(found, checkpoint.config):
         raise damaged(folder)
     return dataclasses.replace(found, reused=False)
@@ -127,17 +136,22 @@ def anchor_truth(checkpoint: Checkpoint, tokens: Sequence[int], report: Report |
 
 def row_shape(config: Config, anchor: str, keys: int) -> tuple[int, ...]:
     """The shape of one token's row; scores and probs span `keys` tokens."""
-    shape = anchor_shape(config, _stored_as(anchor), 1, keys)
+    shape = anchor_shape(config, anchor, 1, keys)
     _, part = split(anchor)
     if part in MASKED:
         K, _, G, S = shape
         return K, G, S
+    if part in CACHES:
+        K, _, D = shape
+        return K, D
     return shape if part == "lm_head" else shape[1:]
 
 
-def _stored_as(anchor: str) -> str:
-    layer, part = split(anchor)
-    return f"layers.{layer}.{SAME_AS[part]}" if part in SAME_AS else anchor
+def visible(config: Config, anchor: str, query: int) -> slice:
+    """The keys that a query of this anchor's layer sees."""
+    layer, _ = split(anchor)
+    window = config.layers[layer].window if layer is not None else None
+    return slice(0 if window is None else max(0, query + 1 - window), query + 1)
 
 
 # ---- what the cache holds: about.json, noise.npy, and a file for each anchor that is stored
@@ -168,12 +182,8 @@ def _is_whole(found: AnchorTruth, config: Config) -> bool:
 
 def _shapes(config: Config, n: int) -> dict[str, tuple[int, ...]]:
     """What an entry holds for n tokens: the shape of each file."""
-    expected = {name: (n, *row_shape(config, name, n)) for name in _all_stored(config)}
+    expected = {name: (n, *row_shape(config, name, n)) for name in anchors(config)}
     return {**expected, "noise": (len(expected), n)}
-
-
-def _all_stored(config: Config) -> list[str]:
-    return [anchor for anchor in anchors(config) if _stored_as(anchor) == anchor]
 
 
 @contextmanager
@@ -188,16 +198,16 @@ def _whole(folder: Path) -> Iterator[None]:
 # ---- in the child process
 
 
-def _compute(report: Report, checkpoint: Checkpoint, tokens: tuple[int, ...], folder: Path) -> None:
+def _compute(report: Report, checkpoint: Checkpoint, tokens: tuple[int, ...], folder: Path, prompt: int) -> None:
     import torch
 
     torch.set_num_threads(1)  # as in the truth: the same sums on every machine
-    build_directory(folder, lambda empty: _write(report, checkpoint, tokens, empty))
+    build_directory(folder, lambda empty: _write(report, checkpoint, tokens, empty, prompt))
 
 
-def _write(report: Report, checkpoint: Checkpoint, tokens: tuple[int, ...], folder: Path) -> None:
+def _write(report: Report, checkpoint: Checkpoint, tokens: tuple[int, ...], folder: Path, prompt: int) -> None:
     """Run all passes. What the first ones save, the last compares and replaces: memory holds one value at a time."""
-    config, names, noise = checkpoint.config, _all_stored(checkpoint.config), {}
+    config, names, noise = checkpoint.config, anchors(checkpoint.config), {}
     singles = range(1 + NUDGES)
 
     def keep(number: int) -> KeepRows:
@@ -205,96 +215,176 @@ def _write(report: Report, checkpoint: Checkpoint, tokens: tuple[int, ...], fold
 
     def compare(anchor: str, exact: np.ndarray) -> None:
         files = [folder / f"{anchor}.{number}.npy" for number in singles]
-        noise[anchor] = np.max([row_noise(anchor, np.load(file), exact) for file in files], axis=0)
+        noise[anchor] = np.max([row_noise(config, anchor, np.load(file), exact) for file in files], axis=0)
         for file in files:
             file.unlink()
-        np.save(folder / f"{anchor}.npy", masked(anchor, exact).astype(np.float32))
+        np.save(folder / f"{anchor}.npy", masked(config, anchor, exact).astype(np.float32))
+
+    def passing(precision: str) -> Callable[[str], None]:
+        return lambda layer: report(f"Hugging Face {precision} anchors, {layer}")
 
     model = load_model(checkpoint.directory)
     for number in singles:
-        _forward(
-            model, config, tokens, keep(number), lambda layer: report(f"Hugging Face float32 anchors, {layer}"), number
-        )
+        _pass(model, config, tokens, prompt, keep(number), passing("float32"), number)
     # In place, tensor by tensor: the float32 and the float64 model are never both whole.
     model = model.double()
     with float64_throughout():
-        _forward(model, config, tokens, compare, lambda layer: report(f"Hugging Face float64 anchors, {layer}"))
+        _pass(model, config, tokens, prompt, compare, passing("float64"))
     np.save(folder / "noise.npy", np.stack([noise[name] for name in names]).astype(np.float32))
     (folder / "about.json").write_text(json.dumps({"tokens": tokens, "anchors": names}))
 
 
-def row_noise(anchor: str, single: np.ndarray, exact: np.ndarray) -> np.ndarray:
+def row_noise(config: Config, anchor: str, single: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """The largest distance in each row between two passes [n, ...], among visible keys: float64 [n]."""
-    causal = split(anchor)[1] in MASKED
+    by_key = split(anchor)[1] in MASKED
     noise = np.empty(len(exact))
     for i, (a, b) in enumerate(zip(single, exact, strict=True)):
-        seen = slice(i + 1) if causal else slice(None)
+        seen = visible(config, anchor, i) if by_key else slice(None)
         noise[i] = np.max(np.abs(a[..., seen] - b[..., seen]))
     return noise
 
 
-def masked(anchor: str, rows: np.ndarray) -> np.ndarray:
-    """Rows [n, ...], with scores -inf and probs 0 at keys after the query, whatever number transformers has there."""
+def masked(config: Config, anchor: str, rows: np.ndarray) -> np.ndarray:
+    """Rows [n, ...], with scores -inf and probs 0 at hidden keys, whatever number transformers has there."""
     _, part = split(anchor)
     if part not in MASKED:
         return rows
-    index = np.arange(len(rows))
-    visible = index <= index[:, None, None, None]  # [n, 1, 1, n]
-    return np.where(visible, rows, MASKED[part])
+    found = np.full_like(rows, MASKED[part])
+    for i, row in enumerate(rows):
+        seen = visible(config, anchor, i)
+        found[i][..., seen] = row[..., seen]
+    return found
+
+
+def _pass(
+    model: Any, config: Config, tokens: tuple[int, ...], prompt: int, keep: KeepRows, report: Callable[[str], None],
+    nudge: int = 0,
+) -> None:  # fmt: skip
+    """The sequence, its prompt at once and each further token by itself: gives each anchor's value to `keep`."""
+    forget_angles(model)
+    if prompt == len(tokens):
+        _forward(model, config, tokens, 0, None, keep, report, nudge)
+        return
+    pieces: dict[str, list[np.ndarray]] = {anchor: [] for anchor in anchors(config)}
+    cache = None
+    for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, len(tokens)))]:
+        cache = _forward(
+            model,
+            config,
+            tokens[start:end],
+            start,
+            cache or True,
+            lambda a, some: pieces[a].append(some),
+            report,
+            nudge,
+        )
+    n = len(tokens)
+    for anchor, rows in pieces.items():
+        if split(anchor)[1] in MASKED:  # each token came with the keys that there were
+            rows = [np.pad(some, [(0, 0)] * 3 + [(0, n - some.shape[-1])]) for some in rows]
+        keep(anchor, np.concatenate(rows))
 
 
 def _forward(
-    model: Any, config: Config, tokens: tuple[int, ...], keep: KeepRows, report: Callable[[str], None], nudge: int = 0
-) -> None:
-    """One pass over the sequence: gives each stored anchor's value to `keep` as soon as it is computed.
+    model: Any, config: Config, tokens: Sequence[int], start: int, cache: Any, keep: KeepRows,
+    report: Callable[[str], None], nudge: int = 0,
+) -> Any:  # fmt: skip
+    """One call of the model: gives each anchor's value to `keep` as soon as it is computed, and returns the cache.
 
     Args:
+      start: the position of the first token. cache: of what came before, True for a new one, None to do without.
       nudge: the seed of `nudged_embeddings`; the embeddings that are kept are those before it.
 
-    Raises InputError that names an anchor which the pass did not come by, or which is not finite.
+    Raises InputError that names an anchor which the call did not come by, or which is not finite.
     """
     import torch
 
-    n, wanted = len(tokens), dict.fromkeys(_all_stored(config))
+    n, wanted = len(tokens), dict.fromkeys(anchors(config))
+    heads_first = FAMILIES[config.architecture].heads_first
 
-    def record(anchor: str, rows: Any) -> None:
-        shape = (n, *row_shape(config, anchor, n))
-        if rows.numel() != math.prod(shape):
-            what = f"is {list(rows.shape)} in transformers, and {list(shape)} by the config as it is understood here"
+    def record(anchor: str, value: Any) -> None:
+        if anchor not in wanted:
+            return
+        layer, part = split(anchor)
+        shape = (n, *row_shape(config, anchor, start + n))
+        if value.numel() != math.prod(shape):
+            what = f"is {list(value.shape)} in transformers, and {list(shape)} by the config as it is understood here"
             raise InputError(what, anchor, "correct the config, or how it is read")
-        value = np.ascontiguousarray(rows.numpy().reshape(shape))
-        if not np.all(np.isfinite(value)):
+        value = value[0].transpose(0, 1) if part in heads_first else value
+        rows = np.array(value.numpy(), order="C").reshape(shape)
+        if not np.all(np.isfinite(rows)):
             raise InputError(
                 f"{anchor} has values that are not finite", model.name_or_path, "use weights of a usual size"
             )
-        keep(anchor, value)
-        wanted.pop(anchor, None)
-        layer, part = split(anchor)
+        keep(anchor, rows)
+        del wanted[anchor]
         if layer is not None and not part:
             report(f"layer {layer + 1} of {config.num_hidden_layers}")
 
-    def to_record(anchor: str) -> Keep:
-        return lambda rows: record(anchor, rows)
-
-    outputs, inputs = {}, {}
-    for anchor in wanted:
-        layer, part = split(anchor)
-        if part in INPUT_OF:
-            inputs[f"model.layers.{layer}.{INPUT_OF[part]}"] = to_record(anchor)
-        elif part not in IN_ATTENTION:
-            outputs["lm_head" if part == "lm_head" else f"model.{anchor}"] = to_record(anchor)
+    outputs, inputs = _sources(config, record)
     nudged = nudged_embeddings(model, nudge)
-    with hooked(model, outputs, inputs), nudged, recorded_attention(model, record), torch.inference_mode():
-        model(torch.tensor([tokens]), use_cache=False)
+    attention = recorded_attention(model, config, start, record)
+    with hooked(model, outputs, inputs), nudged, attention, torch.inference_mode():
+        found = model(
+            torch.tensor([list(tokens)]), past_key_values=None if cache is True else cache, use_cache=cache is not None
+        )
+        record("lm_head", found.logits)
     if wanted:
         raise InputError(f"does not compute {next(iter(wanted))}", type(model).__name__, UNSUPPORTED)
+    return found.past_key_values
+
+
+def _sources(config: Config, record: Callable[[str, Any], None]) -> tuple[dict[str, Keep], dict[str, Keep]]:
+    """The modules whose outputs, and those whose inputs, are anchors; what attention computes is not among them."""
+    outputs: dict[str, Keep] = {}
+    inputs: dict[str, Keep] = {}
+
+    def to_record(*names: str) -> Keep:
+        def keep(output: Any) -> None:
+            for name in names:
+                record(name, first(output))
+
+        return keep
+
+    for anchor in anchors(config):
+        layer, part = split(anchor)
+        source, _, name = PARTS[part].source.partition(" ") if layer is not None else ("", "", "")
+        if source == "input":
+            module = anchor.rpartition(".")[0]
+            # StarCoder 2 has its own name for the last projection.
+            name = next(n for n in (name, "c_proj") if f"{module}.{n}" in anchors(config))
+            inputs[f"model.{module}.{name}"] = to_record(anchor)
+        elif source == "routing":
+            router = next(a for a in (f"layers.{layer}.mlp.{n}" for n in ("gate", "router")) if a in anchors(config))
+            outputs[f"model.{router}"] = _routing(router, anchor, record)
+        elif part == "embed_tokens" and config.embedding_multiplier != 1:
+            inputs["model.layers.0"] = to_record(anchor)  # some multiply it after the lookup
+        elif not source and part != "lm_head" and f"model.{anchor}" not in outputs:
+            outputs[f"model.{anchor}"] = to_record(anchor)
+        if part == "self_attn.kv_a_layernorm":  # what the cache holds of it
+            outputs[f"model.{anchor}"] = to_record(anchor, f"k_cache.{layer}")
+    return outputs, inputs
+
+
+def _routing(router: str, anchor: str, record: Callable[[str, Any], None]) -> Keep:
+    """A router's logits, and what it makes of them: how much of each expert, in place of a list of the chosen ones."""
+
+    def keep(output: Any) -> None:
+        logits, weights, chosen = output  # [n, X], [n, A], [n, A]
+        record(router, logits)
+        record(anchor, logits.new_zeros(logits.shape).scatter(1, chosen, weights.to(logits.dtype)))
+
+    return keep
 
 
 @contextmanager
-def recorded_attention(model: Any, record: Callable[[str, Any], None]) -> Iterator[None]:
-    """While this holds, eager attention gives q_rope, k_rope, scores and probs to `record(anchor, rows)`.
+def recorded_attention(model: Any, config: Config, start: int, record: Callable[[str, Any], None]) -> Iterator[None]:
+    """While this holds, eager attention gives what it takes and computes to `record(anchor, rows)`.
 
     Scores are not returned by transformers and are computed again, as `eager_attention_forward` does.
+
+    Args:
+      start: the position of the first query token.
     """
     import torch
 
@@ -305,17 +395,33 @@ def recorded_attention(model: Any, record: Callable[[str, Any], None]) -> Iterat
         module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, **others: Any
     ) -> tuple[Any, Any]:
         output, probs = eager(module, query, key, value, attention_mask, scaling=scaling, **others)
-        keys = key.repeat_interleave(module.num_key_value_groups, dim=1)  # [1, N, n, D]
-        scores = torch.matmul(query, keys.transpose(2, 3)) * scaling  # [1, N, n, n]
+        keys = key.repeat_interleave(module.num_key_value_groups, dim=1)  # [1, N, keys, D]
+        scores = torch.matmul(query, keys.transpose(2, 3)) * scaling  # [1, N, n, keys]
+        if cap := others.get("softcap"):
+            scores = torch.tanh(scores / cap) * cap
         if attention_mask is not None:
             scores = scores + attention_mask
-        # An architecture may do more to its scores: a soft cap, a sink. Then these are not what it attends by.
-        if not torch.allclose(torch.softmax(scores, dim=-1), probs, atol=1e-6):
-            layer = f"layers.{module.layer_idx}.self_attn"
-            raise InputError(f"{layer}.probs are not the softmax of {layer}.scores", type(model).__name__, UNSUPPORTED)
-        for anchor, heads in zip(IN_ATTENTION, (query, key, scores, probs), strict=True):
+        sinks = getattr(module, "sinks", None)
+        every = scores if sinks is None else torch.cat([scores, sinks.view(1, -1, 1, 1).expand_as(scores[..., :1])], -1)
+        # An architecture may do more to its scores. Then these are not what it attends by.
+        if not torch.allclose(torch.softmax(every, dim=-1)[..., : scores.shape[-1]], probs, atol=1e-6):
+            where = f"layers.{module.layer_idx}.self_attn"
+            raise InputError(f"{where}.probs are not the softmax of {where}.scores", type(model).__name__, UNSUPPORTED)
+        layer, n = module.layer_idx, query.shape[2]
+        # Keys of this call, and those that a windowed layer's cache has let go of.
+        fresh, gone = slice(key.shape[2] - n, None), start + n - key.shape[2]
+        if config.latent:  # of the heads' own keys only the turned part, which they share, is an anchor
+            turned = config.latent.qk_nope_head_dim
+            query, key = query[..., turned:], key[:, :1, :, turned:]
+            record(f"v_cache.{layer}", key[0, :, fresh].transpose(0, 1))
+        else:
+            record(f"k_cache.{layer}", key[0, :, fresh].transpose(0, 1))
+            record(f"v_cache.{layer}", value[0, :, fresh].transpose(0, 1))
+        record(f"layers.{layer}.self_attn.q_rope", query[0].transpose(0, 1))  # [n, heads, ...]
+        record(f"layers.{layer}.self_attn.k_rope", key[0, :, fresh].transpose(0, 1))
+        for name, heads in (("scores", scores), ("probs", probs)):
             # Query head h reads kv head h // G, so that the head axis N is [K, G].
-            record(f"layers.{module.layer_idx}.{anchor}", heads[0].transpose(0, 1))  # [n, heads, ...]
+            record(f"layers.{layer}.self_attn.{name}", torch.nn.functional.pad(heads[0].transpose(0, 1), (gone, 0)))
         return output, probs
 
     modeling.eager_attention_forward = recording  # type: ignore[attr-defined]

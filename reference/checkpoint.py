@@ -6,6 +6,7 @@ A checkpoint is data: only safetensors is read, nothing is unpickled, no code fr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,9 @@ import safetensors
 
 from hloracle.core.errors import InputError
 from hloracle.core.store import digest, file_digest
-from hloracle.reference.config import Config, load_config, weight_shapes
+from hloracle.reference.config import Config
+from hloracle.reference.registry import FAMILIES, load_config
+from hloracle.reference.weights import stored, stored_shapes, weight_shapes
 
 DTYPES = ("BF16", "F16", "F32")
 # A weight that transformers recomputes, and old checkpoints still carry.
@@ -26,7 +29,7 @@ DERIVED_SUFFIX = ".rotary_emb.inv_freq"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. `files` maps each weight's name to the file that holds it."""
+    """An opened checkpoint. `files` maps the name of each tensor that is needed to the file that holds it."""
 
     directory: Path
     config: Config
@@ -40,6 +43,18 @@ class Checkpoint:
 
     def load(self, name: str) -> np.ndarray:
         """One weight as a contiguous float32 array. Raises InputError if it holds a NaN or an infinity."""
+        how = stored(self.config).get(name) if name not in self.files else None
+        if how is None:
+            return self._tensor(name)
+        slices = (np.concatenate([self._tensor(part) for part in how.names(i)]) for i in range(how.count))
+        if not how.sliced:
+            return next(slices)
+        whole = np.empty(weight_shapes(self.config)[name], np.float32)
+        for i, slice in enumerate(slices):
+            whole[i] = slice
+        return whole
+
+    def _tensor(self, name: str) -> np.ndarray:
         path = self.files[name]
         array = _read(path, name)
         # The sum of finite float32 weights is finite in float64, and one pass finds any NaN or infinity.
@@ -84,7 +99,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
         except (OSError, safetensors.SafetensorError) as error:
             raise _unreadable(path, error) from None
 
-    wanted = weight_shapes(config)
+    wanted = stored_shapes(config, frozenset(found))
     head, embedding = (found.get(name) for name in ("lm_head.weight", "model.embed_tokens.weight"))
     if config.tie_word_embeddings and head and embedding:
         # Some checkpoints store the tied head as well. transformers leaves one that differs untied.
@@ -95,7 +110,11 @@ def open_checkpoint(directory: Path) -> Checkpoint:
                 "set tie_word_embeddings to false, or remove lm_head.weight",
             )
         del found["lm_head.weight"]
-    found = {name: at for name, at in found.items() if not name.endswith(DERIVED_SUFFIX)}
+    unread = FAMILIES[config.architecture].unread
+    found = {
+        name: at for name, at in found.items()
+        if not name.endswith(DERIVED_SUFFIX) and not (unread and name not in wanted and re.match(unread, name))
+    }  # fmt: skip
     fix = "use the weights that belong to this config.json"
     problems = [f"missing {name}" for name in wanted if name not in found]
     problems += [f"extra {name} in {found[name][0].name}" for name in found if name not in wanted]

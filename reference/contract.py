@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.errors import InputError
-from hloracle.reference.config import Config, weight_shapes
+from hloracle.reference.config import Config
+from hloracle.reference.weights import weight_shapes
 
 PHASES = ("prefill", "decode")
 HEADS = ("token", "logits")
@@ -17,30 +18,35 @@ BUCKETS = (32, 64, 128, 256)
 def graph_abi(config: Config, phase: str, head: str, capacity: int, bucket: int = 0) -> Abi:
     """The ABI of one graph; `capacity` is the cache slots S, `bucket` the prompt tokens T of a prefill.
 
-    Caches are [layers, K, S, D]. A decode graph's caches are donated: results alias arguments.
+    Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says. A decode graph's caches are donated: results alias arguments.
     """
     if phase == "prefill" and not 0 < bucket <= capacity:
         raise InputError(f"bucket {bucket} does not fit capacity {capacity}", "prefill", "raise the capacity")
     weights = tuple(Tensor("weight", name, shape, "f32") for name, shape in weight_shapes(config).items())
-    shape = (config.num_hidden_layers, config.num_key_value_heads, capacity, config.head_dim)
+    shapes = config.cache_shapes(capacity)
     if phase == "prefill":
         inputs = [Tensor("tokens", "tokens", (bucket,), "i32"), Tensor("length", "length", (), "i32")]
         aliases: dict[str, int] = {}
     else:
         inputs = [Tensor("token", "token", (), "i32"), Tensor("position", "position", (), "i32")]
-        inputs += [Tensor(name, name, shape, "f32") for name in ("k_cache", "v_cache")]
+        inputs += [Tensor(name, name, shape, "f32") for name, shape in shapes.items()]
         aliases = {"k_cache": len(weights) + 2, "v_cache": len(weights) + 3}
     heads = {
         "token": Tensor("token", "token", (), "i32"),
         "logits": Tensor("logits", "logits", (config.vocab_size,), "f32"),
     }
-    caches = (Tensor(name, name, shape, "f32", aliases=aliases.get(name)) for name in ("k_cache", "v_cache"))
+    caches = (Tensor(name, name, shape, "f32", aliases=aliases.get(name)) for name, shape in shapes.items())
     return Abi(phase, (*weights, *inputs), (heads[head], *caches))
+
+
+def effective_window(window: int | None, keys: int) -> int | None:
+    """The window of a layer in a graph of so many keys; None where every key before a query is in it."""
+    return window if window is not None and window < keys else None
 
 
 def graph_name(config: Config, phase: str, head: str, bucket: int = 0) -> str:
     """e.g. `llama_prefill_64_token`"""
-    return "_".join([config.model_type, phase, *([str(bucket)] if phase == "prefill" else []), head])
+    return "_".join([config.architecture, phase, *([str(bucket)] if phase == "prefill" else []), head])
 
 
 def bucket_for(length: int) -> int:

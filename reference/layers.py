@@ -1,90 +1,304 @@
 """The mechanisms that architectures are wired from, in JAX. None of them knows which model it is in.
 
-Legend: T query tokens, S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim,
-E hidden, F intermediate, V vocab. Everything is float32. Written with `lax` where the `jnp` form would
-leave private functions in the graph.
+Legend: T query tokens, S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim, R turned dims of it,
+E hidden, F intermediate, V vocab; X experts, A chosen per token, M their intermediate. Everything is float32. Written
+with `lax` where the `jnp` form would leave private functions in the graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
+from hloracle.reference.config import Experts
+from hloracle.reference.rope import RopeTables
+
 scope = jax.named_scope
+HIGHEST = lax.Precision.HIGHEST
+INFINITY = float("inf")
 
 
-@dataclass(frozen=True)
-class RopeRows:
-    """cos and sin at the positions of the query tokens, both [T, D/2]."""
-
-    cos: Array
-    sin: Array
+# ---- projections and norms
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """x [T, in], weight [out, in], bias [out] -> [T, out]"""
-    y = jnp.einsum("ti,oi->to", x, weight, precision=lax.Precision.HIGHEST)
+    y = jnp.einsum("ti,oi->to", x, weight, precision=HIGHEST)
     return y if bias is None else y + bias[None, :]
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """x [T, E] over its root mean square, times weight [E]. Source: `LlamaRMSNorm`."""
-    mean_square = jnp.mean(x * x, axis=1, keepdims=True)  # [T, 1]
-    return weight[None, :] * (x * lax.rsqrt(mean_square + eps))
+    """x [T, ..., D] over its last axis' root mean square, times weight, whose axes are x's last. Source: `LlamaRMSNorm`."""
+    mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
+    return weight * (x * lax.rsqrt(mean_square + eps))
 
 
-def rope_rows(tables: tuple[np.ndarray, np.ndarray], start: Array | None, length: int) -> RopeRows:
-    """Rows of the tables [positions, D/2] from position `start` (0 when None)."""
-    if start is None:
-        return RopeRows(*(jnp.asarray(t[:length]) for t in tables))
-    return RopeRows(*(lax.dynamic_slice_in_dim(jnp.asarray(t), start, length) for t in tables))
+def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    """x [T, ..., D] less its last axis' mean, over its deviation, times weight, plus bias. Source: `CohereLayerNorm`."""
+    centered = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(centered * centered, axis=-1, keepdims=True)
+    y = weight * (centered * lax.rsqrt(variance + eps))
+    return y if bias is None else y + bias
 
 
-def rotary(x: Array, rope: RopeRows) -> Array:
-    """Turn pairs (i, i + D/2) of x [T, N, D] by the rope's angles. Source: `apply_rotary_pos_emb`."""
-    x1, x2 = jnp.split(x, 2, axis=2)  # [T, N, D/2] each
+# ---- rotary position embedding
+
+
+@dataclass(frozen=True)
+class RopeRows:
+    """cos and sin at the positions of the query tokens, both [T, R/2]; interleaved: which dimensions are pairs."""
+
+    cos: Array
+    sin: Array
+    interleaved: bool
+
+
+def rope_rows(tables: RopeTables, interleaved: bool, start: Array | None, length: Array | int) -> RopeRows:
+    """The row of position `start` of a decode's tables; without it, a prefill's rows for a prompt of `length` tokens."""
+
+    def rows(table: Array) -> Array:
+        if start is not None:
+            return lax.dynamic_slice_in_dim(table[0], start, 1)
+        # Out of bounds is the nearest there is, here as in StableHLO.
+        return table[0] if len(table) == 1 else lax.dynamic_slice_in_dim(table, length - tables.first, 1)[0]
+
+    return RopeRows(rows(jnp.asarray(tables.cos)), rows(jnp.asarray(tables.sin)), interleaved)
+
+
+def rotary(x: Array, rope: RopeRows | None) -> Array:
+    """Turn the pairs of the first R of D dimensions of x [T, N, D] by the rope's angles. Source: `apply_rotary_pos_emb`."""
+    assert rope is not None, "a layer without RoPE turns nothing"
+    R = 2 * rope.cos.shape[1]
+    turned, kept = x[..., :R], x[..., R:]
     cos, sin = rope.cos[:, None, :], rope.sin[:, None, :]
-    return jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=2)
+    if rope.interleaved:
+        x1, x2 = turned[..., 0::2], turned[..., 1::2]  # [T, N, R/2] each
+        turned = jnp.stack([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=3).reshape(turned.shape)
+    else:
+        x1, x2 = jnp.split(turned, 2, axis=2)  # [T, N, R/2] each
+        turned = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=2)
+    return turned if x.shape[2] == R else jnp.concatenate([turned, kept], axis=2)
 
 
-def visible_to_position(position: Array, slots: int) -> Array:
-    """Decode's mask: slot s is visible when s <= position. bool [1, S]"""
-    return lax.iota(jnp.int32, slots)[None, :] <= position
+def in_halves(x: Array, interleaved: bool) -> Array:
+    """x [T, N, D] with pairs (i, i + D/2), if it has pairs (2i, 2i+1). Source: `apply_rotary_pos_emb_interleave`."""
+    return jnp.concatenate([x[..., 0::2], x[..., 1::2]], axis=2) if interleaved else x
 
 
-def visible_causal(length: int) -> Array:
-    """Prefill's mask: key s is visible to query t when s <= t. bool [T, T]"""
-    index = lax.iota(jnp.int32, length)
-    return index[None, :] <= index[:, None]
+def clip(x: Array, limit: float | None) -> Array:
+    return x if limit is None else lax.clamp(-limit, x, limit)
 
 
-def attention(q: Array, k: Array, v: Array, visible: Array, scaling: float) -> Array:
-    """Grouped-query attention: q [T, N, D], k and v [K, S, D], visible [T, S] -> [T, N*D].
+# ---- attention
 
-    Query head n reads kv head n // G. Source: `eager_attention_forward`.
+
+def visible_to_position(position: Array, slots: int, window: int | None = None) -> Array:
+    """Decode's mask: slot s is visible when s <= position, and in the window. bool [1, S]"""
+    slot = lax.iota(jnp.int32, slots)[None, :]
+    visible = slot <= position
+    return visible if window is None else visible & (slot > position - window)
+
+
+def visible_causal(length: int, window: int | None = None) -> Array:
+    """Prefill's mask: key s is visible to query t when s <= t, and in the window. bool [T, T]"""
+    query, key = lax.iota(jnp.int32, length)[:, None], lax.iota(jnp.int32, length)[None, :]
+    visible = key <= query
+    return visible if window is None else visible & (key > query - window)
+
+
+def softmax(scores: Array, sinks: Array | None = None) -> Array:
+    """Over the last axis. sinks [..., 1] are one more score, whose share is left out."""
+    maximum = jnp.max(scores, axis=-1, keepdims=True)
+    if sinks is not None:
+        maximum = jnp.maximum(maximum, sinks)
+    exponentials = jnp.exp(scores - maximum)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + jnp.exp(sinks - maximum)
+    return exponentials / total
+
+
+def soft_cap(x: Array, cap: float) -> Array:
+    """Bend x so that it stays between -cap and cap."""
+    return jnp.tanh(x / cap) * cap
+
+
+def attention(
+    q: Array, k: Array, v: Array, visible: Array, scaling: float, cap: float | None = None, sinks: Array | None = None
+) -> Array:
+    """Grouped-query attention: q [T, N, D], k and v [K, S, D], visible [T, S], sinks [N] -> [T, N*D].
+
+    Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the sinks.
     """
     (T, N, D), K = q.shape, k.shape[0]
     G = N // K
     with scope("scores"):
         q = q.reshape(T, K, G, D)
-        scores = jnp.einsum("tkgd,ksd->ktgs", q, k, precision=lax.Precision.HIGHEST) * scaling  # [K, T, G, S]
-        scores = lax.select(
-            jnp.broadcast_to(visible[None, :, None, :], scores.shape), scores, jnp.full_like(scores, -jnp.inf)
-        )
+        scores = jnp.einsum("tkgd,ksd->ktgs", q, k, precision=HIGHEST) * scaling  # [K, T, G, S]
+        if cap is not None:
+            scores = soft_cap(scores, cap)
+        scores = masked(scores, visible)
     with scope("probs"):
-        exponentials = jnp.exp(scores - jnp.max(scores, axis=3, keepdims=True))
-        probs = exponentials / jnp.sum(exponentials, axis=3, keepdims=True)  # [K, T, G, S]
+        probs = softmax(scores, None if sinks is None else sinks.reshape(K, 1, G, 1))  # [K, T, G, S]
     with scope("context"):
-        context = jnp.einsum("ktgs,ksd->tkgd", probs, v, precision=lax.Precision.HIGHEST)  # [T, K, G, D]
+        context = jnp.einsum("ktgs,ksd->tkgd", probs, v, precision=HIGHEST)  # [T, K, G, D]
         return context.reshape(T, N * D)
+
+
+def masked(scores: Array, visible: Array) -> Array:
+    """scores [K, T, G, S], -inf where visible [T, S] is false."""
+    return where(visible[None, :, None, :], scores, -INFINITY)
+
+
+def where(chosen: Array, x: Array, other: float) -> Array:
+    """x, but `other` where it is not chosen; chosen is broadcast to x."""
+    return lax.select(jnp.broadcast_to(chosen, x.shape), x, jnp.full_like(x, other))
+
+
+def latent_attention(
+    q: Array, q_rope: Array, latents: Array, k_rope: Array, expand: Array, visible: Array, scaling: float
+) -> Array:
+    """Attention to keys and values that are made from latents, without making them.
+
+    q [T, N, P] and q_rope [T, N, Z]; latents [1, S, R] and k_rope [1, S, Z]; expand [N, P+U, R] makes a head's key and
+    value of a latent -> [T, N*U]. Source: `DeepseekV3Attention`, whose expanded form it equals.
+    """
+    T, _, P = q.shape
+    to_key, to_value = expand[:, :P], expand[:, P:]
+    with scope("scores"):
+        q = jnp.einsum("tnp,npr->tnr", q, to_key, precision=HIGHEST)  # [T, N, R]
+        scores = jnp.einsum("tnr,ksr->ktns", q, latents, precision=HIGHEST)  # [1, T, N, S]
+        scores = (scores + jnp.einsum("tnz,ksz->ktns", q_rope, k_rope, precision=HIGHEST)) * scaling
+        scores = masked(scores, visible)
+    with scope("probs"):
+        probs = softmax(scores)  # [1, T, N, S]
+    with scope("context"):
+        context = jnp.einsum("ktns,ksr->tnr", probs, latents, precision=HIGHEST)  # [T, N, R]
+        context = jnp.einsum("tnr,nur->tnu", context, to_value, precision=HIGHEST)  # [T, N, U]
+        return context.reshape(T, -1)
+
+
+# ---- activations
 
 
 def silu(x: Array) -> Array:
     return x * lax.logistic(x)
+
+
+def gelu(x: Array) -> Array:
+    """The tanh form. Source: `gelu_pytorch_tanh`."""
+    return 0.5 * x * (1 + jnp.tanh((2 / jnp.pi) ** 0.5 * (x + 0.044715 * (x * x * x))))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"silu": silu, "gelu_pytorch_tanh": gelu}
+
+
+# ---- mixture of experts
+
+
+def top_k(scores: Array, k: int) -> Array:
+    """The places of the k largest along the last axis, the lowest among equals: int32 [..., k]."""
+    places = lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
+    _, order = lax.sort((-scores, places), dimension=scores.ndim - 1, num_keys=1, is_stable=True)
+    return order[..., :k]
+
+
+def among_top_k(scores: Array, k: int) -> Array:
+    """Which are among the k largest along the last axis: bool, like scores."""
+    places = lax.iota(jnp.int32, scores.shape[-1])
+    return jnp.any(top_k(scores, k)[..., :, None] == places, axis=-2)
+
+
+def route(logits: Array, config: Experts, bias: Array | None = None) -> Array:
+    """How much each token takes of each expert, 0 of those that it does not choose: logits [T, X] -> [T, X].
+
+    bias [X] shifts what is chosen, not how much is taken. Source: the routers of Mixtral (`softmax`), GPT-OSS
+    (`softmax-of-chosen`) and DeepSeek V3 (`sigmoid`).
+    """
+    k = config.num_experts_per_tok
+    if config.scoring == "softmax-of-chosen":
+        return softmax(where(among_top_k(logits, k), logits, -INFINITY))
+    scores = lax.logistic(logits) if config.scoring == "sigmoid" else softmax(logits)
+    choice = scores if bias is None else scores + bias
+    if config.n_group > 1:
+        choice = within_best_groups(choice, config.n_group, config.topk_group)
+    weights = where(among_top_k(choice, k), scores, 0.0)
+    if config.norm_topk_prob:
+        weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
+    return weights * config.routed_scaling_factor if config.routed_scaling_factor != 1 else weights
+
+
+def within_best_groups(choice: Array, groups: int, best: int) -> Array:
+    """choice [T, X], -inf outside of the groups whose two best experts are the best."""
+    grouped = choice.reshape(len(choice), groups, -1)  # [T, groups, X / groups]
+    two_best = jnp.sum(where(among_top_k(grouped, 2), grouped, 0.0), axis=-1)  # [T, groups]
+    chosen = among_top_k(two_best, best)[:, :, None]
+    return where(chosen, grouped, -INFINITY).reshape(choice.shape)
+
+
+@dataclass(frozen=True)
+class ExpertWeights:
+    """gate_up [X, 2*M, E] (or [X, E, 2*M]) with gate_up_bias [X, 2*M], down [X, E, M] (or [X, M, E]) with down_bias [X, E]."""
+
+    gate_up: Array
+    down: Array
+    gate_up_bias: Array | None = None
+    down_bias: Array | None = None
+
+    def of(self, chosen: Array) -> ExpertWeights:
+        """The chosen experts' alone: chosen int32 [A]."""
+        return ExpertWeights(**{name: None if w is None else rows(w, chosen) for name, w in vars(self).items()})  # type: ignore[arg-type]
+
+
+def rows(table: Array, indices: Array) -> Array:
+    """table [X, ...], indices [A], each within -> [A, ...]"""
+    return table.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def experts(
+    x: Array,
+    routing: Array,
+    w: ExpertWeights,
+    config: Experts,
+    gated: Callable[[Array], Array],
+    transposed: bool = False,
+) -> Array:
+    """x [T, E], routing [T, X] -> [T, E]: each token through its experts, weighted. Source: `MixtralExperts`.
+
+    A single token takes the weights of its experts alone; a prompt goes through all of them, because most are chosen.
+
+    Args:
+      gated: an expert's activation, [..., 2*M] -> [..., M].
+      transposed: the weights are [X, in, out].
+    """
+    if len(x) == 1 and config.num_experts_per_tok < config.num_experts:
+        chosen = top_k(routing[0], config.num_experts_per_tok)
+        w, routing = w.of(chosen), rows(routing[0], chosen)[None]  # [1, A]
+    h = jnp.einsum("te,xem->txm" if transposed else "te,xme->txm", x, w.gate_up, precision=HIGHEST)
+    if w.gate_up_bias is not None:
+        h = h + w.gate_up_bias
+    h = gated(h) * routing[:, :, None]  # [T, X, M]
+    y = jnp.einsum("txm,xme->te" if transposed else "txm,xem->te", h, w.down, precision=HIGHEST)
+    return y if w.down_bias is None else y + jnp.einsum("tx,xe->te", routing, w.down_bias, precision=HIGHEST)
+
+
+def halves(x: Array) -> tuple[Array, Array]:
+    """The first and the second half of the last axis."""
+    first, second = jnp.split(x, 2, axis=-1)
+    return first, second
+
+
+def clamped_swiglu(x: Array, limit: float, alpha: float) -> Array:
+    """x [..., 2*M], gates and values in turns -> [..., M]. Source: `GptOssExperts._apply_gate`."""
+    gate, up = lax.min(x[..., 0::2], limit), lax.clamp(-limit, x[..., 1::2], limit)
+    return (up + 1) * (gate * lax.logistic(gate * alpha))
+
+
+# ---- the head
 
 
 def argmax(logits: Array) -> Array:

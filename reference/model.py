@@ -9,22 +9,26 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from hloracle.reference.config import Config, weight_shapes
+from hloracle.reference.config import Config, Rope
+from hloracle.reference.contract import effective_window
 from hloracle.reference.layers import (
     RopeRows,
     argmax,
     linear,
-    rms_norm,
     rope_rows,
+    rows,
     scope,
+    soft_cap,
     visible_causal,
     visible_to_position,
 )
-from hloracle.reference.rope import rope_tables
+from hloracle.reference.rope import decode_tables, prefill_tables
+from hloracle.reference.weights import weight_shapes
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,13 @@ class Weights:
     def __getitem__(self, name: str) -> Array:
         return self.values[self.prefix + name]
 
+    def get(self, name: str) -> Array | None:
+        """A weight that not every model has."""
+        return self.values.get(self.prefix + name)
+
     def linear(self, name: str) -> tuple[Array, Array | None]:
         """The projection's weight, and its bias if this model has one."""
-        return self[f"{name}.weight"], self.values.get(f"{self.prefix}{name}.bias")
+        return self[f"{name}.weight"], self.get(f"{name}.bias")
 
 
 @dataclass
@@ -96,20 +104,32 @@ class PrefillCache(Cache):
         return lax.dynamic_update_slice_p.bind(cache, mine[None], *start), mine
 
 
+@dataclass(frozen=True)
+class LayerInputs:
+    """What a block is given besides the stream and its weights.
+
+    rope: None where queries and keys are not turned. visible: bool [T, S]. sparse: the MLP is a mixture of experts.
+    """
+
+    rope: RopeRows | None
+    visible: Array
+    cache: Cache
+    sparse: bool
+
+
 def prefill(
     config: Config, head: str, capacity: int, weights: Sequence[Array], tokens: Array, length: Array
 ) -> tuple[Array, Array, Array]:
     """tokens int32 [T], length int32 -> (head of row length-1, k_cache, v_cache [L, K, S, D])."""
     (T,) = tokens.shape
-    zeros = jnp.zeros((config.num_hidden_layers, config.num_key_value_heads, capacity, config.head_dim), jnp.float32)
-    cache = PrefillCache(zeros, zeros)
-    rope = rope_rows(rope_tables(config.rope, config.head_dim, capacity), None, T)
-    visible = visible_causal(T)
-    w = _named(config, weights)
+    k, v = (jnp.zeros(shape, jnp.float32) for shape in config.cache_shapes(capacity).values())
+    cache = PrefillCache(k, v)
+    ropes = {rope: rope_rows(prefill_tables(rope, T), rope.interleaved, None, length) for rope in config.ropes}
+    masks = {window: visible_causal(T, effective_window(window, T)) for window in config.windows}
+    w = Weights(dict(zip(weight_shapes(config), weights, strict=True)))
     with scope("embed_tokens"):
-        table = w["model.embed_tokens.weight"]
-        x = table.at[tokens].get(mode="promise_in_bounds", wrap_negative_indices=False)  # [T, E]
-    x = _blocks(config, x, w, rope, cache, visible)
+        x = _scaled(rows(w["model.embed_tokens.weight"], tokens), config.embedding_multiplier)  # [T, E]
+    x = _blocks(config, x, w, ropes, masks, cache)
     x = lax.dynamic_slice(x, (length - 1, jnp.zeros((), jnp.int32)), (1, config.hidden_size))  # [1, E]
     return _head(config, head, x, w), *cache.results()
 
@@ -126,37 +146,46 @@ def decode(
     """token, position int32; caches [L, K, S, D] -> (head, k_cache, v_cache). Slots 0..position are visible."""
     capacity = k_cache.shape[2]
     cache = DecodeCache(k_cache, v_cache, position=position)
-    rope = rope_rows(rope_tables(config.rope, config.head_dim, capacity), position, 1)
-    visible = visible_to_position(position, capacity)
-    w = _named(config, weights)
+    ropes = {rope: rope_rows(decode_tables(rope, capacity), rope.interleaved, position, 1) for rope in config.ropes}
+    masks = {w: visible_to_position(position, capacity, effective_window(w, capacity)) for w in config.windows}
+    w = Weights(dict(zip(weight_shapes(config), weights, strict=True)))
     with scope("embed_tokens"):
         table = w["model.embed_tokens.weight"]
         x = lax.dynamic_slice(table, (token, jnp.zeros((), jnp.int32)), (1, config.hidden_size))  # [1, E]
-    x = _blocks(config, x, w, rope, cache, visible)
+        x = _scaled(x, config.embedding_multiplier)
+    x = _blocks(config, x, w, ropes, masks, cache)
     return _head(config, head, x, w), *cache.results()
 
 
-def _named(config: Config, weights: Sequence[Array]) -> Weights:
-    return Weights(dict(zip(weight_shapes(config), weights, strict=True)))
+def _scaled(x: Array, factor: float) -> Array:
+    return x if factor == 1 else x * factor
 
 
-def _blocks(config: Config, x: Array, w: Weights, rope: RopeRows, cache: Cache, visible: Array) -> Array:
+def _architecture(config: Config) -> Any:
+    return importlib.import_module(f"hloracle.reference.architectures.{config.architecture}")
+
+
+def _blocks(
+    config: Config, x: Array, w: Weights, ropes: dict[Rope, RopeRows], masks: dict[int | None, Array], cache: Cache
+) -> Array:
     """x [T, E] -> [T, E]"""
-    architecture = importlib.import_module(f"hloracle.reference.{config.model_type}")
-    model = w.inside("model")
-    for layer in range(config.num_hidden_layers):
-        with scope(f"layers.{layer}"):
-            x = architecture.block(x, model.inside(f"layers.{layer}"), rope, cache, visible, config)
+    block, model = _architecture(config).block, w.inside("model")
+    for i, layer in enumerate(config.layers):
+        given = LayerInputs(ropes[layer.rope] if layer.rope else None, masks[layer.window], cache, layer.sparse)
+        with scope(f"layers.{i}"):
+            x = block(x, model.inside(f"layers.{i}"), given, config)
     return x
 
 
 def _head(config: Config, head: str, x: Array, w: Weights) -> Array:
     """x [1, E] -> logits [V], or the token"""
     with scope("norm"):
-        x = rms_norm(x, w["model.norm.weight"], config.rms_norm_eps)
+        x = _architecture(config).norm(x, w.inside("model.norm"), config)
     with scope("lm_head"):
         weight = w["model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"]
-        logits = linear(x, weight).reshape(config.vocab_size)  # [V]
+        logits = _scaled(linear(x, weight).reshape(config.vocab_size), config.logits_multiplier)  # [V]
+        if config.final_logit_softcapping is not None:
+            logits = soft_cap(logits, config.final_logit_softcapping)
     if head == "logits":
         return logits
     with scope("token"):

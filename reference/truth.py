@@ -22,8 +22,9 @@ from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.core.store import build_directory, cache_root, digest
 from hloracle.reference.checkpoint import Checkpoint
+from hloracle.reference.registry import load_config
 
-TRUTH_VERSION = "4"
+TRUTH_VERSION = "5"
 PACKAGES = ("torch", "transformers")
 TIMEOUT_SECONDS = 3600
 # Float32 passes over a prompt's tokens that measure the noise besides the plain one: see `nudged_embeddings`. One alone
@@ -35,7 +36,7 @@ NUDGES = 2
 # What reading an entry raises when something in it is missing, cut short or not what it should be.
 DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)
 
-# Takes one tensor of a forward pass, batch axis dropped.
+# Takes what a module returned, or what it was given.
 Keep = Callable[[Any], None]
 
 
@@ -153,20 +154,20 @@ def _compute(
     torch.set_num_threads(1)
     found: dict[str, tuple[list[int], np.ndarray]] = {}
     others: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-    model = load_model(directory)
+    model, turning = load_model(directory), load_config(directory).turning_point
     for number, (entry, prompt) in enumerate(missing.items(), 1):
         report(f"Hugging Face float32, prompt {number} of {len(missing)}")
         found[entry] = tokens, _ = greedy(model, prompt, count)
         others[entry] = []
         for nudge in range(1, 1 + NUDGES):
             with nudged_embeddings(model, nudge):
-                others[entry].append(_forced(model, prompt, tokens))
+                others[entry].append(_forced(model, prompt, tokens, turning))
     # In place, tensor by tensor: the float32 and the float64 model are never both whole.
     model = model.double()
     with float64_throughout():
         for number, (entry, (tokens, logits)) in enumerate(found.items(), 1):
             report(f"Hugging Face float64, prompt {number} of {len(found)}")
-            exact, caches = _forced(model, missing[entry], tokens)
+            exact, caches = _forced(model, missing[entry], tokens, turning)
             exact, scale = exact.astype(np.float32), np.max(np.abs(caches)) or 1.0
             near = others.pop(entry)
             about = {
@@ -190,42 +191,70 @@ def _writer(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray) -> Cal
 
 
 def load_model(directory: Path, dtype: str = "float32", attention: str = "eager") -> Any:
-    """transformers' model of a checkpoint directory, in evaluation mode. Only safetensors, no remote code."""
+    """transformers' model of a checkpoint directory, in evaluation mode. Only safetensors, no remote code.
+
+    Raises InputError unless its weights are exactly those of the directory: transformers makes up one that is missing.
+    """
     import torch
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        found: Any = transformers.AutoModelForCausalLM.from_pretrained(
             directory,
             dtype=getattr(torch, dtype),
             attn_implementation=attention,
+            experts_implementation="eager",  # the others are for some dtypes and devices only
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"transformers cannot load it ({error})", directory, "check the checkpoint's files") from error
+    model, loaded = found
+    problems = [
+        f"{kind.replace('_', ' ')}: {', '.join(map(str, sorted(names)[:4]))}" for kind, names in loaded.items() if names
+    ]
+    if problems:
+        raise InputError(
+            f"transformers loads other weights ({'; '.join(problems)})", directory, "check the checkpoint's files"
+        )
     return model.eval()
 
 
 def greedy(model: Any, prompt: Sequence[int], count: int) -> tuple[list[int], np.ndarray]:
     """`count` greedy tokens and the logits, float32 [count, V], that each was chosen from."""
-    import torch
-
     tokens: list[int] = []
     logits: list[np.ndarray] = []
-    with torch.inference_mode():
-        fed, cache = torch.tensor([list(prompt)]), None
-        for _ in range(count):
-            out = model(fed, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache = out.past_key_values
-            row = out.logits[0, -1].float().numpy()
-            tokens.append(int(np.argmax(row)))
-            logits.append(row.copy())
-            fed = torch.tensor([[tokens[-1]]])
+    for out in _steps(model, prompt, tokens, count):
+        row = out.logits[0, -1].float().numpy()
+        tokens.append(int(np.argmax(row)))
+        logits.append(row.copy())
     return tokens, np.stack(logits)
+
+
+def _steps(model: Any, prompt: Sequence[int], tokens: Sequence[int], count: int) -> Iterator[Any]:
+    """The prompt at once, then one token after the other; `tokens` may grow meanwhile."""
+    import torch
+
+    forget_angles(model)
+    fed, cache = [list(prompt)], None
+    for step in range(count):
+        with torch.inference_mode():
+            out = model(torch.tensor(fed), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        yield out
+        cache = out.past_key_values
+        fed = [[tokens[step]]] if step < len(tokens) else []
+
+
+def forget_angles(model: Any) -> None:
+    """Undo what the last sequence did to RoPE: `dynamic` keeps the angles of the longest one, whatever comes next."""
+    for module in model.modules():
+        if "dynamic" in str(getattr(module, "rope_type", "")):
+            module.max_seq_len_cached = module.original_max_seq_len
+            module.inv_freq = module.original_inv_freq
 
 
 def teacher_forced(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
@@ -233,17 +262,32 @@ def teacher_forced(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> 
     return _forced(model, prompt, tokens)[0]
 
 
-def _forced(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Also every layer's keys and values of the prompt, one after another."""
+def _forced(
+    model: Any, prompt: Sequence[int], tokens: Sequence[int], turning: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Also every layer's keys and values of the prompt (a windowed layer's last ones), one after another.
+
+    turning: the length beyond which a sequence's angles depend on it, so that one pass is not what the steps are.
+    """
     import torch
 
+    def kept(cache: Any) -> Any:
+        return torch.cat([
+            t[..., : len(prompt), :].ravel() for layer in cache.layers for t in (layer.keys, layer.values)
+        ]).numpy()  # fmt: skip
+
+    if turning is not None and len(prompt) + len(tokens) > turning:
+        caches: list[np.ndarray] = []
+        rows: list[np.ndarray] = []
+        for out in _steps(model, prompt, tokens, len(tokens)):
+            caches = caches or [np.array(kept(out.past_key_values))]
+            rows.append(np.array(out.logits[0, -1].numpy()))
+        return np.stack(rows), caches[0]
+    forget_angles(model)
     with torch.inference_mode():
         fed = torch.tensor([[*prompt, *tokens[:-1]]])
         out = model(fed, use_cache=True, logits_to_keep=len(tokens))
-        kept = [
-            t[..., : len(prompt), :].ravel() for layer in out.past_key_values.layers for t in (layer.keys, layer.values)
-        ]
-        return np.asarray(out.logits[0].numpy()), np.asarray(torch.cat(kept).numpy())
+        return np.asarray(out.logits[0].numpy()), np.asarray(kept(out.past_key_values))
 
 
 def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) -> dict[str, np.ndarray]:
@@ -256,7 +300,7 @@ def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) ->
     found: dict[str, np.ndarray] = {}
 
     def keep(name: str) -> Keep:
-        return lambda tensor: found.update({name: tensor.numpy().copy()})
+        return lambda output: found.update({name: first(output)[0].numpy().copy()})
 
     with hooked(model, {name: keep(name) for name in modules}, {}), torch.inference_mode():
         model(torch.tensor([list(tokens)]), use_cache=False)
@@ -265,9 +309,9 @@ def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) ->
 
 @contextmanager
 def hooked(model: Any, outputs: Mapping[str, Keep], inputs: Mapping[str, Keep]) -> Iterator[None]:
-    """While this holds, a forward pass gives the named modules' outputs, and others' inputs, to what keeps them.
+    """While this holds, a forward pass gives the named modules' outputs, and others' first inputs, to what keeps them.
 
-    Of several outputs or inputs it is the first. Raises InputError that names a module the model does not have.
+    Raises InputError that names a module the model does not have.
     """
     named = dict(model.named_modules())
     unknown = [name for name in (*outputs, *inputs) if name not in named]
@@ -275,10 +319,10 @@ def hooked(model: Any, outputs: Mapping[str, Keep], inputs: Mapping[str, Keep]) 
         raise InputError(f"has no module {unknown[0]}", type(model).__name__, "use a name of model.named_modules()")
 
     def after(keep: Keep) -> Callable[[Any, Any, Any], None]:
-        return lambda _module, _inputs, output: keep((output[0] if isinstance(output, tuple) else output)[0])
+        return lambda _module, _inputs, output: keep(output)
 
     def before(keep: Keep) -> Callable[[Any, Any], None]:
-        return lambda _module, inputs: keep(inputs[0][0])
+        return lambda _module, inputs: keep(inputs[0])
 
     hooks = [named[name].register_forward_hook(after(keep)) for name, keep in outputs.items()]
     hooks += [named[name].register_forward_pre_hook(before(keep)) for name, keep in inputs.items()]
@@ -287,6 +331,11 @@ def hooked(model: Any, outputs: Mapping[str, Keep], inputs: Mapping[str, Keep]) 
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def first(output: Any) -> Any:
+    """The tensor that a module returned, or the first of several."""
+    return output[0] if isinstance(output, tuple) else output
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from hloracle.emitters.model import emit
-from hloracle.reference.config import from_hf
+from hloracle.reference.registry import from_hf
 
 SMOLLM2 = Path(__file__).parent / "configs" / "smollm2-135m.json"
 

@@ -25,9 +25,10 @@ from hloracle.localize.workbench import Workbench
 from hloracle.reference.anchor_truth import SAME_AS, AnchorTruth, anchor_truth, masked, row_shape
 from hloracle.reference.anchors import anchors, split
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Config, weight_shapes
+from hloracle.reference.config import Config
 from hloracle.reference.fixtures import write_tiny
 from hloracle.reference.lower import lower
+from hloracle.reference.weights import weight_shapes
 
 SOURCES, PHASES = ("emitter", "oracle"), ("prefill", "decode")
 T, S, LENGTH = 8, 10, 5

@@ -8,8 +8,9 @@ import pytest
 from models import SHAPES, S, T, model
 
 from hloracle.reference.anchors import IN_LAYER, TOKEN, anchor_of, anchor_shape, anchors, split, terms
-from hloracle.reference.config import Config, from_hf
+from hloracle.reference.config import Config
 from hloracle.reference.fixtures import TINY
+from hloracle.reference.registry import from_hf
 
 CONFIG = from_hf(TINY["llama"])
 # Tiny llama's: layers, query heads, kv heads, head_dim, hidden, intermediate, vocabulary.

@@ -20,8 +20,8 @@ from hloracle.core.child import ChildDied, ChildResult
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.model import emit
 from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.config import from_hf
 from hloracle.reference.fixtures import TINY, resolve, write_tiny
+from hloracle.reference.registry import from_hf
 
 CELL = Cell("emitter", "xla-cpu")
 PROMPTS = [Prompt("first", 32, "", None, (1, 2)), Prompt("second", 64, "", None, (3,))]

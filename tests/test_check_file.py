@@ -20,9 +20,9 @@ from hloracle.conformance.sources import show_graphs
 from hloracle.core.abi import Abi
 from hloracle.core.child import alone
 from hloracle.emitters.model import emit
-from hloracle.reference.config import from_hf
 from hloracle.reference.contract import graph_abi
 from hloracle.reference.fixtures import TINY
+from hloracle.reference.registry import from_hf
 from hloracle.reports.record import load
 
 CONFIG = from_hf(TINY["llama"])

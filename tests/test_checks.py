@@ -21,9 +21,10 @@ from hloracle.conformance.checks import Check, caches_in_place, cell_checks, few
 from hloracle.conformance.graphs import GraphFacts, inspect
 from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.model import emit
-from hloracle.reference.config import Config, from_hf
+from hloracle.reference.config import Config
 from hloracle.reference.fixtures import TINY
 from hloracle.reference.lower import lower
+from hloracle.reference.registry import from_hf
 from hloracle.reference.truth import Truth
 
 CONFIG = from_hf(TINY["llama"])

@@ -24,8 +24,8 @@ from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied
 from hloracle.emitters.model import emit
 from hloracle.reference.anchors import anchors
-from hloracle.reference.config import from_hf, load_config
 from hloracle.reference.fixtures import FIXTURES, TINY, resolve, write_tiny
+from hloracle.reference.registry import from_hf, load_config
 
 Refused = Callable[..., str]
 HLORACLE = (sys.executable, "-m", "hloracle.conformance.cli")

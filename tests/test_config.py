@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from hloracle.core.errors import InputError
-from hloracle.reference.config import PARSERS, Config, Rope, from_hf, load_config, weight_shapes
+from hloracle.reference.config import Config, Rope
 from hloracle.reference.fixtures import TINY
+from hloracle.reference.registry import FAMILIES, from_hf, load_config
+from hloracle.reference.weights import weight_shapes
 
 CONFIGS = Path(__file__).parent / "configs"
 LLAMA3 = {
@@ -195,7 +197,7 @@ def test_weight_shapes_of_llama_3_2_1b() -> None:
 
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("model_type", sorted(PARSERS))
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
 def test_weight_shapes_are_those_of_transformers(model_type: str, tied: bool, biased: bool) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM

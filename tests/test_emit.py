@@ -20,9 +20,11 @@ from jaxlib.mlir import ir
 from hloracle.backends.iree import CPU_FLAGS, iree_compile
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
-from hloracle.reference.config import Config, from_hf, weight_shapes
+from hloracle.reference.config import Config
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.lower import lower
+from hloracle.reference.registry import from_hf
+from hloracle.reference.weights import weight_shapes
 
 CONFIGS = Path(__file__).parent / "configs"
 MODELS = ("smollm2-135m", "llama-3.2-1b")

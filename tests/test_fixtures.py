@@ -19,9 +19,11 @@ from gguf import GGMLQuantizationType as Type
 from hloracle.core.errors import InputError
 from hloracle.reference import fixtures
 from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.config import PARSERS, Rope, from_hf, weight_shapes
+from hloracle.reference.config import Rope
 from hloracle.reference.fixtures import FIXTURES, TINY, convert_gguf, resolve, write_tiny
+from hloracle.reference.registry import FAMILIES, from_hf
 from hloracle.reference.rope import inverse_frequencies
+from hloracle.reference.weights import weight_shapes
 
 # Sizes that a quantized block of 32 divides, and a vocabulary of 256 bytes, two merges and two special tokens.
 GGUF_SHAPE: dict[str, Any] = {
@@ -132,8 +134,8 @@ def test_directory_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_architecture_has_a_tiny_model() -> None:
-    assert TINY.keys() == PARSERS.keys()
-    assert {f"tiny-{model_type}" for model_type in PARSERS} < FIXTURES.keys()
+    assert TINY.keys() == FAMILIES.keys()
+    assert {f"tiny-{model_type}" for model_type in FAMILIES} < FIXTURES.keys()
 
 
 def test_import_loads_no_framework() -> None:

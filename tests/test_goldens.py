@@ -17,9 +17,11 @@ from graphs import parse, run
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
-from hloracle.reference.config import PARSERS, Config, from_hf, weight_shapes
+from hloracle.reference.config import Config
 from hloracle.reference.fixtures import TINY
 from hloracle.reference.model import decode, prefill
+from hloracle.reference.registry import FAMILIES, from_hf
+from hloracle.reference.weights import weight_shapes
 
 GOLDENS = Path(__file__).parent / "goldens"
 UPDATE = "UPDATE_GOLDENS=1 python -m pytest tests/test_goldens.py"
@@ -48,7 +50,7 @@ def graph(architecture: str, phase: str) -> Graph:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("architecture", PARSERS)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_text(architecture: str, phase: str) -> None:
     path, text = GOLDENS / f"{architecture}-{phase}.mlir", graph(architecture, phase).text
     if os.environ.get("UPDATE_GOLDENS"):
@@ -61,7 +63,7 @@ def test_text(architecture: str, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("architecture", PARSERS)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_form(architecture: str, phase: str) -> None:
     """One operation per line, and nothing of the machine or the day that wrote it."""
     text = (GOLDENS / f"{architecture}-{phase}.mlir").read_text()
@@ -74,7 +76,7 @@ def test_form(architecture: str, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("architecture", PARSERS)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_value(architecture: str, phase: str) -> None:
     """The golden's own text computes on XLA what the oracle computes."""
     config, written = small(architecture), graph(architecture, phase)

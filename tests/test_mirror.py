@@ -12,9 +12,10 @@ from graphs import anchors, parse
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
-from hloracle.reference.config import PARSERS, Config, from_hf
+from hloracle.reference.config import Config
 from hloracle.reference.fixtures import TINY
 from hloracle.reference.lower import lower
+from hloracle.reference.registry import FAMILIES, from_hf
 
 ROOT = Path(__file__).parents[1]
 PER_LAYER = [
@@ -41,7 +42,7 @@ def places(graph: Graph) -> list[str]:
 @pytest.mark.parametrize("head", ["token", "logits"])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-@pytest.mark.parametrize("architecture", PARSERS)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_anchors(architecture: str, phase: str, biased: bool, head: str) -> None:
     config = tiny(architecture, attention_bias=biased, mlp_bias=biased)
     emitted, oracle = (places(source(config, phase, head, 64, 32)) for source in (emit, lower))
@@ -59,7 +60,7 @@ def test_anchors_of_llama(source: Callable[..., Graph], phase: str) -> None:
 
 @pytest.mark.parametrize("head", ["token", "logits"])
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-@pytest.mark.parametrize("architecture", PARSERS)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_oracle_graph_is_one_function_that_names_no_file(architecture: str, phase: str, head: str) -> None:
     """A private function would keep the call stack it was traced from, and paths would make the text the machine's."""
     text = lower(tiny(architecture), phase, head, 64, 32).text
@@ -72,7 +73,7 @@ def functions(path: Path) -> list[str]:
     return [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
 
 
-@pytest.mark.parametrize("architecture", PARSERS)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_functions(architecture: str) -> None:
     reference, emitter = (functions(ROOT / side / f"{architecture}.py") for side in ("reference", "emitters"))
     assert reference == emitter

@@ -24,8 +24,10 @@ from hloracle.emitters.builder import TensorType
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import emit
 from hloracle.reference import layers, model
-from hloracle.reference.config import Config, from_hf, weight_shapes
+from hloracle.reference.config import Config
 from hloracle.reference.lower import lower
+from hloracle.reference.registry import from_hf
+from hloracle.reference.weights import weight_shapes
 
 # Nothing is square and no two sizes are equal: hidden is not heads * head_dim, three query heads share a key head, the
 # vocabulary is odd, and neither the bucket nor the capacity is a power of two.

@@ -14,9 +14,9 @@ from hloracle.conformance import prompts
 from hloracle.conformance.prompts import CHAT, LONG, NON_ASCII, Prompt, Readable, suite
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
-from hloracle.reference.config import from_hf
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.fixtures import TINY, write_tiny
+from hloracle.reference.registry import from_hf
 
 CONFIG = from_hf(TINY["llama"])
 NAMES = ("chat", "one-token", "long", "non-ascii", "capacity")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloracle.reference.config import from_hf
 from hloracle.reference.fixtures import TINY
+from hloracle.reference.registry import from_hf
 from hloracle.reference.rope import inverse_frequencies, rope_tables
 
 CONFIGS = Path(__file__).parent / "configs"

@@ -1,0 +1,48 @@
+"""Phi-3 (transformers' `Phi3ForCausalLM`): pre-norm blocks with fused projections; RoPE may turn part of a head.
+
+Mirrors `reference/architectures/phi3.py`. Legend: see `layers.py`.
+"""
+
+from __future__ import annotations
+
+from hloracle.emitters.builder import Value
+from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.mlp import fused_mlp
+from hloracle.emitters.model import LayerInputs, Weights
+from hloracle.reference.config import Config
+
+
+def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
+    return b.rms_norm(x, w["weight"], config.norm_eps)
+
+
+def attention(b: LayerBuilder, x: Value, w: Weights, layer: LayerInputs, config: Config) -> Value:
+    """x [T, E] -> [T, E]; writes this layer's keys and values to the cache."""
+    T, N, K, D = x.shape[0], config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    with b.scope("qkv_proj"):
+        qkv = b.linear(x, *w.linear("qkv_proj"))  # [T, (N + 2*K)*D]
+        qkv = b.reshape(qkv, (T, N + 2 * K, D))
+        # [T, N, D], [T, K, D], [T, K, D]
+        q, k, v = (b.part(qkv, 1, *at) for at in ((0, N), (N, N + K), (N + K, N + 2 * K)))
+    with b.scope("q_rope"):
+        q = b.rotary(q, layer.rope)
+    with b.scope("k_rope"):
+        k = b.rotary(k, layer.rope)
+    k, v = layer.cache.update(b, k, v)  # [K, S, D]
+    context = b.attention(q, k, v, layer.visible, config.scaling)  # [T, N*D]
+    with b.scope("o_proj"):
+        return b.linear(context, *w.linear("o_proj"))  # [T, E]
+
+
+def block(b: LayerBuilder, x: Value, w: Weights, layer: LayerInputs, config: Config) -> Value:
+    """x [T, E] -> [T, E]"""
+    with b.scope("input_layernorm"):
+        h = norm(b, x, w.inside("input_layernorm"), config)
+    with b.scope("self_attn"):
+        h = attention(b, h, w.inside("self_attn"), layer, config)
+    x = b.add(x, h)
+    with b.scope("post_attention_layernorm"):
+        h = norm(b, x, w.inside("post_attention_layernorm"), config)
+    with b.scope("mlp"):
+        h = fused_mlp(b, h, w.inside("mlp"), config)
+    return b.add(x, h)

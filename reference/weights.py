@@ -1,0 +1,79 @@
+"""Which weights a model has, by the parts of its layers: their names, their shapes, and how a checkpoint stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hloracle.reference.config import Config
+from hloracle.reference.parts import PARTS, Weight, shape
+from hloracle.reference.registry import FAMILIES, parts_of
+
+NORM = (Weight("weight", "E"), Weight("bias", "E", "norm_bias"))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How files hold a weight that graphs take as one: under another name, or in slices along its first axis.
+
+    A slice may come in several tensors that are to be joined along their first axis.
+    patterns: their names, with `{}` for the number of the slice.
+    """
+
+    patterns: tuple[str, ...]
+    count: int
+
+    @property
+    def sliced(self) -> bool:
+        return "{}" in self.patterns[0]
+
+    def names(self, slice: int) -> list[str]:
+        return [pattern.format(slice) for pattern in self.patterns]
+
+
+@lru_cache(maxsize=64)
+def weight_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every weight, in the order in which graphs take them. Linear weights are [out, in]."""
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, config.hidden_size)}
+
+    def add(module: str, weights: tuple[Weight, ...], layer: str = "") -> None:
+        for weight in weights:
+            if not weight.flag or getattr(config, weight.flag):
+                owner = layer if "." in weight.name else module
+                shapes[f"{owner}.{weight.name}"] = shape(config, weight.shape)
+
+    extra = FAMILIES[config.architecture].weights
+    for layer in range(config.num_hidden_layers):
+        for part in parts_of(config, layer):
+            path = f"model.layers.{layer}"
+            add(f"{path}.{part}", extra.get(part, PARTS[part].weights), path)
+    add("model.norm", NORM)
+    if not config.tie_word_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
+    return shapes
+
+
+@lru_cache(maxsize=64)
+def stored(config: Config) -> dict[str, Stored]:
+    """The weights that files hold under other names, or in slices: name -> how."""
+    patterns = FAMILIES[config.architecture].stored
+    return {
+        name: Stored(tuple(name.removesuffix(ours) + pattern for pattern in theirs), size[0] if "{}" in theirs[0] else 1)
+        for name, size in weight_shapes(config).items() for ours, theirs in patterns.items() if name.endswith(ours)
+    }  # fmt: skip
+
+
+def stored_shapes(config: Config, found: Set[str] = frozenset()) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every tensor that a checkpoint's files hold; a weight that is `found` as it is counts as that."""
+    how, shapes = stored(config), {}
+    for name, size in weight_shapes(config).items():
+        if name not in how or name in found:
+            shapes[name] = size
+        elif not how[name].sliced:
+            shapes[how[name].patterns[0]] = size
+        else:
+            parts = len(how[name].patterns)
+            one = size[1:] if parts == 1 else (size[1] // parts, *size[2:])
+            shapes |= dict.fromkeys((n for i in range(how[name].count) for n in how[name].names(i)), one)
+    return shapes
