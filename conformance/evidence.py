@@ -24,6 +24,9 @@ from hloracle.mutants import MUTANTS, planted
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.truth import Truth
 
+# Its longest prompt fills the bucket, and what follows the last slot of the cache.
+LEAN_BUCKET = 64
+LEAN_CAPACITY = 111
 Inspected = list[tuple[Graph, GraphFacts]]
 
 
@@ -36,6 +39,7 @@ class Settings:
     rounds: of the speed comparison; 0 leaves it out.
     small: leave out prompts that do not fit the capacity, instead of refusing to run; and what no longer decides: a cell,
       a canary beside a mutant that was noticed, anchors by themselves after the first wrong one.
+    lean: for one of many models. One bucket; on IREE only the production graph of the emitter's, unless it is wrong.
     """
 
     model: str
@@ -48,6 +52,7 @@ class Settings:
     mutant: str = ""
     out: Path | None = None
     small: bool = False
+    lean: bool = False
     rounds: int = 5
 
     @property
@@ -57,7 +62,7 @@ class Settings:
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        return tuple(b for b in BUCKETS if b <= self.capacity)
+        return (LEAN_BUCKET,) if self.lean else tuple(b for b in BUCKETS if b <= self.capacity)
 
     def validate(self) -> None:
         """Raises InputError that names the flag."""

@@ -40,7 +40,7 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "olmoe": [{"clip_qkv": None}],
     "deepseek_v3": [{"attention_bias": False}, {"attention_bias": False, "q_lora_rank": None}],
 }
-CAPACITY, BUCKET = 128, 32
+CAPACITY, BUCKET = 128, 64
 
 
 def graphs() -> Iterator[tuple[str, Callable[..., Graph], str, str, Config]]:

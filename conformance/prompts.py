@@ -53,14 +53,17 @@ def suite(
     count: int,
     report: Report | None = None,
     only_fitting: bool = False,
+    buckets: Sequence[int] = BUCKETS,
 ) -> list[Prompt]:
     """The prompts for a model: texts through its tokenizer, or seeded random tokens where it has none.
 
     Args:
+      buckets: those that there are graphs for, as far as the capacity reaches.
       capacity, count: cache slots, and the tokens that follow each prompt.
       only_fitting: leave out a prompt that does not fit, instead of raising InputError.
     """
-    fill = min(capacity - count + 1, BUCKETS[-1])
+    buckets = [b for b in buckets if b <= capacity]
+    fill = min(capacity - count + 1, max(buckets, default=BUCKETS[-1]))
     texts = _tokenized(directory, fill, report) if _has_tokenizer(directory) else _random(config)
     prompts = []
     whys = {
@@ -74,7 +77,7 @@ def suite(
     }
     for name, (text, ids) in texts.items():
         ids = ids[:fill] if name == "capacity" else ids
-        if len(ids) + count - 1 > capacity:
+        if len(ids) + count - 1 > capacity or len(ids) > max(buckets, default=BUCKETS[-1]):
             if only_fitting:
                 continue
             raise InputError(
@@ -82,12 +85,12 @@ def suite(
                 "--tokens",
                 "ask for fewer tokens or give a larger --capacity",
             )
-        prompts.append(Prompt(name, bucket_for(len(ids)), whys[name], text, tuple(ids)))
+        prompts.append(Prompt(name, bucket_for(len(ids), buckets or BUCKETS), whys[name], text, tuple(ids)))
         if name == "chat":
-            largest = max((b for b in BUCKETS if b <= capacity), default=0)
+            largest = max(buckets, default=0)
             if largest > prompts[-1].bucket:
                 prompts.append(Prompt(name, largest, "the same prompt, mostly padding", text, tuple(ids)))
-    for bucket in (b for b in BUCKETS if b <= capacity and b not in {p.bucket for p in prompts}):
+    for bucket in (b for b in buckets if b not in {p.bucket for p in prompts}):
         for p in [p for p in prompts if len(p.token_ids) <= bucket][:1]:
             prompts.append(dataclasses.replace(p, bucket=bucket, why="the same prompt, so that this bucket is reached"))
     return prompts

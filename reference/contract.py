@@ -5,6 +5,8 @@ The reference and the emitter are both held to it, so that either can stand in f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.errors import InputError
 from hloracle.reference.config import Config
@@ -49,11 +51,11 @@ def graph_name(config: Config, phase: str, head: str, bucket: int = 0) -> str:
     return "_".join([config.architecture, phase, *([str(bucket)] if phase == "prefill" else []), head])
 
 
-def bucket_for(length: int) -> int:
+def bucket_for(length: int, buckets: Sequence[int] = BUCKETS) -> int:
     """The smallest bucket that holds `length` tokens. Raises InputError beyond the largest."""
     if length < 1:
         raise InputError("is empty", "prompt", "give at least one token")
-    for bucket in BUCKETS:
+    for bucket in buckets:
         if length <= bucket:
             return bucket
-    raise InputError(f"has {length} tokens, more than the largest bucket of {BUCKETS[-1]}", "prompt", "shorten it")
+    raise InputError(f"has {length} tokens, more than the largest bucket of {buckets[-1]}", "prompt", "shorten it")

@@ -88,7 +88,7 @@ TINY: dict[str, dict[str, Any]] = {
         ),
         # The prompts and what follows them go beyond the 64 tokens from which on its angles are others.
         _row(
-            "Phi3", "phi3", **_SQUARE, head_dim=None, sliding_window=43, original_max_position_embeddings=64, partial_rotary_factor=0.75,
+            "Phi3", "phi3", **_SQUARE, head_dim=None, sliding_window=23, original_max_position_embeddings=40, partial_rotary_factor=0.75,
             rope_parameters={
                 "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.4, 1.7, 2.0],
                 "long_factor": [1.0, 1.5, 2.2, 4.0, 7.0, 12.0], "partial_rotary_factor": 0.75,
@@ -118,7 +118,7 @@ TINY: dict[str, dict[str, Any]] = {
         ),
         _row("Glm4", "glm4", partial_rotary_factor=0.5, attention_bias=True),
         _row(
-            "SeedOss", "seed_oss", attention_bias=True, attention_out_bias=False, mlp_bias=False, max_position_embeddings=64,
+            "SeedOss", "seed_oss", attention_bias=True, attention_out_bias=False, mlp_bias=False, max_position_embeddings=40,
             rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0},
         ),
         _row("Mixtral", "mixtral", num_local_experts=5, num_experts_per_tok=2, sliding_window=11),
