@@ -60,13 +60,15 @@ class RopeRows:
 def rope_rows(tables: RopeTables, interleaved: bool, start: Array | None, length: Array | int) -> RopeRows:
     """The row of position `start` of a decode's tables; without it, a prefill's rows for a prompt of `length` tokens."""
 
-    def rows(table: Array) -> Array:
-        if start is not None:
-            return lax.dynamic_slice_in_dim(table[0], start, 1)
-        # Out of bounds is the nearest there is, here as in StableHLO.
-        return table[0] if len(table) == 1 else lax.dynamic_slice_in_dim(table, length - tables.first, 1)[0]
-
-    return RopeRows(rows(jnp.asarray(tables.cos)), rows(jnp.asarray(tables.sin)), interleaved)
+    if start is not None:
+        cos, sin = (lax.dynamic_slice_in_dim(jnp.asarray(table[0]), start, 1) for table in (tables.cos, tables.sin))
+    elif len(tables.cos) == 1:
+        cos, sin = jnp.asarray(tables.cos[0]), jnp.asarray(tables.sin[0])
+    else:
+        # JAX takes a negative start for one that counts from the end.
+        variant = lax.clamp(0, length - tables.first, len(tables.cos) - 1)
+        cos, sin = (lax.dynamic_slice_in_dim(jnp.asarray(t), variant, 1)[0] for t in (tables.cos, tables.sin))
+    return RopeRows(cos, sin, interleaved)
 
 
 def rotary(x: Array, rope: RopeRows | None) -> Array:

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hloracle.core.errors import InputError
-from hloracle.reference.config import Config, Experts, Latent, Layer, Rope
-from hloracle.reference.keys import FULL, REQUIRED, SLIDING, Keys, rope, rope_per_layer_type, yarn_mscale
+from hloracle.reference import parsers
+from hloracle.reference.config import Config, Layer
+from hloracle.reference.keys import Keys
 from hloracle.reference.parts import Weight
 
 PartsOf = Callable[[Config, Layer], Sequence[str]]
@@ -37,378 +36,6 @@ class Family:
     stored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     heads_first: tuple[str, ...] = ()
     unread: str = ""
-
-
-# ---- reading a config
-
-
-def _decoder(
-    keys: Keys, architecture: str, *, norm_eps: str = "rms_norm_eps", head_dim: int | None = None, tied: bool = False,
-    few_kv_heads: bool = True, ropes: Callable[[int], dict[str, Rope] | Rope], windows: Callable[[int], Sequence[bool]] | None = None,
-    window: int | None = None, turned: Callable[[int, bool], bool] = lambda layer, windowed: True,
-    sparse: Callable[[int], bool] = lambda layer: False, act: str | None = None, **mechanisms: Any,
-) -> Config:  # fmt: skip
-    """What all architectures have, read from the keys that they share.
-
-    Args:
-      norm_eps: the key of the norms' epsilon. head_dim: transformers' default; hidden_size / heads when None.
-      few_kv_heads: whether transformers takes a config without num_key_value_heads to have one for each head.
-      ropes: of a head_dim, the RoPE of all layers or of each type of layer. act: the activation, if it is not a usual key.
-      windows: of the number of layers, which of them see `window` keys only; all of them when None and there is one.
-      turned, sparse: whether RoPE turns a layer's queries and keys; whether it has a mixture of experts.
-      mechanisms: further fields of Config.
-    """
-    heads, hidden = keys.get("num_attention_heads", int), keys.get("hidden_size", int)
-    kv_heads = keys.get("num_key_value_heads", int, heads if few_kv_heads else REQUIRED, heads)
-    count = keys.get("num_hidden_layers", int)
-    width = mechanisms.pop("width", None) or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
-    if heads % kv_heads:
-        raise keys.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    if width % 2:
-        raise keys.error(f"head_dim {width} is odd, and RoPE turns pairs")
-    found = ropes(width)
-    windowed = windows(count) if windows else [window is not None] * count
-    if any(windowed) and window is None:
-        raise keys.error("has layers with a sliding window, and no 'sliding_window'")
-    layers = tuple(
-        Layer(
-            (found[SLIDING if narrow else FULL] if isinstance(found, dict) else found) if turned(i, narrow) else None,
-            window if narrow else None,
-            sparse(i),
-        )
-        for i, narrow in enumerate(windowed)
-    )
-    fields = {
-        "num_key_value_heads": kv_heads, "scaling": float(width**-0.5), "hidden_act": act or keys.activation(),
-        "norm_eps": keys.get(norm_eps, float), **mechanisms,
-    }  # fmt: skip
-    return Config(
-        architecture=architecture,
-        layers=layers,
-        hidden_size=hidden,
-        num_attention_heads=heads,
-        head_dim=width,
-        intermediate_size=keys.get("intermediate_size", int),
-        vocab_size=keys.get("vocab_size", int),
-        max_position_embeddings=keys.get("max_position_embeddings", int),
-        tie_word_embeddings=keys.get("tie_word_embeddings", bool, tied),
-        **fields,
-    )
-
-
-def _flag(keys: Keys, key: str, missing: bool = False) -> bool:
-    return bool(keys.get(key, bool, missing))
-
-
-def _biases(keys: Keys, missing: bool = False) -> dict[str, Any]:
-    """One key for the biases of q, k, v and o."""
-    found = _flag(keys, "attention_bias", missing)
-    return {"attention_bias": found, "attention_out_bias": found}
-
-
-def _llama(keys: Keys) -> Config:
-    return _decoder(
-        keys, "llama", ropes=lambda width: rope(keys, width), mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys)
-    )
-
-
-def _mistral(keys: Keys) -> Config:
-    window = keys.get("sliding_window", int, 4096, null=None)
-    return _decoder(keys, "mistral", few_kv_heads=False, window=window, ropes=lambda width: rope(keys, width))
-
-
-def _late_windows(keys: Keys) -> dict[str, Any]:
-    """A window in the layers from `max_window_layers` on, if it is used at all."""
-    used = _flag(keys, "use_sliding_window")
-    first, window = keys.get("max_window_layers", int, 28), keys.get("sliding_window", int, 4096, null=None)
-    window = window if used else None
-    return {
-        "window": window,
-        "windows": lambda count: keys.layer_types(count, lambda i: window is not None and i >= first),
-    }
-
-
-def _qwen2(keys: Keys) -> Config:
-    keys.fix(use_mrope=False)
-    return _decoder(
-        keys, "qwen2", ropes=lambda width: rope(keys, width), attention_bias=True, **_late_windows(keys)
-    )  # fmt: skip
-
-
-def _qwen3(keys: Keys) -> Config:
-    return _decoder(
-        keys, "qwen3", head_dim=128, ropes=lambda width: rope(keys, width), qk_norm="head", **_biases(keys),
-        **_late_windows(keys),
-    )  # fmt: skip
-
-
-def _scaled_embeddings(keys: Keys) -> float:
-    # transformers keeps the factor as a float32.
-    return float(np.float32(keys.get("hidden_size", int) ** 0.5))
-
-
-def _gemma(keys: Keys) -> Config:
-    keys.ignore("hidden_activation")
-    # The official files say `gelu` and mean this.
-    act = "gelu_pytorch_tanh" if keys.raw.get("hidden_act", "gelu") == "gelu" else keys.activation()
-    keys.ignore("hidden_act")
-    return _decoder(
-        keys, "gemma", few_kv_heads=False, head_dim=256, tied=True, act=act, ropes=lambda width: rope(keys, width),
-        embedding_multiplier=_scaled_embeddings(keys), **_biases(keys),
-    )  # fmt: skip
-
-
-def _gemma2(keys: Keys) -> Config:
-    keys.ignore("hidden_act")
-    return _decoder(
-        keys, "gemma2", few_kv_heads=False, head_dim=256, tied=True,
-        act=keys.activation("hidden_activation", "gelu_pytorch_tanh"), ropes=lambda width: rope(keys, width),
-        window=keys.get("sliding_window", int, 4096, null=None),
-        windows=lambda count: keys.layer_types(count, lambda i: i % 2 == 0),
-        scaling=keys.get("query_pre_attn_scalar", int, 256) ** -0.5,
-        attn_logit_softcapping=keys.get("attn_logit_softcapping", float, 50.0, null=None),
-        final_logit_softcapping=keys.get("final_logit_softcapping", float, 30.0, null=None),
-        embedding_multiplier=_scaled_embeddings(keys), **_biases(keys),
-    )  # fmt: skip
-
-
-def _gemma3(keys: Keys) -> Config:
-    keys.ignore("hidden_act")
-    # Its attention does not read the first, whatever it is.
-    keys.ignore("attn_logit_softcapping _sliding_window_pattern")
-    period = keys.get("sliding_window_pattern", int, 6)
-    return _decoder(
-        keys, "gemma3_text", few_kv_heads=False, head_dim=256, tied=True,
-        act=keys.activation("hidden_activation", "gelu_pytorch_tanh"),
-        ropes=lambda width: rope_per_layer_type(keys, width, {FULL: 1e6, SLIDING: 1e4}, "rope_local_base_freq"),
-        window=keys.get("sliding_window", int, 4096, null=None),
-        windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % period)),
-        scaling=keys.get("query_pre_attn_scalar", int, 256) ** -0.5, qk_norm="head",
-        final_logit_softcapping=keys.get("final_logit_softcapping", float, None),
-        embedding_multiplier=_scaled_embeddings(keys), **_biases(keys),
-    )  # fmt: skip
-
-
-def _phi3(keys: Keys) -> Config:
-    keys.fix(attention_bias=False)
-    keys.ignore("original_max_position_embeddings")
-    return _decoder(
-        keys, "phi3", ropes=lambda width: rope(keys, width, partial=1.0, types=("default", "longrope")),
-        window=keys.get("sliding_window", int, None),
-    )  # fmt: skip
-
-
-def _olmo2(keys: Keys) -> Config:
-    return _decoder(keys, "olmo2", ropes=lambda width: rope(keys, width), qk_norm="all", **_biases(keys))
-
-
-def _olmo3(keys: Keys) -> Config:
-    return _decoder(
-        keys, "olmo3", ropes=lambda width: rope_per_layer_type(keys, width, {FULL: 5e5, SLIDING: 5e5}), qk_norm="all",
-        window=keys.get("sliding_window", int, 4096, null=None),
-        windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % 4)), **_biases(keys),
-    )  # fmt: skip
-
-
-def _smollm3(keys: Keys) -> Config:
-    used = _flag(keys, "use_sliding_window")
-    window = keys.get("sliding_window", int, None)
-    period = keys.get("no_rope_layer_interval", int, 4)
-    listed = keys.numbers("no_rope_layers", keys.get("num_hidden_layers", int))
-
-    def turned(layer: int, windowed: bool = False) -> bool:
-        return bool(listed[layer]) if listed else bool((layer + 1) % period)
-
-    return _decoder(
-        keys, "smollm3", ropes=lambda width: rope(keys, width, 2e6), tied=True, turned=turned, window=window,
-        windows=lambda count: keys.layer_types(count, lambda i: used and window is not None and not turned(i)),
-        mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys),
-    )  # fmt: skip
-
-
-def _granite(keys: Keys) -> Config:
-    return _decoder(
-        keys, "granite", ropes=lambda width: rope(keys, width), scaling=keys.get("attention_multiplier", float, 1.0),
-        embedding_multiplier=keys.get("embedding_multiplier", float, 1.0),
-        residual_multiplier=keys.get("residual_multiplier", float, 1.0),
-        logits_multiplier=1 / keys.get("logits_scaling", float, 1.0), mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys),
-    )  # fmt: skip
-
-
-def _cohere(keys: Keys) -> Config:
-    return _decoder(
-        keys, "cohere", norm_eps="layer_norm_eps", tied=True, ropes=lambda width: rope(keys, width, 5e5, interleaved=True),
-        logits_multiplier=keys.get("logit_scale", float, 0.0625),
-        qk_norm="own" if _flag(keys, "use_qk_norm") else "", **_biases(keys),
-    )  # fmt: skip
-
-
-def _cohere2(keys: Keys) -> Config:
-    keys.fix(
-        order_of_interleaved_layers="local_attn_first", position_embedding_type="rope_gptj", rotary_pct=1.0,
-        use_gated_activation=True, use_parallel_block=True, use_qk_norm=False,
-    )  # fmt: skip
-    keys.ignore("layer_switch use_embedding_sharing use_parallel_embedding _sliding_window_pattern head_dim")
-    period = keys.get("sliding_window_pattern", int, 4)
-    return _decoder(
-        keys, "cohere2", norm_eps="layer_norm_eps", tied=True, ropes=lambda width: rope(keys, width, interleaved=True),
-        width=keys.get("hidden_size", int) // keys.get("num_attention_heads", int),
-        window=keys.get("sliding_window", int, 4096, null=None),
-        windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % period)),
-        turned=lambda layer, windowed: windowed, logits_multiplier=keys.get("logit_scale", float, 0.0625), **_biases(keys),
-    )  # fmt: skip
-
-
-def _stablelm(keys: Keys) -> Config:
-    hidden, heads = keys.get("hidden_size", int), keys.get("num_attention_heads", int)
-    if hidden % heads:
-        raise keys.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
-    keys.ignore("head_dim")
-    return _decoder(
-        keys, "stablelm", norm_eps="layer_norm_eps", few_kv_heads=False, width=hidden // heads,
-        ropes=lambda width: rope(keys, width, partial=0.25), norm_bias=True, attention_bias=_flag(keys, "use_qkv_bias"),
-        qk_norm="own" if _flag(keys, "qk_layernorm") else "", use_parallel_residual=_flag(keys, "use_parallel_residual"),
-    )  # fmt: skip
-
-
-def _starcoder2(keys: Keys) -> Config:
-    keys.fix(norm_type="layer_norm", mlp_type="default")
-    bias = _flag(keys, "use_bias", True)
-    return _decoder(
-        keys, "starcoder2", norm_eps="norm_epsilon", few_kv_heads=False, tied=True, norm_bias=True,
-        ropes=lambda width: rope(keys, width), window=keys.get("sliding_window", int, None), attention_bias=bias,
-        attention_out_bias=bias, mlp_bias=bias,
-    )  # fmt: skip
-
-
-def _glm4(keys: Keys) -> Config:
-    return _decoder(
-        keys, "glm4", few_kv_heads=False, head_dim=128,
-        ropes=lambda width: rope(keys, width, partial=0.5, interleaved=True),
-        attention_bias=_flag(keys, "attention_bias", True),
-    )  # fmt: skip
-
-
-def _seed_oss(keys: Keys) -> Config:
-    return _decoder(
-        keys, "seed_oss", head_dim=128, ropes=lambda width: rope(keys, width), mlp_bias=_flag(keys, "mlp_bias"),
-        attention_bias=_flag(keys, "attention_bias", True), attention_out_bias=_flag(keys, "attention_out_bias"),
-    )  # fmt: skip
-
-
-def _mixtral(keys: Keys) -> Config:
-    experts = Experts(
-        num_experts=keys.get("num_local_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
-        intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=True,
-    )  # fmt: skip
-    return _decoder(
-        keys, "mixtral", few_kv_heads=False, ropes=lambda width: rope(keys, width, 1e6), experts=_checked(keys, experts),
-        window=keys.get("sliding_window", int, None), sparse=lambda layer: True,
-    )  # fmt: skip
-
-
-def _checked(keys: Keys, experts: Experts) -> Experts:
-    if experts.num_experts_per_tok > experts.num_experts:
-        raise keys.error(
-            f"num_experts_per_tok {experts.num_experts_per_tok} is more than the {experts.num_experts} experts"
-        )
-    return experts
-
-
-def _sparse_layers(keys: Keys) -> Callable[[int], bool]:
-    """Every `decoder_sparse_step`th layer, but for those that are listed."""
-    step, dense = keys.get("decoder_sparse_step", int, 1), keys.get("mlp_only_layers", list, [])
-    return lambda layer: layer not in dense and (layer + 1) % step == 0
-
-
-def _qwen2_moe(keys: Keys) -> Config:
-    experts = Experts(
-        num_experts=keys.get("num_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
-        intermediate_size=keys.get("moe_intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
-        shared_intermediate_size=keys.get("shared_expert_intermediate_size", int),
-    )  # fmt: skip
-    used, last = _flag(keys, "use_sliding_window"), keys.get("max_window_layers", int, 28)
-    window = keys.get("sliding_window", int, 4096, null=None)
-    return _decoder(
-        keys, "qwen2_moe", ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
-        attention_bias=_flag(keys, "qkv_bias", True), sparse=_sparse_layers(keys), window=window if used else None,
-        windows=lambda count: keys.layer_types(count, lambda i: used and i % 2 == 0 and i < last),
-    )  # fmt: skip
-
-
-def _qwen3_moe(keys: Keys) -> Config:
-    keys.ignore("max_window_layers")
-    experts = Experts(
-        num_experts=keys.get("num_experts", int, keys.raw.get("num_local_experts")),
-        num_experts_per_tok=keys.get("num_experts_per_tok", int),
-        intermediate_size=keys.get("moe_intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
-    )  # fmt: skip
-    keys.ignore("num_local_experts")
-    used, window = _flag(keys, "use_sliding_window"), keys.get("sliding_window", int, 4096, null=None)
-    return _decoder(
-        keys, "qwen3_moe", few_kv_heads=False, ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
-        qk_norm="head", sparse=_sparse_layers(keys), window=window if used else None, **_biases(keys),
-    )  # fmt: skip
-
-
-def _olmoe(keys: Keys) -> Config:
-    experts = Experts(
-        num_experts=keys.get("num_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
-        intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
-    )  # fmt: skip
-    return _decoder(
-        keys, "olmoe", ropes=lambda width: rope(keys, width), experts=_checked(keys, experts), qk_norm="all",
-        clip_qkv=keys.get("clip_qkv", float, None), sparse=lambda layer: True, **_biases(keys),
-    )  # fmt: skip
-
-
-def _gpt_oss(keys: Keys) -> Config:
-    keys.ignore("experts_per_token initial_context_length")
-    experts = Experts(
-        num_experts=keys.get("num_local_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
-        intermediate_size=keys.get("intermediate_size", int), scoring="softmax-of-chosen",
-        swiglu_limit=keys.get("swiglu_limit", float, 7.0), swiglu_alpha=keys.get("swiglu_alpha", float, 1.702),
-    )  # fmt: skip
-    return _decoder(
-        keys, "gpt_oss", few_kv_heads=False, head_dim=64, ropes=lambda width: rope(keys, width, 150000.0),
-        experts=_checked(keys, experts), sparse=lambda layer: True, window=keys.get("sliding_window", int, 128, null=None),
-        windows=lambda count: keys.layer_types(count, lambda i: i % 2 == 0), **_biases(keys, True),
-    )  # fmt: skip
-
-
-def _deepseek_v3(keys: Keys) -> Config:
-    keys.fix(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
-    # The layers that predict further tokens are not part of the model that answers.
-    keys.ignore("num_nextn_predict_layers num_mtp_layers ep_size aux_loss_alpha seq_aux head_dim qk_head_dim")
-    keys.ignore("num_key_value_heads num_local_experts")
-    shared, width = keys.get("n_shared_experts", int), keys.get("moe_intermediate_size", int)
-    experts = Experts(
-        num_experts=keys.get("n_routed_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
-        intermediate_size=width, scoring="sigmoid", norm_topk_prob=_flag(keys, "norm_topk_prob", True),
-        n_group=keys.get("n_group", int), topk_group=keys.get("topk_group", int),
-        routed_scaling_factor=keys.get("routed_scaling_factor", float, 2.5), shared_intermediate_size=shared * width,
-    )  # fmt: skip
-    if experts.num_experts % experts.n_group or experts.num_experts < 2 * experts.n_group:
-        raise keys.error(
-            f"n_routed_experts {experts.num_experts} are not {experts.n_group} groups of two or more (n_group)"
-        )
-    latent = Latent(
-        q_lora_rank=keys.get("q_lora_rank", int, 1536, null=None), kv_lora_rank=keys.get("kv_lora_rank", int),
-        qk_nope_head_dim=keys.get("qk_nope_head_dim", int), qk_rope_head_dim=keys.get("qk_rope_head_dim", int),
-        v_head_dim=keys.get("v_head_dim", int), rope_interleave=_flag(keys, "rope_interleave", True),
-    )  # fmt: skip
-    turned = rope(keys, latent.qk_rope_head_dim)
-    scaling = (latent.qk_nope_head_dim + latent.qk_rope_head_dim) ** -0.5
-    settings = keys.raw.get("rope_parameters") or keys.raw.get("rope_scaling") or {}
-    if turned.type != "default" and settings.get("mscale_all_dim"):
-        scaling *= yarn_mscale(turned.factor, settings["mscale_all_dim"]) ** 2
-    first = keys.get("first_k_dense_replace", int, 3, null=0) if keys.raw.get("first_k_dense_replace") != 0 else 0
-    keys.ignore("first_k_dense_replace")
-    return _decoder(
-        keys, "deepseek_v3", ropes=lambda width: turned, width=latent.qk_nope_head_dim + latent.qk_rope_head_dim,
-        num_key_value_heads=1, scaling=scaling, experts=_checked(keys, experts), latent=latent,
-        sparse=lambda layer: layer >= first, **_biases(keys),
-    )  # fmt: skip
 
 
 # ---- what a layer goes through
@@ -504,53 +131,53 @@ _DEEPSEEK_V3_WEIGHTS = {
 }
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family(_llama, _pre_norm()),
-    "mistral": Family(_mistral, _pre_norm()),
-    "qwen2": Family(_qwen2, _pre_norm()),
-    "qwen3": Family(_qwen3, _pre_norm(_NORMED)),
-    "gemma": Family(_gemma, _pre_norm()),
-    "gemma2": Family(_gemma2, _sandwich(_ATTENTION)),
-    "gemma3_text": Family(_gemma3, _sandwich(_NORMED), heads_first=_QK_NORM),
-    "phi3": Family(_phi3, _pre_norm(_QKV, _FUSED_MLP)),
+    "llama": Family(parsers.llama, _pre_norm()),
+    "mistral": Family(parsers.mistral, _pre_norm()),
+    "qwen2": Family(parsers.qwen2, _pre_norm()),
+    "qwen3": Family(parsers.qwen3, _pre_norm(_NORMED)),
+    "gemma": Family(parsers.gemma, _pre_norm()),
+    "gemma2": Family(parsers.gemma2, _sandwich(_ATTENTION)),
+    "gemma3_text": Family(parsers.gemma3, _sandwich(_NORMED), heads_first=_QK_NORM),
+    "phi3": Family(parsers.phi3, _pre_norm(_QKV, _FUSED_MLP)),
     "olmo2": Family(
-        _olmo2, lambda config, layer: (*_NORMED, "post_attention_layernorm", *_MLP, "post_feedforward_layernorm")
+        parsers.olmo2, lambda config, layer: (*_NORMED, "post_attention_layernorm", *_MLP, "post_feedforward_layernorm")
     ),
     "olmo3": Family(
-        _olmo3, lambda config, layer: (*_NORMED, "post_attention_layernorm", *_MLP, "post_feedforward_layernorm")
+        parsers.olmo3, lambda config, layer: (*_NORMED, "post_attention_layernorm", *_MLP, "post_feedforward_layernorm")
     ),
     "smollm3": Family(
-        _smollm3,
+        parsers.smollm3,
         lambda config, layer: ("input_layernorm", *_turned_or_not(config, layer), "post_attention_layernorm", *_MLP),
     ),
-    "granite": Family(_granite, _pre_norm()),
-    "cohere": Family(_cohere, lambda config, layer: ("input_layernorm", *_normed_or_not(_QK_NORM)(config), *_MLP)),
-    "cohere2": Family(_cohere2, lambda config, layer: ("input_layernorm", *_turned_or_not(config, layer), *_MLP)),
+    "granite": Family(parsers.granite, _pre_norm()),
+    "cohere": Family(parsers.cohere, lambda config, layer: ("input_layernorm", *_normed_or_not(_QK_NORM)(config), *_MLP)),
+    "cohere2": Family(parsers.cohere2, lambda config, layer: ("input_layernorm", *_turned_or_not(config, layer), *_MLP)),
     "stablelm": Family(
-        _stablelm, _stablelm_parts, stored=_STABLELM_STORED,
+        parsers.stablelm, _stablelm_parts, stored=_STABLELM_STORED,
         heads_first=_named("self_attn", "q_layernorm k_layernorm"),
     ),
-    "starcoder2": Family(_starcoder2, _pre_norm(mlp=_named("mlp", "c_fc act c_proj"))),
+    "starcoder2": Family(parsers.starcoder2, _pre_norm(mlp=_named("mlp", "c_fc act c_proj"))),
     "glm4": Family(
-        _glm4,
+        parsers.glm4,
         lambda config, layer: (
             "input_layernorm", *_ATTENTION, "post_self_attn_layernorm", "post_attention_layernorm", *_FUSED_MLP,
             "post_mlp_layernorm",
         ),
     ),
-    "seed_oss": Family(_seed_oss, _pre_norm()),
-    "mixtral": Family(_mixtral, _pre_norm(mlp=_EXPERTS), stored=_MIXTRAL_STORED),
-    "qwen2_moe": Family(_qwen2_moe, _qwen2_moe_parts, stored=_BY_EXPERT),
+    "seed_oss": Family(parsers.seed_oss, _pre_norm()),
+    "mixtral": Family(parsers.mixtral, _pre_norm(mlp=_EXPERTS), stored=_MIXTRAL_STORED),
+    "qwen2_moe": Family(parsers.qwen2_moe, _qwen2_moe_parts, stored=_BY_EXPERT),
     "qwen3_moe": Family(
-        _qwen3_moe,
+        parsers.qwen3_moe,
         lambda config, layer: (
             "input_layernorm", *_NORMED, "post_attention_layernorm", *(_EXPERTS if layer.sparse else _MLP)
         ),
         stored=_BY_EXPERT,
     ),
-    "olmoe": Family(_olmoe, _pre_norm(_NORMED, _EXPERTS), stored=_BY_EXPERT),
-    "gpt_oss": Family(_gpt_oss, _pre_norm(mlp=_named("mlp", "router routing experts")), weights=_GPT_OSS_WEIGHTS),
+    "olmoe": Family(parsers.olmoe, _pre_norm(_NORMED, _EXPERTS), stored=_BY_EXPERT),
+    "gpt_oss": Family(parsers.gpt_oss, _pre_norm(mlp=_named("mlp", "router routing experts")), weights=_GPT_OSS_WEIGHTS),
     "deepseek_v3": Family(
-        _deepseek_v3, _deepseek_v3_parts, weights=_DEEPSEEK_V3_WEIGHTS, stored=_BY_EXPERT,
+        parsers.deepseek_v3, _deepseek_v3_parts, weights=_DEEPSEEK_V3_WEIGHTS, stored=_BY_EXPERT,
         unread=r"model\.layers\.61\.",
     ),
 }  # fmt: skip
