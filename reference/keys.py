@@ -52,11 +52,14 @@ class Keys:
     def error(self, what: str, fix: str = "correct the key, or use another model") -> InputError:
         return InputError(what, self.where, fix)
 
-    def get(self, key: str, kind: type, missing: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+    def get(
+        self, key: str, kind: type, missing: Any = REQUIRED, null: Any = REQUIRED, zero: bool = False
+    ) -> Any:  # fmt: skip
         """The value of `key`, checked to be of `kind`; numbers have to be positive.
 
         Args:
           missing: transformers' own default for a key that it may omit. null: what it takes null for; as if missing.
+          zero: 0 is as good.
         """
         self.read.add(key)
         value: Any = self.raw.get(key)
@@ -69,6 +72,8 @@ class Keys:
             value = float(value)
         if type(value) is not kind:
             raise self.error(f"key {key!r} is {value!r}, not of type {kind.__name__}")
+        if zero and value == 0:
+            return value
         if isinstance(value, int | float) and kind is not bool and not 0 < value < math.inf:
             raise self.error(f"key {key!r} is {value}, not a positive finite number")
         return value

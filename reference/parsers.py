@@ -92,7 +92,7 @@ def mistral(keys: Keys) -> Config:
 def _late_windows(keys: Keys) -> dict[str, Any]:
     """A window in the layers from `max_window_layers` on, if it is used at all."""
     used = _flag(keys, "use_sliding_window")
-    first, window = keys.get("max_window_layers", int, 28), keys.get("sliding_window", int, 4096, null=None)
+    first, window = keys.get("max_window_layers", int, 28, zero=True), keys.get("sliding_window", int, 4096, null=None)
     window = window if used else None
     return {
         "window": window,
@@ -299,8 +299,8 @@ def qwen2_moe(keys: Keys) -> Config:
         intermediate_size=keys.get("moe_intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
         shared_intermediate_size=keys.get("shared_expert_intermediate_size", int),
     )  # fmt: skip
-    used, last = _flag(keys, "use_sliding_window"), keys.get("max_window_layers", int, 28)
-    window = keys.get("sliding_window", int, 4096, null=None)
+    used, last = _flag(keys, "use_sliding_window"), keys.get("max_window_layers", int, 28, zero=True)
+    window = keys.get("sliding_window", int, 4096, null=None, zero=True) or None
     return _decoder(
         keys, "qwen2_moe", ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
         attention_bias=_flag(keys, "qkv_bias", True), sparse=_sparse_layers(keys), window=window if used else None,
@@ -374,8 +374,7 @@ def deepseek_v3(keys: Keys) -> Config:
     settings = keys.raw.get("rope_parameters") or keys.raw.get("rope_scaling") or {}
     if turned.type != "default" and settings.get("mscale_all_dim"):
         scaling *= yarn_mscale(turned.factor, settings["mscale_all_dim"]) ** 2
-    first = keys.get("first_k_dense_replace", int, 3, null=0) if keys.raw.get("first_k_dense_replace") != 0 else 0
-    keys.ignore("first_k_dense_replace")
+    first = keys.get("first_k_dense_replace", int, 3, zero=True)
     return _decoder(
         keys, "deepseek_v3", ropes=lambda width: turned, width=latent.qk_nope_head_dim + latent.qk_rope_head_dim,
         num_key_value_heads=1, scaling=scaling, experts=_checked(keys, experts), latent=latent,

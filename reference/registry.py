@@ -125,6 +125,7 @@ _GPT_OSS_WEIGHTS = {
     ),
 }  # fmt: skip
 _DEEPSEEK_V3_WEIGHTS = {
+    "self_attn.q_proj": (Weight("weight", "N*D E"),),
     "mlp.gate": (Weight("weight", "X E"), Weight("e_score_correction_bias", "X")),
     # Its product is split: one half makes keys, and so scores, the other one values.
     "self_attn.scores": (Weight("self_attn.kv_b_proj.weight", "N*P+N*U R"),),
