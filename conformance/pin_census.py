@@ -38,7 +38,11 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "qwen2_moe": [{"norm_topk_prob": True}],
     "qwen3_moe": [{"norm_topk_prob": False}],
     "olmoe": [{"clip_qkv": None}],
-    "deepseek_v3": [{"attention_bias": False}, {"attention_bias": False, "q_lora_rank": None}],
+    "deepseek_v3": [
+        {"attention_bias": False},
+        {"attention_bias": False, "q_lora_rank": None},
+        {"rope_interleave": False},
+    ],
 }
 CAPACITY, BUCKET = 128, 64
 
@@ -48,12 +52,23 @@ def graphs() -> Iterator[tuple[str, Callable[..., Graph], str, str, Config]]:
     for architecture, raw in TINY.items():
         for changes in ({}, *VARIANTS.get(architecture, ())):
             config = from_hf({**raw, **changes})
-            # In a graph of fewer keys than its window a layer has none.
-            wide = [dataclasses.replace(layer, window=layer.window and 4096) for layer in config.layers]
-            for one, phase in itertools.product((config, dataclasses.replace(config, layers=tuple(wide))), PHASES):
+            for one, phase in itertools.product((config, *others(config)), PHASES):
                 yield "emitter", emit, phase, "logits", one
                 yield "emitter", emit, phase, "token", one
                 yield "oracle", lower, phase, "logits", one
+
+
+def others(config: Config) -> Iterator[Config]:
+    """The config as in graphs of fewer keys than its windows, which then are none; and with angles that turn."""
+    wide = [dataclasses.replace(layer, window=layer.window and 4096) for layer in config.layers]
+    for layers in (config.layers, tuple(wide)):
+        yield dataclasses.replace(config, layers=layers)
+        dynamic: dict[str, Any] = {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": BUCKET - 8}
+        turning = [
+            dataclasses.replace(layer, rope=layer.rope and dataclasses.replace(layer.rope, **dynamic))
+            for layer in layers
+        ]
+        yield dataclasses.replace(config, layers=tuple(turning))
 
 
 def census() -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import partial
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.builder import TensorType, Value
@@ -116,12 +117,13 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
         k, v = (b.f32(0.0, shape) for shape in config.cache_shapes(capacity).values())
         cache: Cache = PrefillCache(k, v)
         tables, start, length = {r: prefill_tables(r, bucket) for r in config.ropes}, None, named["length"]
-        masks = {w: b.visible_causal(bucket, effective_window(w, bucket)) for w in config.windows}
+        keys, mask = bucket, partial(b.visible_causal, bucket)
     else:
         cache = DecodeCache(named["k_cache"], named["v_cache"], position=named["position"])
         tables, start, length = {r: decode_tables(r, capacity) for r in config.ropes}, named["position"], None
-        windows = {w: effective_window(w, capacity) for w in config.windows}
-        masks = {w: b.visible_to_position(named["position"], capacity, seen) for w, seen in windows.items()}
+        keys, mask = capacity, partial(b.visible_to_position, named["position"], capacity)
+    seen = {window: effective_window(window, keys) for window in config.windows}
+    masks = {window: mask(window) for window in dict.fromkeys(seen.values())}
     ropes = {rope: b.rope_rows(found, rope.interleaved, start, length) for rope, found in tables.items()}
 
     with b.scope("embed_tokens"):
@@ -132,7 +134,7 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
             x = b.dynamic_slice(table, (named["token"], b.i32(0)), (1, config.hidden_size))  # [1, E]
         x = b.scaled(x, config.embedding_multiplier)
     for i, layer in enumerate(config.layers):
-        given = LayerInputs(ropes[layer.rope] if layer.rope else None, masks[layer.window], cache, layer.sparse)
+        given = LayerInputs(ropes[layer.rope] if layer.rope else None, masks[seen[layer.window]], cache, layer.sparse)
         with b.scope(f"layers.{i}"):
             x = architecture.block(b, x, model.inside(f"layers.{i}"), given, config)
     if phase == "prefill":

@@ -26,8 +26,7 @@ from hloracle.core.store import build_directory
 from hloracle.reference.anchors import CACHES, anchor_shape, anchors, split
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import Config
-from hloracle.reference.parts import PARTS
-from hloracle.reference.registry import FAMILIES
+from hloracle.reference.registry import FAMILIES, part_of
 from hloracle.reference.truth import (
     DAMAGED,
     TIMEOUT_SECONDS,
@@ -348,7 +347,7 @@ def _sources(config: Config, record: Callable[[str, Any], None]) -> tuple[dict[s
 
     for anchor in anchors(config):
         layer, part = split(anchor)
-        source, _, name = PARTS[part].source.partition(" ") if layer is not None else ("", "", "")
+        source, _, name = part_of(config, part).source.partition(" ") if layer is not None else ("", "", "")
         if source == "input":
             module = anchor.rpartition(".")[0]
             # StarCoder 2 has its own name for the last projection.

@@ -11,8 +11,7 @@ from functools import lru_cache
 
 from hloracle.reference import parts
 from hloracle.reference.config import Config
-from hloracle.reference.parts import PARTS
-from hloracle.reference.registry import parts_of
+from hloracle.reference.registry import part_of, parts_of
 
 CACHES = ("k_cache", "v_cache")
 # What the head picks: only a graph whose head is the token has it, and no module of Hugging Face's.
@@ -57,7 +56,7 @@ def anchor_shape(config: Config, anchor: str, queries: int, keys: int) -> tuple[
     if layer is None:
         E, V = config.hidden_size, config.vocab_size
         return {"embed_tokens": (queries, E), "norm": (1, E), "lm_head": (V,)}[part]
-    return parts.shape(config, PARTS[part].shape, queries, keys)
+    return parts.shape(config, part_of(config, part).shape, queries, keys)
 
 
 def terms(config: Config, anchor: str, keys: int) -> int:
@@ -65,13 +64,13 @@ def terms(config: Config, anchor: str, keys: int) -> int:
     layer, part = split(anchor)
     if layer is None:
         return 1 if part == "embed_tokens" else config.hidden_size
-    return max(parts.shape(config, PARTS[part].terms, 0, keys))
+    return max(parts.shape(config, part_of(config, part).terms, 0, keys))
 
 
 def products(config: Config) -> dict[str, int]:
     """Anchor -> the dot_general that compute it, for those that need any."""
     counts = {
-        anchor: PARTS[part].matmuls
+        anchor: part_of(config, part).matmuls
         for anchor in anchors(config)
         for layer, part in [split(anchor)]
         if layer is not None

@@ -6,15 +6,18 @@ its crashes stay there, and neither torch nor transformers is imported here.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +60,13 @@ def _tiny_parameters(raw: dict[str, Any]) -> int:
     return sum(int(np.prod(shape)) for shape in weight_shapes(from_hf(raw)).values())
 
 
+def about(model_type: str) -> str:
+    """What is its own about an architecture, in a few words: the first line of its emitter."""
+    source = (resources.files("hloracle.emitters") / "architectures" / f"{model_type}.py").read_text(encoding="utf-8")
+    first = (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
+    return re.sub(r" \(transformers' `\w+`\)", "", first).rstrip(".")
+
+
 FIXTURES: dict[str, Fixture] = {
     "smollm2-135m-instruct": Packaged(
         description="SmolLM2 135M Instruct, Q4_1 weights dequantized to bfloat16, with its tokenizer",
@@ -71,7 +81,7 @@ FIXTURES: dict[str, Fixture] = {
     ),
     **{
         f"tiny-{model_type}": Fixture(
-            description=f"seeded random {model_type}, {raw['num_hidden_layers']} layers, float32, no tokenizer",
+            description=f"random weights, {raw['num_hidden_layers']} layers. {about(model_type)}",
             parameters=_tiny_parameters(raw),
             source="generated",
             license="Apache-2.0",

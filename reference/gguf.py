@@ -15,35 +15,24 @@ import numpy as np
 from hloracle.core.errors import InputError
 from hloracle.core.store import cache_root
 from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.config import Rope
-from hloracle.reference.registry import FAMILIES, from_hf
+from hloracle.reference.config import Config, Rope
+from hloracle.reference.registry import from_hf
 from hloracle.reference.rope import inverse_frequencies
 from hloracle.reference.tiny import as_readable_as_the_config
 from hloracle.reference.weights import weight_shapes
 
-# Keys of `ARCHITECTURE.` in a GGUF file that either become config keys or are checked through the weights' shapes.
-# As in a config, a key that is not understood may be a mechanism that is not computed.
-GGUF_KEYS = frozenset(
-    [
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.key_length",
-        "attention.layer_norm_rms_epsilon",
-        "attention.value_length",
-        "block_count",
-        "context_length",
-        "embedding_length",
-        "feed_forward_length",
-        "rope.dimension_count",
-        "rope.freq_base",
-        "tensor_data_layout",
-        "vocab_size",
-    ]
-)
-GGUF_FIXED_KEYS = {"expert_count": 0, "expert_used_count": 0, "rope.scaling.type": "none"}
+# GGUF's names of the architectures that transformers reads right. A Mistral is a `llama` there.
+ARCHITECTURES = (
+    "gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "stablelm", "starcoder2",
+)  # fmt: skip
+# Those that it reads, and reads wrong (docs/toolchain-notes.md).
+WRONG = {"gpt-oss": "transformers leaves its experts, biases and sinks out and makes others up"}
 GGUF_FLOATS = ("F32", "F16", "BF16")
 # Keys of transformers' config for a GGUF file that say nothing about the model.
 GGUF_CONFIG_EXTRAS = ("_model_name_or_path", "_name_or_path", "quantization_config", "unk_token_id")
+# Of a key: whatever it says changes nothing; a file without it cannot be read; the tensors' shapes say the same.
+ANYTHING, NEEDED, IN_SHAPES = object(), object(), object()
+CHECKPOINT = "use the model's Hugging Face checkpoint"
 
 
 def convert_gguf(gguf: Path, directory: Path) -> None:
@@ -69,9 +58,15 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
         config = transformers.AutoConfig.from_pretrained(**source)
         raw = {key: value for key, value in config.to_dict().items() if key not in GGUF_CONFIG_EXTRAS}
         _restore_llama3_scaling(reader, raw, gguf)
-        _check_tensors(reader, raw, gguf)
+        understood = from_hf(raw, gguf)
+        _check_keys(reader, understood, gguf)
+        _check_tensors(reader, understood, gguf)
         dtype = torch.float32 if types.issubset(GGUF_FLOATS) else torch.bfloat16
-        model = transformers.AutoModelForCausalLM.from_pretrained(**source, config=config, dtype=dtype)
+        found: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            **source, config=config, dtype=dtype, output_loading_info=True
+        )
+        model, loaded = found
+        _check_loaded(loaded, gguf)
         if "tokenizer.ggml.model" in reader.fields:
             transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(directory)
 
@@ -109,21 +104,15 @@ def _open_gguf(path: Path) -> Any:
     size = path.stat().st_size
     if max(ends, default=0) > size:
         raise InputError(f"is cut short: {max(ends)} bytes are named, {size} are there", path, "download it again")
-    if architecture not in FAMILIES:
+    if architecture not in ARCHITECTURES:
+        reason = f": {WRONG[architecture]}" if architecture in WRONG else ""
         raise InputError(
-            f"architecture {architecture!r} is not supported",
+            f"architecture {architecture!r} is not supported{reason}",
             path,
-            f"use a model of one of these: {', '.join(sorted(FAMILIES))}",
+            f"use a model of one of these: {', '.join(ARCHITECTURES)}; or its Hugging Face checkpoint",
         )
-    own = {key.removeprefix(f"{architecture}."): key for key in reader.fields if key.startswith(f"{architecture}.")}
-    for key in sorted(own.keys() - GGUF_KEYS):
-        value = _field(reader, own[key])
-        if key not in GGUF_FIXED_KEYS or value != GGUF_FIXED_KEYS[key]:
-            raise InputError(
-                f"key {own[key]!r} is {value!r}, and it is not known what that computes",
-                path,
-                "use another model, or its Hugging Face checkpoint",
-            )
+    if architecture == "llama" and _field(reader, "general.name") == "mistral":
+        raise InputError("transformers cannot read a llama whose general.name is 'mistral'", path, CHECKPOINT)
     return reader
 
 
@@ -140,7 +129,7 @@ def _restore_llama3_scaling(reader: Any, raw: dict[str, Any], path: Path) -> Non
     Source: llama.cpp, convert_hf_to_gguf.py, LlamaModel.generate_extra_tensors.
     """
     found = [tensor.data for tensor in reader.tensors if tensor.name == "rope_freqs.weight"]
-    if not found or np.all(found[0] == 1):
+    if raw["model_type"] != "llama" or not found or np.all(found[0] == 1):
         return
     scaling: dict[str, Any] = {
         "factor": float(np.max(found[0])),
@@ -153,22 +142,116 @@ def _restore_llama3_scaling(reader: Any, raw: dict[str, Any], path: Path) -> Non
     expected = default / inverse_frequencies(Rope("llama3", theta, raw["head_dim"], **scaling))
     # llama.cpp computes it in float32, in a handful of steps.
     if found[0].shape != expected.shape or not np.allclose(found[0], expected, rtol=1e-5, atol=0):
-        raise InputError(
-            "rope_freqs.weight is not the RoPE scaling of Llama 3", path, "use the model's Hugging Face checkpoint"
-        )
+        raise InputError("rope_freqs.weight is not the RoPE scaling of Llama 3", path, CHECKPOINT)
     raw["rope_parameters"] = {"rope_type": "llama3", "rope_theta": theta, **scaling}
 
 
-def _check_tensors(reader: Any, raw: dict[str, Any], path: Path) -> None:
-    """Names and shapes both ways: transformers skips a tensor it does not know, and makes up one that is missing."""
+def _stated(config: Config) -> dict[str, tuple[Any, Any]]:
+    """What the `ARCHITECTURE.` keys of a model's file have to be, and what a file without the key means.
+
+    Source of what a missing key means: llama.cpp, `load_hparams` and `load_arch_hparams` of its models.
+    """
+    gemma2, gemma3 = config.architecture == "gemma2", config.architecture == "gemma3_text"
+    heads, hidden, count = config.num_attention_heads, config.hidden_size, config.num_hidden_layers
+    window = max((window or 0 for window in config.windows), default=0)
+    wide, narrow = ([x.rope for x in config.layers if (x.window is None) is full and x.rope] for full in (True, False))
+    theta, narrow_theta = (wide or narrow)[0].theta, (narrow or wide)[0].theta
+    scaled = sorted({rope.type for rope in config.ropes} - {"default", "llama3"})
+    # What a Gemma's scores are multiplied by stands nowhere: llama.cpp knows the 27B ones by their number of layers.
+    narrower = (gemma2 and count == 46) or (gemma3 and count == 62)
+    keys = {
+        "attention.head_count": (heads, NEEDED),
+        "attention.head_count_kv": (config.num_key_value_heads, heads),
+        "attention.key_length": (config.head_dim, hidden // heads),
+        "attention.scale": (config.scaling, (hidden // heads if narrower else config.head_dim) ** -0.5),
+        "attention.sliding_window": (window, 4096 if gemma2 else 0),
+        "attention.value_length": (config.head_dim, hidden // heads),
+        "attn_logit_softcapping": (config.attn_logit_softcapping or 0, 50.0 if gemma2 else 0),
+        "block_count": (count, NEEDED),
+        "context_length": (config.max_position_embeddings, NEEDED),
+        "embedding_length": (hidden, IN_SHAPES),
+        "expert_count": (0, 0),
+        "expert_used_count": (0, 0),
+        "feed_forward_length": (config.intermediate_size, IN_SHAPES),
+        "final_logit_softcapping": (config.final_logit_softcapping or 0, 30.0 if gemma2 else 0),
+        "rope.dimension_count": (config.ropes[0].dim, config.head_dim),
+        "rope.freq_base": (theta, 10000.0),
+        "rope.freq_base_swa": (narrow_theta, 10000.0 if gemma3 else theta),
+        "rope.scaling.attn_factor": (1, 1),
+        "rope.scaling.factor": (1, 1),
+        # Said of a model without scaling, they change nothing.
+        "rope.scaling.finetuned": (ANYTHING, ANYTHING),
+        "rope.scaling.original_context_length": (ANYTHING, ANYTHING),
+        "rope.scaling.type": (", ".join(scaled) or "none", "none"),
+        "tensor_data_layout": ("Meta AI original pth", ANYTHING),
+        "vocab_size": (config.vocab_size, IN_SHAPES),
+        f"attention.layer_norm{'' if config.norm_bias else '_rms'}_epsilon": (config.norm_eps, NEEDED),
+    }
+    if config.architecture == "stablelm":
+        keys["use_parallel_residual"] = (config.use_parallel_residual, IN_SHAPES)
+    if experts := config.experts:
+        keys["expert_count"] = (experts.num_experts, NEEDED)
+        keys["expert_used_count"] = (experts.num_experts_per_tok, NEEDED)
+        keys["expert_feed_forward_length"] = (experts.intermediate_size, IN_SHAPES)
+        if experts.shared_intermediate_size:
+            keys["expert_shared_feed_forward_length"] = (experts.shared_intermediate_size, IN_SHAPES)
+    return keys
+
+
+def _check_keys(reader: Any, config: Config, path: Path) -> None:
+    """Hold what a file says to what transformers made of it: it ignores many keys, and takes a default of its own."""
+    prefix = f"{_field(reader, 'general.architecture')}."
+    own = {key.removeprefix(prefix): key for key in reader.fields if key.startswith(prefix)}
+    stated = _stated(config)
+    for key in sorted(own.keys() - stated.keys()):
+        raise InputError(
+            f"key {own[key]!r} is {_field(reader, own[key])!r}, and it is not known what that computes",
+            path,
+            "use another model, or its Hugging Face checkpoint",
+        )
+    for key, (taken, meant) in stated.items():
+        found = _field(reader, own[key]) if key in own else meant
+        if found is NEEDED:
+            raise InputError(f"key {prefix + key!r} is not there", path, CHECKPOINT)
+        if found not in (ANYTHING, IN_SHAPES) and taken is not ANYTHING and not _equal(found, taken):
+            means = "is" if key in own else "is not there, which means"
+            what = f"key {prefix + key!r} {means} {found!r}, and transformers takes {taken!r} for it"
+            raise InputError(what, path, CHECKPOINT)
+
+
+def _equal(found: Any, taken: Any) -> bool:
+    """GGUF keeps numbers that are not whole as float32."""
+    if type(found) in (int, float) and type(taken) in (int, float):
+        return bool(np.float32(found) == np.float32(taken))
+    return bool(found == taken)
+
+
+def _tensor_shapes(config: Config, architecture: str) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every tensor in a model's file."""
     import gguf
 
-    config = from_hf(raw, path)
-    (architecture,) = (arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == config.architecture)
-    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    wanted = {names.get_name(name, (".weight", ".bias")): shape for name, shape in weight_shapes(config).items()}
+    (known,) = (number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names: Any = gguf.get_tensor_name_map(known, config.num_hidden_layers)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in weight_shapes(config).items():
+        if name.endswith(".gate_up_proj"):  # of all experts, which have no `.weight`
+            halves = (f"{name.removesuffix('gate_up_proj')}{half}_proj" for half in ("gate", "up"))
+            shapes |= {f"{names.get_name(half)}.weight": (shape[0], shape[1] // 2, shape[2]) for half in halves}
+        elif name.endswith(".experts.down_proj"):
+            shapes[f"{names.get_name(name)}.weight"] = shape
+        else:
+            flat = name.endswith(".shared_expert_gate.weight")
+            shapes[names.get_name(name, (".weight", ".bias"))] = shape[1:] if flat else shape
+    return shapes
+
+
+def _check_tensors(reader: Any, config: Config, path: Path) -> None:
+    """Names and shapes both ways: transformers skips a tensor it does not know, and makes up one that is missing."""
+    architecture = _field(reader, "general.architecture")
+    wanted = _tensor_shapes(config, architecture)
     found = {tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in reader.tensors}
-    found.pop("rope_freqs.weight", None)
+    if architecture == "llama":
+        found.pop("rope_freqs.weight", None)
     problems = [f"missing {name}" for name in wanted if name not in found]
     problems += [f"extra {name}" for name in found if name not in wanted]
     problems += [
@@ -181,6 +264,15 @@ def _check_tensors(reader: Any, raw: dict[str, Any], path: Path) -> None:
         raise InputError(
             f"tensors do not match the file's own keys: {shown}", path, "use another model, or its whole file"
         )
+
+
+def _check_loaded(loaded: dict[str, Any], path: Path) -> None:
+    """Every weight came from the file: transformers makes up one that it finds no tensor for."""
+    problems = [
+        f"{kind.replace('_', ' ')}: {', '.join(map(str, sorted(names)[:4]))}" for kind, names in loaded.items() if names
+    ]
+    if problems:
+        raise InputError(f"transformers loads other weights ({'; '.join(problems)})", path, CHECKPOINT)
 
 
 def _narrowest(tensor: Any) -> Any:

@@ -14,7 +14,7 @@ from hloracle.reference.config import Rope
 
 # Keys that do not change what the model computes at inference, with a prompt and a cache.
 IGNORED_KEYS = frozenset(
-    "_name_or_path architectures attention_dropout auto_map bos_token_id cache_implementation "
+    "_attn_implementation_autoset _name_or_path architectures attention_dropout auto_map bos_token_id cache_implementation "
     "chunk_size_feed_forward dtype embd_pdrop embedding_dropout eos_token_id finetuning_task hidden_dropout id2label "
     "initializer_range is_encoder_decoder is_llama_config label2id model_type output_attentions output_hidden_states "
     "output_router_logits pad_token_id pretraining_tp problem_type resid_pdrop residual_dropout return_dict "
@@ -129,13 +129,14 @@ class Keys:
 
 def rope(
     keys: Keys, head_dim: int, theta: float = 10000.0, partial: float | None = None, interleaved: bool = False,
-    types: Sequence[str] = tuple(ROPE_KEYS),
+    types: Sequence[str] = tuple(ROPE_KEYS), original: int | None = None,
 ) -> Rope:  # fmt: skip
     """RoPE settings, in the form of transformers 5 (`rope_parameters`) or the older one (`rope_theta`, `rope_scaling`).
 
     Args:
       theta: transformers' default for this architecture. types: those that are supported.
       partial: its default of `partial_rotary_factor`; None where the architecture turns whole heads.
+      original: its default of an `original_max_position_embeddings` outside of the RoPE settings.
     """
     new, old = keys.get("rope_parameters", dict, None), keys.get("rope_scaling", dict, None)
     outer = keys.get("rope_theta", float, None)
@@ -147,7 +148,9 @@ def rope(
         raise keys.error(f"has rope_theta {outer} and, in the RoPE settings, {own}", "keep one of the two")
     if partial is not None:
         partial = keys.get("partial_rotary_factor", float, partial)
-    return one_rope(keys, inner, head_dim, outer or theta, partial, interleaved, types)
+    # Where it stands outside, it takes precedence.
+    original = keys.get("original_max_position_embeddings", int, original)
+    return one_rope(keys, inner, head_dim, outer or theta, partial, interleaved, types, original)
 
 
 def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], local: str = "") -> dict[str, Rope]:
@@ -157,6 +160,10 @@ def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], loc
       thetas: transformers' default by type of layer. local: the older key of the windowed layers' own theta.
     """
     new, old = keys.get("rope_parameters", dict, None), keys.get("rope_scaling", dict, None)
+    if old and "rope_type" not in old:
+        raise keys.error(
+            "key 'rope_scaling' has no 'rope_type', and transformers does not read 'type' in its place here"
+        )
     # As transformers does it: the older key of the base is the full layers' own.
     outer = {FULL: keys.get("rope_theta", float, None), SLIDING: keys.get(local, float, None) if local else None}
     found = {}
@@ -164,6 +171,9 @@ def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], loc
         inner = dict((new or {}).get(kind) or {})
         if kind == FULL:
             inner |= old or {}
+        if not inner.get("truncate", True):
+            # `_compute_yarn_parameters` looks for it beside the sets.
+            raise keys.error("key 'truncate' is False, which transformers does not read in a layer type's own set")
         found[kind] = one_rope(keys, inner, head_dim, outer[kind] or theta)
     unknown = sorted(set(new or {}) - set(thetas))
     if unknown:
@@ -175,7 +185,7 @@ def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], loc
 
 def one_rope(
     keys: Keys, raw: dict[str, Any], head_dim: int, theta: float, partial: float | None = None, interleaved: bool = False,
-    types: Sequence[str] = tuple(ROPE_KEYS),
+    types: Sequence[str] = tuple(ROPE_KEYS), original: int | None = None,
 ) -> Rope:  # fmt: skip
     """One set of RoPE settings."""
     inner = Keys(raw, keys.where)
@@ -197,9 +207,7 @@ def one_rope(
     found = Rope(kind, inner.get("rope_theta", float, theta), dim, interleaved)
     if kind == "default":
         return found
-    # phi3 keeps it outside, where it takes precedence.
-    outside = keys.get("original_max_position_embeddings", int, None)
-    original = outside or inner.get("original_max_position_embeddings", int, longest)
+    original = original or inner.get("original_max_position_embeddings", int, longest)
     factor = inner.get("factor", float, longest / original if kind in ("yarn", "longrope") else REQUIRED)
     more: dict[str, Any] = {"factor": factor}
     if kind == "dynamic":

@@ -34,15 +34,15 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """x [T, ..., D] over its last axis' root mean square, times weight, whose axes are x's last. Source: `LlamaRMSNorm`."""
     mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
-    return weight * (x * lax.rsqrt(mean_square + eps))
+    return lax.broadcast_to_rank(weight, x.ndim) * (x * lax.rsqrt(mean_square + eps))
 
 
 def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
     """x [T, ..., D] less its last axis' mean, over its deviation, times weight, plus bias. Source: `CohereLayerNorm`."""
     centered = x - jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(centered * centered, axis=-1, keepdims=True)
-    y = weight * (centered * lax.rsqrt(variance + eps))
-    return y if bias is None else y + bias
+    y = lax.broadcast_to_rank(weight, x.ndim) * (centered * lax.rsqrt(variance + eps))
+    return y if bias is None else y + lax.broadcast_to_rank(bias, x.ndim)
 
 
 # ---- rotary position embedding
@@ -211,7 +211,7 @@ def top_k(scores: Array, k: int) -> Array:
 
 def among_top_k(scores: Array, k: int) -> Array:
     """Which are among the k largest along the last axis: bool, like scores."""
-    places = lax.iota(jnp.int32, scores.shape[-1])
+    places = lax.broadcast_to_rank(lax.iota(jnp.int32, scores.shape[-1]), scores.ndim + 1)
     return jnp.any(top_k(scores, k)[..., :, None] == places, axis=-2)
 
 
@@ -225,7 +225,7 @@ def route(logits: Array, config: Experts, bias: Array | None = None) -> Array:
     if config.scoring == "softmax-of-chosen":
         return softmax(where(among_top_k(logits, k), logits, -INFINITY))
     scores = lax.logistic(logits) if config.scoring == "sigmoid" else softmax(logits)
-    choice = scores if bias is None else scores + bias
+    choice = scores if bias is None else scores + bias[None, :]
     if config.n_group > 1:
         choice = within_best_groups(choice, config.n_group, config.topk_group)
     weights = where(among_top_k(choice, k), scores, 0.0)
@@ -282,7 +282,7 @@ def experts(
         w, routing = w.of(chosen), rows(routing[0], chosen)[None]  # [1, A]
     h = jnp.einsum("te,xem->txm" if transposed else "te,xme->txm", x, w.gate_up, precision=HIGHEST)
     if w.gate_up_bias is not None:
-        h = h + w.gate_up_bias
+        h = h + w.gate_up_bias[None]
     h = gated(h) * routing[:, :, None]  # [T, X, M]
     y = jnp.einsum("txm,xme->te" if transposed else "txm,xem->te", h, w.down, precision=HIGHEST)
     return y if w.down_bias is None else y + jnp.einsum("tx,xe->te", routing, w.down_bias, precision=HIGHEST)

@@ -125,11 +125,12 @@ def prefill(
     k, v = (jnp.zeros(shape, jnp.float32) for shape in config.cache_shapes(capacity).values())
     cache = PrefillCache(k, v)
     ropes = {rope: rope_rows(prefill_tables(rope, T), rope.interleaved, None, length) for rope in config.ropes}
-    masks = {window: visible_causal(T, effective_window(window, T)) for window in config.windows}
+    seen = {window: effective_window(window, T) for window in config.windows}
+    masks = {window: visible_causal(T, window) for window in dict.fromkeys(seen.values())}
     w = Weights(dict(zip(weight_shapes(config), weights, strict=True)))
     with scope("embed_tokens"):
         x = _scaled(rows(w["model.embed_tokens.weight"], tokens), config.embedding_multiplier)  # [T, E]
-    x = _blocks(config, x, w, ropes, masks, cache)
+    x = _blocks(config, x, w, ropes, {window: masks[found] for window, found in seen.items()}, cache)
     x = lax.dynamic_slice(x, (length - 1, jnp.zeros((), jnp.int32)), (1, config.hidden_size))  # [1, E]
     return _head(config, head, x, w), *cache.results()
 
@@ -147,13 +148,14 @@ def decode(
     capacity = k_cache.shape[2]
     cache = DecodeCache(k_cache, v_cache, position=position)
     ropes = {rope: rope_rows(decode_tables(rope, capacity), rope.interleaved, position, 1) for rope in config.ropes}
-    masks = {w: visible_to_position(position, capacity, effective_window(w, capacity)) for w in config.windows}
+    seen = {window: effective_window(window, capacity) for window in config.windows}
+    masks = {window: visible_to_position(position, capacity, window) for window in dict.fromkeys(seen.values())}
     w = Weights(dict(zip(weight_shapes(config), weights, strict=True)))
     with scope("embed_tokens"):
         table = w["model.embed_tokens.weight"]
         x = lax.dynamic_slice(table, (token, jnp.zeros((), jnp.int32)), (1, config.hidden_size))  # [1, E]
         x = _scaled(x, config.embedding_multiplier)
-    x = _blocks(config, x, w, ropes, masks, cache)
+    x = _blocks(config, x, w, ropes, {window: masks[found] for window, found in seen.items()}, cache)
     return _head(config, head, x, w), *cache.results()
 
 

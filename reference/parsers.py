@@ -103,14 +103,14 @@ def _late_windows(keys: Keys) -> dict[str, Any]:
 def qwen2(keys: Keys) -> Config:
     keys.fix(use_mrope=False)
     return _decoder(
-        keys, "qwen2", ropes=lambda width: rope(keys, width), attention_bias=True, **_late_windows(keys)
+        keys, "qwen2", few_kv_heads=False, ropes=lambda width: rope(keys, width), attention_bias=True, **_late_windows(keys)
     )  # fmt: skip
 
 
 def qwen3(keys: Keys) -> Config:
     return _decoder(
-        keys, "qwen3", head_dim=128, ropes=lambda width: rope(keys, width), qk_norm="head", **_biases(keys),
-        **_late_windows(keys),
+        keys, "qwen3", few_kv_heads=False, head_dim=128, ropes=lambda width: rope(keys, width), qk_norm="head",
+        **_biases(keys), **_late_windows(keys),
     )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def gemma(keys: Keys) -> Config:
 
 
 def gemma2(keys: Keys) -> Config:
-    keys.ignore("hidden_act")
+    keys.ignore("hidden_act sliding_window_size")
     return _decoder(
         keys, "gemma2", few_kv_heads=False, head_dim=256, tied=True,
         act=keys.activation("hidden_activation", "gelu_pytorch_tanh"), ropes=lambda width: rope(keys, width),
@@ -162,10 +162,12 @@ def gemma3(keys: Keys) -> Config:
 
 
 def phi3(keys: Keys) -> Config:
-    keys.fix(attention_bias=False)
-    keys.ignore("original_max_position_embeddings")
+    keys.fix(attention_bias=False, mlp_bias=False, lm_head_bias=False, full_attn_mod=1)
+    # Of Phi-4's own code, for what transformers' has not.
+    keys.ignore("interpolate_factor")
+    original = keys.get("original_max_position_embeddings", int, 4096)
     return _decoder(
-        keys, "phi3", ropes=lambda width: rope(keys, width, partial=1.0, types=("default", "longrope")),
+        keys, "phi3", ropes=lambda width: rope(keys, width, partial=1.0, types=("default", "longrope"), original=original),
         window=keys.get("sliding_window", int, None),
     )  # fmt: skip
 
@@ -183,6 +185,7 @@ def olmo3(keys: Keys) -> Config:
 
 
 def smollm3(keys: Keys) -> Config:
+    keys.ignore("max_window_layers")
     used = _flag(keys, "use_sliding_window")
     window = keys.get("sliding_window", int, None)
     period = keys.get("no_rope_layer_interval", int, 4)
@@ -192,7 +195,7 @@ def smollm3(keys: Keys) -> Config:
         return bool(listed[layer]) if listed else bool((layer + 1) % period)
 
     return _decoder(
-        keys, "smollm3", ropes=lambda width: rope(keys, width, 2e6), tied=True, turned=turned, window=window,
+        keys, "smollm3", few_kv_heads=False, ropes=lambda width: rope(keys, width, 2e6), tied=True, turned=turned, window=window,
         windows=lambda count: keys.layer_types(count, lambda i: used and window is not None and not turned(i)),
         mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys),
     )  # fmt: skip
@@ -208,6 +211,7 @@ def granite(keys: Keys) -> Config:
 
 
 def cohere(keys: Keys) -> Config:
+    keys.ignore("model_max_length")
     return _decoder(
         keys, "cohere", norm_eps="layer_norm_eps", tied=True, ropes=lambda width: rope(keys, width, 5e5, interleaved=True),
         logits_multiplier=keys.get("logit_scale", float, 0.0625),
@@ -263,8 +267,8 @@ def glm4(keys: Keys) -> Config:
 
 def seed_oss(keys: Keys) -> Config:
     return _decoder(
-        keys, "seed_oss", head_dim=128, ropes=lambda width: rope(keys, width), mlp_bias=_flag(keys, "mlp_bias"),
-        attention_bias=_flag(keys, "attention_bias", True), attention_out_bias=_flag(keys, "attention_out_bias"),
+        keys, "seed_oss", few_kv_heads=False, head_dim=128, ropes=lambda width: rope(keys, width),
+        mlp_bias=_flag(keys, "mlp_bias"), attention_bias=_flag(keys, "attention_bias", True), attention_out_bias=_flag(keys, "attention_out_bias"),
     )  # fmt: skip
 
 
@@ -290,6 +294,9 @@ def _checked(keys: Keys, experts: Experts) -> Experts:
 def _sparse_layers(keys: Keys) -> Callable[[int], bool]:
     """Every `decoder_sparse_step`th layer, but for those that are listed."""
     step, dense = keys.get("decoder_sparse_step", int, 1), keys.get("mlp_only_layers", list, [])
+    count = keys.get("num_hidden_layers", int)
+    if not all(type(layer) is int and 0 <= layer < count for layer in dense):
+        raise keys.error(f"key 'mlp_only_layers' is {dense}, not a list of layers below {count}")
     return lambda layer: layer not in dense and (layer + 1) % step == 0
 
 
@@ -302,7 +309,7 @@ def qwen2_moe(keys: Keys) -> Config:
     used, last = _flag(keys, "use_sliding_window"), keys.get("max_window_layers", int, 28, zero=True)
     window = keys.get("sliding_window", int, 4096, null=None, zero=True) or None
     return _decoder(
-        keys, "qwen2_moe", ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
+        keys, "qwen2_moe", few_kv_heads=False, ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
         attention_bias=_flag(keys, "qkv_bias", True), sparse=_sparse_layers(keys), window=window if used else None,
         windows=lambda count: keys.layer_types(count, lambda i: used and i % 2 == 0 and i < last),
     )  # fmt: skip
@@ -311,7 +318,7 @@ def qwen2_moe(keys: Keys) -> Config:
 def qwen3_moe(keys: Keys) -> Config:
     keys.ignore("max_window_layers")
     experts = Experts(
-        num_experts=keys.get("num_experts", int, keys.raw.get("num_local_experts")),
+        num_experts=keys.get("num_experts", int, keys.raw.get("num_local_experts") or REQUIRED),
         num_experts_per_tok=keys.get("num_experts_per_tok", int),
         intermediate_size=keys.get("moe_intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
     )  # fmt: skip
@@ -336,6 +343,9 @@ def olmoe(keys: Keys) -> Config:
 
 def gpt_oss(keys: Keys) -> Config:
     keys.ignore("experts_per_token initial_context_length")
+    if not (keys.raw.get("rope_parameters") or keys.raw.get("rope_scaling")):
+        # transformers would put a YaRN of its own in their place.
+        raise keys.error("key 'rope_parameters' is missing")
     experts = Experts(
         num_experts=keys.get("num_local_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
         intermediate_size=keys.get("intermediate_size", int), scoring="softmax-of-chosen",
@@ -352,7 +362,12 @@ def deepseek_v3(keys: Keys) -> Config:
     keys.fix(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
     # The layers that predict further tokens are not part of the model that answers.
     keys.ignore("num_nextn_predict_layers num_mtp_layers ep_size aux_loss_alpha seq_aux head_dim qk_head_dim")
-    keys.ignore("num_key_value_heads num_local_experts")
+    keys.ignore("num_local_experts")
+    heads = keys.get("num_attention_heads", int)
+    if (kv_heads := keys.get("num_key_value_heads", int, null=heads)) != heads:
+        raise keys.error(
+            f"num_key_value_heads {kv_heads} is not num_attention_heads {heads}: each has its own of a latent"
+        )
     shared, width = keys.get("n_shared_experts", int), keys.get("moe_intermediate_size", int)
     experts = Experts(
         num_experts=keys.get("n_routed_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
@@ -364,6 +379,10 @@ def deepseek_v3(keys: Keys) -> Config:
         raise keys.error(
             f"n_routed_experts {experts.num_experts} are not {experts.n_group} groups of two or more (n_group)"
         )
+    if experts.topk_group > experts.n_group:
+        raise keys.error(f"topk_group {experts.topk_group} is more than the {experts.n_group} groups")
+    if experts.num_experts_per_tok > experts.num_experts // experts.n_group * experts.topk_group:
+        raise keys.error(f"num_experts_per_tok {experts.num_experts_per_tok} is more than the chosen groups have")
     latent = Latent(
         q_lora_rank=keys.get("q_lora_rank", int, 1536, null=None), kv_lora_rank=keys.get("kv_lora_rank", int),
         qk_nope_head_dim=keys.get("qk_nope_head_dim", int), qk_rope_head_dim=keys.get("qk_rope_head_dim", int),

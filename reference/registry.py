@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from hloracle.core.errors import InputError
 from hloracle.reference import parsers
 from hloracle.reference.config import Config, Layer
 from hloracle.reference.keys import Keys
-from hloracle.reference.parts import Weight
+from hloracle.reference.parts import PARTS, Part, Weight
 
 PartsOf = Callable[[Config, Layer], Sequence[str]]
 
@@ -26,13 +26,13 @@ class Family:
     """One architecture.
 
     parse: reads its config. parts: what a layer goes through, in order (see `parts.py`).
-    weights: of a part, where they are not the usual ones. stored: how files name, or slice, what graphs take as one.
+    own: parts that are not as in `parts.py`. stored: how files name, or slice, what graphs take as one.
     heads_first: values that transformers has as [heads, tokens, ...]. unread: pattern of weights that it does not read.
     """
 
     parse: Callable[[Keys], Config]
     parts: PartsOf
-    weights: Mapping[str, tuple[Weight, ...]] = field(default_factory=dict)
+    own: Mapping[str, Part] = field(default_factory=dict)
     stored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     heads_first: tuple[str, ...] = ()
     unread: str = ""
@@ -116,19 +116,28 @@ _MIXTRAL_STORED = {
     "mlp.experts.down_proj": ("block_sparse_moe.experts.{}.w2.weight",),
 }
 _STABLELM_STORED = {f"self_attn.{x}_layernorm.weight": (f"self_attn.{x}_layernorm.norms.{{}}.weight",) for x in "qk"}
-_GPT_OSS_WEIGHTS = {
-    "self_attn.probs": (Weight("self_attn.sinks", "N"),),
-    "mlp.router": (Weight("weight", "X E"), Weight("bias", "X")),
-    "mlp.experts": (
-        Weight("gate_up_proj", "X E 2*M"), Weight("gate_up_proj_bias", "X 2*M"),
-        Weight("down_proj", "X M E"), Weight("down_proj_bias", "X E"),
+
+
+def _other(part: str, *weights: Weight, more_matmuls: int = 0) -> Part:
+    """A part with other weights, or with more products."""
+    usual = PARTS[part]
+    return replace(usual, weights=weights or usual.weights, matmuls=usual.matmuls + more_matmuls)
+
+
+_GPT_OSS = {
+    "self_attn.probs": _other("self_attn.probs", Weight("self_attn.sinks", "N")),
+    "mlp.router": _other("mlp.router", Weight("weight", "X E"), Weight("bias", "X")),
+    "mlp.experts": _other(
+        "mlp.experts", Weight("gate_up_proj", "X E 2*M"), Weight("gate_up_proj_bias", "X 2*M"),
+        Weight("down_proj", "X M E"), Weight("down_proj_bias", "X E"), more_matmuls=1,
     ),
 }  # fmt: skip
-_DEEPSEEK_V3_WEIGHTS = {
-    "self_attn.q_proj": (Weight("weight", "N*D E"),),
-    "mlp.gate": (Weight("weight", "X E"), Weight("e_score_correction_bias", "X")),
-    # Its product is split: one half makes keys, and so scores, the other one values.
-    "self_attn.scores": (Weight("self_attn.kv_b_proj.weight", "N*P+N*U R"),),
+_DEEPSEEK_V3 = {
+    "self_attn.q_proj": _other("self_attn.q_proj", Weight("weight", "N*D E")),
+    "mlp.gate": _other("mlp.gate", Weight("weight", "X E"), Weight("e_score_correction_bias", "X")),
+    # One half of its product makes keys, and so scores, the other one values.
+    "self_attn.scores": _other("self_attn.scores", Weight("self_attn.kv_b_proj.weight", "N*P+N*U R"), more_matmuls=2),
+    "self_attn.context": _other("self_attn.context", more_matmuls=1),
 }
 
 FAMILIES: dict[str, Family] = {
@@ -176,9 +185,9 @@ FAMILIES: dict[str, Family] = {
         stored=_BY_EXPERT,
     ),
     "olmoe": Family(parsers.olmoe, _pre_norm(_NORMED, _EXPERTS), stored=_BY_EXPERT),
-    "gpt_oss": Family(parsers.gpt_oss, _pre_norm(mlp=_named("mlp", "router routing experts")), weights=_GPT_OSS_WEIGHTS),
+    "gpt_oss": Family(parsers.gpt_oss, _pre_norm(mlp=_named("mlp", "router routing experts")), own=_GPT_OSS),
     "deepseek_v3": Family(
-        parsers.deepseek_v3, _deepseek_v3_parts, weights=_DEEPSEEK_V3_WEIGHTS, stored=_BY_EXPERT,
+        parsers.deepseek_v3, _deepseek_v3_parts, own=_DEEPSEEK_V3, stored=_BY_EXPERT,
         unread=r"model\.layers\.61\.",
     ),
 }  # fmt: skip
@@ -187,6 +196,11 @@ FAMILIES: dict[str, Family] = {
 def parts_of(config: Config, layer: int) -> Sequence[str]:
     """What a layer goes through, in order."""
     return FAMILIES[config.architecture].parts(config, config.layers[layer])
+
+
+def part_of(config: Config, name: str) -> Part:
+    """What is known of a part of this architecture's layers."""
+    return FAMILIES[config.architecture].own.get(name) or PARTS[name]
 
 
 # ---- from a file

@@ -211,7 +211,7 @@ def load_model(directory: Path, dtype: str = "float32", attention: str = "eager"
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"transformers cannot load it ({error})", directory, "check the checkpoint's files") from error
     model, loaded = found
     problems = [

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hloracle.reference.config import Config
-from hloracle.reference.parts import PARTS, Weight, shape
-from hloracle.reference.registry import FAMILIES, parts_of
+from hloracle.reference.parts import Weight, shape
+from hloracle.reference.registry import FAMILIES, part_of, parts_of
 
 NORM = (Weight("weight", "E"), Weight("bias", "E", "norm_bias"))
 
@@ -43,11 +43,10 @@ def weight_shapes(config: Config) -> dict[str, tuple[int, ...]]:
                 owner = layer if "." in weight.name else module
                 shapes[f"{owner}.{weight.name}"] = shape(config, weight.shape)
 
-    extra = FAMILIES[config.architecture].weights
     for layer in range(config.num_hidden_layers):
         for part in parts_of(config, layer):
             path = f"model.layers.{layer}"
-            add(f"{path}.{part}", extra.get(part, PARTS[part].weights), path)
+            add(f"{path}.{part}", part_of(config, part).weights, path)
     add("model.norm", NORM)
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
