@@ -59,14 +59,26 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(name="conformance-cpu", venv_backend="none", requires=["environment"])
 def conformance_cpu(session: nox.Session) -> None:
-    """Prove the emitted graphs on the CPU; the report goes to out/. Arguments go to `hloracle run`."""
-    run(session, "hloracle", "run", "--device", "cpu", *session.posargs)
+    """Prove every family on a tiny model, and a real model in full, on the CPU; the report goes to out/.
+
+    Arguments go to `hloracle run`, which is of one model: `nox -s conformance-cpu -- tiny-qwen3`.
+    """
+    if session.posargs:
+        run(session, "hloracle", "run", "--device", "cpu", *session.posargs)
+    else:
+        run(session, "hloracle", "suite")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
 def mutants(session: nox.Session) -> None:
     """Plant every deliberate fault and see it caught, in its class and at its place. Arguments: `hloracle mutants`."""
     run(session, "hloracle", "mutants", *session.posargs)
+
+
+@nox.session(name="random-models", venv_backend="none", requires=["environment"], default=False)
+def random_models(session: nox.Session) -> None:
+    """Judge random models of every architecture, made by transformers' own classes. Arguments: `-- --seeds 5 qwen3`."""
+    run(session, "python", "-m", "hloracle.conformance.random_models", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

@@ -137,9 +137,10 @@ class Abi:
                 raise ValueError(
                     f"{tensor.name} is {list(tensor.shape)} {tensor.dtype}, not of rank {rank} and {dtype}"
                 )
-        caches = {t.shape for t in (*self.arguments, *self.results) if t.role.endswith("_cache")}
-        if len(caches) != 1:
-            raise ValueError(f"caches have different shapes, {sorted(map(list, caches))}")
+        caches = {(t.role, t.shape) for t in (*self.arguments, *self.results) if t.role.endswith("_cache")}
+        # Keys and values may differ in width alone: a latent is wider than what RoPE turns.
+        if len(caches) != 2 or len({shape[:3] for _, shape in caches}) != 1:
+            raise ValueError(f"caches have different shapes, {sorted(list(shape) for _, shape in caches)}")
         names = [w.name for w in self.weights]
         if len(set(names)) != len(names):
             raise ValueError("a weight's name stands twice")

@@ -14,12 +14,12 @@ from hloracle.reference.config import Rope
 
 # Keys that do not change what the model computes at inference, with a prompt and a cache.
 IGNORED_KEYS = frozenset(
-    "_attn_implementation_autoset _name_or_path architectures attention_dropout auto_map bos_token_id cache_implementation "
-    "chunk_size_feed_forward dtype embd_pdrop embedding_dropout eos_token_id finetuning_task hidden_dropout id2label "
-    "initializer_range is_encoder_decoder is_llama_config label2id model_type output_attentions output_hidden_states "
-    "output_router_logits pad_token_id pretraining_tp problem_type resid_pdrop residual_dropout return_dict "
-    "router_aux_loss_coef router_jitter_noise tokenizer_class torch_dtype transformers.js_config transformers_version "
-    "unsloth_version use_cache".split()
+    "_attn_implementation_autoset _name_or_path architectures attention_dropout auto_map bos_token_id "
+    "cache_implementation chunk_size_feed_forward dtype embd_pdrop embedding_dropout eos_token_id finetuning_task "
+    "hidden_dropout id2label initializer_range is_encoder_decoder is_llama_config label2id model_type "
+    "output_attentions output_hidden_states output_router_logits pad_token_id pretraining_tp problem_type resid_pdrop "
+    "residual_dropout return_dict router_aux_loss_coef router_jitter_noise tokenizer_class torch_dtype "
+    "transformers.js_config transformers_version unsloth_version use_cache".split()
 )
 # Keys that change the computation unless they have one of these values, whatever the architecture.
 FIXED_KEYS: dict[str, tuple[Any, ...]] = {

@@ -36,7 +36,7 @@ def _decoder(
     width = mechanisms.pop("width", None) or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
     if heads % kv_heads:
         raise keys.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    if width % 2:
+    if width % 2 and not mechanisms.get("latent"):
         raise keys.error(f"head_dim {width} is odd, and RoPE turns pairs")
     found = ropes(width)
     windowed = windows(count) if windows else [window is not None] * count
@@ -103,7 +103,8 @@ def _late_windows(keys: Keys) -> dict[str, Any]:
 def qwen2(keys: Keys) -> Config:
     keys.fix(use_mrope=False)
     return _decoder(
-        keys, "qwen2", few_kv_heads=False, ropes=lambda width: rope(keys, width), attention_bias=True, **_late_windows(keys)
+        keys, "qwen2", few_kv_heads=False, ropes=lambda width: rope(keys, width), attention_bias=True,
+        **_late_windows(keys),
     )  # fmt: skip
 
 
@@ -167,7 +168,8 @@ def phi3(keys: Keys) -> Config:
     keys.ignore("interpolate_factor")
     original = keys.get("original_max_position_embeddings", int, 4096)
     return _decoder(
-        keys, "phi3", ropes=lambda width: rope(keys, width, partial=1.0, types=("default", "longrope"), original=original),
+        keys, "phi3",
+        ropes=lambda width: rope(keys, width, partial=1.0, types=("default", "longrope"), original=original),
         window=keys.get("sliding_window", int, None),
     )  # fmt: skip
 
@@ -195,7 +197,8 @@ def smollm3(keys: Keys) -> Config:
         return bool(listed[layer]) if listed else bool((layer + 1) % period)
 
     return _decoder(
-        keys, "smollm3", few_kv_heads=False, ropes=lambda width: rope(keys, width, 2e6), tied=True, turned=turned, window=window,
+        keys, "smollm3", few_kv_heads=False, ropes=lambda width: rope(keys, width, 2e6), tied=True, turned=turned,
+        window=window,
         windows=lambda count: keys.layer_types(count, lambda i: used and window is not None and not turned(i)),
         mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys),
     )  # fmt: skip
@@ -224,11 +227,10 @@ def cohere2(keys: Keys) -> Config:
         order_of_interleaved_layers="local_attn_first", position_embedding_type="rope_gptj", rotary_pct=1.0,
         use_gated_activation=True, use_parallel_block=True, use_qk_norm=False,
     )  # fmt: skip
-    keys.ignore("layer_switch use_embedding_sharing use_parallel_embedding _sliding_window_pattern head_dim")
+    keys.ignore("layer_switch use_embedding_sharing use_parallel_embedding _sliding_window_pattern")
     period = keys.get("sliding_window_pattern", int, 4)
     return _decoder(
         keys, "cohere2", norm_eps="layer_norm_eps", tied=True, ropes=lambda width: rope(keys, width, interleaved=True),
-        width=keys.get("hidden_size", int) // keys.get("num_attention_heads", int),
         window=keys.get("sliding_window", int, 4096, null=None),
         windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % period)),
         turned=lambda layer, windowed: windowed, logits_multiplier=keys.get("logit_scale", float, 0.0625), **_biases(keys),
@@ -239,7 +241,9 @@ def stablelm(keys: Keys) -> Config:
     hidden, heads = keys.get("hidden_size", int), keys.get("num_attention_heads", int)
     if hidden % heads:
         raise keys.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
-    keys.ignore("head_dim")
+    if (width := keys.get("head_dim", int, hidden // heads)) != hidden // heads:
+        # transformers would turn the dimensions of other heads than it has.
+        raise keys.error(f"head_dim {width} is not hidden_size / num_attention_heads, {hidden // heads}")
     return _decoder(
         keys, "stablelm", norm_eps="layer_norm_eps", few_kv_heads=False, width=hidden // heads,
         ropes=lambda width: rope(keys, width, partial=0.25), norm_bias=True, attention_bias=_flag(keys, "use_qkv_bias"),
@@ -268,7 +272,8 @@ def glm4(keys: Keys) -> Config:
 def seed_oss(keys: Keys) -> Config:
     return _decoder(
         keys, "seed_oss", few_kv_heads=False, head_dim=128, ropes=lambda width: rope(keys, width),
-        mlp_bias=_flag(keys, "mlp_bias"), attention_bias=_flag(keys, "attention_bias", True), attention_out_bias=_flag(keys, "attention_out_bias"),
+        mlp_bias=_flag(keys, "mlp_bias"), attention_bias=_flag(keys, "attention_bias", True),
+        attention_out_bias=_flag(keys, "attention_out_bias"),
     )  # fmt: skip
 
 
@@ -361,7 +366,7 @@ def gpt_oss(keys: Keys) -> Config:
 def deepseek_v3(keys: Keys) -> Config:
     keys.fix(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
     # The layers that predict further tokens are not part of the model that answers.
-    keys.ignore("num_nextn_predict_layers num_mtp_layers ep_size aux_loss_alpha seq_aux head_dim qk_head_dim")
+    keys.ignore("num_nextn_predict_layers num_mtp_layers ep_size aux_loss_alpha seq_aux qk_head_dim")
     keys.ignore("num_local_experts")
     heads = keys.get("num_attention_heads", int)
     if (kv_heads := keys.get("num_key_value_heads", int, null=heads)) != heads:
@@ -388,6 +393,10 @@ def deepseek_v3(keys: Keys) -> Config:
         qk_nope_head_dim=keys.get("qk_nope_head_dim", int), qk_rope_head_dim=keys.get("qk_rope_head_dim", int),
         v_head_dim=keys.get("v_head_dim", int), rope_interleave=_flag(keys, "rope_interleave", True),
     )  # fmt: skip
+    if (width := keys.get("head_dim", int, latent.qk_rope_head_dim)) != latent.qk_rope_head_dim:
+        raise keys.error(
+            f"head_dim {width} is not qk_rope_head_dim {latent.qk_rope_head_dim}, for which it stands here"
+        )
     turned = rope(keys, latent.qk_rope_head_dim)
     scaling = (latent.qk_nope_head_dim + latent.qk_rope_head_dim) ** -0.5
     settings = keys.raw.get("rope_parameters") or keys.raw.get("rope_scaling") or {}

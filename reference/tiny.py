@@ -6,6 +6,7 @@ odd, windows and RoPE's scaling begin inside a short prompt, and there is a laye
 
 from __future__ import annotations
 
+import copy
 import json
 import zlib
 from collections.abc import Callable
@@ -58,7 +59,8 @@ def _row(architecture: str, model_type: str, **own: Any) -> dict[str, Any]:
     removed = {
         key for key in ("head_dim", "rms_norm_eps", "hidden_act", "hidden_activation") if merged.get(key) is None
     }
-    return {key: value for key, value in merged.items() if key not in removed}
+    # A copy: transformers writes into what it is given.
+    return copy.deepcopy({key: value for key, value in merged.items() if key not in removed})
 
 
 TINY: dict[str, dict[str, Any]] = {

@@ -252,9 +252,14 @@ def _steps(model: Any, prompt: Sequence[int], tokens: Sequence[int], count: int)
 def forget_angles(model: Any) -> None:
     """Undo what the last sequence did to RoPE: `dynamic` keeps the angles of the longest one, whatever comes next."""
     for module in model.modules():
-        if "dynamic" in str(getattr(module, "rope_type", "")):
-            module.max_seq_len_cached = module.original_max_seq_len
-            module.inv_freq = module.original_inv_freq
+        types = getattr(module, "rope_type", "")
+        # Some have a set of angles for each type of layer.
+        sets = (
+            {f"{layer_type}_": kind for layer_type, kind in types.items()} if isinstance(types, dict) else {"": types}
+        )
+        for prefix in (prefix for prefix, kind in sets.items() if kind == "dynamic"):
+            setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
+            setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq"))
 
 
 def teacher_forced(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:

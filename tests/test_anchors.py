@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import re
+from typing import Any
 
 import pytest
 from models import SHAPES, S, T, model
 
-from hloracle.reference.anchors import IN_LAYER, TOKEN, anchor_of, anchor_shape, anchors, split, terms
+from hloracle.reference.anchors import TOKEN, anchor_of, anchor_shape, anchors, products, split, terms
 from hloracle.reference.config import Config
-from hloracle.reference.fixtures import TINY
-from hloracle.reference.registry import from_hf
+from hloracle.reference.parts import PARTS
+from hloracle.reference.registry import FAMILIES, from_hf, parts_of
+from hloracle.reference.tiny import TINY
 
 CONFIG = from_hf(TINY["llama"])
 # Tiny llama's: layers, query heads, kv heads, head_dim, hidden, intermediate, vocabulary.
 L, N, K, D, E, F, V = 3, 6, 2, 16, 84, 112, 257
 G = N // K
+PER_LAYER = 18
 
 
 def test_every_anchor_in_the_order_of_computation() -> None:
     found = anchors(CONFIG)
-    assert len(found) == len(set(found)) == 3 + L * len(IN_LAYER)
+    assert len(found) == len(set(found)) == 3 + L * PER_LAYER
     assert found[0] == "embed_tokens"
     assert found[-2:] == ("norm", "lm_head")
-    assert [split(a)[0] for a in found] == [None, *(i for i in range(L) for _ in IN_LAYER), None, None]
+    assert [split(a)[0] for a in found] == [None, *(i for i in range(L) for _ in range(PER_LAYER)), None, None]
     assert found[1:19] == (
         "layers.0.input_layernorm", "layers.0.self_attn.q_proj", "layers.0.self_attn.k_proj",
         "layers.0.self_attn.v_proj", "layers.0.self_attn.q_rope", "layers.0.self_attn.k_rope", "k_cache.0", "v_cache.0",
@@ -102,9 +107,82 @@ def test_the_longest_sums() -> None:
             assert (terms(CONFIG, anchor, 10), terms(CONFIG, anchor, 999)) == (E, 999)
 
 
+# ---- every family
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_anchors_of_every_family(architecture: str) -> None:
+    """Each is named once, each layer's last is the layer itself, and every part has its shape and its source."""
+    config = from_hf(TINY[architecture])
+    found = anchors(config)
+    assert len(found) == len(set(found)) == len({split(a) for a in found})
+    for layer in range(config.num_hidden_layers):
+        mine = [split(a)[1] for a in found if split(a)[0] == layer]
+        assert mine == [*parts_of(config, layer), ""]
+        assert set(mine) <= PARTS.keys()
+        assert mine.index("k_cache") + 1 == mine.index("v_cache") < mine.index("self_attn.scores")
+        assert ("mlp.experts" in mine) == config.layers[layer].sparse
+        assert ("self_attn.q_rope" in mine) == (config.layers[layer].rope is not None)
+
+
+def _modules(architecture: str) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    """Each module of transformers' model and the shape of what it returned for a prompt of 7 tokens."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    config = transformers.AutoConfig.for_model(**copy.deepcopy(TINY[architecture]))
+    whole = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    found: dict[str, tuple[Any, tuple[int, ...]]] = {}
+    for name, module in whole.named_modules():
+
+        def keep(module: Any, inputs: Any, output: Any, name: str = name.removeprefix("model.")) -> None:
+            first = output[0] if isinstance(output, tuple) else output
+            found[name] = module, tuple(first.shape) if torch.is_tensor(first) else ()
+
+        module.register_forward_hook(keep)
+    with torch.no_grad():
+        whole(torch.arange(7)[None])
+    transformers.logging.set_verbosity_warning()
+    return found
+
+
+# What transformers has as an attribute, an argument or a local name, and not as a module's output.
+INSIDE = re.compile(
+    r"[kv]_cache\.\d+|layers\.\d+\.(self_attn\.(._rope|scores|probs|context)|mlp(\.\w+)?\.(act|routing))"
+)
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_names_and_sizes_are_those_of_transformers(architecture: str) -> None:
+    """Where there is such a module, and its output has as many elements a token as the anchor."""
+    config, modules = from_hf(TINY[architecture]), _modules(architecture)
+    compared = [a for a in anchors(config) if not INSIDE.fullmatch(a)]
+    assert set(compared) <= modules.keys()
+    for anchor in compared:
+        shape = modules[anchor][1]
+        rows = 1 if anchor in ("norm", "lm_head") else 7
+        assert math.prod(anchor_shape(config, anchor, 7, 7)) * 7 == math.prod(shape) * rows, anchor
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_sums_and_products_of_every_family(architecture: str) -> None:
+    """A product's longest sum is what its weight's inner size says."""
+    config = from_hf(TINY[architecture])
+    modules = _modules(architecture)
+    for anchor, count in products(config).items():
+        inner = getattr(modules[anchor][0], "in_features", None) if anchor in modules else None
+        assert count > 0
+        if inner is not None:
+            assert terms(config, anchor, 10) == inner, anchor
+    for anchor in anchors(config):
+        assert terms(config, anchor, 10) > 0
+        assert len(anchor_shape(config, anchor, 7, 9)) >= 1
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_names_are_those_of_hugging_face(name: str) -> None:
-    """Where there is such a module; the others are caches and what is seen only inside attention and the MLP."""
+    """Whatever the sizes: the names are of the wiring."""
     import transformers
 
     config = model(name).config
@@ -112,8 +190,7 @@ def test_names_are_those_of_hugging_face(name: str) -> None:
         transformers.AutoConfig.from_pretrained(model(name).checkpoint.directory)
     )
     modules = {m.removeprefix("model.") for m, _ in whole.named_modules()}
-    ours = re.compile(r"[kv]_cache\.\d+|layers\.\d+\.(self_attn\.(._rope|scores|probs|context)|mlp\.act)")
-    assert {a for a in anchors(config) if not ours.fullmatch(a)} <= modules
+    assert {a for a in anchors(config) if not INSIDE.fullmatch(a)} <= modules
 
 
 def test_shapes_of_the_tests_collide() -> None:

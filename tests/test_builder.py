@@ -64,7 +64,7 @@ def test_error_outside_of_every_scope() -> None:
 
 
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
-UNARY = ("exponential", "logistic", "rsqrt")
+UNARY = ("exponential", "logistic", "rsqrt", "tanh")
 
 
 @pytest.mark.parametrize("op", ["subtract", "divide"])
@@ -86,6 +86,16 @@ def test_binary_c1(b: Builder, op: str) -> None:
 def test_unary_i1(b: Builder, op: str) -> None:
     with refused(f"{op} (I1): operand=tensor<2xi32> is not of floats"):
         getattr(b, op)(argument(b, 2, dtype="i32"))
+
+
+def test_and_i1(b: Builder) -> None:
+    with refused("and (I1): lhs=tensor<2xf32> is not of i64, i32, i8, ui8, i1"):
+        b.and_(argument(b, 2), argument(b, 2))
+
+
+def test_and_c1(b: Builder) -> None:
+    with refused("and (C1): types differ, lhs=tensor<2xi1>, rhs=tensor<2xi32>"):
+        b.and_(argument(b, 2, dtype="i1"), argument(b, 2, dtype="i32"))
 
 
 def test_compare_c1(b: Builder) -> None:
@@ -449,7 +459,7 @@ NUMPY = {
     "LT": np.less,
 }
 EXACT = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
-# XLA's vectorized exp, logistic and rsqrt are polynomials of a few float32 roundings; a product sums at most 6 terms.
+# XLA's vectorized exp, logistic, rsqrt and tanh are polynomials of a few float32 roundings; a product sums at most 6 terms.
 CLOSE = 2e-6
 
 CASES: dict[str, Case] = {
@@ -467,6 +477,11 @@ CASES: dict[str, Case] = {
     "exponential": Case((floats(2, 3),), lambda b, v: b.exponential(*v), np.exp, CLOSE),
     "logistic": Case((floats(2, 3),), lambda b, v: b.logistic(*v), lambda x: 1 / (1 + np.exp(-x)), CLOSE),
     "rsqrt": Case((np.abs(floats(2, 3)),), lambda b, v: b.rsqrt(*v), lambda x: 1 / np.sqrt(x), CLOSE),
+    "tanh": Case((4 * floats(2, 3),), lambda b, v: b.tanh(*v), np.tanh, CLOSE),
+    "and": Case(
+        (np.array([True, False, True, False]), np.array([True, True, False, False])), lambda b, v: b.and_(*v), np.logical_and
+    ),
+    "and-i32": Case((integers(5), integers(5, seed=1)), lambda b, v: b.and_(*v), np.bitwise_and),
     "convert-f32-bf16": Case((floats(5),), lambda b, v: b.convert(*v, "bf16"), lambda x: x.astype(ml_dtypes.bfloat16)),
     "convert-i32-f32": Case((integers(5),), lambda b, v: b.convert(*v, "f32"), lambda x: x.astype(np.float32)),
     "convert-i1-f32": Case(
@@ -545,6 +560,12 @@ CASES: dict[str, Case] = {
     ),
     "gather": Case(
         (floats(5, 3), np.array([[4], [0], [4]], np.int32)), lambda b, v: b.gather_rows(*v), lambda x, i: x[i[:, 0]]
+    ),
+    "gather-matrices": Case(
+        (floats(5, 3, 2), np.array([[4], [0], [4]], np.int32)), lambda b, v: b.gather_rows(*v), lambda x, i: x[i[:, 0]]
+    ),
+    "gather-clamped": Case(
+        (floats(5, 2, 1, 3), np.array([[9], [-7]], np.int32)), lambda b, v: b.gather_rows(*v), lambda x, i: x[[4, 0]]
     ),
     "dot_general-linear": Case(
         (floats(2, 3), floats(4, 3, seed=1)),

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from hloracle.core.errors import InputError
 from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.fixtures import write_tiny
+from hloracle.reference.tiny import write_tiny
 from hloracle.reference.weights import weight_shapes
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"

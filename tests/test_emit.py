@@ -20,10 +20,12 @@ from jaxlib.mlir import ir
 from hloracle.backends.iree import CPU_FLAGS, iree_compile
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
+from hloracle.reference.anchors import anchor_of, products
 from hloracle.reference.config import Config
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.lower import lower
-from hloracle.reference.registry import from_hf
+from hloracle.reference.registry import FAMILIES, from_hf
+from hloracle.reference.tiny import TINY
 from hloracle.reference.weights import weight_shapes
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -32,7 +34,8 @@ PHASES = ("prefill", "decode")
 
 
 def model(name: str) -> Config:
-    return from_hf(json.loads((CONFIGS / f"{name}.json").read_text()))
+    """Of a published config, or a tiny model of an architecture."""
+    return from_hf(TINY[name] if name in TINY else json.loads((CONFIGS / f"{name}.json").read_text()))
 
 
 def emitted(config: Config, phase: str, head: str = "logits") -> Graph:
@@ -82,7 +85,7 @@ def test_smaller_than_the_oracles(name: str, phase: str, head: str) -> None:
 
 @pytest.mark.parametrize("head", ["token", "logits"])
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *FAMILIES])
 def test_no_foreign_operation_and_no_float64(name: str, phase: str, head: str) -> None:
     module = parse(emitted(model(name), phase, head).text)
     for operation in operations(module):
@@ -93,7 +96,7 @@ def test_no_foreign_operation_and_no_float64(name: str, phase: str, head: str) -
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *FAMILIES])
 def test_every_argument_is_used(name: str, phase: str) -> None:
     graph = emitted(model(name), phase)
     module = parse(graph.text)
@@ -101,8 +104,41 @@ def test_every_argument_is_used(name: str, phase: str) -> None:
     uses = {a.name: len(list(v.uses)) for a, v in zip(graph.abi.arguments, values, strict=True)}
     assert not [name for name, count in uses.items() if count == 0]
     # Each weight is read once, tied embeddings twice: as the table, and as the head.
-    assert [w.name for w in graph.abi.weights if uses[w.name] != 1] == ["model.embed_tokens.weight"]
-    assert uses["model.embed_tokens.weight"] == 2
+    often = {w.name: uses[w.name] for w in graph.abi.weights if uses[w.name] != 1}
+    assert often == ({"model.embed_tokens.weight": 2} if model(name).tie_word_embeddings else {})
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_products_are_those_of_the_parts(architecture: str, phase: str) -> None:
+    """Each anchor has as many dot_general as it is said to need; a bias of experts is one more."""
+    config = model(architecture)
+    module = parse(emitted(config, phase).text)
+    found = Counter(
+        anchor_of(o.location.name_str) for o in operations(module) if o.name == "stablehlo.dot_general"
+    )  # fmt: skip
+    assert found == products(config)
+
+
+@pytest.mark.parametrize("architecture", [a for a in FAMILIES if model(a).experts])
+def test_a_token_reads_its_own_experts_alone(architecture: str) -> None:
+    config = model(architecture)
+    assert config.experts
+    every, chosen = config.experts.num_experts, config.experts.num_experts_per_tok
+    for phase, tokens, used in (("decode", 1, chosen), ("prefill", 32, every)):
+        module = parse(emitted(config, phase).text)
+        inside = [o for o in operations(module) if "mlp.experts" in str(o.location)]
+        first = next(o for o in inside if o.name == "stablehlo.dot_general")
+        assert str(first.results[0].type) == f"tensor<{tokens}x{used}x{2 * config.experts.intermediate_size}xf32>"
+        gathered = [o for o in inside if o.name == "stablehlo.gather"]
+        weights = 4 if architecture == "gpt_oss" else 2
+        sparse = sum(layer.sparse for layer in config.layers)
+        assert len(gathered) == (weights * sparse if phase == "decode" else 0)
+
+
+def test_all_experts_are_not_gathered() -> None:
+    config = from_hf({**TINY["mixtral"], "num_experts_per_tok": TINY["mixtral"]["num_local_experts"]})
+    assert census(emitted(config, "decode").text)["stablehlo.gather"] == 0
 
 
 def test_untied_embeddings_add_a_weight_and_no_product() -> None:
@@ -114,14 +150,18 @@ def test_untied_embeddings_add_a_weight_and_no_product() -> None:
     assert census(first.text) == census(second.text)
 
 
-@pytest.mark.parametrize(("key", "per_layer"), [("attention_bias", 4), ("mlp_bias", 3)])
+@pytest.mark.parametrize(
+    ("key", "per_layer"), [("attention_bias", 3), ("attention_out_bias", 1), ("mlp_bias", 3), ("norm_bias", 2)]
+)
 def test_biases_add_weights_and_no_product(key: str, per_layer: int) -> None:
-    plain = model("smollm2-135m")
+    # Llama's norms have no biases; starcoder2's do.
+    plain = model("smollm2-135m") if key != "norm_bias" else dataclasses.replace(model("starcoder2"), norm_bias=False)
     biased = dataclasses.replace(plain, **{key: True})
     first, second = emitted(plain, "decode"), emitted(biased, "decode")
-    assert len(second.abi.weights) == len(first.abi.weights) + per_layer * plain.num_hidden_layers
+    count = per_layer * plain.num_hidden_layers + (key == "norm_bias")
+    assert len(second.abi.weights) == len(first.abi.weights) + count
     more = census(second.text) - census(first.text)
-    assert more["stablehlo.add"] == per_layer * plain.num_hidden_layers
+    assert more["stablehlo.add"] == count
     assert more["stablehlo.dot_general"] == 0
 
 
@@ -144,9 +184,10 @@ def test_prefill_of_each_bucket(bucket: int) -> None:
 @pytest.mark.parametrize("head", ["token", "logits"])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("source", [emit, lower])
-def test_abi(source: Callable[..., Graph], phase: str, head: str) -> None:
+@pytest.mark.parametrize("name", ["smollm2-135m", *FAMILIES])
+def test_abi(name: str, source: Callable[..., Graph], phase: str, head: str) -> None:
     """The text's arguments, results and donations are the ABI's, in the emitter's graph and in the oracle's."""
-    config = model("smollm2-135m")
+    config = model(name)
     graph = source(config, phase, head, 256, 32)
     abi = graph.abi
     abi.validate()
@@ -160,6 +201,25 @@ def test_abi(source: Callable[..., Graph], phase: str, head: str) -> None:
     caches = ("k_cache", "v_cache") if phase == "decode" else ()
     assert {abi.arguments[i].role for i in donated} == set(caches)
     assert abi.function == "main"
+    sizes = {r.role: r.shape for r in abi.results if r.role in ("k_cache", "v_cache")}
+    layers, heads = config.num_hidden_layers, config.num_key_value_heads
+    assert sizes == {role: (layers, heads, 256, width) for role, width in zip(sizes, config.cache_widths, strict=True)}
+
+
+def test_abi_of_latents() -> None:
+    """One for all heads, and what the keys' RoPE has turned: not as wide as the other."""
+    abi = emitted(model("deepseek_v3"), "decode").abi
+    assert abi.arguments[abi.argument("k_cache")].shape == (2, 1, 256, 36)
+    assert abi.arguments[abi.argument("v_cache")].shape == (2, 1, 256, 8)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 256, 9), (2, 1, 128, 8), (2, 2, 256, 8), (1, 1, 256, 8), (2, 1, 256)])
+def test_caches_that_do_not_belong_together(shape: tuple[int, ...]) -> None:
+    """They may differ in width, as long as an argument and its result do not."""
+    abi = emitted(model("deepseek_v3"), "decode").abi
+    results = [dataclasses.replace(r, shape=shape, aliases=None) if r.role == "v_cache" else r for r in abi.results]
+    with pytest.raises(ValueError, match=r"different shapes|of rank 4"):
+        dataclasses.replace(abi, results=tuple(results)).validate()
 
 
 # ---- how they come about
@@ -168,7 +228,7 @@ EMIT_AND_LIST = """
 import hashlib, json, sys
 from pathlib import Path
 from hloracle.emitters.model import emit
-from hloracle.reference.config import from_hf
+from hloracle.reference.registry import from_hf
 config = from_hf(json.loads(Path(sys.argv[1]).read_text()))
 digests = [hashlib.sha256(emit(config, p, h, 256, 32).text.encode()).hexdigest()
            for p in ("prefill", "decode") for h in ("token", "logits")]
@@ -205,8 +265,10 @@ def test_imports(two_processes: list[dict[str, list[str]]]) -> None:
     assert ours == {
         *("hloracle.core", "hloracle.core.abi", "hloracle.core.errors"),
         *("hloracle.emitters", "hloracle.emitters.builder", "hloracle.emitters.layers"),
-        *("hloracle.emitters.llama", "hloracle.emitters.model"),
-        *("hloracle.reference", "hloracle.reference.config", "hloracle.reference.contract", "hloracle.reference.rope"),
+        *("hloracle.emitters.architectures", "hloracle.emitters.architectures.llama"),
+        *("hloracle.emitters.mlp", "hloracle.emitters.model", "hloracle.reference"),
+        *(f"hloracle.reference.{m}" for m in ("config", "contract", "keys", "parsers", "parts", "registry", "rope")),
+        "hloracle.reference.weights",
     }
     bare = [sys.executable, "-c", "import sys, json, numpy; print(json.dumps(sorted(sys.modules)))"]
     present = json.loads(subprocess.run(bare, capture_output=True, check=True).stdout)

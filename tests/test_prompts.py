@@ -15,8 +15,8 @@ from hloracle.conformance.prompts import CHAT, LONG, NON_ASCII, Prompt, Readable
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
 from hloracle.reference.contract import BUCKETS
-from hloracle.reference.fixtures import TINY, write_tiny
 from hloracle.reference.registry import from_hf
+from hloracle.reference.tiny import TINY, write_tiny
 
 CONFIG = from_hf(TINY["llama"])
 NAMES = ("chat", "one-token", "long", "non-ascii", "capacity")
