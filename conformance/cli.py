@@ -53,6 +53,7 @@ def cli() -> None:
 
     \b
     hloracle run                       prove the emitted Llama graph on a real model
+    hloracle suite                     that, and every other family on a tiny one
     hloracle emit MODEL --phase decode -o decode.mlir
     hloracle check decode.mlir --abi decode.abi.json --model MODEL
     hloracle diff BASE.json HEAD.json -o diff.html     what a change made worse
@@ -114,6 +115,44 @@ def run(
     with _progress() as progress:
         record = run_all(settings, progress)
     return _finish(record, out, as_json)
+
+
+@cli.command()
+@click.argument("families", nargs=-1, metavar="[FAMILY]...")
+@click.option("--jobs", type=click.IntRange(1), default=None, help="Families at a time; all processors by default.")
+@click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
+@click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
+@threads_option()
+@out_option()
+def suite(
+    families: tuple[str, ...], jobs: int | None, rounds: int, fresh: bool, as_json: bool, threads: int | None, out: Path
+) -> int:
+    """Prove a tiny model of every FAMILY (llama, qwen3, …), and then the real model in full.
+
+    Families that are named run alone, without the real model. The table has a row for each model, and the report is
+    that of the real one with the same table; a family's own record goes to families/FAMILY/ beside it. Exits with 0 only
+    if all conform.
+    """
+    from hloracle.conformance.environment import threads_available
+    from hloracle.conformance.evidence import Settings
+    from hloracle.conformance.show import print_families
+    from hloracle.conformance.suite import run_suite, selected
+    from hloracle.reports.record import remove_family, write_family
+
+    chosen = selected(families)
+    threads = threads or threads_available()
+    real = None if families else Settings(DEFAULT_MODEL, threads=threads, fresh=fresh, out=out, rounds=rounds)
+    if real is not None:
+        real.validate()
+    _prepare_folder(out)
+    for name in selected(()):
+        remove_family(out, name)
+    with _progress() as progress:
+        record = run_suite(
+            chosen, real, jobs or threads_available(), fresh, out, lambda name, r: write_family(r, out, name), progress
+        )
+    return _finish(record, out, as_json, print_families)
 
 
 @cli.command(epilog=MODEL_HELP)
@@ -250,13 +289,15 @@ def bench(model: str, tokens: int, rounds: int, as_json: bool, threads: int | No
 @click.argument("ids", nargs=-1, metavar="[MUTANT]...")
 @click.option("--list", "listing", is_flag=True, help="List them instead of running them.")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="How many run at a time; all processors by default.")
+@click.option("--fresh", is_flag=True, help="Plant also those whose outcome is in the cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print what came of each as JSON.")
-def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, as_json: bool) -> int:
+def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, fresh: bool, as_json: bool) -> int:
     """Plant deliberate faults, one a run, and see each caught, in its class and at its place.
 
-    Each mutant goes through a whole run of a tiny model. MUTANT is an id, a mechanism (`rope`) or a part (`emitter`,
-    `reference`, `compiler`, `session`); all of them when none is given. Exits with 0 only if every fault is caught, in
-    the class that it belongs to, and at the anchor where it is, or in a few cases at one that reads it.
+    Each mutant goes through a whole run of a tiny model of its family. MUTANT is an id, a mechanism (`rope`), a part
+    (`emitter`, `reference`, `compiler`, `session`) or a family (`gemma2`); all of them when none is given. Exits with 0
+    only if every fault is caught, in the class that it belongs to, and at the anchor where it is, or in a few cases at one
+    that reads it.
     """
     from hloracle.conformance.environment import threads_available
     from hloracle.conformance.mutation import as_records, problems, run_mutants, selected
@@ -269,8 +310,9 @@ def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, as_json: bool
     out = Output(highlight=False)
     with _progress() as progress:
         trials = run_mutants(
-            chosen, jobs or threads_available(), progress.report, lambda t: None if as_json else print_trial(t, out)
-        )
+            chosen, jobs or threads_available(), progress.report,
+            lambda t: None if as_json else print_trial(t, out), fresh,
+        )  # fmt: skip
     found = problems(trials)
     if as_json:
         click.echo(json.dumps({"trials": as_records(trials), "problems": found}, indent=1))
@@ -348,7 +390,12 @@ def _prepare_folder(out: Path) -> None:
     (out / ".hloracle").unlink()
 
 
-def _finish(record: dict[str, Any], out: Path, as_json: bool) -> int:
+def _finish(
+    record: dict[str, Any],
+    out: Path,
+    as_json: bool,
+    show: Callable[[dict[str, Any], Path, Console], None] | None = None,
+) -> int:
     from hloracle.conformance.show import print_record
     from hloracle.reports.record import to_json, write_all
 
@@ -357,7 +404,7 @@ def _finish(record: dict[str, Any], out: Path, as_json: bool) -> int:
         if as_json:
             click.echo(to_json(record), nl=False)
         else:
-            print_record(record, out, Output(highlight=False))
+            (show or print_record)(record, out, Output(highlight=False))
     return 0 if record["passed"] else 1
 
 

@@ -49,7 +49,7 @@ def record_of(
     mutant = {"mutant": settings.mutant} if settings.mutant else {}
     readable = Readable(checkpoint.directory)
     return mutant | {
-        "schema": "hloracle-report/3",
+        "schema": "hloracle-report/4",
         "passed": verdict.passed,
         "verdict": {
             "class": verdict.class_,
@@ -66,7 +66,7 @@ def record_of(
             "name": settings.model,
             "directory_name": checkpoint.directory.name,
             "digest": checkpoint.digest,
-            "model_type": config.architecture,
+            "architecture": config.architecture,
             "parameters": sum(int(np.prod(shape)) for shape in weight_shapes(config).values()),
             "config": _flat(config),
         },
@@ -105,6 +105,7 @@ def record_of(
             "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
         },
         "environment": describe(),
+        "families": [],  # of a run of one model; those of many are in suite.py
     }
 
 

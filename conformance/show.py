@@ -35,6 +35,10 @@ def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
     console.print(f"{passed} of {len(record['checks'])} checks passed; {_reused(record)}")
     if record["speed"]["contenders"]:
         console.print(_speed(record["speed"]["contenders"]))
+    _print_verdict(record, out, console)
+
+
+def _print_verdict(record: dict[str, Any], out: Path, console: Console) -> None:
     colour = "green" if record["passed"] else "red"
     verdict = record["verdict"]
     console.print(f"[bold {colour}]{verdict['class']}[/]: {escape(verdict['explanation'])}")
@@ -52,6 +56,45 @@ def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
         console.print(f"    reproducer: {escape(str(folder))} ({shown}): cd there, then", soft_wrap=True)
         console.print(escape(reproducer["command"]), soft_wrap=True)
     console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
+
+
+def print_families(record: dict[str, Any], out: Path, console: Console) -> None:
+    """A row for each model of a suite, what failed in those that do not pass, and the verdict of all."""
+    names = ("family", "tokens", "worst anchor,\nin floors", "op\nkinds", "matmuls", "mutants\nkilled")
+    table = Table(*names, box=None, pad_edge=False)
+    for column in (1, 3, 4, 5):
+        table.columns[column].justify = "right"
+    table.columns[2].overflow = "fold"
+    for row in record["families"]:
+        table.add_row(*_family(row))
+    console.print(table)
+    for row in record["families"]:
+        if not row["passed"]:
+            at = f" at {row['anchor']}" if row["anchor"] else ""
+            words = f"{row['verdict']}{at}: {row['explanation']}"
+            console.print(f"[bold red]{escape(row['model'])}[/] {escape(words)}", soft_wrap=True)
+            for check in row["failed"]:
+                what = ", ".join(part for part in (check["figure"], check["detail"]) if part)
+                console.print(f"{check['status']:>8}  {escape(check['id'])}: {escape(what)}", soft_wrap=True)
+            if row["report"]:
+                console.print(f"  report: {escape(str(out / row['report']))}", soft_wrap=True)
+    if record["speed"]["contenders"]:
+        console.print(_speed(record["speed"]["contenders"]))
+    _print_verdict(record, out, console)
+
+
+def _family(row: dict[str, Any]) -> list[str]:
+    agreed, total = row["tokens"]["agreed"], row["tokens"]["total"]
+    worst, mutants = row["worst"], row["mutants"]
+    colour = "green" if row["passed"] else "red"
+    name = row["architecture"] if row["model"] == f"tiny-{row['architecture']}" else row["model"]
+    return [
+        f"[{colour}]{'✓' if row['passed'] else '✗'}[/] {escape(name)}",
+        f"[{'green' if agreed == total > 0 else 'red'}]{agreed}/{total}[/]",
+        f"{float(worst['floors']):.2f} {escape(worst['anchor'])}" if worst else "not compared",
+        *("–" if row[key] is None else str(row[key]) for key in ("op_kinds", "matmuls")),
+        f"{mutants['killed']}/{mutants['total']}" if mutants["total"] else escape(mutants["reason"]),
+    ]
 
 
 def _speed(contenders: Sequence[dict[str, Any]]) -> str:
@@ -82,7 +125,10 @@ def _reused(record: dict[str, Any]) -> str:
 def print_mutants(mutants: Sequence[Mutant], console: Console) -> None:
     """What there is to plant, one on a line."""
     for m in mutants:
-        console.print(f"{m.id:<40} {m.mechanism:<22} {m.class_:<15} {m.anchor:<32} {escape(m.fault)}", soft_wrap=True)
+        console.print(
+            f"{m.id:<42} {m.architecture:<12} {m.mechanism:<22} {m.class_:<15} {m.anchor:<32} {escape(m.fault)}",
+            soft_wrap=True,
+        )
 
 
 def print_trial(trial: Trial, console: Console) -> None:
@@ -93,25 +139,44 @@ def print_trial(trial: Trial, console: Console) -> None:
     else:
         word, colour = ("misplaced" if trial.killed else "survived" if trial.verdict != "crashed" else "crashed"), "red"
     operation = f", {trial.operation}" if trial.operation else ""
+    took = "reused" if trial.reused else f"{trial.seconds:4.1f} s"
     console.print(
-        f"[{colour}]{word:<9}[/] {mutant.id:<40} {mutant.mechanism:<22} {trial.verdict:<15} {trial.seconds:5.1f} s  "
+        f"[{colour}]{word:<9}[/] {mutant.id:<42} {mutant.architecture:<12} {trial.verdict:<15} {took}  "
         f"{escape(str(trial.anchor))}{escape(operation)}",
         soft_wrap=True,
     )
 
 
 def print_trials(trials: Sequence[Trial], problems: Sequence[str], console: Console) -> None:
-    """The sum of it, and what is wrong with it."""
+    """The sum of it, in all and by family, and what is wrong with it."""
     count = len(trials)
     killed = sum(t.killed for t in trials)
     class_ = sum(t.killed and t.verdict == t.mutant.class_ for t in trials)
     places = [t.place for t in trials if t.killed]
+    console.print(_by_family(trials))
     console.print(
         f"{count} mutants over {len({t.mutant.mechanism for t in trials})} mechanisms: {killed} caught, "
         f"{class_} in the right class, {places.count('exact')} at exactly the expected anchor, "
         f"{places.count('consumer')} at its direct consumer; {sum(t.verdict == 'crashed' for t in trials)} crashed, "
-        f"{count - killed - sum(t.verdict == 'crashed' for t in trials)} survived",
+        f"{count - killed - sum(t.verdict == 'crashed' for t in trials)} survived; "
+        f"{sum(t.reused for t in trials)} reused from the cache",
         soft_wrap=True,
     )
     for problem in problems:
         console.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
+
+
+def _by_family(trials: Sequence[Trial]) -> Table:
+    table = Table("family", "killed", "in their class", "at their anchor", "at a consumer", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for family in dict.fromkeys(t.mutant.architecture for t in trials):
+        of = [t for t in trials if t.mutant.architecture == family]
+        killed = [t for t in of if t.killed]
+        colour = "green" if all(t.right for t in of) else "red"
+        counts = (
+            sum(t.verdict == t.mutant.class_ for t in killed),
+            *(sum(t.place == place for t in killed) for place in ("exact", "consumer")),
+        )
+        table.add_row(family, f"[{colour}]{len(killed)}/{len(of)}[/]", *map(str, counts))
+    return table

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hloracle.reports import text
-from hloracle.reports.facts import VERDICTS, Record, by_status, layer_of
+from hloracle.reports.facts import VERDICTS, Record, at_fault, by_status, layer_of
 
 LIMIT = 10  # GitHub shows so many of a step's errors, warnings and notices each
+MODELS = 4  # of a suite that have one each, beside the first
 TITLE, LINE = 120, 400  # characters of a title, and of each line below it
 
 _COMMANDS = {"pass": "notice", "near": "warning", "fail": "error", "error": "error"}
@@ -28,8 +29,18 @@ def render(record: Record, root: Path, graph: Path | None = None) -> str:
     verdict = VERDICTS[record["verdict"]["class"]]
     first = _COMMANDS[verdict.kind]
     lines = [_command(first, *_verdict(record), **_place(record, root, graph))]
+    row = at_fault(record)
+    bad = [r for r in record["families"][1:] if not r["passed"] and r is not row]
+    shown = bad if len(bad) <= MODELS else bad[: MODELS - 1]
+    for other in shown:
+        where = _place_of(other["verdict"], other["architecture"], other["anchor"], root)
+        lines.append(_command("error", *_family(other), **where))
+    if left_out := len(bad) - len(shown):
+        words = f"hloracle: {text.count(left_out)} more models do not conform"
+        lines.append(_command("error", words, "report.html has all of them."))
+    errors = len(lines) if first == "error" else 0
     for status, command in _STATUS_COMMANDS.items():
-        room = LIMIT - (command == first)
+        room = LIMIT - (errors if command == "error" else int(command == first))
         checks = [check for check in by_status(record["checks"]) if check["status"] == status]
         shown = checks if len(checks) <= room else checks[: room - 1]
         lines += [_command(command, *_check(check)) for check in shown]
@@ -40,12 +51,13 @@ def render(record: Record, root: Path, graph: Path | None = None) -> str:
 
 
 def _verdict(record: Record) -> Iterator[str]:
-    verdict, found = record["verdict"], record["localization"]
+    verdict, found, row = record["verdict"], record["localization"], at_fault(record)
     mutant = f" (deliberate: mutant {record['mutant']})" if "mutant" in record else ""
     yield f"hloracle: {VERDICTS[verdict['class']].title}{mutant}"
     yield verdict["explanation"]
-    if verdict["anchor"] is not None:
-        yield f"First wrong: {verdict['anchor']}"
+    of = f" of {row['model']}" if row else ""
+    if (anchor := row["anchor"] if row else verdict["anchor"]) is not None:
+        yield f"First wrong: {anchor}{of}"
     if verdict["operation"] is not None:
         yield f"Operation: {verdict['operation']}"
     if verdict["prompt"] is not None:
@@ -55,6 +67,13 @@ def _verdict(record: Record) -> Iterator[str]:
         yield f"Confidence: {verdict['confidence']['level']}"
     if found is not None and found["reproducer"] is not None:
         yield f"Reproducer: {found['reproducer']['folder']}/, beside the report"
+
+
+def _family(row: Record) -> Iterator[str]:
+    yield f"hloracle: {row['model']}: {VERDICTS[row['verdict']].title}"
+    yield row["explanation"]
+    if row["anchor"] is not None:
+        yield f"First wrong: {row['anchor']}"
 
 
 def _check(check: Record) -> Iterator[str]:
@@ -88,27 +107,36 @@ def _place(record: Record, root: Path, graph: Path | None) -> dict[str, str]:
     if graph is not None:
         mine = operation and operation["line"] is not None and operation["graph"] == graph.stem
         return {"file": graph.as_posix()} | ({"line": str(operation["line"])} if mine else {})
-    verdict, model_type = record["verdict"], record["model"]["model_type"]
-    of_a_file = any(cell["source"] == "file" for cell in record["cells"])
-    folder = None if of_a_file else _FOLDERS.get(verdict["class"])
-    # A record may come from anywhere: a word of it becomes part of a path only if it can be a module's name.
-    if folder is None or not re.fullmatch(r"[a-z0-9_]+", model_type):
+    if any(cell["source"] == "file" for cell in record["cells"]):
         return {}
-    own = Path(folder) / f"{model_type}.py"
+    verdict, row = record["verdict"], at_fault(record)
+    if row:
+        return _place_of(row["verdict"], row["architecture"], row["anchor"], root)
+    return _place_of(verdict["class"], record["model"]["architecture"], verdict["anchor"], root)
+
+
+def _place_of(class_: str, architecture: str, anchor: str | None, root: Path) -> dict[str, str]:
+    folder = _FOLDERS.get(class_)
+    # A record may come from anywhere: a word of it becomes part of a path only if it can be a module's name.
+    if folder is None or not re.fullmatch(r"[a-z0-9_]+", architecture):
+        return {}
+    own = Path(folder) / "architectures" / f"{architecture}.py"
     if not (root / own).is_file():
         return {}
-    scope = layer_of(verdict["anchor"] or "")[1].rpartition(".")[2]
-    for path in (own, own.with_name("layers.py"), own.with_name("model.py")):
-        if scope and (line := _line_of_scope(root / path, scope)) is not None:
-            return {"file": path.as_posix(), "line": str(line)}
+    scope = layer_of(anchor or "")[1].rpartition(".")[2]
+    for path in (own, *(Path(folder) / name for name in ("layers.py", "mlp.py", "model.py"))):
+        lines = _lines_of_scope(root / path, scope) if scope else []
+        if len(lines) == 1:
+            return {"file": path.as_posix(), "line": str(lines[0])}
+        if lines:  # several mechanisms have it, and which one this is nobody knows here
+            return {"file": path.as_posix()}
     return {"file": own.as_posix()}
 
 
-def _line_of_scope(path: Path, scope: str) -> int | None:
-    """The one line on which a file enters an anchor's scope."""
+def _lines_of_scope(path: Path, scope: str) -> list[int]:
+    """The lines on which a file enters an anchor's scope."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return None
-    entered = [i for i, line in enumerate(lines, 1) if f'scope("{scope}")' in line]
-    return entered[0] if len(entered) == 1 else None
+        return []
+    return [i for i, line in enumerate(lines, 1) if f'scope("{scope}")' in line]

@@ -62,6 +62,19 @@ def judged(record: Record) -> str:
     return "file" if any(part["source"] == "file" for part in record["cells"] + record["graphs"]) else "emitter"
 
 
+def at_fault(record: Record) -> Record | None:
+    """The row of the first model that is wrong, in the record of a suite whose own model is not."""
+    rows = record["families"]
+    if record["passed"] or not rows or not rows[0]["passed"]:
+        return None
+    return next((row for row in rows if not row["passed"]), None)
+
+
+def families(record: Record) -> list[Record]:
+    """The rows of a suite, those that did not pass first."""
+    return sorted(record["families"], key=lambda row: bool(row["passed"]))
+
+
 def token_totals(record: Record) -> dict[str, int]:
     """Tokens that are the truth's and tokens in all, over all prompts and cells; pairs that were `compared`, `planned`."""
     compared = [cell for prompt in record["prompts"] for cell in cells_of(record, prompt["id"]).values()]
@@ -103,6 +116,12 @@ def share(error: Number, limit: float | None) -> float | None:
     if found is None or limit is None:
         return None
     return found / limit if limit else math.inf if found else 0.0
+
+
+def worst_share(row: Record) -> float | None:
+    """The worst anchor of a suite's row as a multiple of its limit; None where none was compared."""
+    worst = row["worst"]
+    return share(worst["floors"], float(worst["limit"])) if worst else None
 
 
 def badness(x: float | None) -> float:

@@ -15,7 +15,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def render(record: Record) -> str:
-    """Suites `verdict` and `checks`, and for each cell one with a test case for every prompt.
+    """Suites `verdict`, `checks`, `families` where there are many models, and for each cell one with a test case for every prompt.
 
     A near tie is no failure: the verdict has passed. What did not run is skipped or an error, never a pass. Of a cell
     the time is known, of a single prompt or check it is not. Valid by the schema of Jenkins' xUnit plugin, `junit-10.xsd`.
@@ -26,6 +26,8 @@ def render(record: Record) -> str:
         properties = ET.Element("properties")
         ET.SubElement(properties, "property", name="mutant", value=_clean(record["mutant"]))
         verdict.insert(0, properties)
+    if record["families"]:
+        _suite(root, record, "families", [case for row in record["families"] for case in _family(row)])
     _suite(root, record, "checks", [_check(check) for check in record["checks"]])
     for cell in record["cells"]:
         seconds = cell["seconds"] if cell["status"] == "ran" else None
@@ -100,6 +102,20 @@ def _verdict(record: Record) -> ET.Element:
     if "mutant" in record:
         message = f"mutant {text.one_line(record['mutant'], 120)}: {message}"
     return _case("verdict", "verdict", outcome, verdict["class"], message, "\n".join([*lines, *verdict["evidence"]]))
+
+
+def _family(row: Record) -> Iterator[ET.Element]:
+    """A case for the model, and one for each of its checks that did not pass."""
+    outcome = "" if row["passed"] else "error" if VERDICTS[row["verdict"]].kind == "error" else "failure"
+    at = "" if row["anchor"] is None else f"anchor: {row['anchor']}"
+    case = _case("families", row["model"], outcome, row["verdict"], f"{row['verdict']}: {row['explanation']}", at)
+    case.set("time", _seconds(row["seconds"]))
+    yield case
+    for check in row["failed"]:
+        case = _check(check)
+        case.set("classname", "hloracle.families")
+        case.set("name", _clean(f"{row['model']} {check['id']}"))
+        yield case
 
 
 def _check(check: Record) -> ET.Element:

@@ -19,9 +19,8 @@ from hloracle.core.store import write_file
 from hloracle.reports.facts import VERDICTS, Record, cells_of, differences, limits_of, of_limit
 from hloracle.reports.text import one_line
 
-SCHEMA = "hloracle-report/3"
-OLDER = "hloracle-report/2"
-
+SCHEMA = "hloracle-report/4"
+OLDER = ("hloracle-report/3", "hloracle-report/2")
 
 LARGEST = 2**63 - 1  # what other readers of JSON can hold
 
@@ -58,7 +57,7 @@ def validate(record: Record) -> None:
 
 
 def load(path: Path) -> Record:
-    """Read a record of this version or the one before. Raises InputError that names the file and what is wrong with it."""
+    """Read a record of this version or of the two before. Raises InputError that names the file and what is wrong with it."""
     fix = "name a report.json that this version of hloracle wrote"
     try:
         record = json.loads(path.read_text("utf-8"), parse_constant=_no_constant)
@@ -67,11 +66,11 @@ def load(path: Path) -> Record:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", path, fix) from None
     found = record.get("schema") if isinstance(record, dict) else None
-    if found == OLDER:
+    if found in OLDER:
         try:
             _bring_up_to_date(record)
         except (KeyError, TypeError, AttributeError, OverflowError):
-            raise InputError(f"is not a valid record of {OLDER!r}", path, fix) from None
+            raise InputError(f"is not a valid record of {found!r}", path, fix) from None
         found = SCHEMA
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
@@ -84,17 +83,47 @@ def load(path: Path) -> Record:
 
 
 def _bring_up_to_date(record: Record) -> None:
-    """Make a record of version 2 one of this version: what it did not measure was not measured."""
-    record["schema"] = SCHEMA
+    """Make a record of an older version one of this version: what it did not measure was not measured."""
+    if record["schema"] == "hloracle-report/2":
+        _from_version_2(record)
+    record["model"]["architecture"] = record["model"].pop("model_type")
+    record |= {"schema": SCHEMA, "families": []}
+
+
+def _from_version_2(record: Record) -> None:
     for graph in record["graphs"]:
         graph |= {"flops": None, "bytes": None, "digest": ""}
     begin = 0.0
     for timing in record["timings"]:
         timing |= {"begin": round(begin, 3), "parts": []}
         begin += timing["seconds"]
-    speed = {"reason": f"the record is of {OLDER}", "context": 0, "tokens": 0, "contenders": []}
+    speed = {"reason": f"the record is of {record['schema']}", "context": 0, "tokens": 0, "contenders": []}
     record |= {"listings": [], "block": None, "speed": speed}
     record["environment"]["commit"] = None
+
+
+def write_family(record: Record, directory: Path, name: str) -> str:
+    """Write the record of a suite's family to families/NAME/, with its page where it has not passed; `` or the page's place.
+
+    Files of an earlier run are removed first. Raises ValueError for an invalid record, InputError as `write_all`.
+    """
+    from hloracle.reports.page import html
+
+    record = _with_named_floats(record)
+    validate(record)
+    folder = f"families/{name}"
+    drawn = {"report.json": to_json(record)}
+    if not record["passed"]:
+        drawn["report.html"] = html.render(record)
+    remove_family(directory, name)
+    for file, content in drawn.items():
+        write_file(directory / folder / file, content)
+    return "" if record["passed"] else f"{folder}/report.html"
+
+
+def remove_family(directory: Path, name: str) -> None:
+    """Remove what `write_family` has written there before."""
+    _remove(directory / "families" / name / file for file in ("report.json", "report.html"))
 
 
 def write_all(record: Record, directory: Path) -> dict[str, Path]:
@@ -195,7 +224,14 @@ def _not_json(node: Any, path: tuple[str | int, ...]) -> Iterator[str]:
 
 def _contradictions(record: Record) -> Iterator[str]:
     """What a record may not say of itself, each as one line that begins with the path."""
-    for part, key in (("prompts", "id"), ("cells", "id"), ("checks", "id"), ("graphs", "id"), ("floors", "anchor")):
+    for part, key in (
+        ("prompts", "id"),
+        ("cells", "id"),
+        ("checks", "id"),
+        ("graphs", "id"),
+        ("floors", "anchor"),
+        ("families", "model"),
+    ):
         seen: set[str] = set()
         for i, entry in enumerate(record[part]):
             if entry[key] in seen:
@@ -212,6 +248,7 @@ def _contradictions(record: Record) -> Iterator[str]:
             yield f"graphs[{i}].op_kinds: is {graph['op_kinds']}, and there are {kinds} kinds of operation"
     yield from _graph_contradictions(record)
     yield from _anchor_contradictions(record)
+    yield from _family_contradictions(record)
     yield from _verdict_contradictions(record)
 
 
@@ -304,6 +341,39 @@ def _anchor_contradictions(record: Record) -> Iterator[str]:
         for key, path in paths.items():
             if _leaves(path):
                 yield f"{_path(('localization', 'reproducer', *key))}: {one_line(path, 80)!r} leaves the report's folder"
+
+
+def _family_contradictions(record: Record) -> Iterator[str]:
+    rows, model = record["families"], record["model"]
+    if rows and (rows[0]["model"], rows[0]["architecture"]) != (model["name"], model["architecture"]):
+        yield "families[0].model: is not this record's own"
+    for i, row in enumerate(rows):
+        if row["passed"] != VERDICTS[row["verdict"]].passed:
+            yield f"families[{i}].passed: is {row['passed']}, and the verdict is {row['verdict']!r}"
+        if record["passed"] and not row["passed"]:
+            yield f"families[{i}].passed: {one_line(row['model'], 80)!r} has not passed, and the run has"
+        for key, part, whole in (("tokens", "agreed", "total"), ("mutants", "killed", "total")):
+            if row[key][part] > row[key][whole]:
+                yield f"families[{i}].{key}.{part}: {row[key][part]} of {row[key][whole]}"
+        if bool(row["mutants"]["total"]) == bool(row["mutants"]["reason"]):
+            yield f"families[{i}].mutants.reason: is there, and mutants were planted, or neither is"
+        if row["passed"]:
+            yield from (f"families[{i}].{line}" for line in _against_passing(row))
+    if rows and not record["passed"] and all(row["passed"] for row in rows):
+        yield "families: all have passed, and the run has not"
+
+
+def _against_passing(row: Record) -> Iterator[str]:
+    if row["anchor"] is not None:
+        yield "anchor: is there, and the model has passed"
+    if row["failed"]:
+        yield f"failed: {one_line(row['failed'][0]['id'], 80)!r} is there, and the model has passed"
+    if not row["tokens"]["total"]:
+        yield "tokens: nothing was compared, and the model has passed"
+    if row["verdict"] == "conforms" and row["tokens"]["agreed"] != row["tokens"]["total"]:
+        yield f"tokens.agreed: {row['tokens']['agreed']} of {row['tokens']['total']}, and the model conforms"
+    if (worst := row["worst"]) is not None and not float(worst["floors"]) <= worst["limit"]:
+        yield f"worst.floors: {worst['floors']} is over the limit {worst['limit']}, and the model has passed"
 
 
 def _leaves(path: str) -> bool:

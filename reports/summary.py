@@ -15,6 +15,7 @@ from hloracle.reports.facts import (
     cells_of,
     closest_call,
     differences,
+    families,
     in_order,
     token_totals,
     took,
@@ -50,6 +51,7 @@ def render(record: Record, link: str = "", note: str = "") -> str:
         " · ".join(_facts(record)),
         "",
         *_where(record),
+        *_bad_families(record),
         *_matrix(record),
         *_failed_cells(record),
         *_checks(record),
@@ -57,6 +59,7 @@ def render(record: Record, link: str = "", note: str = "") -> str:
         *_canary(record),
         *_speed(record),
         *report_at(link),
+        *_good_families(record),
         *_environment(record),
     ]
     return "\n".join(lines) + "\n"
@@ -153,6 +156,53 @@ def _canary(record: Record) -> Iterable[str]:
     yield ""
 
 
+def _bad_families(record: Record) -> Iterable[str]:
+    """Where some models of a suite do not pass: what failed in those, and a table of all."""
+    rows = families(record)
+    bad = [row for row in rows if not row["passed"]]
+    if not bad:
+        return
+    lines = []
+    for row in bad:
+        at = f" at {code(row['anchor'], 100)}" if row["anchor"] else ""
+        failed = f" ({', '.join(code(check['id'], 60) for check in row['failed'][:3])})" if row["failed"] else ""
+        verdict = VERDICTS[row["verdict"]]
+        lines.append(f"- {KIND_MARKS[verdict.kind]} {code(row['model'], 60)}: {verdict.title}{at}{failed}")
+    yield from limited(lines, 1_500, "more models")
+    yield ""
+    yield from _family_table(rows)
+
+
+def _good_families(record: Record) -> Iterable[str]:
+    """Where all models of a suite pass: a table of all, folded."""
+    rows = record["families"]
+    if rows and all(row["passed"] for row in rows):
+        yield f"<details><summary>{text.plural(len(rows), 'model')} {'passes' if len(rows) == 1 else 'pass'}</summary>"
+        yield ""
+        yield from _family_table(rows)
+        yield "</details>"
+        yield ""
+
+
+def _family_table(rows: Sequence[Record]) -> Iterable[str]:
+    yield "| family | tokens | worst anchor, in floors | op kinds | matmuls | mutants killed |"
+    yield "| :-- | --: | :-- | --: | --: | --: |"
+    yield from limited((_family(row) for row in rows), 5_000, "more models", cell=True)
+    yield ""
+
+
+def _family(row: Record) -> str:
+    worst, mutants = row["worst"], row["mutants"]
+    tiny = row["model"] == f"tiny-{row['architecture']}"
+    name = code(row["architecture"] if tiny else row["model"], 40)
+    at = f"{text.figure(worst['floors'])} {code(worst['anchor'], 60)}" if worst else "not compared"
+    counts = ("–" if row[key] is None else text.count(row[key]) for key in ("op_kinds", "matmuls"))
+    killed = f"{mutants['killed']}/{mutants['total']}" if mutants["total"] else prose(mutants["reason"], 40)
+    tokens = f"{row['tokens']['agreed']}/{row['tokens']['total']}"
+    mark = KIND_MARKS[VERDICTS[row["verdict"]].kind]
+    return f"| {mark} {name} | {tokens} | {at} | {' | '.join(counts)} | {killed} |"
+
+
 def _matrix(record: Record) -> Iterable[str]:
     cells = in_order(record["cells"])[:16]
     if not record["prompts"] or not cells:
@@ -163,7 +213,7 @@ def _matrix(record: Record) -> Iterable[str]:
     yield "| :-- | --: |" + " :-- |" * len(cells)
     # A comment may lose its last rows, so those that differ come first.
     prompts = sorted(record["prompts"], key=lambda prompt: _equal(record, prompt["id"]))
-    yield from limited((_matrix_row(record, prompt, cells) for prompt in prompts), 18_000, "more prompts", cell=True)
+    yield from limited((_matrix_row(record, prompt, cells) for prompt in prompts), 14_000, "more prompts", cell=True)
     yield ""
     if left_out := len(record["cells"]) - len(cells):
         yield f"{left_out} more cells are in report.html."
@@ -212,7 +262,7 @@ def _checks(record: Record) -> Iterable[str]:
         f"| {prose(check['figure'] or check['detail'], 200)} | {prose(check['expected'], 200)} |"
         for check in checks
     )
-    yield from limited(rows, 14_000, "more checks", cell=True)
+    yield from limited(rows, 12_000, "more checks", cell=True)
     yield ""
 
 

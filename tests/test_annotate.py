@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reports_sample import HOSTILE, SAMPLES, broken_sample, failing_sample, hostile_sample, near_tie_sample, sample
+from test_reports_sample import (
+    HOSTILE,
+    SAMPLES,
+    broken_sample,
+    failing_sample,
+    failing_suite_sample,
+    hostile_sample,
+    near_tie_sample,
+    sample,
+)
 
 from hloracle.conformance import cli
 from hloracle.reports.annotate import LIMIT, render
@@ -137,20 +146,22 @@ def test_words_come_out_as_they_were_and_do_nothing(words: str) -> None:
 def test_points_to_the_scope_in_the_emitter() -> None:
     first, *rest = annotations(failing_sample())
     line = (ROOT / first["file"]).read_text().splitlines()[int(first["line"]) - 1]
-    assert (first["file"], line.strip()) == ("emitters/llama.py", 'with b.scope("q_rope"):')
+    assert (first["file"], line.strip()) == ("emitters/architectures/llama.py", 'with b.scope("q_rope"):')
     assert not any("file" in a for a in rest)
 
 
 @pytest.mark.parametrize(
     ("anchor", "file", "scope"),
     [
-        ("layers.3.self_attn.probs", "emitters/layers.py", 'self.scope("probs")'),
+        ("layers.3.self_attn.probs", "emitters/layers.py", None),
+        ("layers.3.self_attn.o_proj", "emitters/architectures/llama.py", 'b.scope("o_proj")'),
+        ("layers.3.mlp.down_proj", "emitters/mlp.py", None),
         ("k_cache.3", "emitters/model.py", 'b.scope("k_cache")'),
         ("norm", "emitters/model.py", 'b.scope("norm")'),
-        ("layers.3", "emitters/llama.py", None),
-        ("something.new", "emitters/llama.py", None),
-        (None, "emitters/llama.py", None),
-        (HOSTILE, "emitters/llama.py", None),
+        ("layers.3", "emitters/architectures/llama.py", None),
+        ("something.new", "emitters/architectures/llama.py", None),
+        (None, "emitters/architectures/llama.py", None),
+        (HOSTILE, "emitters/architectures/llama.py", None),
     ],
 )
 def test_points_to_the_file_that_has_the_scope(anchor: str | None, file: str, scope: str | None) -> None:
@@ -168,15 +179,39 @@ def test_a_wrong_reference_is_another_file() -> None:
     record = failing_sample()
     record["verdict"]["class"] = "reference-fault"
     first = annotations(record)[0]
-    assert (first["file"], "line" in first) == ("reference/llama.py", True)
+    assert (first["file"], "line" in first) == ("reference/architectures/llama.py", True)
+
+
+def test_points_to_the_family_that_is_wrong() -> None:
+    first, second, *rest = annotations(failing_suite_sample())
+    assert first["title"] == "hloracle: Emitter fault"
+    assert first["file"] == "emitters/architectures/qwen3.py"
+    assert 'scope("q_norm")' in (ROOT / first["file"]).read_text().splitlines()[int(first["line"]) - 1]
+    assert "First wrong: layers.0.self_attn.q_norm of tiny-qwen3" in first["message"]
+    assert second["title"] == "hloracle: tiny-gpt_oss: Harness error"
+    assert "file" not in second
+    assert not any("file" in a for a in rest)
+
+
+def test_many_wrong_families_leave_room() -> None:
+    record = failing_suite_sample()
+    wrong = record["families"][4]
+    for row in record["families"][5:]:
+        row |= {key: wrong[key] for key in ("verdict", "anchor", "explanation", "passed", "failed", "report")}
+    found = [a for a in annotations(record) if a["command"] == "error"]
+    titles = [a["title"] for a in found]
+    assert titles[:2] == ["hloracle: Emitter fault", "hloracle: tiny-gemma: Emitter fault"]
+    assert found[1]["file"] == "emitters/architectures/gemma.py"
+    assert titles[-1] == "hloracle: 8 more models do not conform"
+    assert len(titles) == 5
 
 
 @pytest.mark.parametrize(
-    "model_type", ["gpt_neox", "../reference/llama", "llama/../llama", "LLAMA", "llama.py\n", "/etc/passwd"]
+    "architecture", ["gpt_neox", "../reference/llama", "llama/../llama", "LLAMA", "llama.py\n", "/etc/passwd"]
 )
-def test_points_to_nothing_that_is_not_an_emitter_here(model_type: str) -> None:
+def test_points_to_nothing_that_is_not_an_emitter_here(architecture: str) -> None:
     record = failing_sample()
-    record["model"]["model_type"] = model_type
+    record["model"]["architecture"] = architecture
     assert "file" not in annotations(record)[0]
 
 

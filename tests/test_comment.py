@@ -47,7 +47,7 @@ def test_head_against_base(tmp_path: Path) -> None:
 
 def other_model() -> Record:
     record = sample()
-    record["model"]["model_type"] = "qwen3"
+    record["model"]["architecture"] = "qwen3"
     return record
 
 
@@ -55,7 +55,7 @@ def other_model() -> Record:
     ("base", "why"),
     [
         (None, "The base's record is not there."),
-        (b"{}", "The base's record names no schema, not 'hloracle-report/3'."),
+        (b"{}", "The base's record names no schema, not 'hloracle-report/4'."),
         (b'{"schema": "hloracle-report/1"}', "The base's record has the schema 'hloracle-report/1', not"),
         (
             b'{"schema": "@octocat <img>"}',
@@ -96,9 +96,9 @@ def test_a_run_that_left_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (b'{"schema": "hloracle-report/4"}', "has the schema 'hloracle-report/4', not 'hloracle-report/3'."),
+        (b'{"schema": "hloracle-report/9"}', "has the schema 'hloracle-report/9', not 'hloracle-report/4'."),
         (b"\xff", "is not a readable JSON file"),
-        (b'{"schema": "hloracle-report/3"}', "is not a valid record"),
+        (b'{"schema": "hloracle-report/4"}', "is not a valid record"),
         (b'{"a":' * 90_000, "is not a readable JSON file"),
     ],
 )
@@ -218,7 +218,7 @@ def test_other_files_of_the_archive_are_left_alone(tmp_path: Path) -> None:
 def test_hostile_words_stay_words(tmp_path: Path, base: Record | None) -> None:
     head = hostile_sample()
     if base is not None:
-        head["model"]["model_type"] = base["model"]["model_type"]
+        head["model"]["architecture"] = base["model"]["architecture"]
     written = render(archive(tmp_path, head=head, base=base), LINK)
     rest = written.removeprefix(MARKER)
     for evil in ("<script", "<img", "<!--", "](http", "http:", "\u202e", "\n# heading", MARKER):

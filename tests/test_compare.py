@@ -85,7 +85,7 @@ def test_the_sentence_of_a_safe_change() -> None:
 @pytest.mark.parametrize(("a", "b"), [(a, b) for a in SAMPLES for b in SAMPLES])
 def test_any_two_records(a: Callable[[], Record], b: Callable[[], Record]) -> None:
     base, head = a(), b()
-    head["model"]["model_type"] = base["model"]["model_type"]
+    head["model"]["architecture"] = base["model"]["architecture"]
     before = copy.deepcopy((base, head))
     comparison = compare(base, head)
     assert (base, head) == before
@@ -101,7 +101,7 @@ def test_any_two_records(a: Callable[[], Record], b: Callable[[], Record]) -> No
 
 def test_other_architectures_are_refused() -> None:
     base, head = sample(), sample()
-    head["model"]["model_type"] = "qwen3"
+    head["model"]["architecture"] = "qwen3"
     with pytest.raises(InputError, match=r"head\.json: is of a 'qwen3' model and the base's record of a 'llama' one; "):
         compare(base, head, "head.json")
 

@@ -81,7 +81,7 @@ def hostile() -> Pair:
 def against(first: Callable[[], Record], second: Callable[[], Record]) -> Callable[[], Pair]:
     def make() -> Pair:
         base, head = first(), second()
-        head["model"]["model_type"] = base["model"]["model_type"]
+        head["model"]["architecture"] = base["model"]["architecture"]
         return base, head
 
     make.__name__ = f"{first.__name__}-{second.__name__}"
@@ -473,7 +473,7 @@ def test_records_that_cannot_be_compared(
     files: Callable[..., list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     head = sample()
-    head["model"]["model_type"] = "qwen3"
+    head["model"]["architecture"] = "qwen3"
     arguments = files(sample(), head)
     assert cli.invoke(["diff", *arguments]) == 2
     assert "head.json: is of a 'qwen3' model and the base's record of a 'llama' one; " in capsys.readouterr().err
@@ -484,8 +484,9 @@ def test_records_that_cannot_be_compared(
 def test_a_record_of_the_version_before(
     files: Callable[..., list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    older = copy.deepcopy(sample()) | {"schema": OLDER}
-    for key in ("listings", "block", "speed"):
+    older = copy.deepcopy(sample()) | {"schema": OLDER[-1]}
+    older["model"]["model_type"] = older["model"].pop("architecture")
+    for key in ("listings", "block", "speed", "families"):
         del older[key]
     for graph in older["graphs"]:
         for key in ("flops", "bytes", "digest"):

@@ -24,8 +24,10 @@ from test_reports_sample import (
     SAMPLES,
     empty_sample,
     failing_sample,
+    failing_suite_sample,
     near_tie_sample,
     sample,
+    suite_sample,
 )
 
 from hloracle.conformance import cli
@@ -73,6 +75,30 @@ def test_a_row_says_what_the_record_says() -> None:
     assert (row["peak_bytes"], row["seconds"]) == (2_913_845_248, 152.15)
     counts = {(g["source"], g["phase"]): g["op_total"] for g in row["graphs"]}
     assert counts == {("oracle", "decode"): 3772, ("emitter", "decode"): 2306, ("oracle", "prefill"): 3804, ("emitter", "prefill"): 2398}  # fmt: skip
+
+
+def test_models_of_a_suite() -> None:
+    assert kept()["families"] is None
+    assert row_of(suite_sample())["families"] == {"passed": 16, "total": 16, "failing": []}
+    failing = row_of(failing_suite_sample())["families"]
+    assert failing == {"passed": 14, "total": 16, "failing": ["tiny-qwen3", "tiny-gpt_oss"]}
+    assert "14/16" in _list([row_of(failing_suite_sample())])
+
+
+def test_lines_of_version_1_are_read(tmp_path: Path) -> None:
+    row = kept()
+    older = kept(schema="hloracle-history/1", model={**row["model"], "model_type": row["model"]["architecture"]})
+    del older["families"], older["model"]["architecture"]
+    store = tmp_path / "history.jsonl"
+    store.write_text(f"{json.dumps(older)}\n{json.dumps(kept('near_tie_sample'))}\n")
+    assert sorted(row["run"] for row in read(store)) == sorted([row["run"], kept("near_tie_sample")["run"]])
+    assert row in read(store)
+    assert add(store, written(tmp_path, at("new")))[0][1]
+    assert store.read_text().startswith(json.dumps(older))  # lines stay as they are
+    del older["model"]["model_type"]
+    store.write_text(json.dumps(older) + "\n")
+    with pytest.raises(InputError, match="architecture"):
+        read(store)
 
 
 def test_ratios_are_taken_round_by_round() -> None:
@@ -217,7 +243,8 @@ def test_the_commit_that_is_named_counts(tmp_path: Path) -> None:
 
 def test_a_record_of_the_version_before(tmp_path: Path) -> None:
     record = sample() | {"schema": "hloracle-report/2"}
-    for key in ("listings", "block", "speed"):
+    record["model"]["model_type"] = record["model"].pop("architecture")
+    for key in ("listings", "block", "speed", "families"):
         del record[key]
     del record["environment"]["commit"]
     for graph in record["graphs"]:
@@ -315,8 +342,8 @@ def _line(**changes: Any) -> str:
         ("", "Expecting value"),
         ("<<<<<<< HEAD", "Expecting value"),
         ("[" * 100_000, "recursion"),
-        ("[]", "the schema is None, not 'hloracle-history/1'"),
-        (_line(schema="hloracle-history/2"), "the schema is 'hloracle-history/2', not"),
+        ("[]", "the schema is None, not 'hloracle-history/2'"),
+        (_line(schema="hloracle-history/9"), "the schema is 'hloracle-history/9', not"),
         (_line(extra=1), "'extra' was unexpected"),
         (_line(date="today"), r"\$\.date: 'today' does not match"),
         (_line(commit="x" * 201), r"\$\.commit: 'xxxxx"),
@@ -335,6 +362,12 @@ def _line(**changes: Any) -> str:
         (_line(verdict={"class": "fine", "passed": True, "anchor": None}), r"\$\.verdict\.class: 'fine' is not one of"),
         (_line(tokens={"agreed": 5, "total": 3, "compared": 1, "planned": 1}), "tokens: 5 agreed of 3"),
         (_line(tokens={"agreed": 3, "total": 3, "compared": 2, "planned": 1}), "tokens: 2 compared of 1"),
+        (_line(families={"passed": 3, "total": 2, "failing": []}), "families: 3 of 2 passed"),
+        (_line(families={"passed": 1, "total": 2, "failing": ["a", "b"]}), "families: 1 of 2 passed, and some others"),
+        (
+            _line(families={"passed": 1, "total": 2, "failing": ["a"]}),
+            "passed is true, and some of the families did not",
+        ),
         (_line(cpu="another"), "its run stands further up, and differs"),
     ],
 )
@@ -408,10 +441,13 @@ def _list(rows: list[Row]) -> str:
 
 def test_list_shows_the_newest_first() -> None:
     lines = _list(mixed()).splitlines()
-    assert lines[0].split() == "commit began model on verdict tokens error ÷ limit tokens/s × peer decode ops".split()
+    assert (
+        lines[0].split()
+        == "commit began model on verdict tokens models error ÷ limit tokens/s × peer decode ops".split()
+    )
     assert "Near tie, mutant rope-sign" in lines[1]
     assert any("Emitter fault" in line and "1335/1440" in line and "25,375" in line for line in lines)
-    assert any("Harness error" in line and re.search(r"–( +–){4}$", line) for line in lines)
+    assert any("Harness error" in line and re.search(r"–( +–){5}$", line) for line in lines)
     assert len(lines) == 31
 
 

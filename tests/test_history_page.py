@@ -277,6 +277,24 @@ def test_page_says_what_happened() -> None:
     assert "864/864, incomplete" in page
 
 
+def test_models_of_a_suite_that_changed() -> None:
+    all_ = {"passed": 16, "total": 16, "failing": []}
+    rows = runs(4)
+    rows[1]["families"] = all_
+    rows[2]["families"] = {"passed": 14, "total": 16, "failing": ["tiny-qwen3", "tiny-phi3"]}
+    rows[2]["verdict"] = {"class": "emitter-fault", "passed": False, "anchor": None}
+    rows[3]["families"] = all_
+    page = Page(history_page.render(rows)).text
+    assert "Models: 16 of 16 models pass, after a run of one" in page
+    assert "Models: 14 of 16 models pass, after 16 of 16, not tiny-qwen3, tiny-phi3" in page
+    assert "Models: 16 of 16 models pass, after 14 of 16, again tiny-qwen3, tiny-phi3" in page
+    assert "Newest verdict Conforms 16 of 16 models pass" in page.replace("verdictC", "verdict C").replace(
+        "s16", "s 16"
+    )
+    rows.append(runs(5)[4])
+    assert "Models: 16 models were judged, then one" in Page(history_page.render(rows)).text
+
+
 def test_a_series_is_a_model_on_a_device_in_a_precision() -> None:
     rows = runs(5)
     rows[1]["settings"] = {**rows[1]["settings"], "device": "cuda"}
@@ -310,7 +328,7 @@ def test_a_mutant_is_in_no_drawing() -> None:
 def test_numbers_that_are_missing_are_dashes() -> None:
     source = history_page.render([kept("empty_sample")])
     (line,) = re.findall(r'<tr><th scope="row" class="sticky">.*?</tr>', source)
-    assert re.findall(r'<td class="num">(.*?)</td>', line) == ["–", "0/0", *"–––––––"]
+    assert re.findall(r'<td class="num">(.*?)</td>', line) == ["–", "–", "0/0", *"–––––––"]
 
 
 def test_many_changes_to_and_fro_are_told_once() -> None:

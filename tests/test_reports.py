@@ -18,8 +18,10 @@ from test_reports_sample import (
     SAMPLES,
     broken_sample,
     failing_sample,
+    failing_suite_sample,
     near_tie_sample,
     sample,
+    suite_sample,
 )
 
 from hloracle.core.errors import InputError
@@ -91,6 +93,60 @@ def test_a_broken_record_is_refused(path: list[Any], value: Any, message: str) -
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize(
+    ("row", "value", "message"),
+    [
+        (0, {"model": "another"}, r"^families\[0\]\.model: is not this record's own$"),
+        (0, {"architecture": "qwen3"}, r"^families\[0\]\.model: is not this record's own$"),
+        (2, {"model": "tiny-llama"}, r"^families\[2\]\.model: 'tiny-llama' stands twice$"),
+        (2, {"passed": False}, r"^families\[2\]\.passed: is False, and the verdict is 'conforms'$"),
+        (
+            2,
+            {"passed": False, "verdict": "emitter-fault"},
+            r"^families\[2\]\.passed: 'tiny-mistral' has not passed, and",
+        ),
+        (2, {"verdict": "fine"}, r"^families\[2\]\.verdict: 'fine' is not one of"),
+        (2, {"tokens": {"agreed": 9, "total": 8}}, r"^families\[2\]\.tokens\.agreed: 9 of 8$"),
+        (2, {"tokens": {"agreed": 7, "total": 8}}, r"^families\[2\]\.tokens\.agreed: 7 of 8, and the model conforms$"),
+        (2, {"tokens": {"agreed": 0, "total": 0}}, r"^families\[2\]\.tokens: nothing was compared, and the model has"),
+        (2, {"mutants": {"killed": 2, "total": 1, "reason": ""}}, r"^families\[2\]\.mutants\.killed: 2 of 1$"),
+        (2, {"mutants": {"killed": 1, "total": 1, "reason": "x"}}, r"^families\[2\]\.mutants\.reason: is there, and"),
+        (2, {"mutants": {"killed": 0, "total": 0, "reason": ""}}, r"^families\[2\]\.mutants\.reason: is there, and"),
+        (2, {"anchor": "norm"}, r"^families\[2\]\.anchor: is there, and the model has passed$"),
+        (2, {"report": "../x.html"}, r"^families\[2\]\.report: "),
+        (2, {"report": "javascript:alert(1)"}, r"^families\[2\]\.report: "),
+        (2, {"report": "//evil.example/families/a/report.html"}, r"^families\[2\]\.report: "),
+        (
+            2,
+            {"worst": {"floors": 17.0, "anchor": "norm", "limit": 16.0, "cell": "c"}},
+            r"^families\[2\]\.worst\.floors: 17\.0 is over the limit 16\.0, and the model has passed$",
+        ),
+        (
+            2,
+            {"worst": {"floors": "NaN", "anchor": "norm", "limit": 16.0, "cell": "c"}},
+            r"^families\[2\]\.worst\.floors: NaN is over the limit",
+        ),
+        (
+            2,
+            {"failed": failing_suite_sample()["families"][4]["failed"]},
+            r"^families\[2\]\.failed: 'emitter/iree-cpu/token\.tokens' is there, and the model has passed$",
+        ),
+    ],
+)
+def test_a_row_that_contradicts_is_refused(row: int, value: Record, message: str) -> None:
+    record = suite_sample()
+    record["families"][row] |= value
+    with pytest.raises(ValueError, match=message):
+        validate(record)
+
+
+def test_a_suite_fails_by_one_of_its_models() -> None:
+    record = failing_suite_sample()
+    record["families"] = suite_sample()["families"]
+    with pytest.raises(ValueError, match=r"^families: all have passed, and the run has not$"):
+        validate(record)
+
+
 def _objects(node: Any, path: tuple[Any, ...] = ()) -> Any:
     if isinstance(node, dict):
         yield path, node
@@ -103,6 +159,8 @@ FREE = {"config", "packages", "ops", "tokens", "scopes"}  # objects whose keys a
 
 def test_every_key_is_required() -> None:
     record = failing_sample()
+    record["families"] = [failing_suite_sample()["families"][4]]
+    record["families"][0] |= {"model": record["model"]["name"], "architecture": "llama"}
     for part in ("prompts", "anchors", "floors", "cells", "checks", "graphs", "timings"):
         record[part] = record[part][:1]
     record["anchors"][0] |= {"anchors": record["anchors"][0]["anchors"][:1], "errors": [[None] * 10]}
@@ -254,9 +312,9 @@ def test_conforming_demands_every_token() -> None:
         (b"\xff\xfe", "is not a readable JSON file"),
         (b"[" * 100_000, "is not a readable JSON file"),
         (b'{"schema": NaN}', "NaN is not JSON"),
-        (b"[]", "names no schema, not 'hloracle-report/3'"),
-        (b'{"schema": "hloracle-report/1"}', "has the schema 'hloracle-report/1', not 'hloracle-report/3'"),
-        (b'{"schema": "hloracle-report/3"}', "is not a valid record .* is a required property"),
+        (b"[]", "names no schema, not 'hloracle-report/4'"),
+        (b'{"schema": "hloracle-report/1"}', "has the schema 'hloracle-report/1', not 'hloracle-report/4'"),
+        (b'{"schema": "hloracle-report/4"}', "is not a valid record .* is a required property"),
     ],
 )
 def test_load_refuses(tmp_path: Path, content: bytes, message: str) -> None:

@@ -275,7 +275,8 @@ def older(record: Record) -> Record:
     """What version 2 would have written."""
     record = json.loads(to_json(record))
     record["schema"] = "hloracle-report/2"
-    for key in ("listings", "block", "speed"):
+    record["model"]["model_type"] = record["model"].pop("architecture")
+    for key in ("listings", "block", "speed", "families"):
         del record[key]
     for graph in record["graphs"]:
         for key in ("flops", "bytes", "digest"):
@@ -286,11 +287,23 @@ def older(record: Record) -> Record:
     return dict(record)
 
 
+def test_records_of_version_3_are_read(tmp_path: Path) -> None:
+    record = json.loads(to_json(failing_sample()))
+    record["schema"] = "hloracle-report/3"
+    record["model"]["model_type"] = record["model"].pop("architecture")
+    del record["families"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(record))
+    assert load(path) == json.loads(to_json(failing_sample()))
+
+
 def test_records_of_the_version_before_are_read(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(json.dumps(older(sample())))
     record = load(path)
-    assert record["schema"] == "hloracle-report/3"
+    assert record["schema"] == "hloracle-report/4"
+    assert record["model"]["architecture"] == "llama"
+    assert record["families"] == []
     assert record["speed"]["reason"] == "the record is of hloracle-report/2"
     assert [t["begin"] for t in record["timings"]][:3] == [0.0, 0.04, 0.35]
     assert all(graph["flops"] is None for graph in record["graphs"])

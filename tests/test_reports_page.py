@@ -15,9 +15,11 @@ from test_reports_sample import (
     broken_sample,
     empty_sample,
     failing_sample,
+    failing_suite_sample,
     hostile_sample,
     near_tie_sample,
     sample,
+    suite_sample,
 )
 
 from hloracle.reports.page import html
@@ -98,8 +100,40 @@ def test_page_says_what_happened() -> None:
     assert "Emitter fault" in failed
     where = ("First wrong at", "layers.3.self_attn.q_rope", "on prompt", "chat@64", "at step", "5", "in")
     assert re.search(r"\s*".join(map(re.escape, where)), failed)
-    assert "emitters/llama.py and reference/llama.py, at layers.3.self_attn.q_rope" in failed
+    assert (
+        "emitters/architectures/llama.py and reference/architectures/llama.py, at layers.3.self_attn.q_rope" in failed
+    )
     assert failed.index("Failed") < failed.index("Skipped") < failed.index("Passed")
+
+
+def test_a_suite_has_a_line_for_each_model() -> None:
+    page = Page(html.render(suite_sample()))
+    assert "16 of 16 models pass. The rest of this page is about smollm2-135m-instruct." in page.text
+    assert "15 architectures on cpu in f32: every token is equal" in page.text
+    assert "#families" in page.attributes("href")
+    assert "Conforms: qwen3768/7681.77layers.1.self_attn.probs222327not run8.1 s" in page.text
+    assert "16 are allowed" in page.text
+    assert not [href for href in page.attributes("href") if "families/" in href]
+    assert "Families" not in Page(html.render(sample())).text
+    assert len(html.render(suite_sample())) - len(html.render(sample())) < 16_000
+
+
+def test_a_suite_opens_what_does_not_pass() -> None:
+    page = Page(html.render(failing_suite_sample()))
+    assert "qwen3 on cpu in f32 goes wrong first at layers.0.self_attn.q_norm: an emitter fault." in page.text
+    assert "14 of 16 models pass." in page.text
+    first = page.text.index("tokens equal Hugging Face's emitter/iree-cpu/token.tokens : 79 of 192".replace(" :", ":"))
+    assert first < page.text.index("Conforms: llama")
+    assert page.attributes("href").count("families/qwen3/report.html") == 1
+    assert not [href for href in page.attributes("href") if "gpt_oss" in href]
+    opened = [attrs for tag, attrs in page.tags if tag == "details" and "family" in (attrs.get("class") or "")]
+    assert [("open" in attrs) for attrs in opened] == [True, True]
+    assert (
+        "emitters/architectures/qwen3.py and reference/architectures/qwen3.py, at layers.0.self_attn.q_norm"
+        in page.text
+    )
+    assert "emitters/architectures/llama.py" not in page.text
+    assert "See tiny-gpt_oss" in page.text
 
 
 def test_many_passed_checks_are_folded_and_no_other() -> None:

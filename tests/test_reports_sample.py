@@ -82,7 +82,7 @@ def sample() -> dict[str, Any]:
         cells = {cell: _agreeing(truth, cell, seed=10 * i + j) for j, cell in enumerate(CELLS)}
         tokens[name] = {"agreed": TOKENS, "total": TOKENS, "cells": cells}
     return {
-        "schema": "hloracle-report/3",
+        "schema": "hloracle-report/4",
         "passed": True,
         "verdict": {
             "class": "conforms",
@@ -104,7 +104,7 @@ def sample() -> dict[str, Any]:
             "name": "smollm2-135m-instruct",
             "directory_name": "smollm2-135m-instruct-b179c9523d0e",
             "digest": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            "model_type": "llama",
+            "architecture": "llama",
             "parameters": 134_515_008,
             "config": {
                 "num_hidden_layers": LAYERS,
@@ -198,6 +198,7 @@ def sample() -> dict[str, Any]:
             },
             "date": "2025-11-21T05:12:44+00:00",
         },
+        "families": [],
     }
 
 
@@ -298,6 +299,102 @@ def broken_sample() -> dict[str, Any]:
     return record
 
 
+FAMILIES = (
+    "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "olmo2", "granite", "cohere",
+    "mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss",
+)  # fmt: skip
+
+
+def suite_sample() -> dict[str, Any]:
+    """The run of a suite in which all models conform."""
+    record = sample()
+    real = _family("llama", "smollm2-135m-instruct", 0)
+    real |= {"tokens": {"agreed": 1440, "total": 1440}, "matmuls": 211, "weights": 272, "seconds": 71.3}
+    real["mutants"] = {"killed": 0, "total": 0, "reason": "in tiny models"}
+    record["families"] = [real, *(_family(name, f"tiny-{name}", i) for i, name in enumerate(FAMILIES, 1))]
+    record["verdict"]["explanation"] += f" {len(FAMILIES) + 1} of {len(FAMILIES) + 1} models conform."
+    return record
+
+
+def failing_suite_sample() -> dict[str, Any]:
+    """The run of a suite whose own model conforms: one family does not, and the process of another died."""
+    record = suite_sample()
+    record["passed"] = False
+    record["verdict"] |= {
+        "class": "emitter-fault",
+        "explanation": "smollm2-135m-instruct conforms, but 2 of 16 models do not: tiny-qwen3 (emitter-fault at "
+        "layers.0.self_attn.q_norm), tiny-gpt_oss (harness-error).",
+        "evidence": [
+            "tiny-qwen3, emitter-fault at layers.0.self_attn.q_norm: The emitted graph is wrong on XLA and on IREE alike.",
+            *record["verdict"]["evidence"],
+        ],
+    }
+    record["families"][4] |= {
+        "verdict": "emitter-fault",
+        "anchor": "layers.0.self_attn.q_norm",
+        "explanation": "The emitted graph is wrong on XLA and on IREE alike.",
+        "passed": False,
+        "tokens": {"agreed": 431, "total": 768},
+        "worst": {
+            "floors": 208_000.0,
+            "anchor": "layers.0.self_attn.q_norm",
+            "limit": 16.0,
+            "cell": "emitter/iree-cpu",
+        },
+        "mutants": {"killed": 17, "total": 18, "reason": ""},
+        "failed": [
+            _failed("emitter/iree-cpu/token.tokens", "tokens equal Hugging Face's", "failed", "79 of 192"),
+            _failed(
+                "emitter/xla-cpu.decode-logits", "logits of decode against the float64 truth", "failed", "2e+05 floors"
+            ),
+        ],
+        "report": "families/qwen3/report.html",
+    }
+    died = "judged died (signal SIGSEGV)"
+    record["families"][-1] |= {
+        "digest": "",
+        "verdict": "harness-error",
+        "explanation": f"The run gave no answer: {died}.",
+        "passed": False,
+        "tokens": {"agreed": 0, "total": 0},
+        "worst": None,
+        "op_kinds": None,
+        "matmuls": None,
+        "weights": None,
+        "failed": [_failed("harness.process", "every process gives an answer", "error", "", died)],
+    }
+    return record
+
+
+def _family(architecture: str, model: str, i: int) -> dict[str, Any]:
+    return {
+        "architecture": architecture,
+        "model": model,
+        "digest": f"{i:02}" * 32,
+        "verdict": "conforms",
+        "anchor": None,
+        "explanation": "Every token equals Hugging Face's and every logit is within the noise of float32.",
+        "passed": True,
+        "tokens": {"agreed": 768, "total": 768},
+        "worst": {"floors": 1.2 + i / 7, "anchor": "layers.1.self_attn.probs", "limit": 16.0, "cell": "oracle/xla-cpu"},
+        "op_kinds": 18 + i % 5,
+        "matmuls": 19 + i,
+        "weights": 23 + i,
+        "mutants": {"killed": 0, "total": 0, "reason": "not run"}
+        if i % 3
+        else {"killed": 12 + i, "total": 12 + i, "reason": ""},
+        "seconds": 4.1 + i,
+        "failed": [],
+        "report": "",
+    }
+
+
+def _failed(id: str, title: str, status: str, figure: str, detail: str = "step 0 is 3, not 5") -> dict[str, Any]:
+    return {
+        "id": id, "title": title, "status": status, "figure": figure, "expected": "as the truth has it", "detail": detail,
+    }  # fmt: skip
+
+
 HOSTILE = "<script>alert(1)</script> \"'&amp; |`*_[x](http://evil.example)</style><img src=x onerror=y> @octocat"
 HOSTILE += "\u202egnp.exe\u2066\x00\x07\x1b[31m\x7f\x85\u200b\ud800\ufeff\n\n# heading\n" + "long " * 2000
 
@@ -367,9 +464,20 @@ def hostile_sample() -> dict[str, Any]:
         "explanation": HOSTILE,
         "evidence": [HOSTILE] * 9,
     }
-    record["model"] |= {"name": HOSTILE, "directory_name": HOSTILE, "digest": HOSTILE, "model_type": HOSTILE}
+    record["model"] |= {"directory_name": HOSTILE, "digest": HOSTILE, "architecture": HOSTILE}
     record["model"]["config"] = {HOSTILE: HOSTILE, "list": [HOSTILE], "null": None}
     record["settings"] |= {"device": HOSTILE, "precision": HOSTILE}
+    record["families"] = failing_suite_sample()["families"][:5]
+    for row in record["families"]:
+        row |= {"model": rename(row["model"]), "architecture": HOSTILE, "digest": HOSTILE, "explanation": HOSTILE}
+        row["worst"] |= {"anchor": HOSTILE, "cell": HOSTILE}
+        row["failed"] = [
+            dict.fromkeys(check, HOSTILE) | {"id": rename(check["id"]), "status": "error"} for check in row["failed"]
+        ]
+        if row["mutants"]["reason"]:
+            row["mutants"]["reason"] = HOSTILE
+    record["families"][4]["anchor"] = HOSTILE
+    record["model"]["name"] = record["families"][0]["model"]
     record["reused"] = [HOSTILE]
     record["environment"] |= {
         "hloracle": HOSTILE,
@@ -832,7 +940,9 @@ def _set_checks(record: dict[str, Any], failed: set[str], error: set[str]) -> No
             check |= {"status": "error", "figure": "", "detail": "the process that measures this ended with signal 11"}
 
 
-SAMPLES = [sample, failing_sample, near_tie_sample, broken_sample, hostile_sample, empty_sample]
+SAMPLES = [
+    sample, failing_sample, near_tie_sample, broken_sample, hostile_sample, empty_sample, suite_sample, failing_suite_sample,
+]  # fmt: skip
 ALL = [*SAMPLES, lambda: without_text(failing_sample())]
 
 

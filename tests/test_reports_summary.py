@@ -15,9 +15,11 @@ from test_reports_sample import (
     broken_sample,
     empty_sample,
     failing_sample,
+    failing_suite_sample,
     hostile_sample,
     near_tie_sample,
     sample,
+    suite_sample,
 )
 
 from hloracle.core.errors import InputError
@@ -33,9 +35,11 @@ Record = dict[str, Any]
 
 @pytest.mark.parametrize("make", ALL)
 def test_summary_fits(make: Callable[[], Record]) -> None:
-    written = summary.render(make())
+    record = make()
+    written = summary.render(record)
     assert len(written) < summary.LIMIT
-    assert written.count("<details>") == written.count("</details>") == 1
+    folded = 2 if record["families"] and record["passed"] else 1
+    assert written.count("<details>") == written.count("</details>") == folded
 
 
 def test_summary_of_very_many_things_fits() -> None:
@@ -152,7 +156,9 @@ def test_junit_counts(make: Callable[[], Record]) -> None:
         assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
         for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             assert int(suite.get(attribute, "")) == len(suite.findall(f"testcase/{tag}"))
-    assert int(root.get("tests", "")) == 1 + len(record["checks"]) + len(record["cells"]) * len(record["prompts"])
+    families = sum(1 + len(row["failed"]) for row in record["families"])
+    cells = len(record["cells"]) * len(record["prompts"])
+    assert int(root.get("tests", "")) == 1 + families + len(record["checks"]) + cells
     green = root.get("failures") == root.get("errors") == "0"
     assert green == record["passed"]
 
@@ -165,6 +171,8 @@ def test_junit_counts(make: Callable[[], Record]) -> None:
         (failing_sample, 1 + 3 + 15, 1, 1),
         (broken_sample, 0, 1 + 3 + 12, 1),
         (empty_sample, 0, 1, 0),
+        (suite_sample, 0, 0, 1),
+        (failing_suite_sample, 1 + 1 + 2, 1 + 1, 1),
     ],
 )
 def test_junit_outcomes(make: Callable[[], Record], failures: int, errors: int, skipped: int) -> None:

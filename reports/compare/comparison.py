@@ -23,6 +23,7 @@ from hloracle.reports.compare.checks import (
     compare_checks,
     together,
 )
+from hloracle.reports.compare.families import FamilyDiff, compare_families, family_changes
 from hloracle.reports.compare.graphs import Graphs, compare_graphs, graph_changes
 from hloracle.reports.compare.runs import (
     Pair,
@@ -49,9 +50,9 @@ from hloracle.reports.facts import VERDICTS, Record
 
 SCHEMA: Final = "hloracle-diff/1"
 # What a verdict follows from.
-_GROUNDS = ("tokens", "cell", "check", "canary", "logits", "anchors")
+_GROUNDS = ("tokens", "cell", "check", "canary", "logits", "anchors", "family")
 _KINDS = (
-    "verdict", "mutant", "model", "settings", "prompt", "truth", "tokens", "cell", "check", "canary", "logits",
+    "verdict", "mutant", "model", "family", "settings", "prompt", "truth", "tokens", "cell", "check", "canary", "logits",
     "anchors", "speed", "memory", "graph", "floors", "environment",
 )  # fmt: skip
 
@@ -74,6 +75,7 @@ class Comparison:
     unjudged: tuple[str, ...]
     prompts: tuple[PromptDiff, ...]
     checks: tuple[CheckDiff, ...]
+    families: tuple[FamilyDiff, ...]
     logits: tuple[ValueDiff, ...]
     anchors: tuple[ValueDiff, ...]
     floors: Floors
@@ -153,7 +155,7 @@ class Comparison:
 # What there can be several of in one run.
 _NOUNS: Final = {
     "prompt": "prompt", "truth": "prompt", "tokens": "prompt", "cell": "cell", "check": "check", "logits": "cell",
-    "anchors": "part", "graph": "graph", "settings": "setting",
+    "anchors": "part", "family": "model", "graph": "graph", "settings": "setting",
 }  # fmt: skip
 
 
@@ -180,7 +182,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
     Raises InputError, which names `where`, for records of different architectures: no graph, no anchor and no token of
     the one has anything to do with the other's.
     """
-    before, after = (record["model"]["model_type"] for record in (base, head))
+    before, after = (record["model"]["architecture"] for record in (base, head))
     if before != after:
         raise InputError(
             f"is of a {name(after, 40)!r} model and the base's record of a {name(before, 40)!r} one",
@@ -194,6 +196,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
     graphs = compare_graphs(base, head)
     speed, memory = compare_speed(base, head), compare_memory(base, head)
     checks = compare_checks(base, head)
+    families = compare_families(base, head)
     gone = cells_gone(base, head)
     changes = [
         *identity_changes(base, head),
@@ -201,6 +204,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
         *prompt_changes(base, head, prompts, gone),
         *value_changes(base, head, logits, anchors, gone),
         *check_changes(base, head, checks),
+        *family_changes(base, head, families),
         *canary_changes(base, head),
         *floor_changes(base, head, floors),
         *graph_changes(base, head, graphs),
@@ -224,6 +228,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
         unjudged=tuple(unjudged),
         prompts=prompts,
         checks=checks,
+        families=families,
         logits=logits,
         anchors=anchors,
         floors=floors,
@@ -273,7 +278,7 @@ def _verdict(base: Record, head: Record, changes: Sequence[Change]) -> list[Chan
     else:
         return [Change("verdict", "changed", "verdict", "another fault is found", *shown, name(b["explanation"], 240))]
     # Between two verdicts that pass only tokens decide.
-    grounds = ("tokens",) if before.passed and after.passed else _GROUNDS
+    grounds = ("tokens", "family") if before.passed and after.passed else _GROUNDS
     if any(c.severity == severity and c.kind in grounds and _tells(c) for c in changes):
         return []
     return [Change("verdict", severity, "verdict", words, *shown, name(b["explanation"], 240))]

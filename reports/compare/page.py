@@ -14,12 +14,13 @@ from typing import Any
 from hloracle.reports import text
 from hloracle.reports.compare.change import SEVERITIES, Change, capital, name
 from hloracle.reports.compare.comparison import Comparison
+from hloracle.reports.compare.families import FamilyDiff
 from hloracle.reports.compare.graphs import FIGURES, GraphDiff
 from hloracle.reports.compare.speed import APART, LUCK, Peer, ratios
 from hloracle.reports.compare.texts import Row, ScopeDiff
 from hloracle.reports.compare.tokens import PromptDiff
 from hloracle.reports.compare.values import FLOOR_MOVED, ValueDiff
-from hloracle.reports.facts import VERDICTS, Record
+from hloracle.reports.facts import VERDICTS, Record, worst_share
 from hloracle.reports.page.base import draw
 
 ROWS = 25  # of the table of changes that are not folded
@@ -49,6 +50,7 @@ _TITLE_KINDS = {
 _PARTS = {
     "tokens": ("tokens", "prompt", "truth", "cell"),
     "checks": ("check", "canary"),
+    "families": ("family",),
     "margins": ("logits", "anchors", "floors"),
     "graphs": ("graph",),
     "speed": ("speed", "memory"),
@@ -73,6 +75,7 @@ def render(comparison: Comparison) -> str:
         "notes": [_change(change) for change in found.of("note")],
         "prompts": [_prompt(prompt) for prompt in found.prompts if prompt.tokens],
         "by_agreement": [prompt for prompt in found.prompts if prompt.state.startswith("another")],
+        "families": [_family(diff) for diff in found.families],
         "loud": [check for check in found.checks if not check.quiet],
         "quiet": [check for check in found.checks if check.quiet],
         "margins": [
@@ -105,6 +108,7 @@ def render(comparison: Comparison) -> str:
 
 def _change(change: Change) -> dict[str, Any]:
     href = next((f"#{part}" for part, kinds in _PARTS.items() if change.kind in kinds), "#main")
+    href = "#runs" if change.subject == "families" else href  # one run is no suite: nothing to hold together
     return {**vars(change), "words": capital(change.words), "href": href}
 
 
@@ -117,6 +121,8 @@ def _facts(c: Comparison) -> Iterator[dict[str, Any]]:
     """What a run comes to in a few numbers, the head's and the base's."""
     yield {"name": "Tokens equal", **_both(c, _tokens_equal)}
     yield {"name": "Checks passed", **_both(c, _checks_passed)}
+    if c.families:
+        yield {"name": "Models that pass", **_both(c, _models_passed)}
     for title, rows in (("Worst logit", c.logits), ("Worst anchor", c.anchors)):
         before, after = (_worst([row.before for row in rows]), _worst([row.after for row in rows]))
         if before or after:
@@ -152,6 +158,11 @@ def _checks_passed(record: Record) -> str:
     return f"{statuses.count('passed')} of {len(statuses)}" if statuses else "none ran"
 
 
+def _models_passed(record: Record) -> str:
+    rows = record["families"]
+    return f"{sum(row['passed'] for row in rows)} of {len(rows)}"
+
+
 def _worst(found: Sequence[Any]) -> str:
     shares = [worst.share for worst in found if worst is not None]
     if not shares:
@@ -185,6 +196,11 @@ def _margin(row: ValueDiff) -> dict[str, Any]:
 def _bar(share: float) -> dict[str, Any]:
     over = not share <= 1
     return {"width": "100" if over else f"{100 * share:.4g}", "over": over}
+
+
+def _family(diff: FamilyDiff) -> dict[str, Any]:
+    sides = [row and {"row": row, "verdict": VERDICTS[row["verdict"]], "share": worst_share(row)} for row in diff.rows]
+    return {"diff": diff, "sides": sides}
 
 
 # ---- graphs

@@ -253,7 +253,7 @@ def _grown(id: str, title: str, base: int, head: int, tolerance: float, reason: 
 
 def speed_changes(base: Record, head: Record, speed: Speed, memory: Sequence[Memory]) -> Iterator[Change]:
     """Slower or faster decoding, more or less memory; what is within the noise is no change."""
-    family = name(head["model"]["model_type"], 40)
+    family = name(head["model"]["architecture"], 40)
     if speed.outcome in ("slower", "faster"):
         peer = speed.telling
         before, after = (f"{ratios(r)} of {name(peer.title, 40)}" for r in (peer.base, peer.head))

@@ -158,6 +158,7 @@ def _newest(runs: Sequence[Row]) -> dict[str, Any]:
         "runs": len(alike),
         "since": "" if len(alike) == len(runs) else short(alike[-1]["commit"]),
         "tokens": row["tokens"],
+        "families": row["families"] or {},
         "checks": [(name, n) for name, n in row["checks"].items() if n],
         "worst": row["anchor"] or {},
         "logit": row["logit"] or {},
@@ -238,6 +239,24 @@ def _with_known(runs: Iterable[Row]) -> Iterator[Row]:
         yield row | {"known": known}
 
 
+def _families_words(before: Row, after: Row) -> str:
+    old, new = before["families"], after["families"]
+    if new is None:
+        return f"{old['total']} models were judged, then one"
+    told = [] if old is None else [m for m in old["failing"] if m not in new["failing"]]
+    bad = [m for m in new["failing"] if old is None or m not in old["failing"]]
+    words = [f"{new['passed']} of {text.plural(new['total'], 'model')} pass"]
+    words += [f"after {old['passed']} of {old['total']}"] if old else ["after a run of one"]
+    words += [f"not {_some(bad)}"] if bad else []
+    words += [f"again {_some(again)}"] if (again := [m for m in told if new["total"] >= old["total"]]) else []
+    return ", ".join(words)
+
+
+def _some(models: Sequence[str]) -> str:
+    more = f" and {len(models) - 3} more" if len(models) > 3 else ""
+    return ", ".join(text.one_line(model, 40) for model in models[:3]) + more
+
+
 def _graph_words(before: Row, after: Row) -> str:
     told: dict[str, dict[str, list[str]]] = {}
     for source, phase in after["known"]:
@@ -301,6 +320,7 @@ def _told(of: Callable[[Row], dict[str, Any]]) -> tuple[Callable[[Row], Any], Ca
 # Kind -> what of a row it is about, and how its change is told.
 CHANGES: dict[str, tuple[Callable[[Row], Any], Callable[[Row, Row], str]]] = {
     "Verdict": (lambda row: (row["verdict"]["class"], row["verdict"]["anchor"]), _verdict_words),
+    "Models": (lambda row: row["families"], _families_words),
     "Graph": (lambda row: row["graphs"], _graph_words),
     "Processor": (_processor, _processor_words),
     "Versions": _told(_versions),
@@ -354,6 +374,7 @@ def _numbers(row: Row, contenders: Sequence[str], sources: Sequence[str], proces
         "at": row["verdict"]["anchor"] or "",
         "tokens": f"{text.count(tokens['agreed'])}/{text.count(tokens['total'])}" if tokens["total"] else "–",
         "partly": tokens["compared"] < tokens["planned"],
+        "models": f"{row['families']['passed']}/{row['families']['total']}" if row["families"] else "–",
         "checks": f"{row['checks']['passed']}/{sum(row['checks'].values())}",
         "anchor": row["anchor"]["name"] if row["anchor"] else "",
         "anchor_share": text.figure(row["anchor"]["share"]) if row["anchor"] else "–",

@@ -27,8 +27,10 @@ from hloracle.reports.facts import VERDICTS, Record, badness, judged, limits_of,
 from hloracle.reports.record import LARGEST, load
 from hloracle.reports.text import one_line
 
-SCHEMA = "hloracle-history/1"
+SCHEMA = "hloracle-history/2"
+OLDER = "hloracle-history/1"
 LONGEST = 200  # characters of a string that are kept
+FAILING = 40  # models of a suite that do not pass, by name
 
 Row = dict[str, Any]
 
@@ -87,7 +89,7 @@ def row_of(record: Record, commit: str | None = None) -> Row:
         "mutant": _cut(record["mutant"]) if "mutant" in record else None,
         "judged": judged(record),
         "model": {
-            **{key: _cut(model[key]) for key in ("name", "model_type", "digest")},
+            **{key: _cut(model[key]) for key in ("name", "architecture", "digest")},
             "parameters": model["parameters"],
         },
         "settings": {
@@ -100,6 +102,7 @@ def row_of(record: Record, commit: str | None = None) -> Row:
             "anchor": None if record["verdict"]["anchor"] is None else _cut(record["verdict"]["anchor"]),
         },
         "tokens": token_totals(record),
+        "families": _families(record),
         "checks": {status: statuses.count(status) for status in ("passed", "failed", "error", "skipped")},
         "logit": _worst_logit(record),
         "anchor": _worst_anchor(record),
@@ -145,6 +148,7 @@ def _rows(text: str, store: Path) -> Iterator[Row]:
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
             row = json.loads(line, parse_float=_finite, parse_constant=_finite, parse_int=_short)
+            _bring_up_to_date(row)
             _check(row)
             # git's union of two branches may bring a line twice.
             if seen.setdefault(row["run"], row) != row:
@@ -154,6 +158,13 @@ def _rows(text: str, store: Path) -> Iterator[Row]:
             reason = f"is no run of a history ({one_line(words, 200)})"
             raise InputError(reason, f"{store}, line {number}", "mend this line or remove it") from None
         yield row
+
+
+def _bring_up_to_date(row: Any) -> None:
+    """Make a line of version 1 one of this version: no other models were measured."""
+    if isinstance(row, dict) and row.get("schema") == OLDER and isinstance(model := row.get("model"), dict):
+        row |= {"schema": SCHEMA, "families": None}
+        model["architecture"] = model.pop("model_type", None)
 
 
 def _finite(text: str) -> float:
@@ -185,6 +196,11 @@ def _check(row: Any) -> None:
         raise ValueError(f"{one_line(error.json_path, 80)}: {one_line(str(error.message), 120)}")
     if row["verdict"]["passed"] != VERDICTS[row["verdict"]["class"]].passed:
         raise ValueError(f"passed is {row['verdict']['passed']}, and the verdict is {row['verdict']['class']!r}")
+    if (families := row["families"]) is not None:
+        if families["passed"] + len(families["failing"]) > families["total"]:
+            raise ValueError(f"families: {families['passed']} of {families['total']} passed, and some others did not")
+        if row["verdict"]["passed"] and families["passed"] < families["total"]:
+            raise ValueError("passed is true, and some of the families did not pass")
     for part, whole in (("agreed", "total"), ("compared", "planned")):
         if row["tokens"][part] > row["tokens"][whole]:
             raise ValueError(f"tokens: {row['tokens'][part]} {part} of {row['tokens'][whole]}")
@@ -209,6 +225,13 @@ def _utc(date: str) -> str:
 def _figure(x: float) -> float | str:
     """Six digits; what JSON has no word for by name, as in a record."""
     return float(f"{x:.6g}") if math.isfinite(x) else "NaN" if math.isnan(x) else "Infinity" if x > 0 else "-Infinity"
+
+
+def _families(record: Record) -> Row | None:
+    """How many models of a suite pass, and which do not, by name."""
+    rows = record["families"]
+    bad = [_cut(row["model"]) for row in rows if not row["passed"]]
+    return {"passed": len(rows) - len(bad), "total": len(rows), "failing": bad[:FAILING]} if rows else None
 
 
 def _worst_logit(record: Record) -> Row | None:

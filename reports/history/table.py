@@ -18,7 +18,19 @@ COLOURS = {"pass": "green", "near": "yellow", "fail": "red", "error": "red"}
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows of a history, which are in order. What was not measured is a dash."""
-    names = ("commit", "began", "model", "on", "verdict", "tokens", "error ÷ limit", "tokens/s", "× peer", "decode ops")
+    names = (
+        "commit",
+        "began",
+        "model",
+        "on",
+        "verdict",
+        "tokens",
+        "models",
+        "error ÷ limit",
+        "tokens/s",
+        "× peer",
+        "decode ops",
+    )
     found = Table(*names, box=None, pad_edge=False)
     for column in found.columns:
         column.no_wrap = True
@@ -40,6 +52,7 @@ def _cells(row: Row) -> list[Text]:
         f"{text.one_line(settings['device'], 12)} {text.one_line(settings['precision'], 8)}",
         verdict.title + text.one_line(fault, 40),
         f"{tokens['agreed']}/{tokens['total']}" if tokens["total"] else "–",
+        f"{row['families']['passed']}/{row['families']['total']}" if row["families"] else "–",
         text.figure(row["anchor"]["share"]) if row["anchor"] else "–",
         text.figure(1000 / speed["contenders"][0]["ms_per_token"]) if speed["contenders"] else "–",
         text.figure(speed["ratio"]["median"]) if speed["ratio"] else "–",

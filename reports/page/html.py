@@ -14,15 +14,18 @@ from hloracle.reports.facts import (
     SOURCES,
     VERDICTS,
     Record,
+    at_fault,
     badness,
     by_status,
     cells_of,
     closest_call,
     differences,
+    families,
     in_order,
     judged,
     of_limit,
     token_totals,
+    worst_share,
 )
 from hloracle.reports.page import charts, graphs, heat
 from hloracle.reports.page.base import draw
@@ -48,6 +51,7 @@ def render(record: Record) -> str:
         "totals": token_totals(record),
         "prompts": prompts,
         "checks": by_status(record["checks"]),
+        "families": [_family(row) for row in families(record)],
         "tally": _tally(record),
         "chain": charts.chain(record),
         "maps": heat.heat_maps(record),
@@ -70,14 +74,18 @@ def render(record: Record) -> str:
 
 def _sentence(record: Record) -> str:
     """What the verdict says of what: the family, device and precision, and the first thing that is wrong."""
-    settings, verdict = record["settings"], record["verdict"]
+    settings, verdict, row = record["settings"], record["verdict"], at_fault(record)
     words = VERDICTS[verdict["class"]]
-    of = f"{record['model']['model_type']} on {settings['device']} in {settings['precision']}"
-    if verdict["anchor"] is None:
+    what = row["architecture"] if row else record["model"]["architecture"]
+    if record["passed"] and (count := len({row["architecture"] for row in record["families"]})) > 1:
+        what = f"{count} architectures"
+    of = f"{what} on {settings['device']} in {settings['precision']}"
+    anchor = row["anchor"] if row else verdict["anchor"]
+    if anchor is None:
         return f"{of}: {words.meaning[0].lower()}{words.meaning[1:]}"
     sure = f", {verdict['confidence']['level']}" if verdict["confidence"] else ""
     article = "an" if words.title[0] in "AEIOU" else "a"
-    return f"{of} goes wrong first at {verdict['anchor']}: {article} {words.title.lower()}{sure}."
+    return f"{of} goes wrong first at {anchor}: {article} {words.title.lower()}{sure}."
 
 
 def _next(record: Record) -> list[dict[str, Any]]:
@@ -90,23 +98,31 @@ def _item(lead: str, words: str = "", href: str = "") -> dict[str, Any]:
 
 
 def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
-    verdict, model_type = record["verdict"], record["model"]["model_type"]
-    anchor = verdict["anchor"]
+    verdict, row = record["verdict"], at_fault(record)
+    architecture = row["architecture"] if row else record["model"]["architecture"]
+    anchor = row["anchor"] if row else verdict["anchor"]
     at = f"at {anchor}" if anchor else "from the top"
     advice = {
-        "reference-fault": ("Read the oracle beside the module in transformers", f"reference/{model_type}.py, {at}"),
+        "reference-fault": (
+            "Read the oracle beside the module in transformers",
+            f"reference/architectures/{architecture}.py, {at}",
+        ),
         "emitter-fault": (
             ("Read the file beside the oracle’s graph", at)
             if judged(record) == "file"
             else (
                 "Read the emitter beside the oracle",
-                f"emitters/{model_type}.py and reference/{model_type}.py, {at}",
+                f"emitters/architectures/{architecture}.py and reference/architectures/{architecture}.py, {at}",
             )
         ),
         "compiler-fault": ("Reduce the graph on the compiler that is wrong", f"{at}; the same text is right elsewhere"),
         "device-fault": ("Reduce the graph on the device that is wrong", f"{at}; the same text is right elsewhere"),
         "harness-error": ("Mend the run first", "nothing about the graphs follows from it"),
     }
+    for i, bad in enumerate(families(record)):
+        if not bad["passed"] and i < 3:
+            where = f" at {bad['anchor']}" if bad["anchor"] else ""
+            yield _item(f"See {bad['model']}", f"{VERDICTS[bad['verdict']].title.lower()}{where}", f"#family-{i}")
     if (found := record["localization"]) is not None:
         if (op := found["operation"]) is not None:
             line = "" if op["line"] is None else f"line {op['line']} of "
@@ -149,6 +165,11 @@ def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
         v = max(values, key=lambda v: badness(v.share))
         words = f"{text.figure(v.share)} of its limit, {v.anchor} at position {v.position} of {v.prompt}"
         yield _item("Largest error at an anchor", words, "#anchors")
+    rows = [row for row in record["families"][1:] if row["worst"]]
+    if rows:
+        row = max(rows, key=lambda row: badness(worst_share(row)))
+        words = f"{text.figure(worst_share(row))} of its limit, {row['worst']['anchor']} of {row['model']}"
+        yield _item("Largest error in another model", words, "#families")
     calls = [(*call[::-1], i) for i, p in enumerate(record["prompts"]) if (call := closest_call(p)) is not None]
     if calls:
         gap, step, i = min(calls)
@@ -164,6 +185,10 @@ def _tally(record: Record) -> list[tuple[str, int]]:
     statuses = [check["status"] for check in record["checks"]]
     order = ("passed", "skipped") if record["passed"] else ("failed", "error", "skipped", "passed")
     return [(s, statuses.count(s)) for s in order if s in statuses]
+
+
+def _family(row: Record) -> dict[str, Any]:
+    return {"row": row, "verdict": VERDICTS[row["verdict"]], "share": worst_share(row)}
 
 
 # ---- the matrix

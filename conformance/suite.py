@@ -1,0 +1,251 @@
+"""Many models in one run: the tiny model of every family, then a real one, and a row of each in one record."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hloracle.backends import iree
+from hloracle.conformance import cells
+from hloracle.conformance.checks import Check
+from hloracle.conformance.environment import MemoryWatch
+from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.mutation import PLAIN_XLA, outcomes
+from hloracle.conformance.pool import run_each, xla_flags
+from hloracle.conformance.record import record_of
+from hloracle.conformance.run import run
+from hloracle.conformance.verdict import decide
+from hloracle.core.child import Report
+from hloracle.core.errors import InputError
+from hloracle.mutants.registry import attribute
+from hloracle.reference.checkpoint import open_checkpoint
+from hloracle.reference.fixtures import resolve
+from hloracle.reference.registry import FAMILIES
+
+TOKENS = 48
+TIMEOUT_SECONDS = 600  # of a family, on average
+Record = dict[str, Any]
+Keep = Callable[[str, Record], str]
+
+
+def selected(families: Sequence[str]) -> list[str]:
+    """The families that were asked for, each once; all when none was. Raises InputError."""
+    for name in families:
+        if name not in FAMILIES:
+            raise InputError("is no family", repr(name), f"name some of: {', '.join(FAMILIES)}")
+    return list(dict.fromkeys(families)) or list(FAMILIES)
+
+
+def run_suite(
+    families: Sequence[str], real: Settings | None, jobs: int, fresh: bool, out: Path, keep: Keep, progress: Progress
+) -> Record:  # fmt: skip
+    """The tiny models of the families, `jobs` at a time, and then the real model by itself, so that its speed means something.
+
+    Args:
+      families: names in FAMILIES.
+      real: of the real model's run; None leaves it out.
+      out: the report's folder. A family's reproducer goes to families/NAME in it.
+      keep: is called with a family's name and record as it ends; returns where its page is, relative to `out`, or nothing.
+    Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
+    `families` has a row for each, the record's own model first.
+    Raises InputError when the model that the record would be of cannot be run.
+    """
+    if real is not None:
+        real.validate()
+        with progress.stage("model"):
+            open_checkpoint(resolve(real.model, progress.report))
+    records: dict[str, Record] = {}
+    rows: dict[str, Record] = {}
+    names = {family_settings(name, fresh, out): name for name in families}
+
+    with progress.stage("families") as stage:
+        begun = progress.now()
+
+        def finish(settings: Settings, answer: Record | str, seconds: float) -> None:
+            name = names[settings]
+            found = answer if isinstance(answer, dict) else dead(settings, answer)
+            report = ""
+            if found is not None:
+                records[name] = found
+                report = keep(name, found)
+            mutants = mutants_of(name)
+            rows[name] = (
+                row_of(found, seconds, mutants, report)
+                if found
+                else lost_row(name, settings.model, str(answer), seconds, mutants)
+            )
+            end = progress.now()
+            begin = max(begun, end - seconds)
+            part = {"name": name, "begin": round(begin, 3), "seconds": round(end - begin, 3), "reused": False}
+            stage["parts"].append(part)
+            progress.finished(settings.model, seconds, False)
+            progress.report(f"{len(rows)} of {len(families)} families, last {name}")
+
+        progress.report(f"{len(families)} families, {min(jobs, len(families))} at a time")
+        with xla_flags(*PLAIN_XLA):
+            run_each(judged, list(names), min(jobs, len(families)), TIMEOUT_SECONDS, progress.report, finish)
+        stage["parts"].sort(key=lambda part: part["begin"])
+
+    ordered = [rows[name] for name in families]
+    if real is not None:
+        begin = progress.now()
+        record = run(real, progress)
+        mutants = {"killed": 0, "total": 0, "reason": "in tiny models"}
+        ordered.insert(0, row_of(record, progress.now() - begin, mutants, ""))
+    else:
+        first = ordered[0]
+        if families[0] not in records:
+            raise InputError(first["explanation"].rstrip("."), first["model"], f"see `hloracle run {first['model']}`")
+        record = {**records[families[0]], "timings": progress.timings}
+    return together(record, ordered)
+
+
+def family_settings(name: str, fresh: bool, out: Path) -> Settings:
+    return Settings(
+        f"tiny-{name}", TOKENS, LEAN_CAPACITY, threads=1, fresh=fresh, out=out / "families" / name, lean=True, rounds=0
+    )
+
+
+def judged(report: Report, settings: Settings) -> Record:
+    """The record of a family's run, in a process that runs one after the other."""
+    with generic_code():
+        return run(settings, Progress(report))
+
+
+@contextmanager
+def generic_code() -> Iterator[None]:
+    """Code for any processor of this kind takes IREE two thirds of the time; that for this one the real model tries."""
+    flags = tuple(f.replace("target-cpu=host", "target-cpu=generic") for f in iree.CPU_FLAGS)
+    with attribute(iree, "CPU_FLAGS", flags), attribute(cells, "CPU_FLAGS", flags):
+        yield
+
+
+def dead(settings: Settings, why: str) -> Record | None:
+    """The record of a family whose process gave none; None where not even its model can be read."""
+    check = Check("harness.process", "every process gives an answer", "error", "", "", why)
+    evidence = Evidence(checks=[check], speed_reason="the run gave no answer")
+    verdict = dataclasses.replace(decide(evidence.checks, [], {}), explanation=f"The run gave no answer: {why}.")
+    try:
+        checkpoint = open_checkpoint(resolve(settings.model))
+    except InputError:
+        return None
+    with MemoryWatch(lambda: "") as memory:
+        return record_of(settings, checkpoint, evidence, verdict, Progress(), memory)
+
+
+# ---- a row
+
+
+def row_of(record: Record, seconds: float, mutants: Record, report: str) -> Record:
+    """What a suite's record says of one of its models. See reports/report.schema.json."""
+    emitted = {(g["phase"], g["head"]): g for g in record["graphs"] if g["source"] == "emitter"}
+    counted, shipped = emitted.get(("decode", "logits")), emitted.get(("decode", "token"))
+    verdict, model = record["verdict"], record["model"]
+    bad = [check for check in record["checks"] if check["status"] in ("failed", "error")]
+    return {
+        "architecture": model["architecture"],
+        "model": model["name"],
+        "digest": model["digest"],
+        "verdict": verdict["class"],
+        "anchor": verdict["anchor"],
+        "explanation": verdict["explanation"],
+        "passed": record["passed"],
+        "tokens": {key: sum(cell[key] for cell in record["cells"]) for key in ("agreed", "total")},
+        "worst": worst_anchor(record),
+        "op_kinds": counted["op_kinds"] if counted else None,
+        "matmuls": shipped["ops"].get("dot_general", 0) if shipped else None,
+        "weights": shipped["weights"] if shipped else None,
+        "mutants": mutants,
+        "seconds": round(seconds, 3),
+        "failed": [{key: c[key] for key in ("id", "title", "status", "figure", "expected", "detail")} for c in bad],
+        "report": report,
+    }
+
+
+def lost_row(family: str, model: str, why: str, seconds: float, mutants: Record) -> Record:
+    """The row of a family of which there is no record."""
+    check = {"id": "harness.process", "title": "every process gives an answer", "status": "error", "figure": ""}
+    return {
+        "architecture": family,
+        "model": model,
+        "digest": "",
+        "verdict": "harness-error",
+        "anchor": None,
+        "explanation": f"The run gave no answer: {why}.",
+        "passed": False,
+        "tokens": {"agreed": 0, "total": 0},
+        "worst": None,
+        "op_kinds": None,
+        "matmuls": None,
+        "weights": None,
+        "mutants": mutants,
+        "seconds": round(seconds, 3),
+        "failed": [{**check, "expected": "", "detail": why}],
+        "report": "",
+    }
+
+
+def worst_anchor(record: Record) -> Record | None:
+    """The value at an anchor that is the largest multiple of its limit, over all cells; None where none was compared."""
+    limits = {floor["anchor"]: floor["limit"] for floor in record["floors"]}
+    found = [
+        (math.inf if math.isnan(error) else error / limits[anchor], error, anchor, matrix["cell"])
+        for matrix in record["anchors"]
+        for anchor, errors in zip(matrix["anchors"], matrix["errors"], strict=True)
+        for error in errors
+        if error is not None and anchor in limits
+    ]
+    if not found:
+        return None
+    _, error, anchor, cell = max(found, key=lambda entry: entry[0])
+    return {"floors": error, "anchor": anchor, "limit": limits[anchor], "cell": cell}
+
+
+def mutants_of(architecture: str) -> Record:
+    """How many of a family's mutants were noticed when they were last planted; why nothing is known, where nothing is."""
+    killed, total = outcomes(architecture) or (0, 0)
+    return {"killed": killed, "total": total, "reason": "" if total else "not run"}
+
+
+# ---- all of them
+
+
+def together(record: Record, rows: Sequence[Record]) -> Record:
+    """The record with the rows, and with the verdict of all: where another model is wrong, it is not this one's any more.
+
+    rows: the record's own first.
+    """
+    own, others = rows[0], rows[1:]
+    bad = [row for row in others if not row["passed"]]
+    verdict = dict(record["verdict"])
+    told = [f"{row['model']}, {_what(row)}: {row['explanation']}" for row in bad]
+    which = ", ".join(f"{row['model']} ({_what(row)})" for row in bad[:3])
+    which += f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    if bad and own["passed"]:
+        verdict |= {"class": bad[0]["verdict"], "evidence": [*told, *verdict["evidence"]], "prompt": None, "step": None}
+        verdict["explanation"] = (
+            f"{own['model']} {'conforms' if own['verdict'] == 'conforms' else 'passes'}, but {len(bad)} of "
+            f"{len(rows)} models {'does' if len(bad) == 1 else 'do'} not: {which}."
+        )
+    elif bad:
+        verdict["explanation"] += f" Beside {own['model']}, so {'is' if len(bad) == 1 else 'are'} wrong: {which}."
+        verdict["evidence"] = [*verdict["evidence"], *told]
+    elif own["passed"] and others:
+        near = [row for row in rows if row["verdict"] == "near-tie"]
+        ties = f", {len(near)} by a near tie" if near else ""
+        verdict["class"] = "near-tie" if near else verdict["class"]
+        verdict["explanation"] += f" {len(rows)} of {len(rows)} models {'pass' if near else 'conform'}{ties}."
+    elif others:
+        verdict["explanation"] += (
+            " The other model passes." if len(others) == 1 else f" The other {len(others)} models pass."
+        )
+    passed = not bad and bool(own["passed"])
+    return {**record, "passed": passed, "verdict": verdict, "families": list(rows)}
+
+
+def _what(row: Record) -> str:
+    return f"{row['verdict']} at {row['anchor']}" if row["anchor"] else str(row["verdict"])

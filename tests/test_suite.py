@@ -1,0 +1,348 @@
+"""Many models in one run: their rows, the verdict of all, and what is kept of those that do not pass."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_reports_sample import failing_sample, failing_suite_sample, near_tie_sample, sample, suite_sample
+
+from hloracle.backends import iree
+from hloracle.conformance import cells, cli, show, suite
+from hloracle.conformance.evidence import LEAN_CAPACITY, Progress, Settings
+from hloracle.core.console import Output
+from hloracle.core.errors import InputError
+from hloracle.reference.registry import FAMILIES
+from hloracle.reports.record import load, validate, write_family
+
+Record = dict[str, Any]
+REAL = Settings("smollm2-135m-instruct", threads=2)
+
+
+def of(name: str, record: Record) -> Record:
+    """The record as if it were of a family's tiny model."""
+    found = copy.deepcopy(record)
+    found["model"] |= {"name": f"tiny-{name}", "architecture": name, "digest": name}
+    return found
+
+
+class Stub:
+    """In place of processes and of the real model's run: answers that are there already."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, answers: dict[str, Record | str], real: Record | None = None) -> None:
+        self.answers, self.kept, self.real = answers, dict[str, Record](), real
+        patch.setattr(suite, "run_each", self.each)
+        patch.setattr(suite, "run", self.run)
+        patch.setattr(suite, "resolve", lambda model, report=None: Path(model))
+        patch.setattr(suite, "open_checkpoint", lambda path: None)
+        patch.setattr(suite, "outcomes", lambda architecture: {"qwen3": (17, 18), "llama": (30, 30)}.get(architecture))
+
+    def each(self, function: Any, items: Sequence[Settings], jobs: int, timeout: float, report: Any, done: Any) -> None:
+        self.items, self.jobs = list(items), jobs
+        for settings in reversed(items):  # they end in no order
+            done(settings, self.answers[settings.model.removeprefix("tiny-")], 2.5)
+
+    def run(self, settings: Settings, progress: Progress) -> Record:
+        assert self.real is not None
+        return copy.deepcopy(self.real)
+
+    def keep(self, name: str, record: Record) -> str:
+        self.kept[name] = record
+        return "" if record["passed"] else f"families/{name}/report.html"
+
+    def suite(self, real: Settings | None = None) -> Record:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(suite, "dead", lambda settings, why: None)
+            return suite.run_suite(list(self.answers), real, 2, False, Path("out"), self.keep, Progress())
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stub]:
+    return lambda answers, real=None: Stub(monkeypatch, answers, real)
+
+
+# ---- the rows
+
+
+def test_a_row_says_what_the_record_says(stub: Callable[..., Stub]) -> None:
+    found = stub({"llama": of("llama", sample()), "qwen3": of("qwen3", sample())}).suite()
+    validate(found)
+    llama, qwen3 = found["families"]
+    emitted = {(g["phase"], g["head"]): g for g in sample()["graphs"] if g["source"] == "emitter"}
+    assert (llama["architecture"], llama["model"], llama["digest"]) == ("llama", "tiny-llama", "llama")
+    assert (llama["verdict"], llama["passed"], llama["anchor"], llama["failed"]) == ("conforms", True, None, [])
+    assert llama["tokens"] == {"agreed": 1440, "total": 1440}
+    assert llama["op_kinds"] == emitted["decode", "logits"]["op_kinds"]
+    assert llama["matmuls"] == emitted["decode", "token"]["ops"]["dot_general"]
+    assert llama["weights"] == emitted["decode", "token"]["weights"] == 272
+    assert llama["seconds"] == 2.5
+    assert qwen3["mutants"] == {"killed": 17, "total": 18, "reason": ""}
+    errors = [e for m in found["anchors"] for row in m["errors"] for e in row if e is not None]
+    assert llama["worst"]["floors"] == max(errors)
+    assert llama["worst"]["limit"] == next(
+        f["limit"] for f in found["floors"] if f["anchor"] == llama["worst"]["anchor"]
+    )
+
+
+def test_the_order_is_that_of_the_question(stub: Callable[..., Stub]) -> None:
+    names = ("qwen3", "llama", "gemma")
+    made = stub({name: of(name, sample()) for name in names}, sample())
+    assert [row["architecture"] for row in made.suite()["families"]] == [*names]
+    whole = made.suite(REAL)
+    assert [row["model"] for row in whole["families"]] == [REAL.model, *(f"tiny-{name}" for name in names)]
+    assert whole["families"][0]["mutants"]["reason"]
+    assert whole["model"]["name"] == REAL.model
+    assert list(made.kept) == [*reversed(names)]
+
+
+def test_how_families_are_judged(stub: Callable[..., Stub]) -> None:
+    made = stub({name: of(name, sample()) for name in ("llama", "qwen3")})
+    made.suite()
+    first = made.items[0]
+    assert (first.model, first.tokens, first.capacity, first.threads) == ("tiny-llama", 48, LEAN_CAPACITY, 1)
+    assert (first.lean, first.rounds, first.fresh, first.out) == (True, 0, False, Path("out/families/llama"))
+    for settings in made.items:
+        settings.validate()
+        settings.validate_buckets()
+
+
+def test_generic_code_is_compiled_and_keyed_as_such() -> None:
+    before = iree.CPU_FLAGS
+    with suite.generic_code():
+        assert iree.CPU_FLAGS == cells.CPU_FLAGS != before
+        assert "target-cpu=generic" in " ".join(iree.CPU_FLAGS)
+    assert iree.CPU_FLAGS == cells.CPU_FLAGS == before
+
+
+def test_no_worst_where_nothing_was_compared() -> None:
+    record = sample()
+    record["anchors"] = []
+    assert suite.worst_anchor(record) is None
+
+
+def test_nan_and_the_nearest_to_its_limit_are_the_worst() -> None:
+    record = sample()
+    a, b = record["floors"][0], record["floors"][1]
+    a["limit"] = 2.0
+    matrix = {"cell": "c", "anchors": [a["anchor"], b["anchor"]], "errors": [[1.9], [7.0]]}
+    record["anchors"] = [matrix]
+    assert suite.worst_anchor(record) == {"floors": 1.9, "anchor": a["anchor"], "limit": 2.0, "cell": "c"}
+    matrix["errors"] = [[1.9], [math.nan]]
+    worst = suite.worst_anchor(record)
+    assert worst is not None
+    assert worst["anchor"] == b["anchor"]
+
+
+# ---- the verdict of all
+
+
+def test_all_conform(stub: Callable[..., Stub]) -> None:
+    found = stub({"llama": of("llama", sample())}, sample()).suite(REAL)
+    validate(found)
+    assert (found["passed"], found["verdict"]["class"]) == (True, "conforms")
+    assert found["verdict"]["explanation"].endswith(" 2 of 2 models conform.")
+
+
+def test_one_model_says_nothing_of_others(stub: Callable[..., Stub]) -> None:
+    found = stub({"llama": of("llama", sample())}).suite()
+    assert found["verdict"] == sample()["verdict"]
+    assert len(found["families"]) == 1
+
+
+def test_a_wrong_family_is_the_verdict_of_all(stub: Callable[..., Stub]) -> None:
+    answers = {"llama": of("llama", sample()), "qwen3": of("qwen3", failing_sample())}
+    found = stub(answers, sample()).suite(REAL)
+    validate(found)
+    assert not found["passed"]
+    verdict = found["verdict"]
+    assert (verdict["class"], verdict["anchor"], verdict["prompt"]) == ("emitter-fault", None, None)
+    assert (
+        "smollm2-135m-instruct conforms, but 1 of 3 models does not: tiny-qwen3 (emitter-fault at "
+        in verdict["explanation"]
+    )
+    assert verdict["evidence"][0].startswith("tiny-qwen3, emitter-fault at layers.3.self_attn.q_rope: ")
+    row = found["families"][2]
+    assert row["anchor"] == "layers.3.self_attn.q_rope"
+    assert row["report"] == "families/qwen3/report.html"
+    assert {check["id"] for check in row["failed"]} == {"tokens", "logits", "caches", "mutants"}
+    assert row["tokens"]["agreed"] < row["tokens"]["total"]
+
+
+def test_both_wrong(stub: Callable[..., Stub]) -> None:
+    found = stub({"qwen3": of("qwen3", failing_sample())}, failing_sample()).suite(REAL)
+    validate(found)
+    assert found["verdict"]["anchor"] == "layers.3.self_attn.q_rope"
+    assert found["verdict"]["explanation"].endswith(
+        " Beside smollm2-135m-instruct, so is wrong: tiny-qwen3 (emitter-fault at layers.3.self_attn.q_rope)."
+    )
+
+
+def test_only_the_real_model_is_wrong(stub: Callable[..., Stub]) -> None:
+    found = stub({"qwen3": of("qwen3", sample())}, failing_sample()).suite(REAL)
+    validate(found)
+    assert not found["passed"]
+    assert found["verdict"]["explanation"].endswith(" The other model passes.")
+
+
+def test_a_near_tie_of_one_is_one_of_all(stub: Callable[..., Stub]) -> None:
+    found = stub({"qwen3": of("qwen3", near_tie_sample())}, sample()).suite(REAL)
+    validate(found)
+    assert (found["passed"], found["verdict"]["class"]) == (True, "near-tie")
+    assert found["verdict"]["explanation"].endswith(" 2 of 2 models pass, 1 by a near tie.")
+
+
+def test_a_family_that_dies_is_a_row(stub: Callable[..., Stub]) -> None:
+    found = stub({"llama": of("llama", sample()), "qwen3": "judged died (signal SIGSEGV)"}, sample()).suite(REAL)
+    validate(found)
+    assert not found["passed"]
+    assert found["verdict"]["class"] == "harness-error"
+    row = found["families"][2]
+    assert (row["verdict"], row["passed"], row["report"]) == ("harness-error", False, "")
+    assert row["failed"][0]["detail"] == "judged died (signal SIGSEGV)"
+    assert row["failed"][0]["status"] == "error"
+
+
+def test_the_first_family_that_dies_leaves_no_record(stub: Callable[..., Stub]) -> None:
+    with pytest.raises(
+        InputError, match=r"^tiny-qwen3: The run gave no answer: it died; see `hloracle run tiny-qwen3`$"
+    ):
+        stub({"qwen3": "it died", "llama": of("llama", sample())}).suite()
+
+
+def test_a_family_that_died_has_a_record(tmp_path: Path) -> None:
+    found = suite.dead(suite.family_settings("llama", False, tmp_path), "judged died (signal SIGKILL)")
+    assert found is not None
+    validate(found)
+    assert (found["verdict"]["class"], found["passed"]) == ("harness-error", False)
+    assert "SIGKILL" in found["verdict"]["explanation"]
+    assert write_family(found, tmp_path, "llama") == "families/llama/report.html"
+
+
+def test_the_real_model_is_looked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*arguments: Any) -> None:
+        raise AssertionError("families were run before")
+
+    monkeypatch.setattr(suite, "run_each", nothing)
+    with pytest.raises(InputError, match="no such model"):
+        suite.run_suite(["llama"], Settings("absent"), 1, False, Path("out"), lambda n, r: "", Progress())
+
+
+def test_families_by_name() -> None:
+    assert suite.selected(()) == list(FAMILIES)
+    assert suite.selected(("qwen3", "llama", "qwen3")) == ["qwen3", "llama"]
+    with pytest.raises(InputError, match=r"'tiny-llama': is no family; name some of: .*llama"):
+        suite.selected(("tiny-llama",))
+
+
+def test_families_are_a_stage_with_parts(stub: Callable[..., Stub]) -> None:
+    found = stub({name: of(name, sample()) for name in ("llama", "qwen3")}).suite()
+    (stage,) = [t for t in found["timings"] if t["stage"] == "families"]
+    assert {part["name"] for part in stage["parts"]} == {"llama", "qwen3"}
+    assert all(part["begin"] >= stage["begin"] for part in stage["parts"])
+
+
+# ---- what is written
+
+
+def test_a_record_of_its_own_and_a_page_where_it_does_not_pass(tmp_path: Path) -> None:
+    assert write_family(failing_sample(), tmp_path, "llama") == "families/llama/report.html"
+    folder = tmp_path / "families" / "llama"
+    assert sorted(p.name for p in folder.iterdir()) == ["report.html", "report.json"]
+    assert write_family(sample(), tmp_path, "llama") == ""
+    assert [p.name for p in folder.iterdir()] == ["report.json"]
+    assert load(folder / "report.json") == sample()
+
+
+@pytest.mark.parametrize(("make", "status"), [(suite_sample, 0), (failing_suite_sample, 1)])
+def test_the_command(
+    make: Callable[[], Record], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    asked: list[Any] = []
+
+    def run_suite(*arguments: Any) -> Record:
+        asked.extend(arguments)
+        return make()
+
+    monkeypatch.setattr(suite, "run_suite", run_suite)
+    stale = tmp_path / "families" / "qwen3" / "report.html"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("of an earlier run")
+    assert cli.invoke(["suite", "--out", str(tmp_path), "--threads", "2", "--rounds", "3"]) == status
+    assert asked[0] == list(FAMILIES)
+    assert asked[1] == Settings("smollm2-135m-instruct", threads=2, out=tmp_path, rounds=3)
+    assert not stale.exists()
+    assert load(tmp_path / "report.json")["families"] == make()["families"]
+    printed = capsys.readouterr().out
+    assert printed.count("✓") == sum(row["passed"] for row in make()["families"])
+    assert ("✗ qwen3" in printed) == bool(status)
+
+
+def test_named_families_run_without_the_real_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_suite(families: list[str], real: Settings | None, *rest: Any) -> Record:
+        assert (families, real) == (["qwen3"], None)
+        return suite_sample()
+
+    monkeypatch.setattr(suite, "run_suite", run_suite)
+    assert cli.invoke(["suite", "qwen3", "--out", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["families"] == suite_sample()["families"]
+
+
+def test_what_cannot_run_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(["suite", "bert", "--out", str(tmp_path)]) == 2
+    assert "hloracle: 'bert': is no family" in capsys.readouterr().err
+    assert cli.invoke(["suite", "--rounds", "-1", "--out", str(tmp_path)]) == 2
+    assert "--rounds" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(suite, "run_each", interrupted)
+    assert cli.invoke(["suite", "llama", "--out", str(tmp_path)]) == 130
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    show.print_families(failing_suite_sample(), Path("out"), Output(width=120, highlight=False))
+    lines = capsys.readouterr().out.splitlines()
+    heading = " ".join(
+        " ".join(words) for words in itertools.zip_longest(*(line.split() for line in lines[:2]), fillvalue="")
+    )
+    assert all(
+        word in heading for word in ("family", "tokens", "worst", "anchor,", "floors", "kinds", "matmuls", "killed")
+    )
+    (row,) = [line for line in lines if line.startswith("✗ qwen3")]
+    assert row.split() == ["✗", "qwen3", "431/768", "208000.00", "layers.0.self_attn.q_norm", "22", "23", "17/18"]
+    (row,) = [line for line in lines if line.startswith("✗ gpt_oss")]
+    assert row.split()[2:6] == ["0/0", "not", "compared", "–"]
+    (row,) = [line for line in lines if line.startswith("✓ llama")]
+    assert row.endswith("not run")
+    told = "\n".join(lines)
+    assert "tiny-qwen3 emitter-fault at layers.0.self_attn.q_norm: The emitted graph is wrong" in told
+    assert "failed  emitter/iree-cpu/token.tokens: 79 of 192" in told
+    assert "report: out/families/qwen3/report.html" in told
+    assert "emitter-fault: smollm2-135m-instruct conforms, but 2 of 16 models do not" in " ".join(told.split())
+
+
+# ---- one family, really run
+
+
+def test_a_family_through_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(["suite", "qwen3", "--out", str(tmp_path)]) == 0
+    record = load(tmp_path / "report.json")
+    (row,) = record["families"]
+    assert row["architecture"] == record["model"]["architecture"] == "qwen3"
+    assert row["tokens"]["agreed"] == row["tokens"]["total"] == 768
+    assert 0 < row["worst"]["floors"] < row["worst"]["limit"]
+    assert load(tmp_path / "families/qwen3/report.json")["model"] == record["model"]
+    assert "✓ qwen3" in capsys.readouterr().out
