@@ -144,6 +144,7 @@ def op_kinds_for(config: Config) -> set[str]:
         "transpose": bool(config.latent),
         "gather": bool(config.experts),
         "convert": bool(config.experts),
+        "optimization_barrier": bool(config.experts),
     }
     return {kind for kind, needed in needs.items() if needed}
 

@@ -37,6 +37,7 @@ class Settings:
     mutant: a deliberate fault that the run carries.
     out: the report's folder, where a reproducer goes; None writes none.
     rounds: of the speed comparison; 0 leaves it out.
+    backends: those that graphs are run on; the first of them runs the production graph.
     small: leave out prompts that do not fit the capacity, instead of refusing to run; and what no longer decides: a cell,
       a canary beside a mutant that was noticed, anchors by themselves after the first wrong one.
     lean: for one of many models. One bucket; on IREE only the production graph of the emitter's, unless it is wrong.
@@ -54,6 +55,7 @@ class Settings:
     small: bool = False
     lean: bool = False
     rounds: int = 5
+    backends: tuple[str, ...] = ("iree-cpu", "xla-cpu")
 
     @property
     def mutant_at_work(self) -> str:

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from hloracle import backends, conformance, core, emitters, localize, reference
+from hloracle import mutants as faults
 from hloracle.backends import iree
+from hloracle.backends.compiled import host_cpu
 from hloracle.conformance import cells
+from hloracle.conformance.environment import versions
 from hloracle.conformance.evidence import Progress, Settings
 from hloracle.conformance.pool import NO_OPTIMIZER, run_each, xla_flags
-from hloracle.conformance.run import run
-from hloracle.core.child import Report, alone, run_in_child
+from hloracle.conformance.run import BACKENDS, run
+from hloracle.core.child import Report, alone
 from hloracle.core.errors import InputError
+from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant
 from hloracle.mutants.registry import attribute
 from hloracle.reference.checkpoint import open_checkpoint
+from hloracle.reference.contract import BUCKETS
 from hloracle.reference.fixtures import resolve
 
-MODEL = "tiny-llama"
-# One bucket, with prompts that nearly fill it, and decode steps up to the last slot of the cache.
+# One bucket, with prompts that nearly fill it and are longer than any window, and decode steps up to the cache's last slot.
 TOKENS, CAPACITY = 4, 32
 # A session can also take the wrong bucket. The graphs are right then, and compiled once for all its mutants.
 SESSION_CAPACITY = 64
+# Models that turn by other angles from 40 tokens on: these run lean, in a bucket that goes beyond.
+LATE = ("tiny-phi3", "tiny-seed_oss")
+LATE_CAPACITY = 64
 TIMEOUT_SECONDS = 300
 # Nor is it XLA's compiler that is tried. Its code generator for fusions takes more than half of the time left.
 PLAIN_XLA = (
@@ -39,6 +51,7 @@ class Trial:
 
     verdict: the class it got; `crashed` where the run gave none. place: `exact`, `consumer` (the anchor named reads the
     one that is wrong), or `elsewhere`. operation: what was named inside the anchor. detail: says more of a survivor.
+    reused: it was planted before, and nothing that decides what comes of it has changed since.
     """
 
     mutant: Mutant
@@ -49,6 +62,7 @@ class Trial:
     place: str
     seconds: float
     detail: str = ""
+    reused: bool = False
 
     @property
     def killed(self) -> bool:
@@ -60,41 +74,59 @@ class Trial:
         return self.killed and self.verdict == self.mutant.class_ and self.place in ("exact", "consumer")
 
 
-def selected(ids: Sequence[str], model: str = MODEL) -> list[Mutant]:
-    """The mutants that were asked for, by id, mechanism or part; all when none was. Raises InputError."""
+def selected(ids: Sequence[str]) -> list[Mutant]:
+    """The mutants that were asked for, by id, mechanism, part, model or family; all when none was. Raises InputError."""
     if not ids:
         return list(MUTANTS.values())
     found: dict[str, Mutant] = {}
     for id in ids:
-        fitting = [m for m in MUTANTS.values() if id in (m.id, m.mechanism, m.part)]
+        fitting = [m for m in MUTANTS.values() if id in (m.id, m.mechanism, m.part, m.model, m.architecture)]
         if not fitting:
-            raise InputError("is no mutant, mechanism or part", repr(id), "see `hloracle mutants --list`")
+            raise InputError("is no mutant, mechanism, part or family", repr(id), "see `hloracle mutants --list`")
         found |= {m.id: m for m in fitting}
     return list(found.values())
 
 
 def run_mutants(
-    mutants: Sequence[Mutant], jobs: int, report: Report, done: Callable[[Trial], None] = lambda trial: None
-) -> list[Trial]:
+    mutants: Sequence[Mutant], jobs: int, report: Report, done: Callable[[Trial], None] = lambda trial: None,
+    fresh: bool = False,
+) -> list[Trial]:  # fmt: skip
     """Every mutant through a run of its own, in a process of its own, `jobs` at a time; in the order of `mutants`.
 
-    Raises InputError when the right model does not conform: then nothing can be told of a wrong one.
+    Args:
+      fresh: plant also those whose outcome is in the cache.
+
+    Raises InputError when a right model does not conform: then nothing can be told of a wrong one.
     """
     found: dict[str, Trial] = {}
+    right: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {}
 
-    def finish(id: str, record: dict[str, Any] | str, seconds: float) -> None:
-        trial = _trial(MUTANTS[id], record, seconds, clean, consumers)
-        found[id] = trial
+    def finish(trial: Trial) -> None:
+        found[trial.mutant.id] = trial
         done(trial)
-        report(f"{len(found)} of {len(mutants)} mutants, last {id}")
+        report(f"{len(found)} of {len(mutants)} mutants, last {trial.mutant.id}")
 
+    def judged(model: str, answer: tuple[dict[str, Any], dict[str, set[str]]] | str, seconds: float) -> None:
+        if isinstance(answer, str) or not answer[0]["passed"]:
+            why = answer if isinstance(answer, str) else answer[0]["verdict"]["explanation"]
+            raise InputError(f"does not conform without any fault: {why}", model, f"run `hloracle run {model}`")
+        right[model] = answer
+
+    def planted(id: str, record: dict[str, Any] | str, seconds: float) -> None:
+        mutant = MUTANTS[id]
+        trial = _trial(mutant, record, seconds, *right[mutant.model])
+        if trial.verdict != "crashed":
+            _keep(trial)
+        finish(trial)
+
+    for trial in (None if fresh else _kept(m) for m in mutants):
+        if trial:
+            finish(trial)
+    left = [m for m in mutants if m.id not in found]
     with xla_flags(*PLAIN_XLA):
-        report("the right model")
-        clean, consumers = run_in_child(_right, timeout=TIMEOUT_SECONDS, report=report).value
-        if not clean["passed"]:
-            why = clean["verdict"]["explanation"]
-            raise InputError(f"does not conform without any fault: {why}", MODEL, "run `hloracle run` on it")
-        run_each(_judged, [m.id for m in mutants], jobs, TIMEOUT_SECONDS, report, finish)
+        report("the right models")
+        run_each(_right, list(dict.fromkeys(m.model for m in left)), jobs, TIMEOUT_SECONDS, report, judged)
+        run_each(_judged, [m.id for m in left], jobs, TIMEOUT_SECONDS, report, planted)
     return [found[m.id] for m in mutants]
 
 
@@ -122,28 +154,48 @@ def _trial(
     return Trial(mutant, class_, anchor, verdict["operation"], level, place, seconds, detail)
 
 
-def _judged(report: Report, mutant: str) -> dict[str, Any]:
+def _judged(report: Report, id: str) -> dict[str, Any]:
     """The record of a run with a mutant; in a child process, of which nothing is a child of its own."""
-    capacity = SESSION_CAPACITY if mutant and MUTANTS[mutant].part == "session" else CAPACITY
-    # Nor is the code that IREE writes for this processor tried here: it writes a generic one's in two thirds of the time.
+    mutant = MUTANTS[id]
+    return _run(report, mutant.model, SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.model), id)
+
+
+def _right(report: Report, model: str) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """The record of a run without any fault, and what reads what.
+
+    Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
+    get depends on IREE then, and that the model is right there is `hloracle suite`'s to prove.
+    """
+    beyond = any(m.model == model and m.part in ("compiler", "session") for m in MUTANTS.values())
+    return _run(report, model, _capacity(model), "", BACKENDS if beyond else BACKENDS[1:]), _consumers(model)
+
+
+def _run(
+    report: Report, model: str, capacity: int, mutant: str, backends: tuple[str, ...] = BACKENDS
+) -> dict[str, Any]:  # fmt: skip
+    # Nor is the code that IREE writes for this processor tried here: it writes a generic one's in two thirds of the time,
+    # and in one thread, as many run side by side.
     flags = tuple(f.replace("target-cpu=host", "target-cpu=generic") for f in iree.CPU_FLAGS)
+    flags = (*flags, "--mlir-disable-threading")
     with alone(), attribute(iree, "CPU_FLAGS", flags), attribute(cells, "CPU_FLAGS", flags):
-        return run(Settings(MODEL, TOKENS, capacity, threads=1, mutant=mutant, small=True), Progress(report))
+        settings = Settings(
+            model, TOKENS, capacity, threads=1, mutant=mutant, small=True, lean=model in LATE, backends=backends
+        )
+        return run(settings, Progress(report))
 
 
-def _right(report: Report) -> tuple[dict[str, Any], dict[str, set[str]]]:
-    """The record of a run without any fault, and what reads what."""
-    return _judged(report, ""), _consumers()
+def _capacity(model: str) -> int:
+    return LATE_CAPACITY if model in LATE else CAPACITY
 
 
-def _consumers() -> dict[str, set[str]]:
+def _consumers(model: str) -> dict[str, set[str]]:
     """Anchor -> the anchors whose piece reads it."""
     from hloracle.localize.anatomy import anatomy_of
 
-    config = open_checkpoint(resolve(MODEL)).config
+    config = open_checkpoint(resolve(model)).config
     found: dict[str, set[str]] = {}
-    for phase, bucket in (("prefill", 32), ("decode", 0)):
-        anatomy = anatomy_of(emit(config, phase, "token", CAPACITY, bucket), config)
+    for phase, bucket in (("prefill", BUCKETS[0]), ("decode", 0)):
+        anatomy = anatomy_of(emit(config, phase, "token", _capacity(model), bucket), config)
         for anchor in anatomy.anchors:
             for argument in anatomy.piece(anchor).graph.abi.arguments:
                 found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)
@@ -172,10 +224,64 @@ def as_records(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """The trials as JSON."""
     return [
         {
-            "mutant": t.mutant.id, "mechanism": t.mutant.mechanism, "part": t.mutant.part, "fault": t.mutant.fault,
-            "expected": {"class": t.mutant.class_, "anchor": t.mutant.anchor}, "class": t.verdict, "anchor": t.anchor,
-            "operation": t.operation, "confidence": t.confidence, "killed": t.killed, "place": t.place,
-            "seconds": round(t.seconds, 2), "detail": t.detail,
+            "mutant": t.mutant.id, "model": t.mutant.model, "mechanism": t.mutant.mechanism, "part": t.mutant.part,
+            "fault": t.mutant.fault, "expected": {"class": t.mutant.class_, "anchor": t.mutant.anchor},
+            "class": t.verdict, "anchor": t.anchor, "operation": t.operation, "confidence": t.confidence,
+            "killed": t.killed, "place": t.place, "seconds": round(t.seconds, 2), "detail": t.detail, "reused": t.reused,
         }
         for t in trials
     ]  # fmt: skip
+
+
+# ---- what is kept
+
+
+def outcomes(architecture: str) -> tuple[int, int] | None:
+    """How many of a family's mutants were noticed, in their class and at their place, and how many there are.
+
+    None unless each of them has been planted since anything changed that decides what comes of it.
+    """
+    trials = [_kept(m) for m in MUTANTS.values() if m.architecture == architecture]
+    if not trials or None in trials:
+        return None
+    return sum(t.right for t in trials if t), len(trials)
+
+
+def _kept(mutant: Mutant) -> Trial | None:
+    try:
+        raw = json.loads(_entry(mutant).read_text())
+        return Trial(mutant, **raw, reused=True)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _keep(trial: Trial) -> None:
+    kept = {f.name: getattr(trial, f.name) for f in dataclasses.fields(trial) if f.name not in ("mutant", "reused")}
+    write_file(_entry(trial.mutant), json.dumps(kept))
+
+
+def _entry(mutant: Mutant) -> Path:
+    # A module of faults stands for itself: each imports no other one.
+    own = (
+        Path(str(faults.__file__)).with_name(f"{name}.py") for name in (mutant.module.rpartition(".")[2], "registry")
+    )
+    expected = dataclasses.replace(mutant, plant=None)  # type: ignore[arg-type]
+    settings = [repr(expected), TOKENS, CAPACITY, SESSION_CAPACITY, LATE, LATE_CAPACITY, PLAIN_XLA]
+    key = digest(repr(settings), *(path.read_bytes() for path in own), _common(mutant.architecture))
+    return cache_root() / "mutants" / f"{key[:32]}.json"
+
+
+@cache
+def _common(architecture: str) -> str:
+    """What decides what comes of a family's mutants, besides themselves: our code, the packages, the processor."""
+    packages = (core, reference, emitters, backends, localize, conformance)
+    return digest(host_cpu(), json.dumps(versions()), iree.compiler_path(), *_contents(packages, architecture))
+
+
+def _contents(packages: Iterable[Any], architecture: str) -> list[bytes]:
+    """Every file of these packages, without the other architectures' own."""
+    files = (
+        path for package in packages for path in Path(str(package.__file__)).parent.rglob("*")
+        if path.suffix in (".py", ".json") and (path.parent.name != "architectures" or path.stem == architecture)
+    )  # fmt: skip
+    return [part for path in sorted(files) for part in (path.name.encode(), path.read_bytes())]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +19,7 @@ from hloracle.core.errors import InputError, ToolchainError
 # Where XLA's optimizer is not what is tried: it takes most of the time that XLA takes.
 NO_OPTIMIZER = "--xla_backend_optimization_level=0"
 
-Item = TypeVar("Item", int, str)
+Item = TypeVar("Item", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
@@ -60,7 +61,8 @@ def run_each(
 
     # A worker that dies takes the others' work with it: what is left then gets a process each, and only what dies again
     # has no answer.
-    pool = ProcessPoolExecutor(max_workers=jobs, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_end_with_parent)
     try:
         futures = {pool.submit(_timed, function, item, timeout): item for item in items}
         for future in as_completed(futures, timeout=timeout * max(1, len(items) // jobs)):
@@ -74,6 +76,19 @@ def run_each(
     pool.shutdown()
     for item in list(left):
         finish(item, *_answer(function, item, timeout, report))
+
+
+def _end_with_parent() -> None:
+    """In a worker: it has both ends of its pipe, so that it would not see the parent end, and wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent
+
+    def wait() -> None:
+        parent.join()
+        kill_descendants()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _timed(function: Callable[[Report, Item], Answer], item: Item, timeout: float) -> tuple[Answer | str, float]:

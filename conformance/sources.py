@@ -48,7 +48,9 @@ def prepare(
 
 def _oracle_entry(config: Config, spec: tuple[str, str, int, int]) -> Path:
     """Where an oracle graph is kept: by config, arguments, JAX's version and the reference's own source."""
-    source = [path.read_bytes() for path in sorted(Path(str(reference.__file__)).parent.glob("*.py"))]
+    folder = Path(str(reference.__file__)).parent
+    files = (*sorted(folder.glob("*.py")), folder / "architectures" / f"{config.architecture}.py")
+    source = [path.read_bytes() for path in files]
     key = digest(repr((config, spec)), metadata.version("jax"), metadata.version("jaxlib"), *source)
     return cache_root() / "oracle" / f"{key[:32]}.mlir"
 

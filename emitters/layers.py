@@ -257,6 +257,9 @@ class LayerBuilder(Builder):
         """Each one's place along the last axis when the largest comes first, and of equals the lowest index: i32."""
         last, n = scores.rank - 1, scores.shape[-1]
         shape = (*scores.shape, n)
+        # Computed once: IREE 3.13 fuses what computes the scores into both sides of the comparison, where the same score
+        # may be rounded in two ways, and then neither comes before the other.
+        scores = self.optimization_barrier(scores)
         mine, other = self.over_first(scores, shape), self.broadcast_in_dim(scores, shape, (*range(last), last + 1))
         earlier = self.compare(self.iota(shape, "i32", last + 1), self.iota(shape, "i32", last), "LT")
         before = self.select(earlier, self.compare(other, mine, "GE"), self.compare(other, mine, "GT"))

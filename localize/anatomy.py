@@ -209,23 +209,22 @@ class Anatomy:
         return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), part, line, text)
 
     def steps(self, piece: Piece) -> list[Step]:
-        """The operations of a piece, each as a graph of its own; constants belong to the operation that uses them."""
+        """The operations of a piece, each as a graph of its own; constants belong to the operation that uses them.
+
+        One with several results, such as a sort of keys with their places, is a step for each that is used.
+        """
         names: dict[Any, str | int] = {}
         boundary = self._boundary(piece.anchor) | self._arguments
         lines = self._lines
         found: list[Step] = []
-        for operation in piece.parts:
-            if operation.operation.name == "stablehlo.constant":
-                continue
+        for operation, result in _computed(piece):
             operands: list[tuple[Any, str | int]] = []
             for value in dict.fromkeys(operation.operands):
                 if value in boundary:
                     operands.append((value, boundary[value]))
                 elif value in names:
                     operands.append((value, names[value]))
-            graph, _ = self._write(
-                "operation", ["result"], [operation.results[0]], {v: str(n) for v, n in operands}, [operation]
-            )
+            graph, _ = self._write("operation", ["result"], [result], {v: str(n) for v, n in operands}, [operation])
             order = [a.name for a in graph.abi.arguments]
             by_name = {str(n): n for _, n in operands}
             line, text = lines.get(self._operations.index(operation), (0, ""))
@@ -234,13 +233,13 @@ class Anatomy:
                     operation.operation.name, graph, tuple(by_name[o] for o in order), anchor_at(operation), line, text
                 )
             )
-            names[operation.results[0]] = len(found) - 1
+            names[result] = len(found) - 1
         return found
 
     def prefix(self, piece: Piece, index: int) -> Graph:
         """The piece up to one of its steps, whose result is the only one."""
-        computing = [p for p in piece.parts if p.operation.name != "stablehlo.constant"]
-        graph, _ = self._write("prefix", ["result"], [computing[index].results[0]], self._boundary(piece.anchor))
+        _, result = _computed(piece)[index]
+        graph, _ = self._write("prefix", ["result"], [result], self._boundary(piece.anchor))
         return graph
 
     # ---- how they are written
@@ -366,6 +365,15 @@ class Anatomy:
     def _lines(self) -> dict[int, tuple[int, str]]:
         with self._context:
             return op_lines(self.graph.text, self.graph.abi.function)
+
+
+def _computed(piece: Piece) -> list[tuple[Any, Any]]:
+    """A piece's operations, but for constants, each with a result of it that is used."""
+    return [
+        (operation, result)
+        for operation in piece.parts if operation.operation.name != "stablehlo.constant"
+        for result in operation.results if len(operation.results) == 1 or list(result.uses)
+    ]  # fmt: skip
 
 
 def op_lines(text: str, function: str) -> dict[int, tuple[int, str]]:

@@ -21,6 +21,7 @@ from hloracle.reference.anchors import CACHES, split
 
 # Ordinary values; scores of hundreds, whose exponentials overflow; values so small that a norm's epsilon rules.
 SCALES = (1.0, 300.0, 1e-3)
+ROUTERS = ("mlp.gate", "mlp.router")
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str],
             hidden = rng.random(shape) < 0.3
             hidden[..., 0] = False
             drawn[hidden] = -np.inf
+        if part in ROUTERS and scale == SCALES[0]:
+            return np.round(drawn)  # experts that are equal
         return _logits(drawn / scale, scale) if name == "lm_head" else drawn
 
     return value

@@ -110,10 +110,10 @@ def down_exchanged_between_layers(right: Right[Linear], w: Weights, name: str) -
 
 @mutant(
     "norms-exchanged", "exchanged-weights", "a layer's two norms take each other's weight",
-    anchor="layers.0.input_layernorm", replaces=GET,
+    anchor="layers.0.input_layernorm", replaces=INSIDE,
 )  # fmt: skip
-def norms_exchanged(right: Right[Value], w: Weights, name: str) -> Value:
-    first, second = "input_layernorm.weight", "post_attention_layernorm.weight"
+def norms_exchanged(right: Right[Weights], w: Weights, name: str) -> Weights:
+    first, second = "input_layernorm", "post_attention_layernorm"
     return right(w, exchange({first: second, second: first})(name))
 
 
@@ -136,10 +136,10 @@ def v_weight_unused_last_layer(right: Right[Linear], w: Weights, name: str) -> L
 
 @mutant(
     "final-norm-weight-unused", "unused-weight", "the final norm reads the last layer's weight",
-    anchor="norm", replaces=GET,
+    anchor="norm", replaces=INSIDE,
 )  # fmt: skip
-def final_norm_weight_unused(right: Right[Value], w: Weights, name: str) -> Value:
-    return right(w, exchange({"norm.weight": "layers.2.post_attention_layernorm.weight"})(name))
+def final_norm_weight_unused(right: Right[Weights], w: Weights, name: str) -> Weights:
+    return right(w, exchange({"norm": "layers.2.post_attention_layernorm"})(name))
 
 
 # ---- embedding

@@ -1,9 +1,9 @@
-"""Faults of the oracle: its config, and its JAX model. JAX is imported only once a fault is planted."""
+"""Faults of the oracle's JAX model. JAX is imported only once a fault is planted."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -165,44 +165,3 @@ def cache_slot_decode(right: Right[Any], cache: DecodeCache, old: Array, new: Ar
 )  # fmt: skip
 def head_tied(right: Right[Array], w: Weights, name: str) -> Array:
     return right(w, "model.embed_tokens.weight" if name == "lm_head.weight" else name)
-
-
-# ---- the config, which both the oracle and the emitter believe
-
-
-def accepted(id: str, fault: str, anchor: str, change: Callable[[Config], Config]) -> None:
-    """Register a config that is read wrongly. No two graphs differ then: only Hugging Face shows it."""
-
-    @oracle(id, "config", fault, anchor=anchor, replaces="reference.registry:from_hf")
-    def from_hf(right: Right[Config], raw: dict[str, Any], where: object = "config") -> Config:
-        return change(right(raw, where))
-
-
-def with_rope(config: Config, **changes: Any) -> Config:
-    """Other RoPE settings in every layer."""
-    return dataclasses.replace(config, layers=tuple(
-        dataclasses.replace(layer, rope=layer.rope and dataclasses.replace(layer.rope, **changes))
-        for layer in config.layers
-    ))  # fmt: skip
-
-
-accepted(
-    "config-eps", "rms_norm_eps is taken for the default", "layers.0.input_layernorm",
-    lambda config: dataclasses.replace(config, norm_eps=1e-6),
-)  # fmt: skip
-accepted(
-    "config-rope-theta", "rope_theta is taken for another default", ROPE,
-    lambda config: with_rope(config, theta=500000.0),
-)  # fmt: skip
-accepted(
-    "config-rope-scaling", "rope_scaling is ignored", ROPE,
-    lambda config: with_rope(config, type="default"),
-)  # fmt: skip
-accepted(
-    "config-head-count", "twice as many heads, half as large: every weight's shape still fits", ROPE,
-    lambda config: dataclasses.replace(
-        config, num_attention_heads=2 * config.num_attention_heads,
-        num_key_value_heads=2 * config.num_key_value_heads, head_dim=config.head_dim // 2,
-        scaling=(config.head_dim // 2) ** -0.5, layers=with_rope(config, dim=config.head_dim // 2).layers,
-    ),
-)  # fmt: skip

@@ -32,12 +32,14 @@ class Mutant:
 
     part: where it is planted: `emitter`, `reference`, `compiler` or `session`.
     class_: the verdict that it must get.
-    anchor: on tiny-llama, the first anchor whose own computation, fed with right inputs, is wrong in prefill or
+    model: the tiny model whose run has to notice it.
+    anchor: on that model, the first anchor whose own computation, fed with right inputs, is wrong in prefill or
       decode; for a fault that changes no value, the anchor whose scope holds the offending operation. The sum in the
       middle of a layer is no anchor of its own and counts to `post_attention_layernorm`, which reads it, the choice of
       the row that the head sees to `norm`. Of a session's fault, the first
       anchor with a wrong value in the session's own run.
     plant: inside of it the fault is in force in this process.
+    module: where it is written down.
     note: for a fault that the values of an ordinary run do not show, what must be looked at.
     """
 
@@ -48,7 +50,13 @@ class Mutant:
     class_: str
     anchor: str
     plant: Callable[[], AbstractContextManager[None]]
+    module: str
     note: str = ""
+    model: str = "tiny-llama"
+
+    @property
+    def architecture(self) -> str:
+        return self.model.removeprefix("tiny-")
 
 
 MUTANTS: dict[str, Mutant] = {}
@@ -65,12 +73,13 @@ def planted(id: str) -> AbstractContextManager[None]:
 
 
 def mutant(
-    id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = ""
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = "",
+    model: str = "tiny-llama",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register the function below as a mutant.
 
     Args:
-      replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
+      model: the tiny model that it is planted in. replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
         gets the right function, then that one's arguments. Several targets are separated by blanks. Without any, the
         function is a generator that plants the fault before its `yield` and takes it out after it.
     """
@@ -80,7 +89,7 @@ def mutant(
             raise ValueError(f"mutant {id} stands twice")
         targets = replaces.split()
         plant = (lambda: all_replaced(targets, wrong)) if targets else contextmanager(wrong)
-        MUTANTS[id] = Mutant(id, mechanism, part, fault, CLASSES[part], anchor, plant, note)
+        MUTANTS[id] = Mutant(id, mechanism, part, fault, CLASSES[part], anchor, plant, wrong.__module__, note, model)
         return wrong
 
     return register

@@ -22,12 +22,12 @@ from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.situation import Situation
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.anchor_truth import SAME_AS, AnchorTruth, anchor_truth, masked, row_shape
+from hloracle.reference.anchor_truth import MASKED, AnchorTruth, anchor_truth, masked, row_shape, visible
 from hloracle.reference.anchors import anchors, split
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
-from hloracle.reference.fixtures import write_tiny
 from hloracle.reference.lower import lower
+from hloracle.reference.tiny import write_tiny
 from hloracle.reference.weights import weight_shapes
 
 SOURCES, PHASES = ("emitter", "oracle"), ("prefill", "decode")
@@ -54,6 +54,21 @@ SHAPES: dict[str, dict[str, Any]] = {
     "all-equal": {**EQUAL, "vocab_size": 8, "tie_word_embeddings": True},
 }
 FULL = ("one-of-each", "all-equal")
+# Models of other families: a window shorter than the prompt, mixtures of experts, latents.
+_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 10}
+FAMILY_SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "windows": ("gemma2", {**PLAIN, "sliding_window": 3}),
+    "experts": ("qwen2_moe", {**PLAIN, **_EXPERTS, "shared_expert_intermediate_size": 14, "sliding_window": 3}),
+    "sinks": ("gpt_oss", {**PLAIN, "num_local_experts": 5, "sliding_window": 3}),
+    "latent": (
+        "deepseek_v3",
+        {
+            **{key: value for key, value in PLAIN.items() if key != "head_dim"}, "num_key_value_heads": 4,
+            "q_lora_rank": 10, "kv_lora_rank": 6, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5,
+            "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 7,
+        },
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,7 +114,8 @@ class Model:
 @cache
 def model(name: str) -> Model:
     folder = cache_root() / "models" / f"shape-{name}"
-    build_directory(folder, lambda empty: write_tiny(empty, seed=3, **{**PLAIN, **SHAPES[name]}) and None)
+    family, keys = FAMILY_SHAPES.get(name) or ("llama", {**PLAIN, **SHAPES[name]})
+    build_directory(folder, lambda empty: write_tiny(empty, family, seed=3, **keys) and None)
     return Model(open_checkpoint(folder), T if name in FULL else S)
 
 
@@ -170,10 +186,13 @@ def handmade(
     noise: float = 2.0**-20,
 ) -> AnchorTruth:  # fmt: skip
     """A truth that no model computes: every anchor drawn by itself, and everywhere the same noise."""
-    n, stored = len(tokens), [a for a in anchors(config) if split(a)[1] not in SAME_AS]
+    n, stored = len(tokens), anchors(config)
     folder.mkdir()
     for i, anchor in enumerate(stored):
         rows = draw(np.random.default_rng(i), (n, *row_shape(config, anchor, n)))
+        if (part := split(anchor)[1]) in MASKED:
+            for query, row in enumerate(rows):
+                row[..., : visible(config, anchor, query).start] = MASKED[part]
         np.save(folder / f"{anchor}.npy", masked(anchor, rows).astype(np.float32))
     np.save(folder / "noise.npy", np.full((len(stored), n), noise, np.float32))
     (folder / "about.json").write_text(json.dumps({"tokens": list(tokens), "anchors": stored}))

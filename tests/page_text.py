@@ -64,7 +64,9 @@ def stands_alone(source: str, script: str = "") -> None:
     ids = page.attributes("id")
     assert len(ids) == len(set(ids))
     for href in page.attributes("href"):
-        family = re.fullmatch(r"families/[a-z0-9_]+/report\.html", href)  # beside the page, and only when it was written
+        family = re.fullmatch(
+            r"families/[a-z0-9_]+/report\.html", href
+        )  # beside the page, and only when it was written
         assert family or href == "data:," or (href.startswith("#") and href[1:] in ids), href
     (style,) = re.findall(r"<style>(.*?)</style>", source, re.DOTALL)
     assert "url(" not in style

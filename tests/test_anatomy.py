@@ -20,6 +20,9 @@ from hloracle.core.abi import Abi, Graph
 from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import Anatomy, Piece
 from hloracle.reference.anchors import anchors, split
+from hloracle.reference.lower import lower
+from hloracle.reference.registry import from_hf
+from hloracle.reference.tiny import TINY
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
     "interpreter": interpreter,
@@ -481,3 +484,17 @@ def test_a_change_of_the_text_is_a_change_of_the_anatomy() -> None:
     wrong = Anatomy(changed(graph, "stablehlo.logistic", "stablehlo.tanh"), model("plain").config)
     assert operations(wrong, "layers.0.mlp.act")[0] == "tanh"
     assert operations(wrong, "layers.1.mlp.act")[0] == "logistic"
+
+
+def test_an_operation_with_several_results_is_a_step_for_each_that_is_used() -> None:
+    """JAX sorts keys together with their places, and goes on with the places: a router's top k."""
+    config = from_hf(TINY["mixtral"])
+    anatomy = Anatomy(lower(config, "decode", "logits", 32), config)
+    piece = anatomy.piece("layers.0.mlp.routing")
+    steps = anatomy.steps(piece)
+    [sort] = [i for i, step in enumerate(steps) if step.name == "stablehlo.sort"]
+    assert steps[sort].graph.abi.results[0].dtype == "i32"
+    assert any(sort in step.operands for step in steps)
+    assert [anatomy.prefix(piece, i).abi.results[0].dtype for i in range(len(steps))] == [
+        step.graph.abi.results[0].dtype for step in steps
+    ]

@@ -373,8 +373,8 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         canary = Canary("norm", "g", found["named"], 900.0) if with_canary else None
         return AnchorOutcome(cell, "p", "ran", [Rows("prefill", [0], ["norm"], [[error]])], canary=canary)
 
-    def truth(checkpoint: Any, tokens: list[int], report: Any) -> AnchorTruth:
-        found["tokens"] = tokens
+    def truth(checkpoint: Any, tokens: list[int], report: Any, prompt: int) -> AnchorTruth:
+        found["tokens"], found["prompt"] = tokens, prompt
         return model("plain").truth
 
     monkeypatch.setattr(run_module, "run_anchored", fake)
@@ -395,7 +395,19 @@ def test_a_right_run_is_looked_at_with_a_canary(looked: dict[str, Any]) -> None:
     assert inside(found).status == "passed"
     assert looked["cells"] == [("oracle/xla-cpu", False), ("emitter/iree-cpu", True)]
     assert looked["tokens"] == [1, 2, *by_hand.TRUTHS["first@32"].tokens[:-1]]
+    assert looked["prompt"] == 2
     assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
+
+
+def test_a_lean_run_puts_its_canary_into_the_oracle_on_xla(looked: dict[str, Any]) -> None:
+    found = gathered()
+    assert inside(found, lean=True).status == "passed"
+    assert looked["cells"] == [("oracle/xla-cpu", True), ("emitter/iree-cpu", False)]
+    assert [(o.cell.id, o.canary is not None) for o in found.anchored] == looked["cells"]
+    assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
+    looked["named"] = None
+    found = gathered()
+    assert inside(found, lean=True).status == "failed"
 
 
 def test_a_canary_that_lives(looked: dict[str, Any]) -> None:
@@ -405,11 +417,13 @@ def test_a_canary_that_lives(looked: dict[str, Any]) -> None:
     assert decide(found.checks, found.outcomes, found.truths).class_ == "harness-error"
 
 
-def test_a_fault_that_only_the_anchors_show(looked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("lean", [False, True])
+def test_a_fault_that_only_the_anchors_show(lean: bool, looked: dict[str, Any]) -> None:
     """Graph or compiler, emitter or oracle: the other cells tell, and the canary goes into a right graph."""
     looked["wrong"] = ("emitter/iree-cpu", "emitter/xla-cpu")
     found = gathered()
-    assert inside(found).status == "passed"
+    assert inside(found, lean=lean).status == "passed"
+    assert sorted(o.cell.id for o in found.anchored) == sorted({c for c, _ in looked["cells"]})
     assert {c for c, _ in looked["cells"]} == {
         "oracle/xla-cpu",
         "emitter/iree-cpu",

@@ -20,8 +20,9 @@ from hloracle.core.child import ChildDied, ChildResult
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.model import emit
 from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.fixtures import TINY, resolve, write_tiny
+from hloracle.reference.fixtures import resolve
 from hloracle.reference.registry import from_hf
+from hloracle.reference.tiny import TINY, write_tiny
 
 CELL = Cell("emitter", "xla-cpu")
 PROMPTS = [Prompt("first", 32, "", None, (1, 2)), Prompt("second", 64, "", None, (3,))]
@@ -87,7 +88,7 @@ def other_graph(question: dict[str, Any]) -> dict[str, Any]:
         other_truth,
         lambda q: {"threads": 1},
         lambda q: {"versions": {"jax": "2"}},
-        lambda q: {"stream": True},
+        lambda q: {"streamed": ["first@32"]},
     ],
 )
 def test_moved(

@@ -17,14 +17,26 @@ from evidence import CLOSE, FLOOR, STREAMING, TRUTHS, V, failed, on_prompt, outc
 from hloracle.backends.iree import compile_to_stream, precompile
 from hloracle.conformance import checks, pin_census
 from hloracle.conformance.cells import Cell, CellOutcome
-from hloracle.conformance.checks import Check, caches_in_place, cell_checks, fewer_ops, graph_checks, truth_check
+from hloracle.conformance.checks import (
+    Check,
+    caches_in_place,
+    cell_checks,
+    census_key,
+    census_pin,
+    fewer_ops,
+    graph_checks,
+    layer_kind,
+    op_kinds_for,
+    truth_check,
+)
 from hloracle.conformance.graphs import GraphFacts, inspect
 from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.model import emit
 from hloracle.reference.config import Config
-from hloracle.reference.fixtures import TINY
 from hloracle.reference.lower import lower
-from hloracle.reference.registry import from_hf
+from hloracle.reference.registry import FAMILIES, from_hf
+from hloracle.reference.rope import prefill_tables
+from hloracle.reference.tiny import TINY
 from hloracle.reference.truth import Truth
 
 CONFIG = from_hf(TINY["llama"])
@@ -239,7 +251,7 @@ def test_census_is_what_pin_census_would_write(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("overrides", [{"attention_bias": True}, {"mlp_bias": True}, {"num_hidden_layers": 4}])
 def test_census_of_variants(overrides: dict[str, Any]) -> None:
-    config = dataclasses.replace(CONFIG, **overrides)
+    config = from_hf({**TINY["llama"], **overrides})
     graphs = [facts(emit(config, "decode", "logits", 64))]
     found = by_id(graph_checks("emitter", graphs, config))
     assert {c.status for c in found.values()} == {"passed"}
@@ -249,10 +261,156 @@ def test_census_of_variants(overrides: dict[str, Any]) -> None:
 
 
 def test_census_without_a_pin_is_skipped() -> None:
-    config: Config = dataclasses.replace(CONFIG, num_hidden_layers=1)
+    config: Config = dataclasses.replace(CONFIG, layers=CONFIG.layers[:1])
     found = by_id(graph_checks("emitter", [facts(emit(config, "decode", "logits", 64))], config))
     assert found["emitter.census"].status == "skipped"
     assert found["emitter.census"].detail
+
+
+# ---- other families
+
+PER_FAMILY = ("gemma2", "phi3", "smollm3", "gpt_oss", "deepseek_v3", "qwen2_moe", "seed_oss")
+SLOTS, BUCKET = 128, 64
+
+
+@functools.cache
+def family_graphs(family: str) -> tuple[Inspected, Inspected]:
+    """Emitter's decode and prefill; beyond the windows and the turning points."""
+    config = from_hf(TINY[family])
+    return facts(emit(config, "decode", "logits", SLOTS)), facts(emit(config, "prefill", "logits", SLOTS, BUCKET))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_right_graphs_of_every_family_pass(family: str) -> None:
+    config, graphs = from_hf(TINY[family]), family_graphs(family)
+    found = by_id(graph_checks("emitter", graphs, config))
+    assert {id: c.detail for id, c in found.items() if c.status != "passed"} == {}
+    oracle = facts(lower(config, "decode", "logits", SLOTS))
+    found = by_id(graph_checks("oracle", [oracle], config))
+    assert {id: c.detail for id, c in found.items() if c.status != "passed"} == {}
+    assert fewer_ops(graphs[:1], [oracle]).status == "passed"
+
+
+def operation_in(graph: Graph, scope: str, kind: str) -> str:
+    """The last line of a kind in a scope."""
+    return [n for n in graph.text.splitlines() if f"stablehlo.{kind} " in n and n.endswith(f'loc("{scope}")')][-1]
+
+
+def once_more(graph: Graph, scope: str, kind: str) -> Graph:
+    """The graph with an operation computed twice."""
+    line = operation_in(graph, scope, kind)
+    return replace(line, line + "\n" + line.replace(line.split()[0], "%once_more", 1))(graph)
+
+
+# A part of each family's own: where another product hides.
+PRODUCTS = {
+    "phi3": "layers.1.mlp.gate_up_proj", "gpt_oss": "layers.1.mlp.experts", "qwen2_moe": "layers.1.mlp.shared_expert_gate",
+    "deepseek_v3": "layers.1.self_attn.scores",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", [0, 1], ids=["decode", "prefill"])
+@pytest.mark.parametrize(("family", "anchor"), PRODUCTS.items())
+def test_a_product_too_many(family: str, anchor: str, phase: int) -> None:
+    graphs = list(family_graphs(family))
+    graphs[phase] = facts(once_more(graphs[phase][0], anchor, "dot_general"))
+    found = by_id(graph_checks("emitter", graphs, from_hf(TINY[family])))
+    assert (found["emitter.matmuls"].status, found["emitter.matmuls"].anchor) == ("failed", anchor)
+    assert found["emitter.census"].status == "failed"
+    assert graphs[phase][0].name in found["emitter.matmuls"].detail
+
+
+@pytest.mark.parametrize("family", PER_FAMILY)
+def test_census_sees_one_operation_more_in_any_layer(family: str) -> None:
+    config, graphs = from_hf(TINY[family]), family_graphs(family)
+    for layer in range(config.num_hidden_layers):
+        wrong = facts(once_more(graphs[0][0], f"layers.{layer}.self_attn.probs", "divide"))
+        found = by_id(graph_checks("emitter", [wrong, graphs[1]], config))["emitter.census"]
+        assert found.status == "failed"
+        assert "divide" in found.detail
+
+
+@pytest.mark.parametrize("family", PER_FAMILY)
+def test_op_kinds_are_those_that_a_mechanism_needs(family: str) -> None:
+    """As many as Llama's and the family's own: one kind more is one too many."""
+    config, (decode, _) = from_hf(TINY[family]), family_graphs(family)
+    most = checks.MAX_DECODE_OP_KINDS + len(op_kinds_for(config))
+    assert op_kinds_for(config) - {"slice"} <= set(decode[1].ops), "what is said to be needed is there"
+    more = [f"%k{i} = stablehlo.{kind} %lm_head.dot : tensor<1x257xf32>" for i, kind in enumerate(
+        ["cosine", "sine", "floor", "sign", "cbrt", "ceil"])]  # fmt: skip
+    spare = most - len(decode[1].ops)
+    for count, status in ((spare, "passed"), (spare + 1, "failed")):
+        found = by_id(graph_checks("emitter", [facts(insert(*more[:count])(decode[0]))], config))
+        assert found["emitter.op-kinds"].status == status
+
+
+def test_op_kinds_for() -> None:
+    """Each is needed by some family, and Llama needs none."""
+    assert op_kinds_for(CONFIG) == set()
+    needed = {kind for family in FAMILIES for kind in op_kinds_for(from_hf(TINY[family]))}
+    assert needed == {"and", "tanh", "slice", "concatenate", "minimum", "transpose", "gather", "convert"}
+
+
+@pytest.mark.parametrize(("family", "variants"), [("gemma3_text", 1), ("olmo3", 1), ("phi3", 2), ("seed_oss", 25)])
+def test_each_rope_has_its_table(family: str, variants: int) -> None:
+    """A set of tables for each RoPE, with a variant for each length beyond the turning point that angles differ at."""
+    config, (decode, prefill) = from_hf(TINY[family]), family_graphs(family)
+    assert {len(prefill_tables(rope, BUCKET).cos) for rope in config.ropes} >= {variants}
+    for graph, _ in (decode, prefill):
+        # The other layers' table, or another length's, stands in for one of them.
+        tables = sorted(set(re.findall(r'dense<"0x[0-9A-F]+">', graph.text)), key=graph.text.index)
+        assert len(tables) == 2 * len(config.ropes)
+        wrong = [last_bit_of_a_table(graph), without_tables(graph)]
+        if len(config.ropes) > 1:
+            wrong.append(replace(tables[2], tables[0])(graph))
+        for other in wrong:
+            found = by_id(graph_checks("emitter", [facts(other)], config))["emitter.tables"]
+            assert found.status == "failed"
+            assert graph.name in found.detail
+
+
+def test_a_table_of_the_other_angles() -> None:
+    """One that turns by a prompt's first angles, however long it is."""
+    config = from_hf(TINY["seed_oss"])
+    still = dataclasses.replace(config.layers[0].rope, original_max_position_embeddings=1024)  # type: ignore[type-var]
+    layers = tuple(dataclasses.replace(layer, rope=still) for layer in config.layers)
+    for phase, bucket in (("decode", 0), ("prefill", BUCKET)):
+        graph = facts(emit(dataclasses.replace(config, layers=layers), phase, "logits", SLOTS, bucket))
+        assert by_id(graph_checks("emitter", [graph], config))["emitter.tables"].status == "failed"
+
+
+@pytest.mark.parametrize("family", ["smollm3", "qwen2_moe", "deepseek_v3"])
+def test_the_pin_of_layers_of_different_kinds(family: str) -> None:
+    """Operations are counted by kind of layer, so any order and number of them has its pin."""
+    config = from_hf(TINY[family])
+    one, other = dict.fromkeys(config.layers)
+    assert layer_kind(one) != layer_kind(other)
+    counts = {}
+    for layers in ((one, other), (other, one), (one, one, other), (one, other, other)):
+        deep = dataclasses.replace(config, layers=layers)
+        graph = emit(deep, "decode", "logits", SLOTS)
+        pin = census_pin("emitter", graph, deep)
+        assert pin == dict(inspect(graph).ops)
+        counts[layers] = pin
+    assert counts[one, other] == counts[other, one]
+    assert counts[one, one, other] != counts[one, other, other]
+    # One layer of a kind for another has as many layers, and is told.
+    swapped = dataclasses.replace(config, layers=(one, other, other))
+    graph = facts(emit(dataclasses.replace(config, layers=(one, one, other)), "decode", "logits", SLOTS))
+    assert by_id(graph_checks("emitter", [graph], swapped))["emitter.census"].status == "failed"
+
+
+def test_a_window_that_holds_the_whole_graph_has_another_pin() -> None:
+    config = from_hf(TINY["gemma2"])
+    wide = dataclasses.replace(
+        config, layers=tuple(dataclasses.replace(n, window=n.window and SLOTS) for n in config.layers)
+    )
+    graphs = {c: emit(c, "decode", "logits", SLOTS) for c in (config, wide)}
+    assert "some-windowed" in census_key("emitter", graphs[config], config)
+    assert "windowed" not in census_key("emitter", graphs[wide], wide)
+    assert by_id(graph_checks("emitter", [facts(graphs[wide])], wide))["emitter.census"].status == "passed"
+    # A graph without the window where there is one.
+    assert by_id(graph_checks("emitter", [facts(graphs[wide])], config))["emitter.census"].status == "failed"
 
 
 # ---- caches in place
@@ -394,8 +552,8 @@ TOKEN = Cell("emitter", "iree-cpu", "token")
 
 def judge(found: CellOutcome, truths: dict[str, Any] = TRUTHS) -> dict[str, Check]:
     """The checks of a cell by the last part of their id."""
-    streaming = found.cell == STREAMING
-    return {c.id.rsplit(".", 1)[1]: c for c in cell_checks(found, truths, expect_streaming=streaming)}
+    streamed = truths if found.cell == STREAMING else ()
+    return {c.id.rsplit(".", 1)[1]: c for c in cell_checks(found, truths, streamed)}
 
 
 def test_a_right_cell_passes() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from test_fixtures import _write_gguf
+from gguf_files import write_gguf
 from tokenizer import add_words as add_tokenizer
 
 from hloracle.backends import iree
@@ -24,8 +24,9 @@ from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied
 from hloracle.emitters.model import emit
 from hloracle.reference.anchors import anchors
-from hloracle.reference.fixtures import FIXTURES, TINY, resolve, write_tiny
+from hloracle.reference.fixtures import FIXTURES, resolve
 from hloracle.reference.registry import from_hf, load_config
+from hloracle.reference.tiny import TINY, write_tiny
 
 Refused = Callable[..., str]
 HLORACLE = (sys.executable, "-m", "hloracle.conformance.cli")
@@ -104,7 +105,7 @@ def cut(name: str, share: float) -> Callable[[Path], Path]:
 
 def cut_gguf(folder: Path) -> Path:
     path = folder / "model.gguf"
-    _write_gguf(path)
+    write_gguf(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     return path
 

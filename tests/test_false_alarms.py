@@ -32,8 +32,8 @@ from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import Report, alone
 from hloracle.mutants import MUTANTS
 from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.fixtures import TINY, TINY_DTYPES, write_tiny
 from hloracle.reference.registry import from_hf
+from hloracle.reference.tiny import TINY, TINY_DTYPES, write_tiny
 from hloracle.reference.truth import truths
 from hloracle.reference.weights import weight_shapes
 

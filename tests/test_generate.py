@@ -15,7 +15,7 @@ from hloracle.conformance import generate as module
 from hloracle.conformance.generate import end_of_text, generate_text
 from hloracle.conformance.prompts import encode, load_tokenizer
 from hloracle.core.errors import InputError
-from hloracle.reference.fixtures import write_tiny
+from hloracle.reference.tiny import write_tiny
 from hloracle.reference.truth import load_model
 
 COUNT = 10

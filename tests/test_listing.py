@@ -17,9 +17,9 @@ from hloracle.emitters.model import emit
 from hloracle.mutants import planted
 from hloracle.reference.anchors import split
 from hloracle.reference.config import Config
-from hloracle.reference.fixtures import TINY
 from hloracle.reference.lower import lower
 from hloracle.reference.registry import from_hf
+from hloracle.reference.tiny import TINY
 
 SOURCES = {"emitter": emit, "oracle": lower}
 

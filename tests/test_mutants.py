@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect as python_inspect
 import re
@@ -15,30 +16,34 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hloracle import mutants as package
 from hloracle.backends.iree import IreeCpu
 from hloracle.backends.session import Session
 from hloracle.backends.xla import XlaCpu
 from hloracle.conformance.graphs import inspect
+from hloracle.conformance.mutation import LATE
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant, planted
-from hloracle.reference import config as config_module
+from hloracle.reference import registry
 from hloracle.reference.anchors import TOKEN, anchor_of, anchors, split
-from hloracle.reference.checkpoint import open_checkpoint
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
-from hloracle.reference.fixtures import TINY, write_tiny
 from hloracle.reference.lower import lower
+from hloracle.reference.registry import FAMILIES
+from hloracle.reference.tiny import TINY, write_tiny
 
-CAPACITY, BUCKET = 64, 32
+CAPACITY = 64
+LLAMA = "tiny-llama"
 GRAPHS = tuple((phase, head) for phase in ("decode", "prefill") for head in ("logits", "token"))
 # Above the noise of two compilations, below every fault whose mutant has no note.
 DISTANCE = 1e-5
 # Faults that change no value, or too little for any run to show.
 SILENT = {m.id for m in MUTANTS.values() if m.mechanism in ("donation", "foreign-operation", "float64")}
-SILENT |= {"matmul-duplicated", "matmul-dead", "softmax-without-maximum", "rope-tables-float32"}
+SILENT |= {"matmul-duplicated", "matmul-dead", "softmax-without-maximum", "rope-tables-float32", "routing-ties-to-last"}
 CLASSES = {"emitter-fault", "reference-fault", "compiler-fault", "harness-error"}
 
 
@@ -47,22 +52,27 @@ def of(*parts: str) -> Any:
     return pytest.mark.parametrize("mutant", [pytest.param(m, id=m.id) for m in MUTANTS.values() if m.part in parts])
 
 
-def tiny() -> Config:
+def tiny(model: str = LLAMA) -> Config:
     """Read anew, since some faults are of the reading."""
-    return config_module.from_hf(TINY["llama"])
+    return registry.from_hf(TINY[model.removeprefix("tiny-")])
 
 
-def emitted(phase: str, head: str = "logits") -> Graph:
-    return emit(tiny(), phase, head, CAPACITY, BUCKET)
+def bucket(model: str) -> int:
+    return 64 if model in LATE else 32
 
 
-def lowered(phase: str) -> Graph:
-    return lower(tiny(), phase, "logits", CAPACITY, BUCKET)
+def emitted(phase: str, head: str = "logits", model: str = LLAMA) -> Graph:
+    return emit(tiny(model), phase, head, CAPACITY, bucket(model))
+
+
+def lowered(phase: str, model: str = LLAMA) -> Graph:
+    return lower(tiny(model), phase, "logits", CAPACITY, bucket(model))
 
 
 @cache
-def right(source: str, phase: str, head: str = "logits") -> Graph:
-    return emitted(phase, head) if source == "emitter" else lowered(phase)
+def right(source: str, phase: str, head: str = "logits", model: str = LLAMA) -> Graph:
+    """Without any fault; to be asked for before one is planted."""
+    return emitted(phase, head, model) if source == "emitter" else lowered(phase, model)
 
 
 # ---- the registry
@@ -77,7 +87,7 @@ def test_ids_and_mechanisms() -> None:
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", mutant.mechanism), id
         assert mutant.fault
         assert not mutant.fault.endswith(".")
-    faults = Counter((m.part, m.fault) for m in MUTANTS.values())
+    faults = Counter((m.part, m.model, m.fault) for m in MUTANTS.values())
     assert max(faults.values()) == 1, faults.most_common(1)
 
 
@@ -95,9 +105,30 @@ def test_where_faults_are() -> None:
     assert len({split(m.anchor)[1] for m in MUTANTS.values()}) >= 18
 
 
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "llama"])
+def test_each_family_has_faults_of_its_own(family: str) -> None:
+    """In the emitter, and in what both sides believe or in the oracle; and not all at one place."""
+    own = [m for m in MUTANTS.values() if m.architecture == family]
+    assert len(own) >= 3
+    assert {m.part for m in own} == {"emitter", "reference"}
+    assert len({m.anchor for m in own}) >= 2
+
+
+def test_a_module_of_faults_stands_for_itself() -> None:
+    """What comes of its mutants is kept by its own content and the registry's: so it uses no other module of faults."""
+    for path in Path(str(package.__file__)).parent.glob("[!_]*.py"):
+        imported = (
+            node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
+        )
+        assert {name for name in imported if "mutants" in name} <= {"hloracle.mutants.registry"}, path.name
+    assert {m.module for m in MUTANTS.values()} == {
+        f"hloracle.mutants.{path.stem}" for path in Path(str(package.__file__)).parent.glob("[!_]*.py")
+    } - {"hloracle.mutants.registry"}
+
+
 @of("emitter", "reference", "compiler", "session")
 def test_anchor_and_class(mutant: Mutant) -> None:
-    assert mutant.anchor in (*anchors(tiny()), TOKEN)
+    assert mutant.anchor in (*anchors(tiny(mutant.model)), TOKEN)
     assert mutant.class_ in CLASSES
 
 
@@ -118,10 +149,11 @@ def test_no_mutant_plants_nothing() -> None:
 
 def everything() -> dict[str, dict[str, Any]]:
     """Every attribute of the modules that are patched, and of their classes."""
-    modules = "emitters.builder emitters.layers emitters.llama emitters.model reference.config reference.layers "
-    modules += (
-        "reference.llama reference.model reference.lower reference.rope backends.session backends.iree backends.xla"
+    modules = (
+        "emitters.builder emitters.layers emitters.mlp emitters.model reference.layers reference.mlp reference.model "
     )
+    modules += "reference.lower reference.registry reference.rope backends.session backends.iree backends.xla "
+    modules += " ".join(f"{side}.architectures.{name}" for side in ("emitters", "reference") for name in FAMILIES)
     found: dict[str, dict[str, Any]] = {}
     for name in modules.split():
         module = importlib.import_module(f"hloracle.{name}")
@@ -149,13 +181,14 @@ def test_plant_restores(mutant: Mutant) -> None:
 
 @of("emitter")
 def test_an_emitter_fault_is_in_the_text(mutant: Mutant) -> None:
+    expected = {graph: right("emitter", *graph, mutant.model) for graph in GRAPHS}
     with planted(mutant.id):
-        wrong = {graph: emitted(*graph) for graph in GRAPHS}
-    changed = {graph for graph in GRAPHS if wrong[graph].text != right("emitter", *graph).text}
+        wrong = {graph: emitted(*graph, mutant.model) for graph in GRAPHS}
+    changed = {graph for graph in GRAPHS if wrong[graph].text != expected[graph].text}
     assert changed
     errors = {inspect(wrong[graph]).error for graph in changed}
     assert bool(errors - {""}) == (mutant.id == "does-not-verify")
-    assert all(emitted(*graph).text == right("emitter", *graph).text for graph in GRAPHS)
+    assert all(emitted(*graph, mutant.model).text == expected[graph].text for graph in GRAPHS)
 
 
 @of("emitter")
@@ -172,9 +205,10 @@ def test_an_emitter_fault_is_planted_nowhere_else(mutant: Mutant) -> None:
 @of("emitter")
 def test_a_fault_of_one_phase_is_in_that_one_only(mutant: Mutant) -> None:
     phases = {phase for phase in ("decode", "prefill") if phase in mutant.id.split("-")}
+    expected = {phase: right("emitter", phase, model=mutant.model).text for phase in ("decode", "prefill")}
     with planted(mutant.id):
-        wrong = {phase: emitted(phase).text for phase in ("decode", "prefill")}
-    changed = {phase for phase in wrong if wrong[phase] != right("emitter", phase).text}
+        wrong = {phase: emitted(phase, model=mutant.model).text for phase in expected}
+    changed = {phase for phase in wrong if wrong[phase] != expected[phase]}
     assert changed == phases or not phases
 
 
@@ -219,20 +253,26 @@ def backend() -> XlaCpu:
 
 
 @cache
-def inputs(phase: str, folder: Path) -> list[np.ndarray]:
-    """The weights, and a prompt of 21 tokens or a token at position 45 after caches of noise, in every slot."""
-    checkpoint = open_checkpoint(write_tiny(folder / "tiny"))
-    config, rng = checkpoint.config, np.random.default_rng(1)
-    shape = (config.num_hidden_layers, config.num_key_value_heads, CAPACITY, config.head_dim)
+def checkpoint(model: str, folder: Path) -> Checkpoint:
+    return open_checkpoint(write_tiny(folder / model, model.removeprefix("tiny-")))
+
+
+@cache
+def inputs(phase: str, model: str, folder: Path) -> list[np.ndarray]:
+    """The weights, and a prompt that nearly fills its bucket or a token at position 45 after caches of noise."""
+    opened, rng = checkpoint(model, folder), np.random.default_rng(1)
+    config = opened.config
     if phase == "prefill":
-        given = [rng.integers(0, config.vocab_size, BUCKET).astype(np.int32), np.array(21, np.int32)]
+        tokens = rng.integers(0, config.vocab_size, bucket(model)).astype(np.int32)
+        given = [tokens, np.array(bucket(model) - 11, np.int32)]
     else:
-        caches = [rng.standard_normal(shape).astype(np.float32) for _ in range(2)]
+        shapes = config.cache_shapes(CAPACITY).values()
+        caches = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
         given = [np.array(77, np.int32), np.array(45, np.int32), *caches]
-    return [*(w for _, w in checkpoint.weights()), *given]
+    return [*(w for _, w in opened.weights()), *given]
 
 
-def values(graph: Graph, folder: Path) -> dict[str, list[np.ndarray]]:
+def values(graph: Graph, model: str, folder: Path) -> dict[str, list[np.ndarray]]:
     """Anchor -> its value, which is its scope's last operation; of a cache, also what the graph returns."""
     last: dict[str, tuple[str, str]] = {}
     line = re.compile(r'(?m)^ +(%\S+) = ("?[\w.]+).*(tensor<[^<>]*>) loc\("(.*)"\)$')
@@ -241,10 +281,11 @@ def values(graph: Graph, folder: Path) -> dict[str, list[np.ndarray]]:
             last[anchor_of(scope)] = name, type
     names, types = zip(*last.values(), strict=True)
     text = re.sub(r"\) -> \((.*)\) \{", lambda m: f") -> ({m[1]}, {', '.join(types)}) {{", graph.text, count=1)
-    returned = rf"return \1, {', '.join(names)} : \2, {', '.join(types)}\3"
-    text = re.sub(r"(?m)(?<=[ .])return (%.*) : (tensor.*?)( loc\(.*)?$", returned, text, count=1)
+    returned = rf"\1return \2, {', '.join(names)} : \3, {', '.join(types)}\4"
+    # Not a region's: those return with `stablehlo.return`.
+    text = re.sub(r"(?m)^( +(?:func\.)?)return (%.*) : (tensor.*?)( loc\(.*)?$", returned, text, count=1)
     # Copies: XLA may take over a numpy array as it is, and then write to a cache that is donated.
-    arguments = [backend().upload(a.copy()) for a in inputs(graph.abi.phase, folder)]
+    arguments = [backend().upload(a.copy()) for a in inputs(graph.abi.phase, model, folder)]
     _, k_cache, v_cache, *taps = map(backend().download, backend().load(Graph(graph.name, text, graph.abi))(arguments))
     found = {anchor: [tap] for anchor, tap in zip(last, taps, strict=True)}
     for layer in range(len(k_cache)):
@@ -254,8 +295,8 @@ def values(graph: Graph, folder: Path) -> dict[str, list[np.ndarray]]:
 
 
 @cache
-def right_values(source: str, phase: str, folder: Path) -> dict[str, list[np.ndarray]]:
-    return values(right(source, phase), folder)
+def right_values(source: str, phase: str, model: str, folder: Path) -> dict[str, list[np.ndarray]]:
+    return values(right(source, phase, model=model), model, folder)
 
 
 def differs(wrong: np.ndarray, right: np.ndarray) -> bool:
@@ -286,22 +327,25 @@ def test_the_first_wrong_value_is_at_the_anchor(mutant: Mutant, folder: Path) ->
         pytest.skip("nothing compiles it")
     if mutant.mechanism == "argmax":
         pytest.skip("the token is no anchor: test_tokens")
-    source = "emitter" if mutant.part == "emitter" else "oracle"
-    order, seen = anchors(tiny()), set()
+    source, model = "emitter" if mutant.part == "emitter" else "oracle", mutant.model
+    order, first = anchors(tiny(model)), None
     for phase in ("decode", "prefill"):
+        before = right(source, phase, model=model)
         with planted(mutant.id):
-            graph = emitted(phase) if source == "emitter" else lowered(phase)
-        if graph.text == right(source, phase).text:
+            graph = emitted(phase, model=model) if source == "emitter" else lowered(phase, model)
+        if graph.text == before.text:
             continue
-        before, after = right_values(source, phase, folder), values(graph, folder)
-        there = [anchor for anchor in order if anchor in after]
-        wrong = (a for a in there if any(differs(*pair) for pair in zip(after[a], before[a], strict=True)))
-        seen |= {next(wrong, None)} - {None}
-        if seen:
+        expected, found = right_values(source, phase, model, folder), values(graph, model, folder)
+        there = [anchor for anchor in order if anchor in found and anchor in expected]
+        wrong = (a for a in there if any(differs(*pair) for pair in zip(found[a], expected[a], strict=True)))
+        if first := next(wrong, None):
             break
-    # Where the fault leaves no operation in its anchor's scope, the first that reads it.
-    expected = next(anchor for anchor in order[order.index(mutant.anchor) :] if anchor in there)
-    assert seen == (set() if mutant.id in SILENT else {expected})
+    if mutant.id in SILENT:
+        assert first is None
+    elif mutant.anchor in there:
+        assert first == mutant.anchor
+    else:  # the fault leaves no operation in its anchor's scope: then a later value is the first that shows it
+        assert first in order[order.index(mutant.anchor) :]
 
 
 def alone(build: Callable[[LayerBuilder, Value], Value], x: np.ndarray) -> np.ndarray:
@@ -343,12 +387,14 @@ def test_softmax_of_large_scores() -> None:
 
 @of("reference")
 def test_a_reference_fault_is_in_the_lowered_text(mutant: Mutant) -> None:
+    model, phases = mutant.model, ("decode", "prefill")
+    oracles, emitters = (
+        [right(source, phase, model=model).text for phase in phases] for source in ("oracle", "emitter")
+    )
     with planted(mutant.id):
-        wrong = [lowered(phase).text for phase in ("decode", "prefill")]
-        emitters = [emitted(phase).text for phase in ("decode", "prefill")]
-    assert wrong != [right("oracle", phase).text for phase in ("decode", "prefill")]
+        assert [lowered(phase, model).text for phase in phases] != oracles
+        same = [emitted(phase, model=model).text for phase in phases] == emitters
     # Both sides believe a config that is read wrongly; any other fault is the oracle's alone.
-    same = emitters == [right("emitter", phase).text for phase in ("decode", "prefill")]
     assert same == (mutant.mechanism != "config")
 
 
@@ -426,7 +472,7 @@ def answers(folder: Path) -> list[np.ndarray]:
     config = tiny()
     graphs = [emit(config, "decode", "logits", CAPACITY)]
     graphs += [emit(config, "prefill", "logits", CAPACITY, bucket) for bucket in (8, 32)]
-    session = Session(backend(), graphs, open_checkpoint(write_tiny(folder / "tiny")).load)
+    session = Session(backend(), graphs, checkpoint(LLAMA, folder).load)
     found = []
     for prompt in ([3, 141, 59, 26, 5], list(range(40, 60))):
         found += [session.prefill(prompt), session.decode_step(7), session.decode_step(200)]

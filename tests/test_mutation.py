@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hloracle.conformance import cli, mutation
 from hloracle.conformance.mutation import Trial, problems, selected
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
-from hloracle.mutants import MUTANTS
+from hloracle.mutants import MUTANTS, Mutant
 
 MUTANT = MUTANTS["norm-sum"]
 CAUGHT = Trial(MUTANT, "emitter-fault", MUTANT.anchor, "stablehlo.rsqrt", "certain", "exact", 1.0)
@@ -87,6 +88,7 @@ def test_selected() -> None:
     assert selected([]) == list(MUTANTS.values())
     assert next(iter(selected(["norm-sum", "norm-mean"]))).id == "norm-sum"
     assert {m.part for m in selected(["session"])} == {"session"}
+    assert {m.model for m in selected(["gemma2"])} == {"tiny-gemma2"} == {m.model for m in selected(["tiny-gemma2"])}
     with pytest.raises(InputError, match="no-such"):
         selected(["no-such"])
 
@@ -94,13 +96,130 @@ def test_selected() -> None:
 def test_a_wrong_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the right model does not conform, a mutant's alarm would say nothing."""
 
-    class Answer:
-        value = record("emitter-fault"), CONSUMERS
+    wrong = record("emitter-fault")
+    wrong["verdict"]["explanation"] = "it is wrong"
+    for answer in ((wrong, CONSUMERS), "_right died (signal SIGSEGV)"):
+        monkeypatch.setattr(mutation, "run_each", lambda f, items, *a, answer=answer: a[-1](items[0], answer, 1.0))
+        with pytest.raises(
+            InputError, match=r"tiny-llama: does not conform without any fault: (it is wrong|_right died)"
+        ):
+            mutation.run_mutants([MUTANT], 1, lambda line: None, fresh=True)
 
-    Answer.value[0]["verdict"]["explanation"] = "it is wrong"
-    monkeypatch.setattr(mutation, "run_in_child", lambda *arguments, **named: Answer)
-    with pytest.raises(InputError, match="without any fault"):
-        mutation.run_mutants([MUTANT], 1, lambda line: None)
+
+# ---- what is kept
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HLORACLE_CACHE", str(tmp_path / "cache"))
+    mutation._common.cache_clear()
+    return tmp_path / "cache" / "mutants"
+
+
+def caught(mutant: Mutant) -> Trial:
+    return dataclasses.replace(CAUGHT, mutant=mutant, verdict=mutant.class_, anchor=mutant.anchor)
+
+
+def planting(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> list[str]:
+    """The ids that are planted, each of which comes out as its answer or as caught; the right models conform."""
+    ids: list[str] = []
+
+    def each(function: Any, items: Sequence[str], jobs: int, timeout: float, report: Report, done: Any) -> None:
+        for item in items:
+            if function is mutation._right:
+                done(item, (record("conforms", None), {}), 1.0)
+            else:
+                ids.append(item)
+                done(item, answers.get(item) or record(MUTANTS[item].class_, MUTANTS[item].anchor), 1.0)
+
+    monkeypatch.setattr(mutation, "run_each", each)
+    return ids
+
+
+def run(*ids: str, fresh: bool = False) -> list[Trial]:
+    return mutation.run_mutants([MUTANTS[id] for id in ids], 1, lambda line: None, fresh=fresh)
+
+
+def test_an_outcome_is_reused(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = planting(monkeypatch, {})
+    first, second = run("norm-sum")[0], run("norm-sum", "norm-centered")
+    assert planted == ["norm-sum", "norm-centered"]
+    assert second[0] == dataclasses.replace(first, reused=True)
+    assert [t.mutant.id for t in second] == planted
+    assert run("norm-sum", fresh=True)[0] == first
+    assert planted[2:] == ["norm-sum"]
+
+
+def test_a_survivor_is_kept_and_a_crash_is_not(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = planting(monkeypatch, {"norm-sum": record("conforms", None), "norm-centered": "died"})
+    for _ in range(2):
+        assert [t.verdict for t in run("norm-sum", "norm-centered")] == ["conforms", "crashed"]
+    assert planted == ["norm-sum", "norm-centered", "norm-centered"]
+
+
+def test_a_damaged_entry_is_planted_again(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = planting(monkeypatch, {})
+    for text in ("", "[]", '{"verdict": "x"}'):
+        run("norm-sum")
+        [entry] = own_cache.glob("*.json")
+        entry.write_text(text)
+    run("norm-sum")
+    assert planted == ["norm-sum"] * 4
+
+
+def test_the_outcomes_of_a_family(own_cache: Path) -> None:
+    """Known only while each of its mutants is known; what was noticed elsewhere, or in another class, does not count."""
+    own = [m for m in MUTANTS.values() if m.architecture == "mistral"]
+    for mutant in own:
+        assert mutation.outcomes("mistral") is None
+        mutation._keep(caught(mutant))
+    assert mutation.outcomes("mistral") == (len(own), len(own))
+    mutation._keep(dataclasses.replace(caught(own[0]), place="elsewhere"))
+    mutation._keep(dataclasses.replace(caught(own[1]), verdict="harness-error"))
+    assert mutation.outcomes("mistral") == (len(own) - 2, len(own))
+    assert mutation.outcomes("no-family") is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "again"),
+    [
+        ("core/child.py", True),
+        ("reference/layers.py", True),
+        ("reference/architectures/llama.py", True),
+        ("reference/architectures/gemma2.py", False),
+        ("emitters/architectures/llama.py", True),
+        ("emitters/architectures/gemma2.py", False),
+        ("localize/dissect.py", True),
+        ("conformance/checks.py", True),
+        ("conformance/census.json", True),
+        ("backends/iree.py", True),
+        ("mutants/norm.py", True),
+        ("mutants/registry.py", True),
+        ("mutants/window.py", False),
+    ],
+)
+def test_what_decides_an_outcome(changed: str, again: bool, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, read = mutation._entry(MUTANT), Path.read_bytes
+    path = Path(mutation.__file__).parent.parent / changed
+    assert path.is_file()
+    monkeypatch.setattr(Path, "read_bytes", lambda p: read(p) + b"#" * (p == path))
+    mutation._common.cache_clear()
+    assert (mutation._entry(MUTANT) != before) == again
+    mutation._common.cache_clear()
+
+
+def test_packages_and_flags_decide_an_outcome(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = mutation._entry(MUTANT)
+    monkeypatch.setattr(mutation, "TOKENS", 5)
+    assert mutation._entry(MUTANT) != before
+    monkeypatch.undo()
+    monkeypatch.setattr(mutation, "versions", lambda: {"jax": "0"})
+    mutation._common.cache_clear()
+    assert mutation._entry(MUTANT) != before
+    mutation._common.cache_clear()
+
+
+# ---- on the command line
 
 
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,8 +238,10 @@ def test_an_unknown_one_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def fake(trials: dict[str, Trial]) -> Callable[..., list[Trial]]:
-    def run(mutants: Sequence[Any], jobs: int, report: Report, done: Callable[[Trial], None]) -> list[Trial]:
-        found = [trials.get(m.id, dataclasses.replace(CAUGHT, mutant=m, anchor=m.anchor)) for m in mutants]
+    def run(
+        mutants: Sequence[Any], jobs: int, report: Report, done: Callable[[Trial], None], fresh: bool
+    ) -> list[Trial]:
+        found = [trials.get(m.id, dataclasses.replace(caught(m), reused=not fresh)) for m in mutants]
         for t in found:
             done(t)
         return found
@@ -131,7 +252,11 @@ def fake(trials: dict[str, Trial]) -> Callable[..., list[Trial]]:
 def test_status_and_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(mutation, "run_mutants", fake({}))
     assert cli.invoke(["mutants", "norm-sum"]) == 0
-    assert "1 mutants over 1 mechanisms: 1 caught" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 mutants over 1 mechanisms: 1 caught" in out
+    assert "1 reused from the cache" in out
+    assert cli.invoke(["mutants", "norm-sum", "--fresh"]) == 0
+    assert "0 reused from the cache" in capsys.readouterr().out
     survivor = dataclasses.replace(CAUGHT, verdict="conforms", anchor=None, place="elsewhere", detail="unseen")
     monkeypatch.setattr(mutation, "run_mutants", fake({"norm-sum": survivor}))
     assert cli.invoke(["mutants", "norm-sum"]) == 1
@@ -144,11 +269,21 @@ def test_status_and_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert found["trials"][0]["expected"] == {"class": "emitter-fault", "anchor": "layers.0.input_layernorm"}
 
 
+def test_a_row_for_each_family(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    beside = dataclasses.replace(caught(MUTANTS["window-missing-decode"]), place="consumer")
+    monkeypatch.setattr(mutation, "run_mutants", fake({beside.mutant.id: beside}))
+    assert cli.invoke(["mutants", "mistral", "norm-sum"]) == 1  # one at a consumer is more than a few
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if "/" in line}
+    count = len(selected(["mistral"]))
+    assert rows["mistral"] == [f"{count}/{count}", str(count), str(count - 1), "1"]
+    assert rows["llama"] == ["1/1", "1", "1", "0"]
+
+
 def test_through_whole_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """One of each part: emitter, reference, compiler, session; `nox -s mutants` runs them all."""
-    ids = ["norm-sum", "oracle-act-relu", "iree-refuses-reverse", "session-caches-swapped"]
+    """One of each part, and one of another family; `nox -s mutants` runs them all."""
+    ids = ["norm-sum", "oracle-act-relu", "iree-refuses-reverse", "session-caches-swapped", "softcap-final-dropped"]
     assert cli.invoke(["mutants", *ids, "--jobs", "2", "--json"]) == 0
     found = {t["mutant"]: t for t in json.loads(capsys.readouterr().out)["trials"]}
-    assert [found[id]["place"] for id in ids] == ["exact"] * 4
+    assert [found[id]["place"] for id in ids] == ["exact"] * 5
     assert found["norm-sum"]["operation"].startswith("stablehlo.rsqrt")
     assert found["iree-refuses-reverse"]["operation"].startswith("stablehlo.reverse")

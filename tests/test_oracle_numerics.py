@@ -43,6 +43,7 @@ BASE: dict[str, Any] = {
     "vocab_size": 257,
     "max_position_embeddings": 1024,
     "rms_norm_eps": 3e-5,
+    "hidden_act": "silu",
     "tie_word_embeddings": False,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }

@@ -15,7 +15,7 @@ from hloracle.conformance.evidence import Evidence
 from hloracle.conformance.localization import Localization, Plan, confidence, plan, sequence
 from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.reproducer import Reproducer
-from hloracle.conformance.run import CELLS, LAST, _only_the_token_is_wrong, _settled
+from hloracle.conformance.run import CELLS, FIRST, _only_the_token_is_wrong, _settled
 from hloracle.conformance.verdict import Verdict, place
 
 LONG, SHORT = Prompt("first", 32, "", None, tuple(range(9))), Prompt("second", 64, "", None, (1, 2, 3))
@@ -194,61 +194,102 @@ def test_only_the_token_is_wrong_on_one_compiler() -> None:
     assert verdict(changes, cells=(*CELLS, on_xla)).class_ == "emitter-fault"
 
 
-ALL_BUT_LAST = tuple(cell for cell in CELLS if cell not in LAST)
 ON_XLA = {"emitter/xla-cpu": WRONG_LOGITS}
+ORACLE_ON_XLA = {"oracle/xla-cpu": WRONG_LOGITS}
 TOKEN = {"emitter/iree-cpu/token": WRONG_TOKEN}
 BROKEN = (Check("emitter.one-matmul-each", "one product for each weight", "failed", "9", "8", ""),)
+WRONG_ORACLE = (Check("oracle.one-matmul-each", "one product for each weight", "failed", "9", "8", ""),)
+LATER = (
+    Check("emitter.probes", "", "failed", "", "", ""), Check("emitter.caches-in-place", "", "failed", "", "", ""),
+    Check("emitter.caches-in-place", "", "error", "", "", ""),
+)  # fmt: skip
 OUTCOMES: tuple[Change, ...] = (lambda found: found, WRONG_LOGITS, WRONG_TOKEN, failed("compile"))
 UNLIKE_STREAMING = on_prompt(head_distance=99 * FLOOR)
+ON_IREE = (Cell("emitter", "iree-cpu", "token"), Cell("emitter", "iree-cpu"), Cell("oracle", "iree-cpu"))
+
+
+def settled(changes: dict[str, Change], cells: tuple[Cell, ...], more: tuple[Check, ...] = ()) -> bool:
+    checks, outcomes = gathered(changes, cells=cells)
+    evidence = Evidence(checks=[*checks, *more], outcomes=outcomes)
+    found = _settled(evidence)
+    # A cell that was left out is not one that was right: XLA need not be asked for the production graph.
+    assert not found or not _only_the_token_is_wrong(evidence)
+    return found
+
+
+def whatever_comes(
+    changes: dict[str, Change], cells: tuple[Cell, ...], more: tuple[Check, ...] = ()
+) -> set[tuple[str, str]]:  # fmt: skip
+    """The classes that a run can end in, with and without what is left, whatever that shows."""
+    left = [cell for cell in CELLS if cell not in cells]
+    found = {("without", verdict(changes, cells=cells, more=more).class_)}
+    every = [(*OUTCOMES, UNLIKE_STREAMING) if cell == Cell("emitter", "iree-cpu") else OUTCOMES for cell in left]
+    for shown in itertools.product(*every):
+        known = changes | {cell.id: change for cell, change in zip(left, shown, strict=True)}
+        for later in ((), *((check,) for check in LATER)):
+            found.add(("with", verdict(known, more=(*more, *later)).class_))
+    return found
+
+
+def only(class_: str) -> set[tuple[str, str]]:
+    return {("without", class_), ("with", class_)}
 
 
 @pytest.mark.parametrize(
     ("changes", "more", "class_"),
     [
         (ON_XLA, (), "emitter-fault"),
-        (ON_XLA | TOKEN, (), "emitter-fault"),
         ({"emitter/xla-cpu": failed("compile")}, (), "emitter-fault"),
         (ON_XLA, BROKEN, "emitter-fault"),
         ({}, BROKEN, "emitter-fault"),
+        ({}, WRONG_ORACLE, "reference-fault"),
+        (ON_XLA, WRONG_ORACLE, "reference-fault"),
         # What these show depends on what is left.
         ({}, (), ""),
-        (TOKEN, (), ""),
-        (TOKEN, BROKEN, ""),
-        ({"oracle/xla-cpu": WRONG_LOGITS}, (), ""),
-        (ON_XLA | {"oracle/xla-cpu": WRONG_LOGITS}, (), ""),
+        (ORACLE_ON_XLA, (), ""),
+        (ORACLE_ON_XLA, BROKEN, ""),
+        (ON_XLA | ORACLE_ON_XLA, (), ""),
     ],
 )
-def test_what_settles_a_small_run(changes: dict[str, Change], more: tuple[Check, ...], class_: str) -> None:
-    """Then the last cells are left out, and whatever they would have shown, the verdict is the same."""
-    checks, outcomes = gathered(changes, cells=ALL_BUT_LAST)
-    evidence = Evidence(checks=[*checks, *more], outcomes=outcomes)
-    assert _settled(evidence) == bool(class_)
-    # A cell that was left out is not one that was right: XLA need not be asked for the production graph.
-    assert not _only_the_token_is_wrong(evidence)
+def test_what_xla_settles(changes: dict[str, Change], more: tuple[Check, ...], class_: str) -> None:
+    """Then a small run looks no further, and whatever it would have seen on IREE, the verdict's class is the same."""
+    assert settled(changes, FIRST, more) == bool(class_)
     if class_:
-        assert verdict(changes, cells=ALL_BUT_LAST, more=more).class_ == class_
-        for last in itertools.product((*OUTCOMES, UNLIKE_STREAMING), OUTCOMES):
-            shown = {cell.id: change for cell, change in zip(LAST, last, strict=True)}
-            assert verdict(changes | shown, more=more).class_ == class_
+        assert whatever_comes(changes, FIRST, more) == only(class_)
+    else:
+        assert len({class_ for when, class_ in whatever_comes(changes, FIRST, more) if when == "with"}) > 1
+
+
+@pytest.mark.parametrize("changes", [ORACLE_ON_XLA, ON_XLA | ORACLE_ON_XLA])
+@pytest.mark.parametrize("on_iree", OUTCOMES)
+def test_what_settles_an_oracle_that_is_wrong_on_xla(changes: dict[str, Change], on_iree: Change) -> None:
+    """Whose fault it is IREE says, and it needs none but the oracle's graph there."""
+    known, cells = changes | {"oracle/iree-cpu": on_iree}, (*FIRST, Cell("oracle", "iree-cpu"))
+    assert settled(known, cells)
+    assert whatever_comes(known, cells) == only("compiler-fault" if on_iree is OUTCOMES[0] else "reference-fault")
 
 
 @pytest.mark.parametrize("changes", [{}, TOKEN])
 @pytest.mark.parametrize("first", OUTCOMES)
-def test_what_the_first_of_the_last_cells_settles(changes: dict[str, Change], first: Change) -> None:
-    """The production graph is right on XLA and its logits wrong on IREE: the oracle's graph there says nothing new."""
-    known = changes | {LAST[0].id: first}
-    checks, outcomes = gathered(known, cells=(*ALL_BUT_LAST, LAST[0]))
+def test_what_the_logits_on_iree_settle(changes: dict[str, Change], first: Change) -> None:
+    """The graph is right on XLA and its logits wrong on IREE: the oracle's graph there says nothing new."""
+    known, cells = changes | {"emitter/iree-cpu": first}, (*FIRST, *ON_IREE[:2])
     wrong = first is not OUTCOMES[0]
-    assert _settled(Evidence(checks=checks, outcomes=outcomes)) == wrong
+    assert settled(known, cells) == wrong
+    assert not settled(changes, (*FIRST, ON_IREE[0]))
     if wrong:
-        assert {verdict(known | {LAST[1].id: second}).class_ for second in OUTCOMES} == {"compiler-fault"}
-        assert verdict(known, cells=(*ALL_BUT_LAST, LAST[0])).class_ == "compiler-fault"
+        assert {verdict(known | {"oracle/iree-cpu": second}).class_ for second in OUTCOMES} == {"compiler-fault"}
+        assert verdict(known, cells=cells).class_ == "compiler-fault"
 
 
 def test_prefill_unlike_streaming_settles_nothing() -> None:
     """XLA does not stream, so only the oracle on IREE tells the compiler's fault from the emitter's."""
-    known = {LAST[0].id: UNLIKE_STREAMING}
-    checks, outcomes = gathered(known, cells=(*ALL_BUT_LAST, LAST[0]))
-    assert not _settled(Evidence(checks=checks, outcomes=outcomes))
+    known = {"emitter/iree-cpu": UNLIKE_STREAMING}
+    assert not settled(known, (*FIRST, *ON_IREE[:2]))
     assert verdict(known).class_ == "emitter-fault"
-    assert verdict(known | {LAST[1].id: WRONG_LOGITS}).class_ == "compiler-fault"
+    assert verdict(known | {"oracle/iree-cpu": WRONG_LOGITS}).class_ == "compiler-fault"
+
+
+def test_nothing_settles_before_xla_has_run() -> None:
+    assert not settled({}, FIRST[:1], BROKEN)
+    assert not settled(ON_XLA, FIRST[:1])

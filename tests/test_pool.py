@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from hloracle.conformance.pool import run_each
 from hloracle.core.child import Report, alone, run_in_child
@@ -65,3 +69,20 @@ def test_what_died_is_tried_again(tmp_path: Path) -> None:
 
 def test_nothing() -> None:
     assert answers([]) == {}
+
+
+def note(report: Report, path: str) -> None:
+    """Say which process this is, and wait to be ended."""
+    Path(path).write_text(str(os.getpid()))
+    signal.pause()
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    path = tmp_path / "worker"
+    os.mkfifo(path)
+    code = f"import test_pool as t; t.run_each(t.note, [{str(path)!r}], 1, 600, print, print)"
+    # A worker imports the main module again; this one has none.
+    with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent) as parent:
+        worker = psutil.Process(int(path.read_text()))
+        parent.kill()
+    assert psutil.wait_procs([worker], timeout=60)[1] == []

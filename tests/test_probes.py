@@ -16,10 +16,15 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, alone
 from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
+from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.probes import SCALES, Failure, _inputs, _share, probe
+from hloracle.localize.probes import SCALES, Failure, _both, _inputs, _share, probe
+from hloracle.localize.workbench import Workbench
+from hloracle.mutants import planted
 from hloracle.reference.anchors import anchors, split
-from hloracle.reference.checkpoint import Checkpoint
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.lower import lower
+from hloracle.reference.tiny import write_tiny
 
 A = "layers.1.self_attn"
 INF, NAN = np.inf, np.nan
@@ -386,3 +391,16 @@ def test_the_operation_of_the_first_piece_that_differs() -> None:
         ]  # fmt: skip
         assert failures[0].found is None or failures[0].found.step.name == "stablehlo.sqrt"
         assert [f.found is not None for f in failures] == [locate, *[False] * 4]
+
+
+@pytest.mark.parametrize("fault", ["", "routing-ties-to-last"])
+def test_the_first_of_equal_experts(fault: str, tmp_path: Path) -> None:
+    """No prompt gives a router equal logits; which one is chosen then is to be transformers' choice all the same."""
+    anchor, checkpoint = "layers.0.mlp.routing", open_checkpoint(write_tiny(tmp_path / "tiny", "mixtral"))
+    config = checkpoint.config
+    with planted(fault):
+        emitter = Anatomy(emit(config, "decode", "logits", 32), config)
+    oracle = Anatomy(lower(config, "decode", "logits", 32), config)
+    bench = Workbench(quick_xla(), checkpoint.load, frozenset())
+    got, expected = _both(emitter, oracle, emitter.piece(anchor), bench, SCALES[0])
+    assert (_share(anchor, got[0], expected[0]) > 1) == bool(fault)

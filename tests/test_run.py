@@ -23,7 +23,7 @@ from hloracle.conformance.run import CELLS
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.mutants import MUTANTS
-from hloracle.reference.fixtures import write_tiny
+from hloracle.reference.tiny import write_tiny
 from hloracle.reports.record import load, validate
 
 IDS = [cell.id for cell in CELLS]

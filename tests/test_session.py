@@ -316,3 +316,33 @@ def test_a_call_that_fails_leaves_no_half_of_a_state(checkpoint: Checkpoint) -> 
     assert session.position == 0
     fails[:] = [False]
     assert session.decode_step(1) == 0
+
+
+# ---- caches that are not of one shape
+
+
+@pytest.fixture(params=BACKENDS)
+def latent(request: pytest.FixtureRequest, cache: Any) -> Session:
+    """A model whose k_cache holds latents, and whose v_cache the dimensions of its keys that are turned."""
+    checkpoint = open_checkpoint(resolve("tiny-deepseek_v3"))
+    graphs = [emit(checkpoint.config, "prefill", "logits", 48, 32), emit(checkpoint.config, "decode", "logits", 48)]
+    return Session(make_backend(request.param, threads=2), graphs, checkpoint.load)
+
+
+def test_caches_of_different_widths(latent: Session) -> None:
+    """Each starts with zeros of its own shape, is filled by prefill or by decode, and comes back."""
+    streamed = latent.stream_prompt(FIVE)  # begins with caches of zeros
+    caches = latent.caches()
+    assert [c.shape for c in caches] == [(2, 1, 5, 36), (2, 1, 5, 8)]
+    assert all(np.abs(c).max(axis=(1, 3)).min() > 0 for c in caches), "each slot of each layer is filled"
+    np.testing.assert_allclose(latent.prefill(FIVE), streamed, atol=1e-4)
+    for prefilled, one in zip(latent.caches(), caches, strict=True):
+        np.testing.assert_allclose(prefilled, one, atol=1e-5)
+    latent.decode_step(7)
+    for after, before in zip(latent.caches(), caches, strict=True):
+        assert after.shape == (*before.shape[:2], 6, before.shape[3])
+        np.testing.assert_allclose(after[:, :, :5], before, atol=1e-5)
+    latent.reset()
+    assert [c.shape for c in latent.caches()] == [(2, 1, 0, 36), (2, 1, 0, 8)]
+    # What it had seen is forgotten: the same prompt is answered alike.
+    np.testing.assert_allclose(latent.stream_prompt(FIVE), streamed, atol=1e-6)

@@ -14,7 +14,7 @@ from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
 from hloracle.reference import truth as module
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.fixtures import write_tiny
+from hloracle.reference.tiny import write_tiny
 from hloracle.reference.truth import greedy, load_model, module_outputs, nudged_embeddings, teacher_forced, truths
 
 PROMPTS = [[5, 9, 200, 31], [7]]
@@ -194,3 +194,57 @@ def test_a_damaged_entry_is_computed_anew(damage: str, checkpoint: Checkpoint, e
     assert not again.reused
     assert again.tokens == whole.tokens
     np.testing.assert_array_equal(again.logits, logits)
+
+
+# ---- angles that depend on the length
+
+# The tiny models' angles change beyond 40 tokens. transformers goes back to the first ones below 40, and not before.
+LONGER, BEYOND, BEFORE = [*range(3, 52)], [*range(100, 142)], [5, 9, 200, 31]
+BY_LAYER_TYPE = {
+    "max_position_embeddings": 40,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        "full_attention": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0},
+    },
+}
+TURNING: dict[str, dict[str, Any]] = {"seed_oss": {}, "phi3": {}, "olmo3": BY_LAYER_TYPE}
+
+
+@pytest.mark.parametrize("family", TURNING)
+def test_angles_are_those_of_the_sequence_and_not_of_the_one_before(family: str, tmp_path: Path) -> None:
+    """transformers' `dynamic` RoPE keeps the angles of the longest sequence that it has seen."""
+    directory = write_tiny(tmp_path / "tiny", family, **TURNING[family])
+    model = load_model(directory)
+    for prompt in (BEYOND, BEFORE):
+        alone = greedy(load_model(directory), prompt, 3)
+        greedy(model, LONGER, 2)
+        tokens, logits = greedy(model, prompt, 3)
+        assert tokens == alone[0]
+        np.testing.assert_array_equal(logits, alone[1])
+    greedy(model, LONGER, 2)
+    np.testing.assert_allclose(teacher_forced(model, BEFORE, tokens), logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["seed_oss", "olmo3"])
+def test_angles_that_are_not_forgotten_leak(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the test above can fail: without `forget_angles` a prompt is turned by the angles of a longer one before it."""
+    model = load_model(write_tiny(tmp_path / "tiny", family, **TURNING[family]))
+    right = greedy(model, BEYOND, 3)[1]
+    monkeypatch.setattr(module, "forget_angles", lambda model: None)
+    greedy(model, LONGER, 2)
+    assert np.abs(greedy(model, BEYOND, 3)[1] - right).max() > 0.01
+
+
+@pytest.mark.parametrize("family", TURNING)
+def test_noise_is_small_where_the_angles_change_on_the_way(
+    family: str, tmp_path: Path, children: list[int], empty_cache: Path
+) -> None:
+    """Beyond the turning point one pass over prompt and tokens is not what the steps are, so it would be no noise."""
+    checkpoint = open_checkpoint(write_tiny(tmp_path / "tiny", family, **TURNING[family]))
+    prompt = LONGER[:38]
+    (found,) = truths(checkpoint, [prompt], COUNT)
+    scale = np.max(np.abs(found.exact))
+    assert 0 < found.floor < 1e-4 * scale
+    assert 0 < found.caches < 1e-4
+    at_once = teacher_forced(load_model(checkpoint.directory), prompt, found.tokens)
+    assert np.abs(at_once - found.logits).max() > 1e-3 * scale
