@@ -59,16 +59,14 @@ def graphs() -> Iterator[tuple[str, Callable[..., Graph], str, str, Config]]:
 
 
 def others(config: Config) -> Iterator[Config]:
-    """The config as in graphs of fewer keys than its windows, which then are none; and with angles that turn."""
+    """The config as in graphs of fewer keys than its windows, or than its angles turn at; and with angles that do turn."""
     wide = [dataclasses.replace(layer, window=layer.window and 4096) for layer in config.layers]
-    for layers in (config.layers, tuple(wide)):
-        yield dataclasses.replace(config, layers=layers)
-        dynamic: dict[str, Any] = {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": BUCKET - 8}
-        turning = [
-            dataclasses.replace(layer, rope=layer.rope and dataclasses.replace(layer.rope, **dynamic))
-            for layer in layers
-        ]
-        yield dataclasses.replace(config, layers=tuple(turning))
+    kinds: list[dict[str, Any]] = [{"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": BUCKET - 8}]
+    kinds += [{}, {"original_max_position_embeddings": 4096}] if config.turning_point else [{}]
+    for layers, changes in itertools.product((config.layers, tuple(wide)), kinds):
+        ropes = [layer.rope and dataclasses.replace(layer.rope, **changes) for layer in layers]
+        both = zip(layers, ropes, strict=True)
+        yield dataclasses.replace(config, layers=tuple(dataclasses.replace(layer, rope=rope) for layer, rope in both))
 
 
 def census() -> dict[str, dict[str, Any]]:
