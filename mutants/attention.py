@@ -106,7 +106,7 @@ def scale_missing_decode_last_layer(
     "softmax-without-maximum", "softmax", "exp of the scores as they are, which overflows above 88",
     anchor=PROBS, replaces=SOFTMAX, note="probe with large scores",
 )  # fmt: skip
-def without_maximum(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None) -> Value:
+def without_maximum(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None = None) -> Value:
     exponentials = b.exponential(scores)
     total = b.reduce(exponentials, b.f32(0.0), (3,), "add")
     return b.divide(exponentials, b.broadcast_in_dim(total, scores.shape, (0, 1, 2)))
@@ -115,7 +115,7 @@ def without_maximum(right: Right[Value], b: LayerBuilder, scores: Value, sinks: 
 @mutant(
     "softmax-wrong-axis", "softmax", "over the query heads of a group, not the keys", anchor=PROBS, replaces=SOFTMAX
 )
-def wrong_axis(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None) -> Value:
+def wrong_axis(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None = None) -> Value:
     order = (0, 1, 3, 2)  # [K, T, S, G], and back
     return b.transpose(right(b, b.transpose(scores, order)), order)
 
@@ -127,14 +127,14 @@ def wrong_axis(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None)
     anchor=PROBS,
     replaces=SOFTMAX,
 )
-def total_over_group(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None) -> Value:
+def total_over_group(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None = None) -> Value:
     probs = right(b, scores)
     total = b.reduce(probs, b.f32(0.0), (2, 3), "add")
     return b.divide(probs, b.broadcast_in_dim(total, scores.shape, (0, 1)))
 
 
 @mutant("softmax-plus-one", "softmax", "one is added to the total", anchor=PROBS, replaces=SOFTMAX)
-def plus_one(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None) -> Value:
+def plus_one(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None = None) -> Value:
     maximum = b.reduce(scores, b.f32(float("-inf")), (3,), "maximum")
     exponentials = b.exponential(b.subtract(scores, b.broadcast_in_dim(maximum, scores.shape, (0, 1, 2))))
     total = b.reduce(exponentials, b.f32(1.0), (3,), "add")
@@ -142,7 +142,7 @@ def plus_one(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None) -
 
 
 @mutant("softmax-float16", "precision", "probabilities are rounded to float16", anchor=PROBS, replaces=SOFTMAX)
-def float16(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None) -> Value:
+def float16(right: Right[Value], b: LayerBuilder, scores: Value, sinks: None = None) -> Value:
     return b.convert(b.convert(right(b, scores), "f16"), "f32")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hloracle.mutants.registry import Right, mutant
+from hloracle.mutants.registry import Right, attribute, mutant
 from hloracle.reference.config import Config, Rope
 
 if TYPE_CHECKING:
@@ -124,14 +124,10 @@ def norm_not_divided_final(right: Right[Array], x: Array, w: Weights, config: Co
 
 @oracle("oracle-act-relu", "activation", "relu instead of silu", anchor="layers.0.mlp.act")
 def act_relu() -> Iterator[None]:
-    from hloracle.reference.layers import ACTIVATIONS
+    from hloracle.reference import mlp
 
-    silu = ACTIVATIONS["silu"]
-    ACTIVATIONS["silu"] = lambda x: (x + abs(x)) / np.float32(2)
-    try:
+    with attribute(mlp, "ACTIVATIONS", {"silu": lambda x: (x + abs(x)) / np.float32(2)}):
         yield
-    finally:
-        ACTIVATIONS["silu"] = silu
 
 
 @oracle(

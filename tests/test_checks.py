@@ -348,7 +348,17 @@ def test_op_kinds_for() -> None:
     """Each is needed by some family, and Llama needs none."""
     assert op_kinds_for(CONFIG) == set()
     needed = {kind for family in FAMILIES for kind in op_kinds_for(from_hf(TINY[family]))}
-    assert needed == {"and", "tanh", "slice", "concatenate", "minimum", "transpose", "gather", "convert"}
+    assert needed == {
+        "and",
+        "tanh",
+        "slice",
+        "concatenate",
+        "minimum",
+        "transpose",
+        "gather",
+        "convert",
+        "optimization_barrier",
+    }
 
 
 @pytest.mark.parametrize(("family", "variants"), [("gemma3_text", 1), ("olmo3", 1), ("phi3", 2), ("seed_oss", 25)])

@@ -121,7 +121,7 @@ def test_models_are_drawn_from_their_seed_alone() -> None:
     assert all(c.hidden_size != c.num_attention_heads * c.head_dim for c in configs)
     assert all(c.vocab_size % 2 for c in configs)
     assert min(c.vocab_size for c in configs) == 17
-    assert {c.rope.type for c in configs} == {"default", "llama3"}
+    assert {rope.type for c in configs for rope in c.ropes} == {"default", "llama3"}
     assert {(c.tie_word_embeddings, c.attention_bias, c.mlp_bias) for c in configs} == {
         (a, b, c) for a in (False, True) for b in (False, True) for c in (False, True)
     }
@@ -129,8 +129,8 @@ def test_models_are_drawn_from_their_seed_alone() -> None:
     assert {m.capacity for m in models} == {32, 64}
     assert {m.tokens for m in models} == {3, 4, 5, 6}
     for low, high, values in (
-        (1e-6, 1e-2, [c.rms_norm_eps for c in configs]),
-        (1e2, 1e6, [c.rope.theta for c in configs]),
+        (1e-6, 1e-2, [c.norm_eps for c in configs]),
+        (1e2, 1e6, [rope.theta for c in configs for rope in c.ropes]),
     ):
         assert low <= min(values) < 4 * low
         assert high / 4 < max(values) <= high

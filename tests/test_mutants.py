@@ -29,7 +29,7 @@ from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant, planted
 from hloracle.reference import registry
-from hloracle.reference.anchors import TOKEN, anchor_of, anchors, split
+from hloracle.reference.anchors import TOKEN, anchor_of, anchor_shape, anchors, split
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
 from hloracle.reference.lower import lower
@@ -258,13 +258,15 @@ def checkpoint(model: str, folder: Path) -> Checkpoint:
 
 
 @cache
-def inputs(phase: str, model: str, folder: Path) -> list[np.ndarray]:
+def inputs(phase: str, model: str, folder: Path, short: bool) -> list[np.ndarray]:
     """The weights, and a prompt that nearly fills its bucket or a token at position 45 after caches of noise."""
     opened, rng = checkpoint(model, folder), np.random.default_rng(1)
     config = opened.config
     if phase == "prefill":
         tokens = rng.integers(0, config.vocab_size, bucket(model)).astype(np.int32)
-        given = [tokens, np.array(bucket(model) - 11, np.int32)]
+        # Beyond the point from which on RoPE's angles are others, as the bucket is, or short of it.
+        length = (config.turning_point or 0) - 4 if short else bucket(model) - 11
+        given = [tokens, np.array(length, np.int32)]
     else:
         shapes = config.cache_shapes(CAPACITY).values()
         caches = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
@@ -272,20 +274,29 @@ def inputs(phase: str, model: str, folder: Path) -> list[np.ndarray]:
     return [*(w for _, w in opened.weights()), *given]
 
 
-def values(graph: Graph, model: str, folder: Path) -> dict[str, list[np.ndarray]]:
-    """Anchor -> its value, which is its scope's last operation; of a cache, also what the graph returns."""
+def values(graph: Graph, model: str, folder: Path, short: bool = False) -> dict[str, list[np.ndarray]]:
+    """Anchor -> its value, its scope's last operation of that shape; of a cache, also what the graph returns."""
     last: dict[str, tuple[str, str]] = {}
+    config, keys = tiny(model), bucket(model) if graph.abi.phase == "prefill" else CAPACITY
+    queries = keys if graph.abi.phase == "prefill" else 1
+    shapes = {a: squeezed(anchor_shape(config, a, queries, keys)) for a in anchors(config)}
     line = re.compile(r'(?m)^ +(%\S+) = ("?[\w.]+).*(tensor<[^<>]*>) loc\("(.*)"\)$')
+    fitting: set[str] = set()
     for name, kind, type, scope in line.findall(graph.text):
-        if not kind.endswith("constant"):
-            last[anchor_of(scope)] = name, type
+        anchor, shape = anchor_of(scope), tuple(int(n) for n in re.findall(r"\d+(?=x)", type))
+        # A config that is read wrongly gives all of them other shapes.
+        fits = squeezed(shape) == shapes.get(anchor) or anchor not in fitting
+        if not kind.endswith("constant") and fits:
+            last[anchor] = name, type
+        if squeezed(shape) == shapes.get(anchor):
+            fitting.add(anchor)
     names, types = zip(*last.values(), strict=True)
     text = re.sub(r"\) -> \((.*)\) \{", lambda m: f") -> ({m[1]}, {', '.join(types)}) {{", graph.text, count=1)
     returned = rf"\1return \2, {', '.join(names)} : \3, {', '.join(types)}\4"
     # Not a region's: those return with `stablehlo.return`.
     text = re.sub(r"(?m)^( +(?:func\.)?)return (%.*) : (tensor.*?)( loc\(.*)?$", returned, text, count=1)
     # Copies: XLA may take over a numpy array as it is, and then write to a cache that is donated.
-    arguments = [backend().upload(a.copy()) for a in inputs(graph.abi.phase, model, folder)]
+    arguments = [backend().upload(a.copy()) for a in inputs(graph.abi.phase, model, folder, short)]
     _, k_cache, v_cache, *taps = map(backend().download, backend().load(Graph(graph.name, text, graph.abi))(arguments))
     found = {anchor: [tap] for anchor, tap in zip(last, taps, strict=True)}
     for layer in range(len(k_cache)):
@@ -294,9 +305,13 @@ def values(graph: Graph, model: str, folder: Path) -> dict[str, list[np.ndarray]
     return found
 
 
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
 @cache
-def right_values(source: str, phase: str, model: str, folder: Path) -> dict[str, list[np.ndarray]]:
-    return values(right(source, phase, model=model), model, folder)
+def right_values(source: str, phase: str, model: str, folder: Path, short: bool) -> dict[str, list[np.ndarray]]:
+    return values(right(source, phase, model=model), model, folder, short)
 
 
 def differs(wrong: np.ndarray, right: np.ndarray) -> bool:
@@ -329,13 +344,15 @@ def test_the_first_wrong_value_is_at_the_anchor(mutant: Mutant, folder: Path) ->
         pytest.skip("the token is no anchor: test_tokens")
     source, model = "emitter" if mutant.part == "emitter" else "oracle", mutant.model
     order, first = anchors(tiny(model)), None
-    for phase in ("decode", "prefill"):
+    lengths = [("decode", False), ("prefill", False)]
+    lengths += [("prefill", True)] if tiny(model).turning_point else []
+    for phase, short in lengths:
         before = right(source, phase, model=model)
         with planted(mutant.id):
             graph = emitted(phase, model=model) if source == "emitter" else lowered(phase, model)
         if graph.text == before.text:
             continue
-        expected, found = right_values(source, phase, model, folder), values(graph, model, folder)
+        expected, found = right_values(source, phase, model, folder, short), values(graph, model, folder, short)
         there = [anchor for anchor in order if anchor in found and anchor in expected]
         wrong = (a for a in there if any(differs(*pair) for pair in zip(found[a], expected[a], strict=True)))
         if first := next(wrong, None):
