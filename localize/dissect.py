@@ -306,11 +306,15 @@ def dissect(
         notes=tuple(notes),
     )
     if by_itself:
-        # What a graph does not have at all can only show in what should have read it.
+        # What a graph does not have at all can only show in what should have read it; the first of them is the cause.
         phase, anchor = by_itself
-        lost = [a for a in missing if phase in peers and anchor in peers[phase].values]
-        read = [a.name for a in peers[phase].piece(anchor).graph.abi.arguments] if lost else []
-        gone = next((a for a in read if a in lost), None)
+        gone, reader = "", anchor
+        while phase in peers and reader in peers[phase].values:
+            read = [a.name for a in peers[phase].piece(reader).graph.abi.arguments]
+            lost = next((a for a in read if a in missing), "")
+            if not lost:
+                break
+            gone = reader = lost
         if gone:
             note = f"{anchor} is computed from something else than {gone}, which the graph does not have"
             return replace(base, anchor=gone, notes=(*notes, note))

@@ -236,7 +236,7 @@ def sharing(id: str, fault: str, anchor: str, wrong: Shared) -> None:
 
 
 SUM = "layers.1.mlp"
-# Of what is left out no operation stands in its scope.
+# What is left out is the first that the graph does not have.
 GATE = "layers.1.mlp.shared_expert_gate"
 sharing("shared-expert-ungated", "its gate is left out", GATE, lambda b, h, shared, gate: b.add(h, shared))
 sharing(
@@ -333,7 +333,7 @@ def oracle_swapped(right: Right[Any], x: Any) -> Any:
 
 @mutant(
     "oracle-shared-expert-ungated", "shared-expert", "it is as wide open as if its gate were not there", part="reference",
-    anchor=SUM, replaces="reference.architectures.qwen2_moe:shared_moe", model="tiny-qwen2_moe",
+    anchor=GATE, replaces="reference.architectures.qwen2_moe:shared_moe", model="tiny-qwen2_moe",
 )  # fmt: skip
 def oracle_ungated(right: Right[Any], x: Any, w: Any, config: Config) -> Any:
     from hloracle.reference.layers import scope

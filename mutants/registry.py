@@ -34,10 +34,10 @@ class Mutant:
     class_: the verdict that it must get.
     model: the tiny model whose run has to notice it.
     anchor: on that model, the first anchor whose own computation, fed with right inputs, is wrong in prefill or
-      decode; for a fault that changes no value, the anchor whose scope holds the offending operation. The sum in the
-      middle of a layer is no anchor of its own and counts to `post_attention_layernorm`, which reads it, the choice of
-      the row that the head sees to `norm`. Of a session's fault, the first
-      anchor with a wrong value in the session's own run.
+      decode; of what is left out, the first that the graph does not have; for a fault that changes no value, the anchor
+      whose scope holds the offending operation. The sum in the middle of a layer is no anchor of its own and counts to
+      `post_attention_layernorm`, which reads it, the choice of the row that the head sees to `norm`. Of a session's
+      fault, the first anchor with a wrong value in the session's own run.
     plant: inside of it the fault is in force in this process.
     module: where it is written down.
     note: for a fault that the values of an ordinary run do not show, what must be looked at.
@@ -79,7 +79,8 @@ def mutant(
     """Register the function below as a mutant.
 
     Args:
-      model: the tiny model that it is planted in. replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
+      model: the tiny model that it is planted in.
+      replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
         gets the right function, then that one's arguments. Several targets are separated by blanks. Without any, the
         function is a generator that plants the fault before its `yield` and takes it out after it.
     """

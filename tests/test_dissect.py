@@ -358,6 +358,17 @@ def test_an_anchor_that_is_not_there() -> None:
     assert any("layers.1.mlp.act is computed from something else" in note for note in found.notes)
 
 
+def test_anchors_that_are_not_there() -> None:
+    """Of several that depend on each other, the first is what was left out."""
+    right = graphs()["decode"]
+    scoped = [line for line in right.text.split("\n") if 'loc("layers.1.mlp.act' not in line]
+    lost = [line for line in scoped if "%l1_mlp_up_proj.dot = " not in line]
+    text = "\n".join(lost).replace("dot_general %l1_mlp_act.mul1,", "dot_general %l1_mlp_gate_proj.dot,")
+    found = against_oracle({**graphs(), "decode": replace(right, text=text)})
+    assert (found.phase, found.anchor) == ("decode", "layers.1.mlp.up_proj")
+    assert any("layers.1.mlp.down_proj is computed from something else" in note for note in found.notes)
+
+
 def test_an_overflow() -> None:
     """Values that are no numbers are wrong, and their rows are kept as such."""
     wrong = edited("prefill", r"stablehlo.rsqrt %\S+", "stablehlo.log %norm.red", "norm")
