@@ -71,8 +71,13 @@ def conformance_cpu(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["environment"])
 def mutants(session: nox.Session) -> None:
-    """Plant every deliberate fault and see it caught, in its class and at its place. Arguments: `hloracle mutants`."""
+    """Plant every deliberate fault and see it caught, in its class and at its place. Arguments: `hloracle mutants`.
+
+    What came of all of them is written to mutants/outcomes.json, from which reports tell it.
+    """
     run(session, "hloracle", "mutants", *session.posargs)
+    if not session.posargs:
+        run(session, "python", "-m", "hloracle.conformance.pin_mutants")
 
 
 @nox.session(name="random-models", venv_backend="none", requires=["environment"], default=False)

@@ -137,7 +137,7 @@ def op_kinds_for(config: Config) -> set[str]:
     partial = any(rope.dim < config.head_dim for rope in config.ropes) and not config.latent
     needs = {
         "and": any(config.windows),
-        "tanh": any(caps) or config.hidden_act != "silu",
+        "tanh": any(caps) or config.hidden_act == "gelu_pytorch_tanh",
         "slice": partial or bool(config.latent) or _fused(config) or bool(config.experts),
         "concatenate": partial,
         "minimum": config.clip_qkv is not None or bool(config.experts and config.experts.swiglu_limit),

@@ -40,7 +40,8 @@ class Settings:
     backends: those that graphs are run on; the first of them runs the production graph.
     small: leave out prompts that do not fit the capacity, instead of refusing to run; and what no longer decides: a cell,
       a canary beside a mutant that was noticed, anchors by themselves after the first wrong one.
-    lean: for one of many models. One bucket; on IREE only the production graph of the emitter's, unless it is wrong.
+    busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
+    lean: for one of many models. One bucket, and the anchors on XLA alone.
     """
 
     model: str
@@ -55,6 +56,7 @@ class Settings:
     small: bool = False
     lean: bool = False
     rounds: int = 5
+    busy: Path | None = None
     backends: tuple[str, ...] = ("iree-cpu", "xla-cpu")
 
     @property

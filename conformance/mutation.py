@@ -14,17 +14,15 @@ from hloracle import backends, conformance, core, emitters, localize, reference
 from hloracle import mutants as faults
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
-from hloracle.conformance import cells
 from hloracle.conformance.environment import versions
 from hloracle.conformance.evidence import Progress, Settings
-from hloracle.conformance.pool import NO_OPTIMIZER, run_each, xla_flags
+from hloracle.conformance.pool import plain_compilers, run_each
 from hloracle.conformance.run import BACKENDS, run
 from hloracle.core.child import Report, alone
 from hloracle.core.errors import InputError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant
-from hloracle.mutants.registry import attribute
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.fixtures import resolve
@@ -37,10 +35,9 @@ SESSION_CAPACITY = 64
 LATE = ("tiny-phi3", "tiny-seed_oss")
 LATE_CAPACITY = 64
 TIMEOUT_SECONDS = 300
-# Nor is it XLA's compiler that is tried. Its code generator for fusions takes more than half of the time left.
-PLAIN_XLA = (
-    NO_OPTIMIZER, "--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1",
-)  # fmt: skip
+# What came of them, by family: so that a report can tell where they were not planted.
+FAULTS = Path(str(faults.__file__)).parent
+PINS = FAULTS / "outcomes.json"
 # Anchors that may be named instead of the one that is wrong: its direct consumers. At most this share of all mutants.
 AT_CONSUMER = 0.05
 
@@ -123,10 +120,9 @@ def run_mutants(
         if trial:
             finish(trial)
     left = [m for m in mutants if m.id not in found]
-    with xla_flags(*PLAIN_XLA):
-        report("the right models")
-        run_each(_right, list(dict.fromkeys(m.model for m in left)), jobs, TIMEOUT_SECONDS, report, judged)
-        run_each(_judged, [m.id for m in left], jobs, TIMEOUT_SECONDS, report, planted)
+    report("the right models")
+    run_each(_right, list(dict.fromkeys(m.model for m in left)), jobs, TIMEOUT_SECONDS, report, judged)
+    run_each(_judged, [m.id for m in left], jobs, TIMEOUT_SECONDS, report, planted)
     return [found[m.id] for m in mutants]
 
 
@@ -173,11 +169,7 @@ def _right(report: Report, model: str) -> tuple[dict[str, Any], dict[str, set[st
 def _run(
     report: Report, model: str, capacity: int, mutant: str, backends: tuple[str, ...] = BACKENDS
 ) -> dict[str, Any]:  # fmt: skip
-    # Nor is the code that IREE writes for this processor tried here: it writes a generic one's in two thirds of the time,
-    # and in one thread, as many run side by side.
-    flags = tuple(f.replace("target-cpu=host", "target-cpu=generic") for f in iree.CPU_FLAGS)
-    flags = (*flags, "--mlir-disable-threading")
-    with alone(), attribute(iree, "CPU_FLAGS", flags), attribute(cells, "CPU_FLAGS", flags):
+    with alone(), plain_compilers():
         settings = Settings(
             model, TOKENS, capacity, threads=1, mutant=mutant, small=True, lean=model in LATE, backends=backends
         )
@@ -236,15 +228,25 @@ def as_records(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 # ---- what is kept
 
 
-def outcomes(architecture: str) -> tuple[int, int] | None:
-    """How many of a family's mutants were noticed, in their class and at their place, and how many there are.
+def outcomes(architecture: str) -> tuple[int, int, bool] | None:
+    """How many of a family's mutants were noticed, in their class and at their place; how many there are; and whether
+    that is what `pin_mutants` wrote down, not what came of them on this machine.
 
     None unless each of them has been planted since anything changed that decides what comes of it.
     """
-    trials = [_kept(m) for m in MUTANTS.values() if m.architecture == architecture]
-    if not trials or None in trials:
-        return None
-    return sum(t.right for t in trials if t), len(trials)
+    own = [m for m in MUTANTS.values() if m.architecture == architecture]
+    trials = [_kept(m) for m in own]
+    if trials and None not in trials:
+        return sum(t.right for t in trials if t), len(trials), False
+    pin = json.loads(PINS.read_text()).get(architecture) if PINS.is_file() else None
+    if pin and pin["of"] == pin_key(architecture):
+        return pin["killed"], pin["total"], True
+    return None
+
+
+def pin_key(architecture: str) -> str:
+    """What decides what comes of a family's mutants, but for the machine."""
+    return digest(*(_question(m) for m in MUTANTS.values() if m.architecture == architecture))[:32]
 
 
 def _kept(mutant: Mutant) -> Trial | None:
@@ -261,21 +263,23 @@ def _keep(trial: Trial) -> None:
 
 
 def _entry(mutant: Mutant) -> Path:
-    # A module of faults stands for itself: each imports no other one.
-    own = (
-        Path(str(faults.__file__)).with_name(f"{name}.py") for name in (mutant.module.rpartition(".")[2], "registry")
-    )
-    expected = dataclasses.replace(mutant, plant=None)  # type: ignore[arg-type]
-    settings = [repr(expected), TOKENS, CAPACITY, SESSION_CAPACITY, LATE, LATE_CAPACITY, PLAIN_XLA]
-    key = digest(repr(settings), *(path.read_bytes() for path in own), _common(mutant.architecture))
+    key = digest(_question(mutant), host_cpu(), iree.compiler_path())
     return cache_root() / "mutants" / f"{key[:32]}.json"
+
+
+def _question(mutant: Mutant) -> str:
+    # A module of faults stands for itself: each imports no other one.
+    own = (FAULTS / f"{name}.py" for name in (mutant.module.rpartition(".")[2], "registry"))
+    expected = dataclasses.replace(mutant, plant=None)  # type: ignore[arg-type]
+    settings = [repr(expected), TOKENS, CAPACITY, SESSION_CAPACITY, LATE, LATE_CAPACITY]
+    return digest(repr(settings), *(path.read_bytes() for path in own), _common(mutant.architecture))
 
 
 @cache
 def _common(architecture: str) -> str:
-    """What decides what comes of a family's mutants, besides themselves: our code, the packages, the processor."""
+    """What decides what comes of a family's mutants, besides themselves and the machine: our code, and the packages."""
     packages = (core, reference, emitters, backends, localize, conformance)
-    return digest(host_cpu(), json.dumps(versions()), iree.compiler_path(), *_contents(packages, architecture))
+    return digest(json.dumps(versions()), *_contents(packages, architecture))
 
 
 def _contents(packages: Iterable[Any], architecture: str) -> list[bytes]:

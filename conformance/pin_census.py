@@ -36,7 +36,7 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "stablelm": [{"qk_layernorm": False, "use_qkv_bias": False}, {"use_parallel_residual": True}],
     "seed_oss": [_DEFAULT_ROPE],
     "qwen2_moe": [{"norm_topk_prob": True}],
-    "qwen3_moe": [{"norm_topk_prob": False}],
+    "qwen3_moe": [{"norm_topk_prob": False}, {"use_sliding_window": True, "sliding_window": 11}],
     "olmoe": [{"clip_qkv": None}],
     "deepseek_v3": [
         {"attention_bias": False},

@@ -13,11 +13,21 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
+from hloracle.backends import iree
+from hloracle.conformance import cells
 from hloracle.core.child import ChildDied, Report, alone, kill_descendants, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.mutants.registry import attribute
 
 # Where XLA's optimizer is not what is tried: it takes most of the time that XLA takes.
 NO_OPTIMIZER = "--xla_backend_optimization_level=0"
+# Nor its code generator for fusions: more than half of the time left.
+PLAIN_XLA = (
+    NO_OPTIMIZER, "--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1",
+)  # fmt: skip
+# The same module but for the processor and for what is computed when it is loaded instead; in half of the time. In one
+# thread, as many are compiled side by side.
+PLAIN_IREE = ("--iree-opt-const-eval=false", "--verify=false", "--mlir-disable-threading")
 
 Item = TypeVar("Item", bound=Hashable)
 Answer = TypeVar("Answer")
@@ -42,6 +52,18 @@ def xla_flags(*flags: str) -> AbstractContextManager[None]:
     return environment("XLA_FLAGS", " ".join(filter(None, [os.environ.get("XLA_FLAGS"), *flags])))
 
 
+@contextmanager
+def plain_compilers() -> Iterator[None]:
+    """Have XLA and IREE compile quickly, where it is not they that are tried: the real model tries what is left out.
+
+    XLA must not have compiled anything in this process before.
+    """
+    flags = tuple(f.replace("target-cpu=host", "target-cpu=generic") for f in iree.CPU_FLAGS)
+    flags = (*flags, *PLAIN_IREE)
+    with xla_flags(*PLAIN_XLA), attribute(iree, "CPU_FLAGS", flags), attribute(cells, "CPU_FLAGS", flags):
+        yield
+
+
 def run_each(
     function: Callable[[Report, Item], Answer], items: Sequence[Item], jobs: int, timeout: float, report: Report,
     done: Callable[[Item, Answer | str, float], None],
@@ -63,12 +85,13 @@ def run_each(
     # has no answer.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_end_with_parent)
+    workers = pool._processes
     try:
         futures = {pool.submit(_timed, function, item, timeout): item for item in items}
         for future in as_completed(futures, timeout=timeout * max(1, len(items) // jobs)):
             finish(futures[future], *future.result())
     except (BrokenProcessPool, TimeoutError):
-        kill_descendants()
+        kill_descendants(workers)
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         raise

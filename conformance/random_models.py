@@ -20,8 +20,7 @@ from rich.table import Table
 
 from hloracle.conformance.environment import threads_available
 from hloracle.conformance.evidence import LEAN_CAPACITY, Settings
-from hloracle.conformance.mutation import PLAIN_XLA
-from hloracle.conformance.pool import run_each, xla_flags
+from hloracle.conformance.pool import run_each
 from hloracle.conformance.suite import TIMEOUT_SECONDS, TOKENS, judged, selected, worst_anchor
 from hloracle.core.child import Report
 from hloracle.reference.random_model import write_random
@@ -70,7 +69,7 @@ def main(architectures: Sequence[str], seeds: int, first: int, jobs: int | None)
             )
             wrong.append(f"{item} is {answer['verdict']['class']}: {bad}")
 
-    with xla_flags(*PLAIN_XLA), console.status("judging") if console.is_terminal else nullcontext():
+    with console.status("judging") if console.is_terminal else nullcontext():
         run_each(judged_random, items, jobs or threads_available(), TIMEOUT_SECONDS, lambda line: None, finish)
     console.print(table)
     for line in wrong:

@@ -37,7 +37,7 @@ from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, kill_descendants, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.store import cache_root, write_file
+from hloracle.core.store import cache_root, locked, write_file
 from hloracle.mutants import planted
 from hloracle.reference.anchor_truth import anchor_truth
 from hloracle.reference.anchors import anchors
@@ -57,8 +57,6 @@ CELLS = (
 )
 # What a small run begins with: XLA compiles in a tenth of the time that IREE takes, and often settles the verdict's class.
 FIRST = (Cell("emitter", "xla-cpu"), Cell("oracle", "xla-cpu"))
-# A lean run has it only where something is wrong: the production graph on IREE is the same but for its head.
-SPARED = Cell("emitter", "iree-cpu")
 SPEED_SECONDS = 900
 
 
@@ -98,10 +96,8 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 _judge_until_settled(evidence, checkpoint, settings, progress)
             else:
                 evidence.checks.append(_caches_in_place(production(evidence.graphs)))
-                last = (SPARED,) if settings.lean else ()
-                for cell in (*(c for c in CELLS if c not in last), *last):
-                    if cell not in last or _bad(evidence.checks):
-                        _judge(cell, evidence, checkpoint, settings, progress)
+                for cell in CELLS:
+                    _judge(cell, evidence, checkpoint, settings, progress)
             if _only_the_token_is_wrong(evidence):
                 _judge(Cell("emitter", "xla-cpu", "token"), evidence, checkpoint, settings, progress)
             look_inside(evidence, checkpoint, settings, progress)
@@ -209,7 +205,7 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
                 with_stream=graph == production(evidence.graphs),
             )
             for source, graphs in whole.items() for graph in graphs
-            if not settings.small and not (settings.lean and Cell(source, "iree-cpu", graph.abi.head) == SPARED)
+            if not settings.small
         ]  # fmt: skip
         try:
             with progress.stage("truth") as stage:
@@ -253,15 +249,15 @@ def _judge(
 ) -> None:  # fmt: skip
     outcome = _cell(cell, evidence, checkpoint, settings, progress)
     evidence.outcomes.append(outcome)
-    evidence.checks += cell_checks(outcome, evidence.truths, _streamed(cell, evidence, checkpoint.config, settings))
+    evidence.checks += cell_checks(outcome, evidence.truths, _streamed(cell, evidence, checkpoint.config))
 
 
-def _streamed(cell: Cell, evidence: Evidence, config: Config, settings: Settings) -> list[str]:
+def _streamed(cell: Cell, evidence: Evidence, config: Config) -> list[str]:
     """The prompts that a cell also streams through decode: one cell does, the emitter's on IREE.
 
     Beyond RoPE's turning point a prompt that is given at once is turned by other angles than token by token.
     """
-    if cell != Cell("emitter", "iree-cpu", "token" if settings.lean else "logits"):
+    if cell != Cell("emitter", "iree-cpu"):
         return []
     longest = config.turning_point
     return [p.id for p in evidence.prompts if longest is None or len(p.token_ids) <= longest]
@@ -326,7 +322,7 @@ def _cell(
     with progress.stage(cell.id) as stage:
         outcome = run_cell(
             cell, graphs, checkpoint, evidence.prompts, evidence.truths, settings.threads, versions(CELL_PACKAGES),
-            reuse=reuse, streamed=_streamed(cell, evidence, checkpoint.config, settings), mutant=settings.mutant_at_work,
+            reuse=reuse, streamed=_streamed(cell, evidence, checkpoint.config), mutant=settings.mutant_at_work,
             report=progress.report,
         )  # fmt: skip
         stage["reused"] = outcome.status == "reused"
@@ -379,16 +375,17 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
         put_into = look(Cell("oracle", "xla-cpu"), with_canary=True)
         evidence.checks.append(canary_check(put_into.canary, "it did not run"))
         return
-    beside = look(Cell("oracle", "xla-cpu"), with_canary=settings.lean)
-    put_into = look(Cell("emitter", settings.backends[0]), with_canary=not settings.lean)
-    if settings.lean:  # to compile two more graphs with IREE takes longest
-        put_into = beside
+    look(Cell("oracle", "xla-cpu"))
+    # To compile two more graphs takes IREE longest; of how it compiles them the cells tell.
+    put_into = look(Cell("emitter", "xla-cpu" if settings.lean else settings.backends[0]), with_canary=True)
     if evidence.checks[-1].status != "passed":
         # What only the anchors show has to be told apart too: graph or compiler, emitter or oracle.
         # A canary in a wrong graph is none.
         evidence.anchored = [dataclasses.replace(o, canary=None) for o in evidence.anchored]
-        look(Cell("emitter", "xla-cpu"))
-        look(Cell("oracle", "iree-cpu"))
+        seen = {o.cell for o in evidence.anchored}
+        for cell in CELLS:
+            if cell.head == "logits" and cell not in seen:
+                look(cell)
         put_into = look(Cell("oracle", "xla-cpu"), with_canary=True)
     evidence.checks.append(canary_check(put_into.canary, "it did not run"))
 
@@ -430,7 +427,9 @@ def compare_speed(
         evidence.speed_reason = "it was left out"
         return
     oracle = next(g for g, _ in evidence.graphs["oracle"] if g.abi.phase == "decode")
-    with progress.stage("speed"):
+    if settings.busy:
+        progress.report("waiting until nothing runs beside it")
+    with locked(settings.busy) if settings.busy else contextlib.nullcontext(), progress.stage("speed"):
         try:
             evidence.speed = run_in_child(
                 measure, checkpoint.directory, production(evidence.graphs), oracle, SPEED_TOKENS, settings.rounds,

@@ -68,6 +68,10 @@ def print_families(record: dict[str, Any], out: Path, console: Console) -> None:
     for row in record["families"]:
         table.add_row(*_family(row))
     console.print(table)
+    if any(row["mutants"]["pinned"] for row in record["families"]):
+        console.print(
+            "[dim]mutants: what came of them elsewhere, with these very sources and packages[/]", soft_wrap=True
+        )
     for row in record["families"]:
         if not row["passed"]:
             at = f" at {row['anchor']}" if row["anchor"] else ""

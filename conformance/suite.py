@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from hloracle.backends import iree
-from hloracle.conformance import cells
 from hloracle.conformance.checks import Check
 from hloracle.conformance.environment import MemoryWatch
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
-from hloracle.conformance.mutation import PLAIN_XLA, outcomes
-from hloracle.conformance.pool import run_each, xla_flags
+from hloracle.conformance.mutation import outcomes
+from hloracle.conformance.pool import plain_compilers, run_each
 from hloracle.conformance.record import record_of
 from hloracle.conformance.run import run
 from hloracle.conformance.verdict import decide
-from hloracle.core.child import Report
+from hloracle.core.child import ChildDied, ChildResult, Report, kill_descendants, run_in_child
 from hloracle.core.errors import InputError
-from hloracle.mutants.registry import attribute
+from hloracle.core.store import locked
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.registry import FAMILIES
 
 TOKENS = 48
 TIMEOUT_SECONDS = 600  # of a family, on average
+REAL_SECONDS = 4 * 3600  # its stages have limits of their own
+FINISHED = "finished: "  # a report that begins so tells of a stage: its name, seconds, and whether it was reused
 Record = dict[str, Any]
 Keep = Callable[[str, Record], str]
 
@@ -43,7 +47,7 @@ def selected(families: Sequence[str]) -> list[str]:
 def run_suite(
     families: Sequence[str], real: Settings | None, jobs: int, fresh: bool, out: Path, keep: Keep, progress: Progress
 ) -> Record:  # fmt: skip
-    """The tiny models of the families, `jobs` at a time, and then the real model by itself, so that its speed means something.
+    """The tiny models of the families, `jobs` at a time, and the real model beside them; what is timed waits for them.
 
     Args:
       families: names in FAMILIES.
@@ -56,25 +60,78 @@ def run_suite(
     """
     if real is not None:
         real.validate()
-        with progress.stage("model"):
-            open_checkpoint(resolve(real.model, progress.report))
+    tell = _two_lines(progress)
+    record, seconds = None, 0.0
+    with TemporaryDirectory(prefix="hloracle-") as folder, _one_beside() as beside:
+        busy = Path(folder) / "busy"
+        whole: Future[ChildResult] | None = None
+        with locked(busy):
+            if real is not None:
+                arguments = (judged_beside, dataclasses.replace(real, busy=busy), progress.started)
+                whole = beside.submit(run_in_child, *arguments, timeout=REAL_SECONDS, report=partial(tell, 1))
+
+            def done(name: str, record: Record) -> str:
+                # Nothing is worth waiting for where it cannot be run.
+                if whole and whole.done() and isinstance(error := whole.exception(), InputError):
+                    raise error
+                return keep(name, record)
+
+            settings = [family_settings(name, fresh, out) for name in families]
+            records, ordered = run_families(settings, jobs, done, progress, partial(tell, 0))
+        tell(0, "")
+        if real is not None and whole is not None:
+            try:
+                record, seconds = whole.result().value, whole.result().seconds
+            except ChildDied as error:
+                record = dead(real, str(error))
+            if record is None:
+                raise InputError("could not be read", real.model, f"see `hloracle run {real.model}`")
+
+    if record is not None:
+        timings = sorted([*progress.timings, *record["timings"]], key=lambda timing: timing["begin"])
+        record = {**record, "timings": timings}
+        mutants = {"killed": 0, "total": 0, "pinned": False, "reason": "in tiny models"}
+        ordered.insert(0, row_of(record, seconds, mutants, ""))
+    else:
+        first = ordered[0]
+        if families[0] not in records:
+            raise InputError(first["explanation"].rstrip("."), first["model"], f"see `hloracle run {first['model']}`")
+        record = {**records[families[0]], "timings": progress.timings}
+    return together(record, ordered)
+
+
+@contextmanager
+def _one_beside() -> Iterator[ThreadPoolExecutor]:
+    """A thread for one more process, which is not waited for when something else ends this."""
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield pool
+        except BaseException:
+            kill_descendants()
+            raise
+
+
+def run_families(
+    families: Sequence[Settings], jobs: int, keep: Keep, progress: Progress, report: Report
+) -> tuple[dict[str, Record], list[Record]]:
+    """The records of the tiny models by family, `jobs` at a time, and the row of each in the order of `families`."""
     records: dict[str, Record] = {}
     rows: dict[str, Record] = {}
-    names = {family_settings(name, fresh, out): name for name in families}
+    jobs = min(jobs, len(families))
 
     with progress.stage("families") as stage:
         begun = progress.now()
 
         def finish(settings: Settings, answer: Record | str, seconds: float) -> None:
-            name = names[settings]
+            name = settings.model.removeprefix("tiny-")
             found = answer if isinstance(answer, dict) else dead(settings, answer)
-            report = ""
+            page = ""
             if found is not None:
                 records[name] = found
-                report = keep(name, found)
+                page = keep(name, found)
             mutants = mutants_of(name)
             rows[name] = (
-                row_of(found, seconds, mutants, report)
+                row_of(found, seconds, mutants, page)
                 if found
                 else lost_row(name, settings.model, str(answer), seconds, mutants)
             )
@@ -83,25 +140,31 @@ def run_suite(
             part = {"name": name, "begin": round(begin, 3), "seconds": round(end - begin, 3), "reused": False}
             stage["parts"].append(part)
             progress.finished(settings.model, seconds, False)
-            progress.report(f"{len(rows)} of {len(families)} families, last {name}")
+            report(f"{len(rows)} of {len(families)} families, last {name}")
 
-        progress.report(f"{len(families)} families, {min(jobs, len(families))} at a time")
-        with xla_flags(*PLAIN_XLA):
-            run_each(judged, list(names), min(jobs, len(families)), TIMEOUT_SECONDS, progress.report, finish)
+        report(f"{len(families)} families, {jobs} at a time")
+        run_each(judged, families, jobs, TIMEOUT_SECONDS, report, finish)
         stage["parts"].sort(key=lambda part: part["begin"])
+    return records, [rows[settings.model.removeprefix("tiny-")] for settings in families]
 
-    ordered = [rows[name] for name in families]
-    if real is not None:
-        begin = progress.now()
-        record = run(real, progress)
-        mutants = {"killed": 0, "total": 0, "reason": "in tiny models"}
-        ordered.insert(0, row_of(record, progress.now() - begin, mutants, ""))
-    else:
-        first = ordered[0]
-        if families[0] not in records:
-            raise InputError(first["explanation"].rstrip("."), first["model"], f"see `hloracle run {first['model']}`")
-        record = {**records[families[0]], "timings": progress.timings}
-    return together(record, ordered)
+
+def _two_lines(progress: Progress) -> Callable[[int, str], None]:
+    """Tell of the families (0) and of the real model (1), which run at the same time; of a stage that is finished too."""
+    lines = ["", ""]
+
+    def tell(which: int, line: str) -> None:
+        if line.startswith(FINISHED):
+            progress.finished(*json.loads(line.removeprefix(FINISHED)))
+            return
+        lines[which] = line
+        progress.report("; ".join(filter(None, lines)))
+
+    return tell
+
+
+def judged_beside(report: Report, settings: Settings, started: float) -> Record:
+    """The record of a whole run, in a process of its own; `started` is when what it is a part of began."""
+    return run(settings, Progress(report, lambda *done: report(FINISHED + json.dumps(done)), started=started))
 
 
 def family_settings(name: str, fresh: bool, out: Path) -> Settings:
@@ -112,16 +175,8 @@ def family_settings(name: str, fresh: bool, out: Path) -> Settings:
 
 def judged(report: Report, settings: Settings) -> Record:
     """The record of a family's run, in a process that runs one after the other."""
-    with generic_code():
+    with plain_compilers():
         return run(settings, Progress(report))
-
-
-@contextmanager
-def generic_code() -> Iterator[None]:
-    """Code for any processor of this kind takes IREE two thirds of the time; that for this one the real model tries."""
-    flags = tuple(f.replace("target-cpu=host", "target-cpu=generic") for f in iree.CPU_FLAGS)
-    with attribute(iree, "CPU_FLAGS", flags), attribute(cells, "CPU_FLAGS", flags):
-        yield
 
 
 def dead(settings: Settings, why: str) -> Record | None:
@@ -207,8 +262,8 @@ def worst_anchor(record: Record) -> Record | None:
 
 def mutants_of(architecture: str) -> Record:
     """How many of a family's mutants were noticed when they were last planted; why nothing is known, where nothing is."""
-    killed, total = outcomes(architecture) or (0, 0)
-    return {"killed": killed, "total": total, "reason": "" if total else "not run"}
+    killed, total, pinned = outcomes(architecture) or (0, 0, False)
+    return {"killed": killed, "total": total, "pinned": pinned, "reason": "" if total else "not run"}
 
 
 # ---- all of them

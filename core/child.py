@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -130,16 +130,18 @@ def alone() -> Iterator[None]:
         _alone = before
 
 
-def kill_descendants() -> None:
-    """Kill every process that this one started, and what those started.
+def kill_descendants(only: Collection[int] | None = None) -> None:
+    """Kill every process that this one started, or those of these ids, and what those started.
 
     Only multiprocessing's own resource tracker is left: it ends with this process, and is missed before.
     """
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
-    for process in psutil.Process().children(recursive=True):
+    own = psutil.Process().children()
+    for child in own if only is None else [p for p in own if p.pid in only]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            if process.pid != tracker:
-                process.kill()
+            for process in [*child.children(recursive=True), child]:
+                if process.pid != tracker:
+                    process.kill()
 
 
 def _start(process: BaseProcess) -> None:

@@ -17,12 +17,12 @@ import numpy as np
 
 from hloracle.core.errors import InputError
 from hloracle.reference.registry import FAMILIES
-from hloracle.reference.tiny import OFFSET_NORMS, TINY, random_weight
+from hloracle.reference.tiny import TINY, norm_center, random_weight
 
 Draw = Callable[..., Any]
 VOCABULARIES = (97, 129, 211, 257, 383, 509)  # prime or odd: nothing divides them evenly
 # The hidden size of these is what all heads together are wide.
-SQUARE = ("phi3", "cohere2", "stablelm", "olmoe")
+SQUARE = ("phi3", "stablelm", "olmoe")
 ROPES: dict[str, dict[str, Any]] = {
     "default": {},
     "linear": {"factor": 4.0},
@@ -64,7 +64,7 @@ def draw_config(model_type: str, seed: int) -> dict[str, Any]:
     for key in ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "attention_out_bias"):
         if key in raw:
             raw[key] = one_of(True, False)
-    if model_type not in ("gemma", "gemma2", "gemma3_text"):
+    if not FAMILIES[model_type].one_plus_norms:
         raw["tie_word_embeddings"] = one_of(True, False)
     for key in ("use_qk_norm", "qk_layernorm", "use_parallel_residual", "norm_topk_prob"):
         if key in raw:
@@ -165,7 +165,7 @@ def write_random(model_type: str, seed: int, directory: Path | str) -> Path:
     model = transformers.AutoModelForCausalLM.from_config(
         transformers.AutoConfig.for_model(model_type, **raw), dtype=torch.float32
     )
-    center = 0.0 if model_type in OFFSET_NORMS else 1.0
+    center = norm_center(model_type)
     filled = set()
     with torch.no_grad():
         for name, tensor in model.state_dict().items():

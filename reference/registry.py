@@ -28,6 +28,7 @@ class Family:
     parse: reads its config. parts: what a layer goes through, in order (see `parts.py`).
     own: parts that are not as in `parts.py`. stored: how files name, or slice, what graphs take as one.
     heads_first: values that transformers has as [heads, tokens, ...]. unread: pattern of weights that it does not read.
+    one_plus_norms: its norms multiply by 1 + weight.
     """
 
     parse: Callable[[Keys], Config]
@@ -36,6 +37,7 @@ class Family:
     stored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     heads_first: tuple[str, ...] = ()
     unread: str = ""
+    one_plus_norms: bool = False
 
 
 # ---- what a layer goes through
@@ -145,9 +147,9 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family(parsers.mistral, _pre_norm()),
     "qwen2": Family(parsers.qwen2, _pre_norm()),
     "qwen3": Family(parsers.qwen3, _pre_norm(_NORMED)),
-    "gemma": Family(parsers.gemma, _pre_norm()),
-    "gemma2": Family(parsers.gemma2, _sandwich(_ATTENTION)),
-    "gemma3_text": Family(parsers.gemma3, _sandwich(_NORMED), heads_first=_QK_NORM),
+    "gemma": Family(parsers.gemma, _pre_norm(), one_plus_norms=True),
+    "gemma2": Family(parsers.gemma2, _sandwich(_ATTENTION), one_plus_norms=True),
+    "gemma3_text": Family(parsers.gemma3, _sandwich(_NORMED), heads_first=_QK_NORM, one_plus_norms=True),
     "phi3": Family(parsers.phi3, _pre_norm(_QKV, _FUSED_MLP)),
     "olmo2": Family(
         parsers.olmo2, lambda config, layer: (*_NORMED, "post_attention_layernorm", *_MLP, "post_feedforward_layernorm")

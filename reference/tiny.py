@@ -1,7 +1,8 @@
 """Tiny models with random weights, one of each architecture, built to expose mistakes.
 
-hidden_size is not heads * head_dim where an architecture lets it be, three query heads share a kv head, the vocabulary is
-odd, windows and RoPE's scaling begin inside a short prompt, and there is a layer of each kind.
+hidden_size is not heads * head_dim where an architecture lets it be, three query heads share a kv head, the vocabulary
+is odd, windows and RoPE's scaling begin inside a short prompt, there is a layer of each kind, and what is decoded does
+not soon go round in circles.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import safetensors.numpy
 
-from hloracle.reference.registry import from_hf
+from hloracle.reference.registry import FAMILIES, from_hf
 from hloracle.reference.weights import stored_shapes
 
 # A weight by its name, its shape and a seed.
@@ -75,10 +76,10 @@ TINY: dict[str, dict[str, Any]] = {
         ),
         _row("Mistral", "mistral", sliding_window=11),
         _row("Qwen2", "qwen2", use_sliding_window=True, max_window_layers=1, sliding_window=11, rope_parameters=_YARN),
-        _row("Qwen3", "qwen3", attention_bias=True),
+        _row("Qwen3", "qwen3", attention_bias=True, use_sliding_window=True, max_window_layers=1, sliding_window=11),
         _row("Gemma", "gemma", **{**_GEMMA, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": None}),
         _row(
-            "Gemma2", "gemma2", **_GEMMA, **_WINDOWS, query_pre_attn_scalar=23, attn_logit_softcapping=4.0,
+            "Gemma2", "gemma2", **_GEMMA, **_WINDOWS, query_pre_attn_scalar=7, attn_logit_softcapping=4.0,
             final_logit_softcapping=7.0,
         ),
         _row(
@@ -90,7 +91,8 @@ TINY: dict[str, dict[str, Any]] = {
         ),
         # The prompts and what follows them go beyond the 64 tokens from which on its angles are others.
         _row(
-            "Phi3", "phi3", **_SQUARE, head_dim=None, sliding_window=23, original_max_position_embeddings=40, partial_rotary_factor=0.75,
+            "Phi3", "phi3", **_SQUARE, head_dim=None, sliding_window=23, original_max_position_embeddings=40,
+            partial_rotary_factor=0.75,
             rope_parameters={
                 "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.4, 1.7, 2.0],
                 "long_factor": [1.0, 1.5, 2.2, 4.0, 7.0, 12.0], "partial_rotary_factor": 0.75,
@@ -103,35 +105,40 @@ TINY: dict[str, dict[str, Any]] = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}, "full_attention": _YARN
             },
         ),
-        _row("SmolLM3", "smollm3", no_rope_layers=[1, 0], use_sliding_window=False, tie_word_embeddings=True),
+        # The window is that of the layer without RoPE: the other way round than Cohere 2.
+        _row(
+            "SmolLM3", "smollm3", no_rope_layers=[1, 0], use_sliding_window=True, sliding_window=11,
+            tie_word_embeddings=True,
+        ),
         _row(
             "Granite", "granite", embedding_multiplier=5.0, attention_multiplier=0.17, residual_multiplier=0.45,
             logits_scaling=2.5, attention_bias=True, mlp_bias=True,
         ),
-        _row("Cohere", "cohere", **_LAYER_NORM, logit_scale=0.4, use_qk_norm=True, tie_word_embeddings=True),
-        _row("Cohere2", "cohere2", **_LAYER_NORM, **_SQUARE, **_WINDOWS, logit_scale=0.4, tie_word_embeddings=True, head_dim=None),
+        _row("Cohere", "cohere", **_LAYER_NORM, logit_scale=1.7, use_qk_norm=True, tie_word_embeddings=True),
+        _row("Cohere2", "cohere2", **_LAYER_NORM, **_WINDOWS, logit_scale=1.7, tie_word_embeddings=True),
         _row(
             "StableLm", "stablelm", **_LAYER_NORM, **_SQUARE, qk_layernorm=True, use_qkv_bias=True,
             use_parallel_residual=False, partial_rotary_factor=0.25, head_dim=None,
         ),
         _row(
-            "Starcoder2", "starcoder2", rms_norm_eps=None, norm_epsilon=3e-4, hidden_act="gelu_pytorch_tanh", use_bias=True,
-            sliding_window=11, tie_word_embeddings=True,
+            "Starcoder2", "starcoder2", rms_norm_eps=None, norm_epsilon=3e-4, hidden_act="gelu_pytorch_tanh",
+            use_bias=True, sliding_window=11, tie_word_embeddings=True,
         ),
         _row("Glm4", "glm4", partial_rotary_factor=0.5, attention_bias=True),
         _row(
-            "SeedOss", "seed_oss", attention_bias=True, attention_out_bias=False, mlp_bias=False, max_position_embeddings=40,
-            rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0},
+            "SeedOss", "seed_oss", attention_bias=True, attention_out_bias=False, mlp_bias=False,
+            max_position_embeddings=40, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0},
         ),
         _row("Mixtral", "mixtral", num_local_experts=5, num_experts_per_tok=2, sliding_window=11),
         _row(
-            "Qwen2Moe", "qwen2_moe", **{**_EXPERTS, "norm_topk_prob": False}, mlp_only_layers=[0], decoder_sparse_step=1,
-            shared_expert_intermediate_size=52, qkv_bias=True, use_sliding_window=True, max_window_layers=2, sliding_window=11,
+            "Qwen2Moe", "qwen2_moe", **{**_EXPERTS, "norm_topk_prob": False}, mlp_only_layers=[0],
+            decoder_sparse_step=1, shared_expert_intermediate_size=52, qkv_bias=True, use_sliding_window=True,
+            max_window_layers=2, sliding_window=11,
         ),
         _row("Qwen3Moe", "qwen3_moe", **_EXPERTS, mlp_only_layers=[0], decoder_sparse_step=1, attention_bias=False),
         _row(
-            "Olmoe", "olmoe", **_SQUARE, intermediate_size=40, num_experts=7, num_experts_per_tok=3, norm_topk_prob=False,
-            clip_qkv=1.5, attention_bias=False,
+            "Olmoe", "olmoe", **_SQUARE, intermediate_size=40, num_experts=7, num_experts_per_tok=3,
+            norm_topk_prob=False, clip_qkv=1.5, attention_bias=False,
         ),
         _row(
             "GptOss", "gpt_oss", **_WINDOWS, intermediate_size=40, num_local_experts=5, num_experts_per_tok=2,
@@ -148,14 +155,23 @@ TINY: dict[str, dict[str, Any]] = {
     )
 }  # fmt: skip
 TINY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-# Standard deviation of a linear weight, times the square root of its inner size; 1 where it is not named. Chosen so
-# that attention is neither uniform nor one-hot, each block changes the stream, and the head's top two stand apart.
+# Standard deviation of a linear weight, times the square root of its inner size, and mean of a norm's; 1 where it is
+# not named. Chosen so that attention is neither uniform nor one-hot, each block changes the stream, the head's top two
+# stand apart, and the next token hangs on many before it.
 TINY_GAIN = {
-    "q_proj": 1.5, "k_proj": 1.5, "qkv_proj": 1.3, "q_b_proj": 1.5, "kv_b_proj": 1.5, "o_proj": 2.0, "down_proj": 2.0,
+    "q_proj": 1.5, "k_proj": 1.5, "qkv_proj": 1.3, "q_b_proj": 1.5, "kv_a_proj_with_mqa": 2.0, "kv_b_proj": 1.5,
+    "q_norm": 1.5, "k_norm": 1.5, "q_layernorm": 1.5, "k_layernorm": 1.5, "o_proj": 2.0, "down_proj": 2.0,
     "c_proj": 2.0, "w2": 2.0, "embed_tokens": 3.0, "lm_head": 3.0, "gate": 2.0, "router": 2.0,
 }  # fmt: skip
-# Norms that multiply by 1 + weight.
-OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text")
+# A tied embedding that outweighs the layers would make every token predict itself. Gemma multiplies its own by the
+# square root of hidden_size, so it is narrower still; the last norm gives the logits back what that takes from them.
+TIED_GAIN = {"embed_tokens": 0.75}
+TIED_GAIN_OF_GEMMA = {"embed_tokens": 0.12, "norm": 8.0}
+
+
+def norm_center(model_type: str) -> float:
+    """What a norm's weights lie around, so that it multiplies by about 1."""
+    return 0.0 if FAMILIES[model_type].one_plus_norms else 1.0
 
 
 def write_tiny(
@@ -185,7 +201,7 @@ def write_tiny(
         scaling = dict(raw.pop("rope_parameters"))
         raw["rope_theta"] = scaling.pop("rope_theta")
         raw["rope_scaling"] = None if scaling == {"rope_type": "default"} else scaling
-    center, tied = 0.0 if model_type in OFFSET_NORMS else 1.0, config.tie_word_embeddings
+    center, tied = norm_center(model_type), config.tie_word_embeddings
     weights = {
         name: (draw(name, shape, seed) if draw else random_weight(name, shape, seed, center, tied)).astype(
             TINY_DTYPES[dtype]
@@ -215,20 +231,18 @@ def random_weight(
     """Values of sensible scale for a weight of this name: float64, like `shape`. center: of a norm's weights."""
     # A stream of its own for each name, so that one more weight does not change the others.
     values: np.ndarray = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
-    module, kind = name.split(".")[-2:]
-    if kind == "e_score_correction_bias":
+    *_, kind = parts = name.split(".")
+    if kind.endswith("bias"):
+        # Wider ones would decide the next token, whatever came before it.
         return values / 8
     if kind == "sinks":
         return 1 + values
-    if kind.endswith("bias"):
-        return values / 2
-    if "norm" in module or "norms" in name:
-        return center + values / 4
+    gains = TINY_GAIN | ((TIED_GAIN if center else TIED_GAIN_OF_GEMMA) if tied else {})
+    gain = next((gains[part] for part in reversed(parts) if part in gains), 1.0)
+    if "norm" in name:
+        return center - 1 + gain + gain * values / 4
     # Matrices are [out, in] but for those of experts that are stored as one, [X, in, out].
-    inner, module = (shape[1], kind) if len(shape) == 3 else (shape[-1], module)
-    # A tied embedding that outweighs the layers would make every token predict itself.
-    gain = 0.5 if tied and module == "embed_tokens" else TINY_GAIN.get(module, 1.0)
-    values *= gain / inner**0.5
+    values *= gain / shape[1] ** 0.5
     return values
 
 

@@ -189,6 +189,9 @@ def _family_table(rows: Sequence[Record]) -> Iterable[str]:
     yield "| :-- | --: | :-- | --: | --: | --: |"
     yield from limited((_family(row) for row in rows), 5_000, "more models", cell=True)
     yield ""
+    if any(row["mutants"]["pinned"] for row in rows):
+        yield "Mutants: what came of them elsewhere, with these very sources and packages."
+        yield ""
 
 
 def _family(row: Record) -> str:

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Type
 
 from hloracle.reference.config import Config
 from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import OFFSET_NORMS, TINY, random_weight
+from hloracle.reference.tiny import TINY, norm_center, random_weight
 from hloracle.reference.weights import weight_shapes
 
 # GGUF's names of the architectures that transformers reads right, and transformers' own.
@@ -114,13 +114,13 @@ def keys_of(architecture: str, config: Config) -> dict[str, Any]:
 
 def weights_of(config: Config) -> dict[str, np.ndarray]:
     """A tiny model's weights, float32."""
-    offset = config.architecture in OFFSET_NORMS
+    center = norm_center(config.architecture)
     weights = {
-        name: random_weight(name, shape, 7, 0.0 if offset else 1.0, config.tie_word_embeddings).astype(np.float32)
+        name: random_weight(name, shape, 7, center, config.tie_word_embeddings).astype(np.float32)
         for name, shape in weight_shapes(config).items()
     }
     # They keep all their bits when 1 is added.
-    norms = [name for name in weights if offset and name.endswith("norm.weight")]
+    norms = [name for name in weights if not center and name.endswith("norm.weight")]
     return weights | {name: np.round(weights[name] * 256) / 256 for name in norms}
 
 
@@ -137,7 +137,7 @@ def tensors_of(architecture: str, config: Config, name: str, weight: np.ndarray)
         if architecture == "llama" and part in found:
             # llama.cpp turns neighbours, Hugging Face halves: rows of each head are interleaved.
             weight = weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
-    if config.architecture in OFFSET_NORMS and found.endswith("norm.weight"):
+    if not norm_center(config.architecture) and found.endswith("norm.weight"):
         weight = weight + 1
     return {found: weight[0] if name.endswith("shared_expert_gate.weight") else weight}
 

@@ -25,7 +25,7 @@ def worst(floors: float) -> Edit:
 
 
 def mutants(killed: int, total: int) -> Edit:
-    return row(mutants={"killed": killed, "total": total, "reason": "" if total else "not run"})
+    return row(mutants={"killed": killed, "total": total, "pinned": False, "reason": "" if total else "not run"})
 
 
 def dropped(record: Record) -> None:

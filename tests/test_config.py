@@ -430,7 +430,8 @@ def test_unsupported(architecture: str, changes: dict[str, Any], words: str) -> 
 
 
 def test_heads_of_cohere2_are_as_wide_as_it_says() -> None:
-    raw = {**TINY["cohere2"], "hidden_size": 84, "head_dim": 16}
+    raw = TINY["cohere2"]
+    assert raw["hidden_size"] != raw["num_attention_heads"] * 16
     config = from_hf(raw)
     assert (config.head_dim, config.scaling) == (16, 0.25)
     assert from_hf(_theirs(raw).to_dict()) == config

@@ -66,7 +66,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "qwen3": {
         "no bias": {"attention_bias": False},
-        "window": {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1, "num_key_value_heads": 1},
+        "no window": {"use_sliding_window": False, "num_key_value_heads": 1},
     },
     "gemma2": {"no caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None}},
     "gemma3_text": {"cap": {"final_logit_softcapping": 5.0, "attention_bias": True}},
@@ -87,7 +87,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
     "smollm3": {
-        "windows": {"use_sliding_window": True, "sliding_window": 11, "mlp_bias": True, "attention_bias": True}
+        "no windows": {"use_sliding_window": False, "mlp_bias": True, "attention_bias": True}
     },
     "granite": {
         "no multipliers": {

@@ -22,7 +22,7 @@ from hloracle.emitters.model import emit
 from hloracle.reference.config import Config
 from hloracle.reference.model import decode, prefill
 from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.tiny import OFFSET_NORMS, TINY
+from hloracle.reference.tiny import TINY, norm_center
 from hloracle.reference.weights import weight_shapes
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -43,6 +43,8 @@ WINDOW = {"sliding_window": 2}
 OWN: dict[str, dict[str, Any]] = {
     "mistral": WINDOW,
     "qwen2": WINDOW,
+    "qwen3": WINDOW,
+    "smollm3": WINDOW,
     "gemma": {"hidden_size": 18},
     "gemma2": {"hidden_size": 18, **WINDOW},
     "gemma3_text": {"hidden_size": 18, **WINDOW},
@@ -54,7 +56,7 @@ OWN: dict[str, dict[str, Any]] = {
         },
     },
     "olmo3": WINDOW,
-    "cohere2": {**SQUARE, **WINDOW},
+    "cohere2": WINDOW,
     "stablelm": {**SQUARE, "partial_rotary_factor": 0.5},
     "starcoder2": WINDOW,
     "seed_oss": {"max_position_embeddings": 2},
@@ -124,7 +126,7 @@ def test_value(architecture: str, phase: str) -> None:
     config, written = small(architecture), graph(architecture, phase)
     golden = Graph("golden", (GOLDENS / f"{architecture}-{phase}.mlir").read_text(), written.abi)
     rng = np.random.default_rng(0)
-    center = 0 if architecture in OFFSET_NORMS else 1
+    center = norm_center(architecture)
     weights = [
         rng.normal(center if "norm" in name and name.endswith("weight") else 0, 0.4, shape)
         for name, shape in weight_shapes(config).items()

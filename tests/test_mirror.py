@@ -29,8 +29,8 @@ FILES = [*(f"architectures/{architecture}.py" for architecture in FAMILIES), "ml
 # A config says this much more than a row of TINY: mechanisms that its two layers do not have.
 OTHERS: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
-    "qwen3": {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 11},
-    "smollm3": {"use_sliding_window": True, "sliding_window": 11},
+    "qwen3": {"attention_bias": False, "use_sliding_window": False},
+    "smollm3": {"use_sliding_window": False},
     "cohere": {"use_qk_norm": False},
     "stablelm": {"qk_layernorm": False, "use_parallel_residual": True},
     "starcoder2": {"use_bias": False, "sliding_window": None},

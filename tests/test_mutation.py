@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from hloracle.conformance import cli, mutation
+from hloracle.conformance import cli, mutation, pin_mutants
 from hloracle.conformance.mutation import Trial, problems, selected
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.mutants import MUTANTS, Mutant
+from hloracle.reference.registry import FAMILIES
 
 MUTANT = MUTANTS["norm-sum"]
 CAUGHT = Trial(MUTANT, "emitter-fault", MUTANT.anchor, "stablehlo.rsqrt", "certain", "exact", 1.0)
@@ -167,17 +168,39 @@ def test_a_damaged_entry_is_planted_again(own_cache: Path, monkeypatch: pytest.M
     assert planted == ["norm-sum"] * 4
 
 
-def test_the_outcomes_of_a_family(own_cache: Path) -> None:
+def test_the_outcomes_of_a_family(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known only while each of its mutants is known; what was noticed elsewhere, or in another class, does not count."""
+    monkeypatch.setattr(mutation, "PINS", Path("none.json"))
     own = [m for m in MUTANTS.values() if m.architecture == "mistral"]
     for mutant in own:
         assert mutation.outcomes("mistral") is None
         mutation._keep(caught(mutant))
-    assert mutation.outcomes("mistral") == (len(own), len(own))
+    assert mutation.outcomes("mistral") == (len(own), len(own), False)
     mutation._keep(dataclasses.replace(caught(own[0]), place="elsewhere"))
     mutation._keep(dataclasses.replace(caught(own[1]), verdict="harness-error"))
-    assert mutation.outcomes("mistral") == (len(own) - 2, len(own))
+    assert mutation.outcomes("mistral") == (len(own) - 2, len(own), False)
     assert mutation.outcomes("no-family") is None
+
+
+def test_what_was_pinned_is_known_while_nothing_has_changed(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "outcomes.json"
+    monkeypatch.setattr(mutation, "PINS", file)
+    with pytest.raises(InputError, match=r"^llama: not all of its mutants have been planted; run `hloracle mutants ll"):
+        pin_mutants.pins()
+    for mutant in MUTANTS.values():
+        mutation._keep(caught(mutant))
+    pins = pin_mutants.pins()
+    assert list(pins) == list(FAMILIES)
+    assert sum(int(pin["total"]) for pin in pins.values()) == len(MUTANTS)
+    for path in own_cache.glob("*.json"):
+        path.unlink()
+    file.write_text(json.dumps(pins))
+    killed = pins["mistral"]["killed"]
+    assert mutation.outcomes("mistral") == (killed, killed, True)
+    monkeypatch.setattr(mutation, "CAPACITY", 33)
+    assert mutation.outcomes("mistral") is None
 
 
 @pytest.mark.parametrize(

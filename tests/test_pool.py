@@ -11,7 +11,9 @@ from typing import Any
 
 import psutil
 
-from hloracle.conformance.pool import run_each
+from hloracle.backends import iree
+from hloracle.conformance import cells
+from hloracle.conformance.pool import NO_OPTIMIZER, plain_compilers, run_each
 from hloracle.core.child import Report, alone, run_in_child
 from hloracle.core.errors import InputError
 
@@ -69,6 +71,24 @@ def test_what_died_is_tried_again(tmp_path: Path) -> None:
 
 def test_nothing() -> None:
     assert answers([]) == {}
+
+
+def test_what_else_runs_lives_on() -> None:
+    """A worker that dies ends the other workers, and nothing beside them."""
+    with subprocess.Popen(["sleep", "60"]) as beside:
+        assert answers(["a", "die"])["a"] == ("A", True)
+        assert beside.poll() is None
+        beside.kill()
+
+
+def test_plain_compilers_are_keyed_as_such() -> None:
+    before, flags = iree.CPU_FLAGS, os.environ.get("XLA_FLAGS")
+    with plain_compilers():
+        assert iree.CPU_FLAGS == cells.CPU_FLAGS != before
+        assert "target-cpu=generic" in " ".join(iree.CPU_FLAGS)
+        assert NO_OPTIMIZER in os.environ["XLA_FLAGS"]
+    assert iree.CPU_FLAGS == cells.CPU_FLAGS == before
+    assert os.environ.get("XLA_FLAGS") == flags
 
 
 def note(report: Report, path: str) -> None:

@@ -310,7 +310,7 @@ def suite_sample() -> dict[str, Any]:
     record = sample()
     real = _family("llama", "smollm2-135m-instruct", 0)
     real |= {"tokens": {"agreed": 1440, "total": 1440}, "matmuls": 211, "weights": 272, "seconds": 71.3}
-    real["mutants"] = {"killed": 0, "total": 0, "reason": "in tiny models"}
+    real["mutants"] = {"killed": 0, "total": 0, "pinned": False, "reason": "in tiny models"}
     record["families"] = [real, *(_family(name, f"tiny-{name}", i) for i, name in enumerate(FAMILIES, 1))]
     record["verdict"]["explanation"] += f" {len(FAMILIES) + 1} of {len(FAMILIES) + 1} models conform."
     return record
@@ -341,7 +341,7 @@ def failing_suite_sample() -> dict[str, Any]:
             "limit": 16.0,
             "cell": "emitter/iree-cpu",
         },
-        "mutants": {"killed": 17, "total": 18, "reason": ""},
+        "mutants": {"killed": 17, "total": 18, "pinned": False, "reason": ""},
         "failed": [
             _failed("emitter/iree-cpu/token.tokens", "tokens equal Hugging Face's", "failed", "79 of 192"),
             _failed(
@@ -380,9 +380,9 @@ def _family(architecture: str, model: str, i: int) -> dict[str, Any]:
         "op_kinds": 18 + i % 5,
         "matmuls": 19 + i,
         "weights": 23 + i,
-        "mutants": {"killed": 0, "total": 0, "reason": "not run"}
+        "mutants": {"killed": 0, "total": 0, "pinned": False, "reason": "not run"}
         if i % 3
-        else {"killed": 12 + i, "total": 12 + i, "reason": ""},
+        else {"killed": 12 + i, "total": 12 + i, "pinned": i % 2 == 1, "reason": ""},
         "seconds": 4.1 + i,
         "failed": [],
         "report": "",

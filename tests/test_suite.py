@@ -6,6 +6,9 @@ import copy
 import itertools
 import json
 import math
+import threading
+import time
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,13 @@ from typing import Any
 import pytest
 from test_reports_sample import failing_sample, failing_suite_sample, near_tie_sample, sample, suite_sample
 
-from hloracle.backends import iree
-from hloracle.conformance import cells, cli, show, suite
-from hloracle.conformance.evidence import LEAN_CAPACITY, Progress, Settings
+from hloracle.conformance import cli, show, suite
+from hloracle.conformance import run as run_module
+from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.core.child import ChildDied, ChildResult, Report
 from hloracle.core.console import Output
 from hloracle.core.errors import InputError
+from hloracle.core.store import locked
 from hloracle.reference.registry import FAMILIES
 from hloracle.reports.record import load, validate, write_family
 
@@ -37,20 +42,26 @@ class Stub:
 
     def __init__(self, patch: pytest.MonkeyPatch, answers: dict[str, Record | str], real: Record | None = None) -> None:
         self.answers, self.kept, self.real = answers, dict[str, Record](), real
+        self.told, self.finished = list[str](), list[Any]()
         patch.setattr(suite, "run_each", self.each)
-        patch.setattr(suite, "run", self.run)
-        patch.setattr(suite, "resolve", lambda model, report=None: Path(model))
-        patch.setattr(suite, "open_checkpoint", lambda path: None)
-        patch.setattr(suite, "outcomes", lambda architecture: {"qwen3": (17, 18), "llama": (30, 30)}.get(architecture))
+        patch.setattr(suite, "run_in_child", self.run)
+        patch.setattr(
+            suite,
+            "outcomes",
+            lambda architecture: {"qwen3": (17, 18, False), "llama": (30, 30, True)}.get(architecture),
+        )
 
     def each(self, function: Any, items: Sequence[Settings], jobs: int, timeout: float, report: Any, done: Any) -> None:
         self.items, self.jobs = list(items), jobs
         for settings in reversed(items):  # they end in no order
             done(settings, self.answers[settings.model.removeprefix("tiny-")], 2.5)
 
-    def run(self, settings: Settings, progress: Progress) -> Record:
+    def run(self, function: Any, settings: Settings, began: float, *, timeout: float, report: Report) -> ChildResult:
         assert self.real is not None
-        return copy.deepcopy(self.real)
+        self.busy = settings.busy
+        report("compile, 1 of 2")
+        report(suite.FINISHED + json.dumps(["compile", 2.0, False]))
+        return ChildResult(copy.deepcopy(self.real), 7.5, 1)
 
     def keep(self, name: str, record: Record) -> str:
         self.kept[name] = record
@@ -59,7 +70,8 @@ class Stub:
     def suite(self, real: Settings | None = None) -> Record:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(suite, "dead", lambda settings, why: None)
-            return suite.run_suite(list(self.answers), real, 2, False, Path("out"), self.keep, Progress())
+            progress = Progress(self.told.append, lambda *done: self.finished.append(done))
+            return suite.run_suite(list(self.answers), real, 2, False, Path("out"), self.keep, progress)
 
 
 @pytest.fixture
@@ -82,7 +94,8 @@ def test_a_row_says_what_the_record_says(stub: Callable[..., Stub]) -> None:
     assert llama["matmuls"] == emitted["decode", "token"]["ops"]["dot_general"]
     assert llama["weights"] == emitted["decode", "token"]["weights"] == 272
     assert llama["seconds"] == 2.5
-    assert qwen3["mutants"] == {"killed": 17, "total": 18, "reason": ""}
+    assert llama["mutants"] == {"killed": 30, "total": 30, "pinned": True, "reason": ""}
+    assert qwen3["mutants"] == {"killed": 17, "total": 18, "pinned": False, "reason": ""}
     errors = [e for m in found["anchors"] for row in m["errors"] for e in row if e is not None]
     assert llama["worst"]["floors"] == max(errors)
     assert llama["worst"]["limit"] == next(
@@ -110,14 +123,6 @@ def test_how_families_are_judged(stub: Callable[..., Stub]) -> None:
     for settings in made.items:
         settings.validate()
         settings.validate_buckets()
-
-
-def test_generic_code_is_compiled_and_keyed_as_such() -> None:
-    before = iree.CPU_FLAGS
-    with suite.generic_code():
-        assert iree.CPU_FLAGS == cells.CPU_FLAGS != before
-        assert "target-cpu=generic" in " ".join(iree.CPU_FLAGS)
-    assert iree.CPU_FLAGS == cells.CPU_FLAGS == before
 
 
 def test_no_worst_where_nothing_was_compared() -> None:
@@ -224,13 +229,72 @@ def test_a_family_that_died_has_a_record(tmp_path: Path) -> None:
     assert write_family(found, tmp_path, "llama") == "families/llama/report.html"
 
 
-def test_the_real_model_is_looked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(*arguments: Any) -> None:
-        raise AssertionError("families were run before")
+def test_a_real_model_that_cannot_be_run_ends_it(stub: Callable[..., Stub], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as a family has ended; and no process that runs beside it is waited for."""
+    made = stub({name: of(name, sample()) for name in ("llama", "qwen3")})
+    killed: list[bool] = []
 
-    monkeypatch.setattr(suite, "run_each", nothing)
+    def refused(*_: Any, **__: Any) -> ChildResult:
+        raise InputError("no such model", "'absent'", "name another")
+
+    def each(function: Any, items: Sequence[Settings], jobs: int, timeout: float, report: Any, done: Any) -> None:
+        time.sleep(0.3)
+        made.each(function, items, jobs, timeout, report, done)
+
+    monkeypatch.setattr(suite, "run_in_child", refused)
+    monkeypatch.setattr(suite, "run_each", each)
+    monkeypatch.setattr(suite, "kill_descendants", lambda: killed.append(True))
     with pytest.raises(InputError, match="no such model"):
-        suite.run_suite(["llama"], Settings("absent"), 1, False, Path("out"), lambda n, r: "", Progress())
+        made.suite(REAL)
+    assert (made.kept, killed) == ({}, [True])
+
+
+def test_a_real_model_whose_process_dies(stub: Callable[..., Stub], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stub({"llama": of("llama", sample())}, sample())
+
+    def dies(*_: Any, **__: Any) -> ChildResult:
+        raise ChildDied("judged_beside died (signal SIGKILL)")
+
+    monkeypatch.setattr(suite, "run_in_child", dies)
+    with pytest.raises(InputError, match=r"^smollm2-135m-instruct: could not be read; see `hloracle run smollm2"):
+        made.suite(REAL)
+    gone = {**failing_sample(), "verdict": {**failing_sample()["verdict"], "class": "harness-error"}}
+    monkeypatch.setattr(suite, "dead", lambda settings, why: gone if "SIGKILL" in why else None)
+    found = suite.run_suite(["llama"], REAL, 1, False, Path("out"), made.keep, Progress())
+    assert (found["passed"], found["verdict"]["class"]) == (False, "harness-error")
+
+
+def test_what_is_told_of_both(stub: Callable[..., Stub]) -> None:
+    """A line for what runs side by side, a line for each that is finished; and a lock while nothing may be timed."""
+    made = stub({"llama": of("llama", sample())}, sample())
+    made.suite(REAL)
+    assert "compile, 1 of 2" in made.told[-1]
+    assert any(line.startswith("1 of 1 families, last llama") for line in made.told)
+    assert [done[0] for done in made.finished] == ["compile", "tiny-llama", "families"]
+    assert made.busy is not None
+    assert not made.busy.parent.exists()
+
+
+def test_nothing_is_timed_as_long_as_it_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(run_module, "production", lambda graphs: None)
+    monkeypatch.setattr(run_module, "run_in_child", lambda *_, **__: seen.append("timed") or ChildResult({}, 1.0, 1))
+    (oracle,) = [types.SimpleNamespace(abi=types.SimpleNamespace(phase="decode"))]
+    evidence = Evidence(graphs={"oracle": [(oracle, None)]})  # type: ignore[list-item]
+    checkpoint, verdict = types.SimpleNamespace(directory=tmp_path), types.SimpleNamespace(passed=True)
+    told: list[str] = []
+    settings = Settings("m", busy=tmp_path / "busy")
+    with locked(tmp_path / "busy"):
+        thread = threading.Thread(
+            target=run_module.compare_speed, args=(evidence, checkpoint, settings, verdict, Progress(told.append))
+        )
+        thread.start()
+        while not told:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert (seen, told) == ([], ["waiting until nothing runs beside it"])
+    thread.join(10)
+    assert seen == ["timed"]
 
 
 def test_families_by_name() -> None:
@@ -342,7 +406,7 @@ def test_a_family_through_the_whole(tmp_path: Path, capsys: pytest.CaptureFixtur
     record = load(tmp_path / "report.json")
     (row,) = record["families"]
     assert row["architecture"] == record["model"]["architecture"] == "qwen3"
-    assert row["tokens"]["agreed"] == row["tokens"]["total"] == 768
+    assert row["tokens"]["agreed"] == row["tokens"]["total"] == 960
     assert 0 < row["worst"]["floors"] < row["worst"]["limit"]
     assert load(tmp_path / "families/qwen3/report.json")["model"] == record["model"]
     assert "✓ qwen3" in capsys.readouterr().out

@@ -19,9 +19,9 @@ from hloracle.reference.registry import FAMILIES, from_hf
 from hloracle.reference.tiny import TINY, write_tiny
 from hloracle.reference.weights import stored_shapes
 
-# Those whose hidden size is what all heads together are wide: transformers computes one from the other (cohere2, if its
-# config does not name it), or its o_proj is a square (olmoe).
-SQUARE = ("phi3", "cohere2", "stablelm", "olmoe")
+# Those whose hidden size is what all heads together are wide: transformers computes one from the other, or its o_proj
+# is a square (olmoe).
+SQUARE = ("phi3", "stablelm", "olmoe")
 PROMPT = 97  # tokens of the longest one that every model is run on
 
 
@@ -99,7 +99,7 @@ def test_sizes_that_must_not_be_mixed_up_differ(architecture: str) -> None:
     assert config.norm_eps not in (1e-5, 1e-6), "of no class a default"
 
 
-@pytest.mark.parametrize("architecture", [a for a in SQUARE if a != "cohere2"])
+@pytest.mark.parametrize("architecture", SQUARE)
 def test_transformers_demands_a_square(architecture: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -123,10 +123,9 @@ def test_windows_and_turning_points_are_crossed(architecture: str) -> None:
 
 # What each row has in one layer or another: full attention or a window, RoPE or none, a dense MLP or experts.
 KINDS: dict[str, set[str]] = {
-    **{name: {"full", "window", "dense"} for name in ("qwen2", "gemma2", "gemma3_text", "olmo3")},
+    **{name: {"full", "window", "dense"} for name in ("qwen2", "qwen3", "gemma2", "gemma3_text", "olmo3")},
     **{name: {"window", "dense"} for name in ("mistral", "phi3", "starcoder2")},
-    "smollm3": {"full", "unturned", "dense"},
-    "cohere2": {"full", "window", "unturned", "dense"},
+    **{name: {"full", "window", "unturned", "dense"} for name in ("smollm3", "cohere2")},
     "mixtral": {"window", "sparse"},
     "qwen2_moe": {"full", "window", "dense", "sparse"},
     **{name: {"full", "dense", "sparse"} for name in ("qwen3_moe", "deepseek_v3")},
@@ -184,9 +183,12 @@ def test_every_weight_is_random(architecture: str, tmp_path: Path) -> None:
     seen = set()
     found = safetensors.numpy.load_file(write_tiny(tmp_path, architecture) / "model.safetensors")
     for name, weight in found.items():
-        assert weight.std() > 0.04, name
-        offset = architecture in ("gemma", "gemma2", "gemma3_text")
-        center = 1.0 if name.endswith("sinks") or ("norm" in name and name.endswith("weight") and not offset) else 0.0
+        assert weight.std() > 0.01, name
+        offset = FAMILIES[architecture].one_plus_norms
+        center = 1.0 if name.endswith("sinks") else 0.0
+        if "norm" in name and name.endswith("weight"):
+            of_heads = any(kind in name for kind in (".q_norm.", ".k_norm.", ".q_layernorm.", ".k_layernorm."))
+            center = (1.5 if of_heads else 8.0 if offset and name == "model.norm.weight" else 1.0) - offset
         assert abs(weight.mean() - center) < 4 * weight.std() / weight.size**0.5, name
         assert len({row.tobytes() for row in weight}) == len(weight), name
         seen.add(weight.tobytes())
@@ -197,12 +199,12 @@ def test_biases_are_random_too(tmp_path: Path) -> None:
     found = dict(open_checkpoint(write_tiny(tmp_path, attention_bias=True, mlp_bias=True)).weights())
     biases = {name: weight for name, weight in found.items() if name.endswith(".bias")}
     assert len(biases) == 7 * 3
-    assert all(weight.std() > 0.2 for weight in biases.values())
+    assert all(weight.std() > 0.09 for weight in biases.values())
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_decodes_without_ties(tmp_path: Path, architecture: str) -> None:
-    """Greedy tokens do not hang on rounding, and what is decoded is not one token over and over."""
+    """Greedy tokens do not hang on rounding, and what is decoded does not soon go round in circles."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -216,8 +218,7 @@ def test_decodes_without_ties(tmp_path: Path, architecture: str) -> None:
         top = torch.cat(run.logits).topk(2).values
         gaps += (top[:, 0] - top[:, 1]).tolist()
         chosen |= set(run.sequences[0, length:].tolist())
-    # Many a model falls into a loop of a few tokens, the tied ones first: positions, caches and windows go on all the same.
-    assert len(chosen) >= (24 if architecture == "llama" else 4)
+    assert len(chosen) >= 24
     # Float32's own error of these logits is below 1e-4.
     assert np.mean(np.array(gaps) > 1e-3) > 0.96
     assert np.mean(np.array(gaps) > 1e-4) > 0.98
@@ -237,7 +238,7 @@ def test_depends_on_its_seed_only(tmp_path: Path, architecture: str) -> None:
     for name, weight in tied.items():
         if name == "model.embed_tokens.weight":
             # Narrower, so that no token predicts itself: the same numbers times another gain.
-            np.testing.assert_allclose(weight * 6, plain[name], rtol=1e-6)
+            np.testing.assert_allclose(weight * 4, plain[name], rtol=1e-6)
         else:
             np.testing.assert_array_equal(weight, plain[name])
 

@@ -145,7 +145,7 @@ module @cohere_prefill_3_logits {
     %norm.mul4 = stablehlo.multiply %norm.mul3, %norm.bc2 : tensor<1x10xf32> loc("norm")
     %lm_head.dot = stablehlo.dot_general %norm.mul4, %model.embed_tokens.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x10xf32>, tensor<17x10xf32>) -> tensor<1x17xf32> loc("lm_head")
     %lm_head.r = stablehlo.reshape %lm_head.dot : (tensor<1x17xf32>) -> tensor<17xf32> loc("lm_head")
-    %c17 = stablehlo.constant dense<0.4> : tensor<17xf32>
+    %c17 = stablehlo.constant dense<1.7> : tensor<17xf32>
     %lm_head.mul = stablehlo.multiply %lm_head.r, %c17 : tensor<17xf32> loc("lm_head")
     func.return %lm_head.mul, %l0_self_attn_k_cache.dus, %l0_self_attn_v_cache.dus : tensor<17xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>
   }

@@ -1,23 +1,23 @@
 module @cohere2_prefill_3_logits {
   func.func public @main(
-    %model.embed_tokens.weight: tensor<17x24xf32>,
-    %model.layers.0.input_layernorm.weight: tensor<24xf32>,
-    %model.layers.0.self_attn.q_proj.weight: tensor<24x24xf32>,
-    %model.layers.0.self_attn.k_proj.weight: tensor<8x24xf32>,
-    %model.layers.0.self_attn.v_proj.weight: tensor<8x24xf32>,
-    %model.layers.0.self_attn.o_proj.weight: tensor<24x24xf32>,
-    %model.layers.0.mlp.gate_proj.weight: tensor<14x24xf32>,
-    %model.layers.0.mlp.up_proj.weight: tensor<14x24xf32>,
-    %model.layers.0.mlp.down_proj.weight: tensor<24x14xf32>,
-    %model.layers.1.input_layernorm.weight: tensor<24xf32>,
-    %model.layers.1.self_attn.q_proj.weight: tensor<24x24xf32>,
-    %model.layers.1.self_attn.k_proj.weight: tensor<8x24xf32>,
-    %model.layers.1.self_attn.v_proj.weight: tensor<8x24xf32>,
-    %model.layers.1.self_attn.o_proj.weight: tensor<24x24xf32>,
-    %model.layers.1.mlp.gate_proj.weight: tensor<14x24xf32>,
-    %model.layers.1.mlp.up_proj.weight: tensor<14x24xf32>,
-    %model.layers.1.mlp.down_proj.weight: tensor<24x14xf32>,
-    %model.norm.weight: tensor<24xf32>,
+    %model.embed_tokens.weight: tensor<17x10xf32>,
+    %model.layers.0.input_layernorm.weight: tensor<10xf32>,
+    %model.layers.0.self_attn.q_proj.weight: tensor<24x10xf32>,
+    %model.layers.0.self_attn.k_proj.weight: tensor<8x10xf32>,
+    %model.layers.0.self_attn.v_proj.weight: tensor<8x10xf32>,
+    %model.layers.0.self_attn.o_proj.weight: tensor<10x24xf32>,
+    %model.layers.0.mlp.gate_proj.weight: tensor<14x10xf32>,
+    %model.layers.0.mlp.up_proj.weight: tensor<14x10xf32>,
+    %model.layers.0.mlp.down_proj.weight: tensor<10x14xf32>,
+    %model.layers.1.input_layernorm.weight: tensor<10xf32>,
+    %model.layers.1.self_attn.q_proj.weight: tensor<24x10xf32>,
+    %model.layers.1.self_attn.k_proj.weight: tensor<8x10xf32>,
+    %model.layers.1.self_attn.v_proj.weight: tensor<8x10xf32>,
+    %model.layers.1.self_attn.o_proj.weight: tensor<10x24xf32>,
+    %model.layers.1.mlp.gate_proj.weight: tensor<14x10xf32>,
+    %model.layers.1.mlp.up_proj.weight: tensor<14x10xf32>,
+    %model.layers.1.mlp.down_proj.weight: tensor<10x14xf32>,
+    %model.norm.weight: tensor<10xf32>,
     %tokens: tensor<3xi32>,
     %length: tensor<i32>
   ) -> (tensor<17xf32>, tensor<2x2x5x4xf32>, tensor<2x2x5x4xf32>) {
@@ -35,28 +35,28 @@ module @cohere2_prefill_3_logits {
     %c2 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803F40510A3F40510A3FB9FC7F3FB9FC7F3F3311D5BE3311D5BEE5F27F3FE5F27F3F"> : tensor<3x2x2xf32>
     %c3 = stablehlo.constant dense<"0x00000080000000000000008000000000A46A57BFA46A573F57D623BC57D6233CB7C768BFB7C7683F3ED4A3BC3ED4A33C"> : tensor<3x2x2xf32>
     %embed_tokens.r = stablehlo.reshape %tokens : (tensor<3xi32>) -> tensor<3x1xi32> loc("embed_tokens")
-    %embed_tokens.rows = "stablehlo.gather"(%model.embed_tokens.weight, %embed_tokens.r) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 24>}> : (tensor<17x24xf32>, tensor<3x1xi32>) -> tensor<3x24xf32> loc("embed_tokens")
+    %embed_tokens.rows = "stablehlo.gather"(%model.embed_tokens.weight, %embed_tokens.r) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 10>}> : (tensor<17x10xf32>, tensor<3x1xi32>) -> tensor<3x10xf32> loc("embed_tokens")
     %c4 = stablehlo.constant dense<0.0> : tensor<f32>
-    %l0_input_layernorm.red = stablehlo.reduce(%embed_tokens.rows init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x24xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.0.input_layernorm")
-    %c5 = stablehlo.constant dense<0.041666666666666664> : tensor<3xf32>
+    %l0_input_layernorm.red = stablehlo.reduce(%embed_tokens.rows init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.0.input_layernorm")
+    %c5 = stablehlo.constant dense<0.1> : tensor<3xf32>
     %l0_input_layernorm.mul = stablehlo.multiply %l0_input_layernorm.red, %c5 : tensor<3xf32> loc("layers.0.input_layernorm")
-    %l0_input_layernorm.bc = stablehlo.broadcast_in_dim %l0_input_layernorm.mul, dims = [0] : (tensor<3xf32>) -> tensor<3x24xf32> loc("layers.0.input_layernorm")
-    %l0_input_layernorm.sub = stablehlo.subtract %embed_tokens.rows, %l0_input_layernorm.bc : tensor<3x24xf32> loc("layers.0.input_layernorm")
-    %l0_input_layernorm.mul1 = stablehlo.multiply %l0_input_layernorm.sub, %l0_input_layernorm.sub : tensor<3x24xf32> loc("layers.0.input_layernorm")
-    %l0_input_layernorm.red1 = stablehlo.reduce(%l0_input_layernorm.mul1 init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x24xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.0.input_layernorm")
+    %l0_input_layernorm.bc = stablehlo.broadcast_in_dim %l0_input_layernorm.mul, dims = [0] : (tensor<3xf32>) -> tensor<3x10xf32> loc("layers.0.input_layernorm")
+    %l0_input_layernorm.sub = stablehlo.subtract %embed_tokens.rows, %l0_input_layernorm.bc : tensor<3x10xf32> loc("layers.0.input_layernorm")
+    %l0_input_layernorm.mul1 = stablehlo.multiply %l0_input_layernorm.sub, %l0_input_layernorm.sub : tensor<3x10xf32> loc("layers.0.input_layernorm")
+    %l0_input_layernorm.red1 = stablehlo.reduce(%l0_input_layernorm.mul1 init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.0.input_layernorm")
     %l0_input_layernorm.mul2 = stablehlo.multiply %l0_input_layernorm.red1, %c5 : tensor<3xf32> loc("layers.0.input_layernorm")
     %c6 = stablehlo.constant dense<0.0003> : tensor<3xf32>
     %l0_input_layernorm.add = stablehlo.add %l0_input_layernorm.mul2, %c6 : tensor<3xf32> loc("layers.0.input_layernorm")
     %l0_input_layernorm.rsqrt = stablehlo.rsqrt %l0_input_layernorm.add : tensor<3xf32> loc("layers.0.input_layernorm")
-    %l0_input_layernorm.bc1 = stablehlo.broadcast_in_dim %l0_input_layernorm.rsqrt, dims = [0] : (tensor<3xf32>) -> tensor<3x24xf32> loc("layers.0.input_layernorm")
-    %l0_input_layernorm.mul3 = stablehlo.multiply %l0_input_layernorm.sub, %l0_input_layernorm.bc1 : tensor<3x24xf32> loc("layers.0.input_layernorm")
-    %l0_input_layernorm.bc2 = stablehlo.broadcast_in_dim %model.layers.0.input_layernorm.weight, dims = [1] : (tensor<24xf32>) -> tensor<3x24xf32> loc("layers.0.input_layernorm")
-    %l0_input_layernorm.mul4 = stablehlo.multiply %l0_input_layernorm.mul3, %l0_input_layernorm.bc2 : tensor<3x24xf32> loc("layers.0.input_layernorm")
-    %l0_self_attn_q_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.self_attn.q_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<24x24xf32>) -> tensor<3x24xf32> loc("layers.0.self_attn.q_proj")
+    %l0_input_layernorm.bc1 = stablehlo.broadcast_in_dim %l0_input_layernorm.rsqrt, dims = [0] : (tensor<3xf32>) -> tensor<3x10xf32> loc("layers.0.input_layernorm")
+    %l0_input_layernorm.mul3 = stablehlo.multiply %l0_input_layernorm.sub, %l0_input_layernorm.bc1 : tensor<3x10xf32> loc("layers.0.input_layernorm")
+    %l0_input_layernorm.bc2 = stablehlo.broadcast_in_dim %model.layers.0.input_layernorm.weight, dims = [1] : (tensor<10xf32>) -> tensor<3x10xf32> loc("layers.0.input_layernorm")
+    %l0_input_layernorm.mul4 = stablehlo.multiply %l0_input_layernorm.mul3, %l0_input_layernorm.bc2 : tensor<3x10xf32> loc("layers.0.input_layernorm")
+    %l0_self_attn_q_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.self_attn.q_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<24x10xf32>) -> tensor<3x24xf32> loc("layers.0.self_attn.q_proj")
     %l0_self_attn_q_proj.r = stablehlo.reshape %l0_self_attn_q_proj.dot : (tensor<3x24xf32>) -> tensor<3x6x4xf32> loc("layers.0.self_attn.q_proj")
-    %l0_self_attn_k_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.self_attn.k_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<8x24xf32>) -> tensor<3x8xf32> loc("layers.0.self_attn.k_proj")
+    %l0_self_attn_k_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.self_attn.k_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<8x10xf32>) -> tensor<3x8xf32> loc("layers.0.self_attn.k_proj")
     %l0_self_attn_k_proj.r = stablehlo.reshape %l0_self_attn_k_proj.dot : (tensor<3x8xf32>) -> tensor<3x2x4xf32> loc("layers.0.self_attn.k_proj")
-    %l0_self_attn_v_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.self_attn.v_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<8x24xf32>) -> tensor<3x8xf32> loc("layers.0.self_attn.v_proj")
+    %l0_self_attn_v_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.self_attn.v_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<8x10xf32>) -> tensor<3x8xf32> loc("layers.0.self_attn.v_proj")
     %l0_self_attn_v_proj.r = stablehlo.reshape %l0_self_attn_v_proj.dot : (tensor<3x8xf32>) -> tensor<3x2x4xf32> loc("layers.0.self_attn.v_proj")
     %l0_self_attn_q_rope.r = stablehlo.reshape %l0_self_attn_q_proj.r : (tensor<3x6x4xf32>) -> tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
     %l0_self_attn_q_rope.bc = stablehlo.broadcast_in_dim %c2, dims = [0, 2, 3] : (tensor<3x2x2xf32>) -> tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
@@ -99,33 +99,33 @@ module @cohere2_prefill_3_logits {
     %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.t, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x3x3x3xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3x4xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_context.t = stablehlo.transpose %l0_self_attn_context.dot, dims = [1, 0, 2, 3] : (tensor<2x3x3x4xf32>) -> tensor<3x2x3x4xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_context.r = stablehlo.reshape %l0_self_attn_context.t : (tensor<3x2x3x4xf32>) -> tensor<3x24xf32> loc("layers.0.self_attn.context")
-    %l0_self_attn_o_proj.dot = stablehlo.dot_general %l0_self_attn_context.r, %model.layers.0.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<24x24xf32>) -> tensor<3x24xf32> loc("layers.0.self_attn.o_proj")
-    %l0.add = stablehlo.add %embed_tokens.rows, %l0_self_attn_o_proj.dot : tensor<3x24xf32> loc("layers.0")
-    %l0_mlp_gate_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.mlp.gate_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<14x24xf32>) -> tensor<3x14xf32> loc("layers.0.mlp.gate_proj")
-    %l0_mlp_up_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.mlp.up_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<14x24xf32>) -> tensor<3x14xf32> loc("layers.0.mlp.up_proj")
+    %l0_self_attn_o_proj.dot = stablehlo.dot_general %l0_self_attn_context.r, %model.layers.0.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<10x24xf32>) -> tensor<3x10xf32> loc("layers.0.self_attn.o_proj")
+    %l0.add = stablehlo.add %embed_tokens.rows, %l0_self_attn_o_proj.dot : tensor<3x10xf32> loc("layers.0")
+    %l0_mlp_gate_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.mlp.gate_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<14x10xf32>) -> tensor<3x14xf32> loc("layers.0.mlp.gate_proj")
+    %l0_mlp_up_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul4, %model.layers.0.mlp.up_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<14x10xf32>) -> tensor<3x14xf32> loc("layers.0.mlp.up_proj")
     %l0_mlp_act.logistic = stablehlo.logistic %l0_mlp_gate_proj.dot : tensor<3x14xf32> loc("layers.0.mlp.act")
     %l0_mlp_act.mul = stablehlo.multiply %l0_mlp_gate_proj.dot, %l0_mlp_act.logistic : tensor<3x14xf32> loc("layers.0.mlp.act")
     %l0_mlp_act.mul1 = stablehlo.multiply %l0_mlp_act.mul, %l0_mlp_up_proj.dot : tensor<3x14xf32> loc("layers.0.mlp.act")
-    %l0_mlp_down_proj.dot = stablehlo.dot_general %l0_mlp_act.mul1, %model.layers.0.mlp.down_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x14xf32>, tensor<24x14xf32>) -> tensor<3x24xf32> loc("layers.0.mlp.down_proj")
-    %l0.add1 = stablehlo.add %l0.add, %l0_mlp_down_proj.dot : tensor<3x24xf32> loc("layers.0")
-    %l1_input_layernorm.red = stablehlo.reduce(%l0.add1 init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x24xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.1.input_layernorm")
+    %l0_mlp_down_proj.dot = stablehlo.dot_general %l0_mlp_act.mul1, %model.layers.0.mlp.down_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x14xf32>, tensor<10x14xf32>) -> tensor<3x10xf32> loc("layers.0.mlp.down_proj")
+    %l0.add1 = stablehlo.add %l0.add, %l0_mlp_down_proj.dot : tensor<3x10xf32> loc("layers.0")
+    %l1_input_layernorm.red = stablehlo.reduce(%l0.add1 init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.1.input_layernorm")
     %l1_input_layernorm.mul = stablehlo.multiply %l1_input_layernorm.red, %c5 : tensor<3xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.bc = stablehlo.broadcast_in_dim %l1_input_layernorm.mul, dims = [0] : (tensor<3xf32>) -> tensor<3x24xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.sub = stablehlo.subtract %l0.add1, %l1_input_layernorm.bc : tensor<3x24xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.mul1 = stablehlo.multiply %l1_input_layernorm.sub, %l1_input_layernorm.sub : tensor<3x24xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.red1 = stablehlo.reduce(%l1_input_layernorm.mul1 init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x24xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.bc = stablehlo.broadcast_in_dim %l1_input_layernorm.mul, dims = [0] : (tensor<3xf32>) -> tensor<3x10xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.sub = stablehlo.subtract %l0.add1, %l1_input_layernorm.bc : tensor<3x10xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.mul1 = stablehlo.multiply %l1_input_layernorm.sub, %l1_input_layernorm.sub : tensor<3x10xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.red1 = stablehlo.reduce(%l1_input_layernorm.mul1 init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.1.input_layernorm")
     %l1_input_layernorm.mul2 = stablehlo.multiply %l1_input_layernorm.red1, %c5 : tensor<3xf32> loc("layers.1.input_layernorm")
     %l1_input_layernorm.add = stablehlo.add %l1_input_layernorm.mul2, %c6 : tensor<3xf32> loc("layers.1.input_layernorm")
     %l1_input_layernorm.rsqrt = stablehlo.rsqrt %l1_input_layernorm.add : tensor<3xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.bc1 = stablehlo.broadcast_in_dim %l1_input_layernorm.rsqrt, dims = [0] : (tensor<3xf32>) -> tensor<3x24xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.mul3 = stablehlo.multiply %l1_input_layernorm.sub, %l1_input_layernorm.bc1 : tensor<3x24xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.bc2 = stablehlo.broadcast_in_dim %model.layers.1.input_layernorm.weight, dims = [1] : (tensor<24xf32>) -> tensor<3x24xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.mul4 = stablehlo.multiply %l1_input_layernorm.mul3, %l1_input_layernorm.bc2 : tensor<3x24xf32> loc("layers.1.input_layernorm")
-    %l1_self_attn_q_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.self_attn.q_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<24x24xf32>) -> tensor<3x24xf32> loc("layers.1.self_attn.q_proj")
+    %l1_input_layernorm.bc1 = stablehlo.broadcast_in_dim %l1_input_layernorm.rsqrt, dims = [0] : (tensor<3xf32>) -> tensor<3x10xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.mul3 = stablehlo.multiply %l1_input_layernorm.sub, %l1_input_layernorm.bc1 : tensor<3x10xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.bc2 = stablehlo.broadcast_in_dim %model.layers.1.input_layernorm.weight, dims = [1] : (tensor<10xf32>) -> tensor<3x10xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.mul4 = stablehlo.multiply %l1_input_layernorm.mul3, %l1_input_layernorm.bc2 : tensor<3x10xf32> loc("layers.1.input_layernorm")
+    %l1_self_attn_q_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.self_attn.q_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<24x10xf32>) -> tensor<3x24xf32> loc("layers.1.self_attn.q_proj")
     %l1_self_attn_q_proj.r = stablehlo.reshape %l1_self_attn_q_proj.dot : (tensor<3x24xf32>) -> tensor<3x6x4xf32> loc("layers.1.self_attn.q_proj")
-    %l1_self_attn_k_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.self_attn.k_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<8x24xf32>) -> tensor<3x8xf32> loc("layers.1.self_attn.k_proj")
+    %l1_self_attn_k_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.self_attn.k_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<8x10xf32>) -> tensor<3x8xf32> loc("layers.1.self_attn.k_proj")
     %l1_self_attn_k_proj.r = stablehlo.reshape %l1_self_attn_k_proj.dot : (tensor<3x8xf32>) -> tensor<3x2x4xf32> loc("layers.1.self_attn.k_proj")
-    %l1_self_attn_v_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.self_attn.v_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<8x24xf32>) -> tensor<3x8xf32> loc("layers.1.self_attn.v_proj")
+    %l1_self_attn_v_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.self_attn.v_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<8x10xf32>) -> tensor<3x8xf32> loc("layers.1.self_attn.v_proj")
     %l1_self_attn_v_proj.r = stablehlo.reshape %l1_self_attn_v_proj.dot : (tensor<3x8xf32>) -> tensor<3x2x4xf32> loc("layers.1.self_attn.v_proj")
     %l1_self_attn_k_cache.t = stablehlo.transpose %l1_self_attn_k_proj.r, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> loc("layers.1.self_attn.k_cache")
     %c11 = stablehlo.constant dense<1> : tensor<i32>
@@ -149,35 +149,35 @@ module @cohere2_prefill_3_logits {
     %l1_self_attn_context.dot = stablehlo.dot_general %l1_self_attn_probs.div, %l1_self_attn_v_cache.t, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x3x3x3xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3x4xf32> loc("layers.1.self_attn.context")
     %l1_self_attn_context.t = stablehlo.transpose %l1_self_attn_context.dot, dims = [1, 0, 2, 3] : (tensor<2x3x3x4xf32>) -> tensor<3x2x3x4xf32> loc("layers.1.self_attn.context")
     %l1_self_attn_context.r = stablehlo.reshape %l1_self_attn_context.t : (tensor<3x2x3x4xf32>) -> tensor<3x24xf32> loc("layers.1.self_attn.context")
-    %l1_self_attn_o_proj.dot = stablehlo.dot_general %l1_self_attn_context.r, %model.layers.1.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<24x24xf32>) -> tensor<3x24xf32> loc("layers.1.self_attn.o_proj")
-    %l1.add = stablehlo.add %l0.add1, %l1_self_attn_o_proj.dot : tensor<3x24xf32> loc("layers.1")
-    %l1_mlp_gate_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.mlp.gate_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<14x24xf32>) -> tensor<3x14xf32> loc("layers.1.mlp.gate_proj")
-    %l1_mlp_up_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.mlp.up_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<14x24xf32>) -> tensor<3x14xf32> loc("layers.1.mlp.up_proj")
+    %l1_self_attn_o_proj.dot = stablehlo.dot_general %l1_self_attn_context.r, %model.layers.1.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<10x24xf32>) -> tensor<3x10xf32> loc("layers.1.self_attn.o_proj")
+    %l1.add = stablehlo.add %l0.add1, %l1_self_attn_o_proj.dot : tensor<3x10xf32> loc("layers.1")
+    %l1_mlp_gate_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.mlp.gate_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<14x10xf32>) -> tensor<3x14xf32> loc("layers.1.mlp.gate_proj")
+    %l1_mlp_up_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul4, %model.layers.1.mlp.up_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<14x10xf32>) -> tensor<3x14xf32> loc("layers.1.mlp.up_proj")
     %l1_mlp_act.logistic = stablehlo.logistic %l1_mlp_gate_proj.dot : tensor<3x14xf32> loc("layers.1.mlp.act")
     %l1_mlp_act.mul = stablehlo.multiply %l1_mlp_gate_proj.dot, %l1_mlp_act.logistic : tensor<3x14xf32> loc("layers.1.mlp.act")
     %l1_mlp_act.mul1 = stablehlo.multiply %l1_mlp_act.mul, %l1_mlp_up_proj.dot : tensor<3x14xf32> loc("layers.1.mlp.act")
-    %l1_mlp_down_proj.dot = stablehlo.dot_general %l1_mlp_act.mul1, %model.layers.1.mlp.down_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x14xf32>, tensor<24x14xf32>) -> tensor<3x24xf32> loc("layers.1.mlp.down_proj")
-    %l1.add1 = stablehlo.add %l1.add, %l1_mlp_down_proj.dot : tensor<3x24xf32> loc("layers.1")
+    %l1_mlp_down_proj.dot = stablehlo.dot_general %l1_mlp_act.mul1, %model.layers.1.mlp.down_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x14xf32>, tensor<10x14xf32>) -> tensor<3x10xf32> loc("layers.1.mlp.down_proj")
+    %l1.add1 = stablehlo.add %l1.add, %l1_mlp_down_proj.dot : tensor<3x10xf32> loc("layers.1")
     %sub1 = stablehlo.subtract %length, %c11 : tensor<i32>
-    %ds = stablehlo.dynamic_slice %l1.add1, %sub1, %c7, sizes = [1, 24] : (tensor<3x24xf32>, tensor<i32>, tensor<i32>) -> tensor<1x24xf32>
-    %norm.red = stablehlo.reduce(%ds init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<1x24xf32>, tensor<f32>) -> tensor<1xf32> loc("norm")
-    %c12 = stablehlo.constant dense<0.041666666666666664> : tensor<1xf32>
+    %ds = stablehlo.dynamic_slice %l1.add1, %sub1, %c7, sizes = [1, 10] : (tensor<3x10xf32>, tensor<i32>, tensor<i32>) -> tensor<1x10xf32>
+    %norm.red = stablehlo.reduce(%ds init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<1x10xf32>, tensor<f32>) -> tensor<1xf32> loc("norm")
+    %c12 = stablehlo.constant dense<0.1> : tensor<1xf32>
     %norm.mul = stablehlo.multiply %norm.red, %c12 : tensor<1xf32> loc("norm")
-    %norm.bc = stablehlo.broadcast_in_dim %norm.mul, dims = [0] : (tensor<1xf32>) -> tensor<1x24xf32> loc("norm")
-    %norm.sub = stablehlo.subtract %ds, %norm.bc : tensor<1x24xf32> loc("norm")
-    %norm.mul1 = stablehlo.multiply %norm.sub, %norm.sub : tensor<1x24xf32> loc("norm")
-    %norm.red1 = stablehlo.reduce(%norm.mul1 init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<1x24xf32>, tensor<f32>) -> tensor<1xf32> loc("norm")
+    %norm.bc = stablehlo.broadcast_in_dim %norm.mul, dims = [0] : (tensor<1xf32>) -> tensor<1x10xf32> loc("norm")
+    %norm.sub = stablehlo.subtract %ds, %norm.bc : tensor<1x10xf32> loc("norm")
+    %norm.mul1 = stablehlo.multiply %norm.sub, %norm.sub : tensor<1x10xf32> loc("norm")
+    %norm.red1 = stablehlo.reduce(%norm.mul1 init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<1x10xf32>, tensor<f32>) -> tensor<1xf32> loc("norm")
     %norm.mul2 = stablehlo.multiply %norm.red1, %c12 : tensor<1xf32> loc("norm")
     %c13 = stablehlo.constant dense<0.0003> : tensor<1xf32>
     %norm.add = stablehlo.add %norm.mul2, %c13 : tensor<1xf32> loc("norm")
     %norm.rsqrt = stablehlo.rsqrt %norm.add : tensor<1xf32> loc("norm")
-    %norm.bc1 = stablehlo.broadcast_in_dim %norm.rsqrt, dims = [0] : (tensor<1xf32>) -> tensor<1x24xf32> loc("norm")
-    %norm.mul3 = stablehlo.multiply %norm.sub, %norm.bc1 : tensor<1x24xf32> loc("norm")
-    %norm.bc2 = stablehlo.broadcast_in_dim %model.norm.weight, dims = [1] : (tensor<24xf32>) -> tensor<1x24xf32> loc("norm")
-    %norm.mul4 = stablehlo.multiply %norm.mul3, %norm.bc2 : tensor<1x24xf32> loc("norm")
-    %lm_head.dot = stablehlo.dot_general %norm.mul4, %model.embed_tokens.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x24xf32>, tensor<17x24xf32>) -> tensor<1x17xf32> loc("lm_head")
+    %norm.bc1 = stablehlo.broadcast_in_dim %norm.rsqrt, dims = [0] : (tensor<1xf32>) -> tensor<1x10xf32> loc("norm")
+    %norm.mul3 = stablehlo.multiply %norm.sub, %norm.bc1 : tensor<1x10xf32> loc("norm")
+    %norm.bc2 = stablehlo.broadcast_in_dim %model.norm.weight, dims = [1] : (tensor<10xf32>) -> tensor<1x10xf32> loc("norm")
+    %norm.mul4 = stablehlo.multiply %norm.mul3, %norm.bc2 : tensor<1x10xf32> loc("norm")
+    %lm_head.dot = stablehlo.dot_general %norm.mul4, %model.embed_tokens.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x10xf32>, tensor<17x10xf32>) -> tensor<1x17xf32> loc("lm_head")
     %lm_head.r = stablehlo.reshape %lm_head.dot : (tensor<1x17xf32>) -> tensor<17xf32> loc("lm_head")
-    %c14 = stablehlo.constant dense<0.4> : tensor<17xf32>
+    %c14 = stablehlo.constant dense<1.7> : tensor<17xf32>
     %lm_head.mul = stablehlo.multiply %lm_head.r, %c14 : tensor<17xf32> loc("lm_head")
     func.return %lm_head.mul, %l1_self_attn_k_cache.dus, %l1_self_attn_v_cache.dus : tensor<17xf32>, tensor<2x2x5x4xf32>, tensor<2x2x5x4xf32>
   }

@@ -94,7 +94,7 @@ module @gemma2_decode_logits {
     %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.r1 : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r1, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
-    %c9 = stablehlo.constant dense<0.20851441405707477> : tensor<2x1x3x5xf32>
+    %c9 = stablehlo.constant dense<0.37796447300922725> : tensor<2x1x3x5xf32>
     %l0_self_attn_scores.mul = stablehlo.multiply %l0_self_attn_scores.dot, %c9 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %c10 = stablehlo.constant dense<4.0> : tensor<2x1x3x5xf32>
     %l0_self_attn_scores.div = stablehlo.divide %l0_self_attn_scores.mul, %c10 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")

@@ -89,7 +89,7 @@ module @gemma2_prefill_3_logits {
     %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_v_cache.r, %c9, %c9, %c9, %c9 : (tensor<2x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.r1 : (tensor<3x6x4xf32>) -> tensor<3x2x3x4xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.t, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<3x2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")
-    %c10 = stablehlo.constant dense<0.20851441405707477> : tensor<2x3x3x3xf32>
+    %c10 = stablehlo.constant dense<0.37796447300922725> : tensor<2x3x3x3xf32>
     %l0_self_attn_scores.mul = stablehlo.multiply %l0_self_attn_scores.dot, %c10 : tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")
     %c11 = stablehlo.constant dense<4.0> : tensor<2x3x3x3xf32>
     %l0_self_attn_scores.div = stablehlo.divide %l0_self_attn_scores.mul, %c11 : tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")

@@ -27,17 +27,24 @@ module @smollm3_prefill_3_logits {
     %iota = stablehlo.iota dim = 0 : tensor<3x3xi32>
     %iota1 = stablehlo.iota dim = 1 : tensor<3x3xi32>
     %cmp = stablehlo.compare LE, %iota1, %iota, SIGNED : (tensor<3x3xi32>, tensor<3x3xi32>) -> tensor<3x3xi1>
-    %c1 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803F40510A3FB9FC7F3F40510A3FB9FC7F3F3311D5BEE5F27F3F3311D5BEE5F27F3F"> : tensor<3x2x2xf32>
-    %c2 = stablehlo.constant dense<"0x00000080000000800000000000000000A46A57BF57D623BCA46A573F57D6233CB7C768BF3ED4A3BCB7C7683F3ED4A33C"> : tensor<3x2x2xf32>
+    %iota2 = stablehlo.iota dim = 0 : tensor<3x3xi32>
+    %iota3 = stablehlo.iota dim = 1 : tensor<3x3xi32>
+    %cmp1 = stablehlo.compare LE, %iota3, %iota2, SIGNED : (tensor<3x3xi32>, tensor<3x3xi32>) -> tensor<3x3xi1>
+    %c1 = stablehlo.constant dense<2> : tensor<3x3xi32>
+    %sub = stablehlo.subtract %iota2, %c1 : tensor<3x3xi32>
+    %cmp2 = stablehlo.compare GT, %iota3, %sub, SIGNED : (tensor<3x3xi32>, tensor<3x3xi32>) -> tensor<3x3xi1>
+    %and = stablehlo.and %cmp1, %cmp2 : tensor<3x3xi1>
+    %c2 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803F40510A3FB9FC7F3F40510A3FB9FC7F3F3311D5BEE5F27F3F3311D5BEE5F27F3F"> : tensor<3x2x2xf32>
+    %c3 = stablehlo.constant dense<"0x00000080000000800000000000000000A46A57BF57D623BCA46A573F57D6233CB7C768BF3ED4A3BCB7C7683F3ED4A33C"> : tensor<3x2x2xf32>
     %embed_tokens.r = stablehlo.reshape %tokens : (tensor<3xi32>) -> tensor<3x1xi32> loc("embed_tokens")
     %embed_tokens.rows = "stablehlo.gather"(%model.embed_tokens.weight, %embed_tokens.r) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 10>}> : (tensor<17x10xf32>, tensor<3x1xi32>) -> tensor<3x10xf32> loc("embed_tokens")
     %l0_input_layernorm.mul = stablehlo.multiply %embed_tokens.rows, %embed_tokens.rows : tensor<3x10xf32> loc("layers.0.input_layernorm")
-    %c3 = stablehlo.constant dense<0.0> : tensor<f32>
-    %l0_input_layernorm.red = stablehlo.reduce(%l0_input_layernorm.mul init: %c3) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.0.input_layernorm")
-    %c4 = stablehlo.constant dense<0.1> : tensor<3xf32>
-    %l0_input_layernorm.mul1 = stablehlo.multiply %l0_input_layernorm.red, %c4 : tensor<3xf32> loc("layers.0.input_layernorm")
-    %c5 = stablehlo.constant dense<3.0e-05> : tensor<3xf32>
-    %l0_input_layernorm.add = stablehlo.add %l0_input_layernorm.mul1, %c5 : tensor<3xf32> loc("layers.0.input_layernorm")
+    %c4 = stablehlo.constant dense<0.0> : tensor<f32>
+    %l0_input_layernorm.red = stablehlo.reduce(%l0_input_layernorm.mul init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.0.input_layernorm")
+    %c5 = stablehlo.constant dense<0.1> : tensor<3xf32>
+    %l0_input_layernorm.mul1 = stablehlo.multiply %l0_input_layernorm.red, %c5 : tensor<3xf32> loc("layers.0.input_layernorm")
+    %c6 = stablehlo.constant dense<3.0e-05> : tensor<3xf32>
+    %l0_input_layernorm.add = stablehlo.add %l0_input_layernorm.mul1, %c6 : tensor<3xf32> loc("layers.0.input_layernorm")
     %l0_input_layernorm.rsqrt = stablehlo.rsqrt %l0_input_layernorm.add : tensor<3xf32> loc("layers.0.input_layernorm")
     %l0_input_layernorm.bc = stablehlo.broadcast_in_dim %l0_input_layernorm.rsqrt, dims = [0] : (tensor<3xf32>) -> tensor<3x10xf32> loc("layers.0.input_layernorm")
     %l0_input_layernorm.mul2 = stablehlo.multiply %embed_tokens.rows, %l0_input_layernorm.bc : tensor<3x10xf32> loc("layers.0.input_layernorm")
@@ -50,41 +57,41 @@ module @smollm3_prefill_3_logits {
     %l0_self_attn_v_proj.dot = stablehlo.dot_general %l0_input_layernorm.mul3, %model.layers.0.self_attn.v_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<8x10xf32>) -> tensor<3x8xf32> loc("layers.0.self_attn.v_proj")
     %l0_self_attn_v_proj.r = stablehlo.reshape %l0_self_attn_v_proj.dot : (tensor<3x8xf32>) -> tensor<3x2x4xf32> loc("layers.0.self_attn.v_proj")
     %l0_self_attn_q_rope.r = stablehlo.reshape %l0_self_attn_q_proj.r : (tensor<3x6x4xf32>) -> tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
-    %l0_self_attn_q_rope.bc = stablehlo.broadcast_in_dim %c1, dims = [0, 2, 3] : (tensor<3x2x2xf32>) -> tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
-    %l0_self_attn_q_rope.bc1 = stablehlo.broadcast_in_dim %c2, dims = [0, 2, 3] : (tensor<3x2x2xf32>) -> tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
+    %l0_self_attn_q_rope.bc = stablehlo.broadcast_in_dim %c2, dims = [0, 2, 3] : (tensor<3x2x2xf32>) -> tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
+    %l0_self_attn_q_rope.bc1 = stablehlo.broadcast_in_dim %c3, dims = [0, 2, 3] : (tensor<3x2x2xf32>) -> tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
     %l0_self_attn_q_rope.rev = stablehlo.reverse %l0_self_attn_q_rope.r, dims = [2] : tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
     %l0_self_attn_q_rope.mul = stablehlo.multiply %l0_self_attn_q_rope.r, %l0_self_attn_q_rope.bc : tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
     %l0_self_attn_q_rope.mul1 = stablehlo.multiply %l0_self_attn_q_rope.rev, %l0_self_attn_q_rope.bc1 : tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
     %l0_self_attn_q_rope.add = stablehlo.add %l0_self_attn_q_rope.mul, %l0_self_attn_q_rope.mul1 : tensor<3x6x2x2xf32> loc("layers.0.self_attn.q_rope")
     %l0_self_attn_q_rope.r1 = stablehlo.reshape %l0_self_attn_q_rope.add : (tensor<3x6x2x2xf32>) -> tensor<3x6x4xf32> loc("layers.0.self_attn.q_rope")
     %l0_self_attn_k_rope.r = stablehlo.reshape %l0_self_attn_k_proj.r : (tensor<3x2x4xf32>) -> tensor<3x2x2x2xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_rope.bc = stablehlo.broadcast_in_dim %c1, dims = [0, 2, 3] : (tensor<3x2x2xf32>) -> tensor<3x2x2x2xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_rope.bc1 = stablehlo.broadcast_in_dim %c2, dims = [0, 2, 3] : (tensor<3x2x2xf32>) -> tensor<3x2x2x2xf32> loc("layers.0.self_attn.k_rope")
+    %l0_self_attn_k_rope.bc = stablehlo.broadcast_in_dim %c2, dims = [0, 2, 3] : (tensor<3x2x2xf32>) -> tensor<3x2x2x2xf32> loc("layers.0.self_attn.k_rope")
+    %l0_self_attn_k_rope.bc1 = stablehlo.broadcast_in_dim %c3, dims = [0, 2, 3] : (tensor<3x2x2xf32>) -> tensor<3x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.rev = stablehlo.reverse %l0_self_attn_k_rope.r, dims = [2] : tensor<3x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.mul = stablehlo.multiply %l0_self_attn_k_rope.r, %l0_self_attn_k_rope.bc : tensor<3x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.mul1 = stablehlo.multiply %l0_self_attn_k_rope.rev, %l0_self_attn_k_rope.bc1 : tensor<3x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.add = stablehlo.add %l0_self_attn_k_rope.mul, %l0_self_attn_k_rope.mul1 : tensor<3x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.r1 = stablehlo.reshape %l0_self_attn_k_rope.add : (tensor<3x2x2x2xf32>) -> tensor<3x2x4xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_cache.t = stablehlo.transpose %l0_self_attn_k_rope.r1, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> loc("layers.0.self_attn.k_cache")
-    %c6 = stablehlo.constant dense<0> : tensor<i32>
+    %c7 = stablehlo.constant dense<0> : tensor<i32>
     %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_cache.t : (tensor<2x3x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_k_cache.r, %c6, %c6, %c6, %c6 : (tensor<2x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_k_cache.r, %c7, %c7, %c7, %c7 : (tensor<2x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.k_cache")
     %l0_self_attn_v_cache.t = stablehlo.transpose %l0_self_attn_v_proj.r, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_cache.t : (tensor<2x3x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_v_cache.r, %c6, %c6, %c6, %c6 : (tensor<2x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_v_cache.r, %c7, %c7, %c7, %c7 : (tensor<2x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.r1 : (tensor<3x6x4xf32>) -> tensor<3x2x3x4xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.t, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<3x2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")
-    %c7 = stablehlo.constant dense<0.5> : tensor<2x3x3x3xf32>
-    %l0_self_attn_scores.mul = stablehlo.multiply %l0_self_attn_scores.dot, %c7 : tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")
+    %c8 = stablehlo.constant dense<0.5> : tensor<2x3x3x3xf32>
+    %l0_self_attn_scores.mul = stablehlo.multiply %l0_self_attn_scores.dot, %c8 : tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.bc = stablehlo.broadcast_in_dim %cmp, dims = [1, 3] : (tensor<3x3xi1>) -> tensor<2x3x3x3xi1> loc("layers.0.self_attn.scores")
-    %c8 = stablehlo.constant dense<0xFF800000> : tensor<2x3x3x3xf32>
-    %l0_self_attn_scores.sel = stablehlo.select %l0_self_attn_scores.bc, %l0_self_attn_scores.mul, %c8 : tensor<2x3x3x3xi1>, tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")
-    %c9 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %l0_self_attn_probs.red = stablehlo.reduce(%l0_self_attn_scores.sel init: %c9) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x3x3xf32>, tensor<f32>) -> tensor<2x3x3xf32> loc("layers.0.self_attn.probs")
+    %c9 = stablehlo.constant dense<0xFF800000> : tensor<2x3x3x3xf32>
+    %l0_self_attn_scores.sel = stablehlo.select %l0_self_attn_scores.bc, %l0_self_attn_scores.mul, %c9 : tensor<2x3x3x3xi1>, tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")
+    %c10 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %l0_self_attn_probs.red = stablehlo.reduce(%l0_self_attn_scores.sel init: %c10) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x3x3xf32>, tensor<f32>) -> tensor<2x3x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.bc = stablehlo.broadcast_in_dim %l0_self_attn_probs.red, dims = [0, 1, 2] : (tensor<2x3x3xf32>) -> tensor<2x3x3x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.sub = stablehlo.subtract %l0_self_attn_scores.sel, %l0_self_attn_probs.bc : tensor<2x3x3x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.exponential = stablehlo.exponential %l0_self_attn_probs.sub : tensor<2x3x3x3xf32> loc("layers.0.self_attn.probs")
-    %l0_self_attn_probs.red1 = stablehlo.reduce(%l0_self_attn_probs.exponential init: %c3) applies stablehlo.add across dimensions = [3] : (tensor<2x3x3x3xf32>, tensor<f32>) -> tensor<2x3x3xf32> loc("layers.0.self_attn.probs")
+    %l0_self_attn_probs.red1 = stablehlo.reduce(%l0_self_attn_probs.exponential init: %c4) applies stablehlo.add across dimensions = [3] : (tensor<2x3x3x3xf32>, tensor<f32>) -> tensor<2x3x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.bc1 = stablehlo.broadcast_in_dim %l0_self_attn_probs.red1, dims = [0, 1, 2] : (tensor<2x3x3xf32>) -> tensor<2x3x3x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.div = stablehlo.divide %l0_self_attn_probs.exponential, %l0_self_attn_probs.bc1 : tensor<2x3x3x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.t, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x3x3x3xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3x4xf32> loc("layers.0.self_attn.context")
@@ -93,9 +100,9 @@ module @smollm3_prefill_3_logits {
     %l0_self_attn_o_proj.dot = stablehlo.dot_general %l0_self_attn_context.r, %model.layers.0.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<10x24xf32>) -> tensor<3x10xf32> loc("layers.0.self_attn.o_proj")
     %l0.add = stablehlo.add %embed_tokens.rows, %l0_self_attn_o_proj.dot : tensor<3x10xf32> loc("layers.0")
     %l0_post_attention_layernorm.mul = stablehlo.multiply %l0.add, %l0.add : tensor<3x10xf32> loc("layers.0.post_attention_layernorm")
-    %l0_post_attention_layernorm.red = stablehlo.reduce(%l0_post_attention_layernorm.mul init: %c3) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.0.post_attention_layernorm")
-    %l0_post_attention_layernorm.mul1 = stablehlo.multiply %l0_post_attention_layernorm.red, %c4 : tensor<3xf32> loc("layers.0.post_attention_layernorm")
-    %l0_post_attention_layernorm.add = stablehlo.add %l0_post_attention_layernorm.mul1, %c5 : tensor<3xf32> loc("layers.0.post_attention_layernorm")
+    %l0_post_attention_layernorm.red = stablehlo.reduce(%l0_post_attention_layernorm.mul init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.0.post_attention_layernorm")
+    %l0_post_attention_layernorm.mul1 = stablehlo.multiply %l0_post_attention_layernorm.red, %c5 : tensor<3xf32> loc("layers.0.post_attention_layernorm")
+    %l0_post_attention_layernorm.add = stablehlo.add %l0_post_attention_layernorm.mul1, %c6 : tensor<3xf32> loc("layers.0.post_attention_layernorm")
     %l0_post_attention_layernorm.rsqrt = stablehlo.rsqrt %l0_post_attention_layernorm.add : tensor<3xf32> loc("layers.0.post_attention_layernorm")
     %l0_post_attention_layernorm.bc = stablehlo.broadcast_in_dim %l0_post_attention_layernorm.rsqrt, dims = [0] : (tensor<3xf32>) -> tensor<3x10xf32> loc("layers.0.post_attention_layernorm")
     %l0_post_attention_layernorm.mul2 = stablehlo.multiply %l0.add, %l0_post_attention_layernorm.bc : tensor<3x10xf32> loc("layers.0.post_attention_layernorm")
@@ -109,9 +116,9 @@ module @smollm3_prefill_3_logits {
     %l0_mlp_down_proj.dot = stablehlo.dot_general %l0_mlp_act.mul1, %model.layers.0.mlp.down_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x14xf32>, tensor<10x14xf32>) -> tensor<3x10xf32> loc("layers.0.mlp.down_proj")
     %l0.add1 = stablehlo.add %l0.add, %l0_mlp_down_proj.dot : tensor<3x10xf32> loc("layers.0")
     %l1_input_layernorm.mul = stablehlo.multiply %l0.add1, %l0.add1 : tensor<3x10xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.red = stablehlo.reduce(%l1_input_layernorm.mul init: %c3) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.mul1 = stablehlo.multiply %l1_input_layernorm.red, %c4 : tensor<3xf32> loc("layers.1.input_layernorm")
-    %l1_input_layernorm.add = stablehlo.add %l1_input_layernorm.mul1, %c5 : tensor<3xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.red = stablehlo.reduce(%l1_input_layernorm.mul init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.mul1 = stablehlo.multiply %l1_input_layernorm.red, %c5 : tensor<3xf32> loc("layers.1.input_layernorm")
+    %l1_input_layernorm.add = stablehlo.add %l1_input_layernorm.mul1, %c6 : tensor<3xf32> loc("layers.1.input_layernorm")
     %l1_input_layernorm.rsqrt = stablehlo.rsqrt %l1_input_layernorm.add : tensor<3xf32> loc("layers.1.input_layernorm")
     %l1_input_layernorm.bc = stablehlo.broadcast_in_dim %l1_input_layernorm.rsqrt, dims = [0] : (tensor<3xf32>) -> tensor<3x10xf32> loc("layers.1.input_layernorm")
     %l1_input_layernorm.mul2 = stablehlo.multiply %l0.add1, %l1_input_layernorm.bc : tensor<3x10xf32> loc("layers.1.input_layernorm")
@@ -124,22 +131,22 @@ module @smollm3_prefill_3_logits {
     %l1_self_attn_v_proj.dot = stablehlo.dot_general %l1_input_layernorm.mul3, %model.layers.1.self_attn.v_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<8x10xf32>) -> tensor<3x8xf32> loc("layers.1.self_attn.v_proj")
     %l1_self_attn_v_proj.r = stablehlo.reshape %l1_self_attn_v_proj.dot : (tensor<3x8xf32>) -> tensor<3x2x4xf32> loc("layers.1.self_attn.v_proj")
     %l1_self_attn_k_cache.t = stablehlo.transpose %l1_self_attn_k_proj.r, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> loc("layers.1.self_attn.k_cache")
-    %c10 = stablehlo.constant dense<1> : tensor<i32>
+    %c11 = stablehlo.constant dense<1> : tensor<i32>
     %l1_self_attn_k_cache.r = stablehlo.reshape %l1_self_attn_k_cache.t : (tensor<2x3x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_k_cache.dus, %l1_self_attn_k_cache.r, %c10, %c6, %c6, %c6 : (tensor<2x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_k_cache.dus, %l1_self_attn_k_cache.r, %c11, %c7, %c7, %c7 : (tensor<2x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.k_cache")
     %l1_self_attn_v_cache.t = stablehlo.transpose %l1_self_attn_v_proj.r, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> loc("layers.1.self_attn.v_cache")
     %l1_self_attn_v_cache.r = stablehlo.reshape %l1_self_attn_v_cache.t : (tensor<2x3x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_v_cache.dus, %l1_self_attn_v_cache.r, %c10, %c6, %c6, %c6 : (tensor<2x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_v_cache.dus, %l1_self_attn_v_cache.r, %c11, %c7, %c7, %c7 : (tensor<2x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.v_cache")
     %l1_self_attn_scores.r = stablehlo.reshape %l1_self_attn_q_proj.r : (tensor<3x6x4xf32>) -> tensor<3x2x3x4xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.dot = stablehlo.dot_general %l1_self_attn_scores.r, %l1_self_attn_k_cache.t, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<3x2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3x3xf32> loc("layers.1.self_attn.scores")
-    %l1_self_attn_scores.mul = stablehlo.multiply %l1_self_attn_scores.dot, %c7 : tensor<2x3x3x3xf32> loc("layers.1.self_attn.scores")
-    %l1_self_attn_scores.bc = stablehlo.broadcast_in_dim %cmp, dims = [1, 3] : (tensor<3x3xi1>) -> tensor<2x3x3x3xi1> loc("layers.1.self_attn.scores")
-    %l1_self_attn_scores.sel = stablehlo.select %l1_self_attn_scores.bc, %l1_self_attn_scores.mul, %c8 : tensor<2x3x3x3xi1>, tensor<2x3x3x3xf32> loc("layers.1.self_attn.scores")
-    %l1_self_attn_probs.red = stablehlo.reduce(%l1_self_attn_scores.sel init: %c9) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x3x3xf32>, tensor<f32>) -> tensor<2x3x3xf32> loc("layers.1.self_attn.probs")
+    %l1_self_attn_scores.mul = stablehlo.multiply %l1_self_attn_scores.dot, %c8 : tensor<2x3x3x3xf32> loc("layers.1.self_attn.scores")
+    %l1_self_attn_scores.bc = stablehlo.broadcast_in_dim %and, dims = [1, 3] : (tensor<3x3xi1>) -> tensor<2x3x3x3xi1> loc("layers.1.self_attn.scores")
+    %l1_self_attn_scores.sel = stablehlo.select %l1_self_attn_scores.bc, %l1_self_attn_scores.mul, %c9 : tensor<2x3x3x3xi1>, tensor<2x3x3x3xf32> loc("layers.1.self_attn.scores")
+    %l1_self_attn_probs.red = stablehlo.reduce(%l1_self_attn_scores.sel init: %c10) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x3x3xf32>, tensor<f32>) -> tensor<2x3x3xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.bc = stablehlo.broadcast_in_dim %l1_self_attn_probs.red, dims = [0, 1, 2] : (tensor<2x3x3xf32>) -> tensor<2x3x3x3xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.sub = stablehlo.subtract %l1_self_attn_scores.sel, %l1_self_attn_probs.bc : tensor<2x3x3x3xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.exponential = stablehlo.exponential %l1_self_attn_probs.sub : tensor<2x3x3x3xf32> loc("layers.1.self_attn.probs")
-    %l1_self_attn_probs.red1 = stablehlo.reduce(%l1_self_attn_probs.exponential init: %c3) applies stablehlo.add across dimensions = [3] : (tensor<2x3x3x3xf32>, tensor<f32>) -> tensor<2x3x3xf32> loc("layers.1.self_attn.probs")
+    %l1_self_attn_probs.red1 = stablehlo.reduce(%l1_self_attn_probs.exponential init: %c4) applies stablehlo.add across dimensions = [3] : (tensor<2x3x3x3xf32>, tensor<f32>) -> tensor<2x3x3xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.bc1 = stablehlo.broadcast_in_dim %l1_self_attn_probs.red1, dims = [0, 1, 2] : (tensor<2x3x3xf32>) -> tensor<2x3x3x3xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.div = stablehlo.divide %l1_self_attn_probs.exponential, %l1_self_attn_probs.bc1 : tensor<2x3x3x3xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_context.dot = stablehlo.dot_general %l1_self_attn_probs.div, %l1_self_attn_v_cache.t, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x3x3x3xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3x4xf32> loc("layers.1.self_attn.context")
@@ -148,9 +155,9 @@ module @smollm3_prefill_3_logits {
     %l1_self_attn_o_proj.dot = stablehlo.dot_general %l1_self_attn_context.r, %model.layers.1.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x24xf32>, tensor<10x24xf32>) -> tensor<3x10xf32> loc("layers.1.self_attn.o_proj")
     %l1.add = stablehlo.add %l0.add1, %l1_self_attn_o_proj.dot : tensor<3x10xf32> loc("layers.1")
     %l1_post_attention_layernorm.mul = stablehlo.multiply %l1.add, %l1.add : tensor<3x10xf32> loc("layers.1.post_attention_layernorm")
-    %l1_post_attention_layernorm.red = stablehlo.reduce(%l1_post_attention_layernorm.mul init: %c3) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.1.post_attention_layernorm")
-    %l1_post_attention_layernorm.mul1 = stablehlo.multiply %l1_post_attention_layernorm.red, %c4 : tensor<3xf32> loc("layers.1.post_attention_layernorm")
-    %l1_post_attention_layernorm.add = stablehlo.add %l1_post_attention_layernorm.mul1, %c5 : tensor<3xf32> loc("layers.1.post_attention_layernorm")
+    %l1_post_attention_layernorm.red = stablehlo.reduce(%l1_post_attention_layernorm.mul init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x10xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.1.post_attention_layernorm")
+    %l1_post_attention_layernorm.mul1 = stablehlo.multiply %l1_post_attention_layernorm.red, %c5 : tensor<3xf32> loc("layers.1.post_attention_layernorm")
+    %l1_post_attention_layernorm.add = stablehlo.add %l1_post_attention_layernorm.mul1, %c6 : tensor<3xf32> loc("layers.1.post_attention_layernorm")
     %l1_post_attention_layernorm.rsqrt = stablehlo.rsqrt %l1_post_attention_layernorm.add : tensor<3xf32> loc("layers.1.post_attention_layernorm")
     %l1_post_attention_layernorm.bc = stablehlo.broadcast_in_dim %l1_post_attention_layernorm.rsqrt, dims = [0] : (tensor<3xf32>) -> tensor<3x10xf32> loc("layers.1.post_attention_layernorm")
     %l1_post_attention_layernorm.mul2 = stablehlo.multiply %l1.add, %l1_post_attention_layernorm.bc : tensor<3x10xf32> loc("layers.1.post_attention_layernorm")
@@ -163,14 +170,14 @@ module @smollm3_prefill_3_logits {
     %l1_mlp_act.mul1 = stablehlo.multiply %l1_mlp_act.mul, %l1_mlp_up_proj.dot : tensor<3x14xf32> loc("layers.1.mlp.act")
     %l1_mlp_down_proj.dot = stablehlo.dot_general %l1_mlp_act.mul1, %model.layers.1.mlp.down_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<3x14xf32>, tensor<10x14xf32>) -> tensor<3x10xf32> loc("layers.1.mlp.down_proj")
     %l1.add1 = stablehlo.add %l1.add, %l1_mlp_down_proj.dot : tensor<3x10xf32> loc("layers.1")
-    %sub = stablehlo.subtract %length, %c10 : tensor<i32>
-    %ds = stablehlo.dynamic_slice %l1.add1, %sub, %c6, sizes = [1, 10] : (tensor<3x10xf32>, tensor<i32>, tensor<i32>) -> tensor<1x10xf32>
+    %sub1 = stablehlo.subtract %length, %c11 : tensor<i32>
+    %ds = stablehlo.dynamic_slice %l1.add1, %sub1, %c7, sizes = [1, 10] : (tensor<3x10xf32>, tensor<i32>, tensor<i32>) -> tensor<1x10xf32>
     %norm.mul = stablehlo.multiply %ds, %ds : tensor<1x10xf32> loc("norm")
-    %norm.red = stablehlo.reduce(%norm.mul init: %c3) applies stablehlo.add across dimensions = [1] : (tensor<1x10xf32>, tensor<f32>) -> tensor<1xf32> loc("norm")
-    %c11 = stablehlo.constant dense<0.1> : tensor<1xf32>
-    %norm.mul1 = stablehlo.multiply %norm.red, %c11 : tensor<1xf32> loc("norm")
-    %c12 = stablehlo.constant dense<3.0e-05> : tensor<1xf32>
-    %norm.add = stablehlo.add %norm.mul1, %c12 : tensor<1xf32> loc("norm")
+    %norm.red = stablehlo.reduce(%norm.mul init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<1x10xf32>, tensor<f32>) -> tensor<1xf32> loc("norm")
+    %c12 = stablehlo.constant dense<0.1> : tensor<1xf32>
+    %norm.mul1 = stablehlo.multiply %norm.red, %c12 : tensor<1xf32> loc("norm")
+    %c13 = stablehlo.constant dense<3.0e-05> : tensor<1xf32>
+    %norm.add = stablehlo.add %norm.mul1, %c13 : tensor<1xf32> loc("norm")
     %norm.rsqrt = stablehlo.rsqrt %norm.add : tensor<1xf32> loc("norm")
     %norm.bc = stablehlo.broadcast_in_dim %norm.rsqrt, dims = [0] : (tensor<1xf32>) -> tensor<1x10xf32> loc("norm")
     %norm.mul2 = stablehlo.multiply %ds, %norm.bc : tensor<1x10xf32> loc("norm")
