@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hloracle import localize
+from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
 from hloracle.conformance.cells import Cell, backend_sources, make_backend
 from hloracle.conformance.checks import Check, judged
@@ -133,13 +134,14 @@ def run_anchored(
 
 
 def looking(*files: Path) -> list[bytes]:
-    """What decides how a graph is looked into: our code, the tolerances, the compiler's flags."""
+    """What decides how a graph is looked into: our code, the tolerances, the compilers and their flags."""
     own = [
         *Path(str(localize.__file__)).parent.glob("*.py"),
         Path(str(tolerances.__file__)),
         Path(str(vocabulary.__file__)),
     ]
-    return [os.environ.get("XLA_FLAGS", "").encode(), *(p.read_bytes() for p in (*sorted(own), *files))]
+    compilers = [*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]
+    return [json.dumps(compilers).encode(), *(p.read_bytes() for p in (*sorted(own), *files))]
 
 
 def _load(entry: Path, cell: Cell) -> AnchorOutcome | None:

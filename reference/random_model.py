@@ -66,13 +66,15 @@ def draw_config(model_type: str, seed: int) -> dict[str, Any]:
             raw[key] = one_of(True, False)
     if not FAMILIES[model_type].one_plus_norms:
         raw["tie_word_embeddings"] = one_of(True, False)
-    for key in ("use_qk_norm", "qk_layernorm", "use_parallel_residual", "norm_topk_prob"):
+    for key in ("use_qk_norm", "qk_layernorm", "use_parallel_residual", "norm_topk_prob", "use_sliding_window"):
         if key in raw:
             raw[key] = one_of(True, False)
     if "layer_types" in raw:
         raw["layer_types"] = [one_of("sliding_attention", "full_attention") for _ in range(layers)]
     if raw.get("sliding_window"):
         raw["sliding_window"] = int(rng.integers(5, 24))
+    if "max_window_layers" in raw:
+        raw["max_window_layers"] = int(rng.integers(layers))
     raw |= _own(model_type, one_of, layers, rng)
     rotary = int(
         (raw["hidden_size"] // heads if "head_dim" not in raw else raw["head_dim"])
@@ -87,7 +89,6 @@ def _own(model_type: str, one_of: Draw, layers: int, rng: np.random.Generator) -
     count, width = int(rng.integers(4, 9)), one_of(12, 20, 31)
     sparse = {"mlp_only_layers": [i for i in range(layers) if one_of(True, False)][:1], "decoder_sparse_step": 1}
     own: dict[str, Callable[[], dict[str, Any]]] = {
-        "qwen2": lambda: {"max_window_layers": int(rng.integers(layers)), "use_sliding_window": one_of(True, False)},
         "gemma2": lambda: {
             "query_pre_attn_scalar": one_of(7, 24), "attn_logit_softcapping": one_of(None, 3.0, 20.0),
             "final_logit_softcapping": one_of(None, 5.0),
@@ -114,7 +115,10 @@ def _own(model_type: str, one_of: Draw, layers: int, rng: np.random.Generator) -
             **experts, **sparse, "num_experts": count, "moe_intermediate_size": width,
             "shared_expert_intermediate_size": one_of(17, 40),
         },
-        "qwen3_moe": lambda: {**experts, **sparse, "num_experts": count, "moe_intermediate_size": width},
+        "qwen3_moe": lambda: {
+            **experts, **sparse, "num_experts": count, "moe_intermediate_size": width,
+            "use_sliding_window": one_of(True, False), "sliding_window": 9,
+        },
         "olmoe": lambda: {**experts, "num_experts": count, "intermediate_size": width, "clip_qkv": one_of(None, 1.0)},
         "gpt_oss": lambda: {
             "num_experts_per_tok": experts["num_experts_per_tok"], "num_local_experts": count, "intermediate_size": width,

@@ -216,6 +216,9 @@ def test_what_an_outcome_depends_on(empty_cache: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
         assert look().status == "ran"
+    with monkeypatch.context() as patch:
+        patch.setattr(module.iree, "CPU_FLAGS", ("--iree-opt-level=O3",))
+        assert look().status == "ran"
     with monkeypatch.context() as patch:  # another limit, another table of floors
         other = tmp_path / "tolerances.py"
         other.write_text("ANCHOR_FLOORS = 1")

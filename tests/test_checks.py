@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evidence import CLOSE, FLOOR, STREAMING, TRUTHS, V, failed, on_prompt, outcome, truth
+from published import PUBLISHED
 
 from hloracle.backends.iree import compile_to_stream, precompile
 from hloracle.conformance import checks, pin_census
@@ -328,6 +330,18 @@ def test_census_sees_one_operation_more_in_any_layer(family: str) -> None:
         found = by_id(graph_checks("emitter", [wrong, graphs[1]], config))["emitter.census"]
         assert found.status == "failed"
         assert "divide" in found.detail
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_have_a_census(name: str) -> None:
+    """With two layers of each kind, whose graphs are written at once."""
+    whole = from_hf(PUBLISHED[name])
+    config = dataclasses.replace(whole, layers=tuple(dict.fromkeys(whole.layers)) * 2)
+    for phase, head in itertools.product(("decode", "prefill"), ("logits", "token")):
+        graph = emit(config, phase, head, 256, 64 if phase == "prefill" else 0)
+        assert checks.census_pin("emitter", graph, config), checks.census_key("emitter", graph, config)
+        if head == "logits":
+            assert checks.census_key("oracle", graph, config) in checks._pins()
 
 
 @pytest.mark.parametrize("family", PER_FAMILY)
