@@ -76,7 +76,7 @@ def mutants(session: nox.Session) -> None:
     What came of all of them is written to mutants/outcomes.json, from which reports tell it.
     """
     run(session, "hloracle", "mutants", *session.posargs)
-    if not session.posargs:
+    if session.posargs in ([], ["--fresh"]):
         run(session, "python", "-m", "hloracle.conformance.pin_mutants")
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from hloracle import backends
+from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
-from hloracle.backends.iree import CPU_FLAGS, compiler_path
 from hloracle.backends.session import Backend, Session, greedy
 from hloracle.conformance.prompts import Prompt
 from hloracle.core.abi import Graph
@@ -118,7 +118,7 @@ def run_cell(
         checkpoint.digest,
         *backend_sources(),
         Path(__file__).read_bytes(),
-        json.dumps([*CPU_FLAGS, compiler_path(), os.environ.get("XLA_FLAGS", "")]),
+        json.dumps([*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]),
         json.dumps([cell.id, threads, sorted(streamed), versions, truth_files]),
         json.dumps([[p.id, p.token_ids, tokens] for p, tokens in questions]),
         host_cpu(),

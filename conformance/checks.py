@@ -21,7 +21,7 @@ from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.graphs import GraphFacts, table_digest
 from hloracle.core.abi import Graph
 from hloracle.core.tolerances import LOGIT_FLOORS, ROUNDING, TRUTH_RELATIVE
-from hloracle.reference.anchors import anchors, products
+from hloracle.reference.anchors import CACHES, anchors, products
 from hloracle.reference.config import Config, Layer
 from hloracle.reference.contract import effective_window
 from hloracle.reference.rope import decode_tables, prefill_tables
@@ -287,18 +287,19 @@ STREAM_UNSCHEDULED = re.compile(r"stream\.(?:async\.(?:copy|clone|update|slice)|
 
 
 def caches_in_place(graph: Graph, stream_text: str) -> Check:
-    """IREE's stream form of a decode graph copies nothing as large as one layer's keys, nor makes a buffer for it.
+    """IREE's stream form of a decode graph copies nothing as large as one layer's keys or values, nor makes a buffer for it.
 
     The graph's head is the token: other results are the caches only.
     """
     id, title = "emitter.caches-in-place", "no copy of a cache in IREE's stream form of decode"
-    k_cache = graph.abi.results[graph.abi.result("k_cache")]
-    layer_bytes = k_cache.nbytes // k_cache.shape[0]
+    caches = [graph.abi.results[graph.abi.result(name)] for name in CACHES]
+    layer_bytes = min(cache.nbytes // cache.shape[0] for cache in caches)
+    whole = max(cache.nbytes for cache in caches)
     sizes = {name: int(size) for name, size in STREAM_CONSTANT.findall(stream_text)}
 
     def largest(lengths: list[str]) -> int:
         # A length that is not a constant cannot be bounded, so it counts as a whole cache.
-        return max((sizes.get(name, k_cache.nbytes) for name in lengths), default=0)
+        return max((sizes.get(name, whole) for name in lengths), default=0)
 
     copy, made = largest(STREAM_COPY.findall(stream_text)), largest(STREAM_RESULT.findall(stream_text))
     unread = stream_text.count("stream.cmd.copy") - len(STREAM_COPY.findall(stream_text))

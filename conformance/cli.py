@@ -128,7 +128,7 @@ def run(
 def suite(
     families: tuple[str, ...], jobs: int | None, rounds: int, fresh: bool, as_json: bool, threads: int | None, out: Path
 ) -> int:
-    """Prove a tiny model of every FAMILY (llama, qwen3, …), and then the real model in full.
+    """Prove a tiny model of every FAMILY (llama, qwen3, …), and the real model in full beside them.
 
     Families that are named run alone, without the real model. The table has a row for each model, and the report is
     that of the real one with the same table; a family's own record goes to families/FAMILY/ beside it. Exits with 0 only

@@ -16,7 +16,7 @@ from typing import Any
 from hloracle.core.abi import DTYPE_BYTES, Graph
 from hloracle.core.store import digest
 from hloracle.localize.text import TYPE, anchor_at, function_named
-from hloracle.reference.anchors import split
+from hloracle.reference.anchors import CACHES, split
 
 # One operation on floating-point numbers for each element of the result.
 ARITHMETIC = frozenset(
@@ -27,7 +27,6 @@ VIEWS = frozenset(["reshape", "slice", "dynamic_slice", "gather", "transpose"]) 
 READS_A_PART = frozenset(["slice", "dynamic_slice", "gather"])
 WRITES_A_PART = {"dynamic_update_slice": 1, "scatter": 2}  # -> which operand is written
 ELSEWHERE = frozenset(["func.call", "custom_call", "composite"])  # computes in another function
-CACHES = ("k_cache", "v_cache")
 LAYER_IN_NAME = re.compile(r"\blayers\.\d+\b")
 SLOT = {"dynamic_slice": 1, "dynamic_update_slice": 2}  # -> the operand that says where along the first axis
 FIRST = re.compile(r"((?:start|limit)_indices=array<i64: )(\d+)")  # of a slice's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -234,10 +235,11 @@ def outcomes(architecture: str) -> tuple[int, int, bool] | None:
 
     None unless each of them has been planted since anything changed that decides what comes of it.
     """
-    own = [m for m in MUTANTS.values() if m.architecture == architecture]
-    trials = [_kept(m) for m in own]
+    trials = [_kept(m) for m in MUTANTS.values() if m.architecture == architecture]
     if trials and None not in trials:
         return sum(t.right for t in trials if t), len(trials), False
+    if any(t and not t.right for t in trials):  # something else came of it here
+        return None
     pin = json.loads(PINS.read_text()).get(architecture) if PINS.is_file() else None
     if pin and pin["of"] == pin_key(architecture):
         return pin["killed"], pin["total"], True
@@ -263,14 +265,14 @@ def _keep(trial: Trial) -> None:
 
 
 def _entry(mutant: Mutant) -> Path:
-    key = digest(_question(mutant), host_cpu(), iree.compiler_path())
+    key = digest(_question(mutant), host_cpu(), iree.compiler_path(), os.environ.get("XLA_FLAGS", ""))
     return cache_root() / "mutants" / f"{key[:32]}.json"
 
 
 def _question(mutant: Mutant) -> str:
     # A module of faults stands for itself: each imports no other one.
     own = (FAULTS / f"{name}.py" for name in (mutant.module.rpartition(".")[2], "registry"))
-    expected = dataclasses.replace(mutant, plant=None)  # type: ignore[arg-type]
+    expected = {f.name: getattr(mutant, f.name) for f in dataclasses.fields(mutant) if f.name != "plant"}
     settings = [repr(expected), TOKENS, CAPACITY, SESSION_CAPACITY, LATE, LATE_CAPACITY]
     return digest(repr(settings), *(path.read_bytes() for path in own), _common(mutant.architecture))
 

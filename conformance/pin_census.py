@@ -33,7 +33,10 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "phi3": [{"sliding_window": None, "partial_rotary_factor": 1.0, **_DEFAULT_ROPE}],
     "granite": [{"attention_bias": False, "mlp_bias": False}],
     "cohere": [{"use_qk_norm": False}],
-    "stablelm": [{"qk_layernorm": False, "use_qkv_bias": False}, {"use_parallel_residual": True}],
+    "stablelm": [
+        {"qk_layernorm": norm, "use_qkv_bias": bias, "use_parallel_residual": parallel}
+        for norm in (False, True) for bias in (False, True) for parallel in (False, True)
+    ],
     "seed_oss": [_DEFAULT_ROPE],
     "qwen2_moe": [{"norm_topk_prob": True}],
     "qwen3_moe": [{"norm_topk_prob": False}, {"use_sliding_window": True, "sliding_window": 11}],
@@ -43,7 +46,7 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
         {"attention_bias": False, "q_lora_rank": None},
         {"rope_interleave": False},
     ],
-}
+}  # fmt: skip
 CAPACITY, BUCKET = 128, 64
 
 
@@ -63,10 +66,13 @@ def others(config: Config) -> Iterator[Config]:
     wide = [dataclasses.replace(layer, window=layer.window and 4096) for layer in config.layers]
     kinds: list[dict[str, Any]] = [{"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": BUCKET - 8}]
     kinds += [{}, {"original_max_position_embeddings": 4096}] if config.turning_point else [{}]
-    for layers, changes in itertools.product((config.layers, tuple(wide)), kinds):
-        ropes = [layer.rope and dataclasses.replace(layer.rope, **changes) for layer in layers]
-        both = zip(layers, ropes, strict=True)
-        yield dataclasses.replace(config, layers=tuple(dataclasses.replace(layer, rope=rope) for layer, rope in both))
+    # Of several sets of angles, those of the first alone may turn, too.
+    turned = dict.fromkeys((tuple(config.ropes), tuple(config.ropes[:1])))
+    for layers, changes, ropes in itertools.product((config.layers, tuple(wide)), kinds, turned):
+        yield dataclasses.replace(config, layers=tuple(
+            dataclasses.replace(layer, rope=dataclasses.replace(layer.rope, **changes)) if layer.rope in ropes else layer
+            for layer in layers
+        ))  # fmt: skip
 
 
 def census() -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ came of them is written down with a digest of everything that decides it; once t
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from hloracle.conformance.mutation import PINS, outcomes, pin_key
@@ -16,7 +17,9 @@ from hloracle.reference.registry import FAMILIES
 
 
 def pins() -> dict[str, dict[str, str | int]]:
-    """What the file holds. Raises InputError where a family's mutants were not all planted."""
+    """What the file holds. Raises InputError where a family's mutants were not all planted, or planted with other flags."""
+    if flags := os.environ.get("XLA_FLAGS"):
+        raise InputError(f"is {flags!r}", "XLA_FLAGS", "unset it: what is written down is what comes of them without")
     found: dict[str, dict[str, str | int]] = {}
     for family in FAMILIES:
         known = outcomes(family)

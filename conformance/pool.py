@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from hloracle.backends import iree
-from hloracle.conformance import cells
 from hloracle.core.child import ChildDied, Report, alone, kill_descendants, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.mutants.registry import attribute
@@ -60,7 +59,7 @@ def plain_compilers() -> Iterator[None]:
     """
     flags = tuple(f.replace("target-cpu=host", "target-cpu=generic") for f in iree.CPU_FLAGS)
     flags = (*flags, *PLAIN_IREE)
-    with xla_flags(*PLAIN_XLA), attribute(iree, "CPU_FLAGS", flags), attribute(cells, "CPU_FLAGS", flags):
+    with xla_flags(*PLAIN_XLA), attribute(iree, "CPU_FLAGS", flags):
         yield
 
 
@@ -84,11 +83,11 @@ def run_each(
     # A worker that dies takes the others' work with it: what is left then gets a process each, and only what dies again
     # has no answer.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_begin)
     workers = pool._processes
     try:
         futures = {pool.submit(_timed, function, item, timeout): item for item in items}
-        for future in as_completed(futures, timeout=timeout * max(1, len(items) // jobs)):
+        for future in as_completed(futures, timeout=timeout * -(-len(items) // jobs)):
             finish(futures[future], *future.result())
     except (BrokenProcessPool, TimeoutError):
         kill_descendants(workers)
@@ -101,8 +100,12 @@ def run_each(
         finish(item, *_answer(function, item, timeout, report))
 
 
-def _end_with_parent() -> None:
-    """In a worker: it has both ends of its pipe, so that it would not see the parent end, and wait for ever."""
+def _begin() -> None:
+    """In a worker: it has both ends of its pipe, so that it would not see the parent end, and wait for ever.
+
+    A single run beside it comes first: on that one the whole waits longest.
+    """
+    os.nice(10)
     parent = multiprocessing.parent_process()
     assert parent
 

@@ -1,4 +1,5 @@
-"""Random models of every architecture, made by transformers' own classes, each through a whole lean run.
+"""Random models of every architecture, made by transformers' own classes, each through a whole lean run, compiled as by
+`hloracle run`.
 
     python -m hloracle.conformance.random_models [--seeds 3] [ARCHITECTURE...]
 
@@ -7,7 +8,6 @@ Exit status 0 if all conform; 1 otherwise, and each one that does not is told wi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,10 +18,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from hloracle.conformance.cli import main
 from hloracle.conformance.environment import threads_available
-from hloracle.conformance.evidence import LEAN_CAPACITY, Settings
+from hloracle.conformance.evidence import LEAN_CAPACITY, Progress, Settings
 from hloracle.conformance.pool import run_each
-from hloracle.conformance.suite import TIMEOUT_SECONDS, TOKENS, judged, selected, worst_anchor
+from hloracle.conformance.run import run
+from hloracle.conformance.suite import TIMEOUT_SECONDS, TOKENS, selected, worst_anchor
 from hloracle.core.child import Report
 from hloracle.reference.random_model import write_random
 
@@ -33,7 +35,14 @@ def judged_random(report: Report, item: str) -> dict[str, Any]:
     architecture, seed = item.split()
     with TemporaryDirectory(prefix="hloracle-") as folder:
         directory = write_random(architecture, int(seed), Path(folder) / architecture)
-        return judged(report, Settings(str(directory), TOKENS, LEAN_CAPACITY, lean=True, rounds=0))
+        settings = Settings(str(directory), TOKENS, LEAN_CAPACITY, lean=True, rounds=0)
+        return run(settings, Progress(report))
+
+
+def again(item: str) -> str:
+    """The command that makes and judges this one again."""
+    architecture, seed = item.split()
+    return f"python -m hloracle.conformance.random_models --first {seed} --seeds 1 {architecture}"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,7 +52,7 @@ def judged_random(report: Report, item: str) -> dict[str, Any]:
 @click.option(
     "--jobs", type=click.IntRange(1), default=None, help="Models at a time; one for each core when not given."
 )
-def main(architectures: Sequence[str], seeds: int, first: int, jobs: int | None) -> int:
+def command(architectures: Sequence[str], seeds: int, first: int, jobs: int | None) -> int:
     """Judge random models of each architecture: other shapes, options and RoPE types for each seed."""
     items = [f"{name} {seed}" for seed in range(first, first + seeds) for name in selected(architectures)]
     table = Table("architecture", "seed", "verdict", "tokens", "worst anchor, in floors", "seconds")
@@ -53,7 +62,7 @@ def main(architectures: Sequence[str], seeds: int, first: int, jobs: int | None)
         architecture, seed = item.split()
         if isinstance(answer, str):
             table.add_row(architecture, seed, "died", "", "", f"{seconds:.1f}")
-            wrong.append(f"{item} died: {answer}")
+            wrong.append(f"{item} died: {answer}\n  {again(item)}")
             return
         tokens = [sum(cell[key] for cell in answer["cells"]) for key in ("agreed", "total")]
         worst = worst_anchor(answer)
@@ -67,7 +76,7 @@ def main(architectures: Sequence[str], seeds: int, first: int, jobs: int | None)
                 for c in answer["checks"]
                 if c["status"] not in ("passed", "skipped")
             )
-            wrong.append(f"{item} is {answer['verdict']['class']}: {bad}")
+            wrong.append(f"{item} is {answer['verdict']['class']}: {bad}\n  {again(item)}")
 
     with console.status("judging") if console.is_terminal else nullcontext():
         run_each(judged_random, items, jobs or threads_available(), TIMEOUT_SECONDS, lambda line: None, finish)
@@ -79,4 +88,4 @@ def main(architectures: Sequence[str], seeds: int, first: int, jobs: int | None)
 
 
 if __name__ == "__main__":
-    sys.exit(main(standalone_mode=False))
+    main(command)

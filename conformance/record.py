@@ -77,10 +77,11 @@ def record_of(
             "capacity": settings.capacity,
             "buckets": list(settings.buckets),
             "threads": settings.threads,
+            "lean": settings.lean,
         },
         "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
-        "cells": [_cell_row(o, evidence.truths) for o in evidence.outcomes],
+        "cells": [_cell_row(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes],
         "checks": [
             {k: v for k, v in dataclasses.asdict(c).items() if k not in ("anchor", "operation")}
             for c in evidence.checks
@@ -212,7 +213,7 @@ def _tokens(id: str, truth: Truth, outcomes: Sequence[CellOutcome], readable: Re
     return {"agreed": agreed, "total": len(truth.tokens), "cells": cells}
 
 
-def _cell_row(outcome: CellOutcome, truths: dict[str, Truth]) -> dict[str, Any]:
+def _cell_row(outcome: CellOutcome, truths: dict[str, Truth], by_itself: bool) -> dict[str, Any]:
     results = outcome.prompts
     total = sum(len(t.tokens) for t in truths.values())
     seconds = sum(r.seconds for r in results.values())
@@ -227,7 +228,9 @@ def _cell_row(outcome: CellOutcome, truths: dict[str, Truth]) -> dict[str, Any]:
         "total": total,
         "seconds": round(outcome.seconds, 3),
         # Only the production cell is run as it would be used; the others also compare logits.
-        "tokens_per_second": round(total / seconds, 1) if seconds and outcome.cell.head == "token" else None,
+        "tokens_per_second": round(total / seconds, 1)
+        if seconds and by_itself and outcome.cell.head == "token"
+        else None,
         "peak_bytes": outcome.peak_bytes,
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ from hloracle.conformance.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.speed import measure
 from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
-from hloracle.core.child import ChildDied, Report, kill_descendants, run_in_child
+from hloracle.core.child import ChildDied, Report, kill_until, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, locked, write_file
 from hloracle.mutants import planted
@@ -58,6 +57,7 @@ CELLS = (
 # What a small run begins with: XLA compiles in a tenth of the time that IREE takes, and often settles the verdict's class.
 FIRST = (Cell("emitter", "xla-cpu"), Cell("oracle", "xla-cpu"))
 SPEED_SECONDS = 900
+WAIT = "wait until nothing runs beside it"
 
 
 def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
@@ -224,9 +224,7 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
                 stage["parts"] = sorted(parts, key=lambda part: part["begin"])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            while not all(f.done() for f in compiles):
-                kill_descendants()
-                time.sleep(0.05)
+            kill_until(lambda: all(f.done() for f in compiles))
             raise
 
 
@@ -428,8 +426,9 @@ def compare_speed(
         return
     oracle = next(g for g, _ in evidence.graphs["oracle"] if g.abi.phase == "decode")
     if settings.busy:
-        progress.report("waiting until nothing runs beside it")
-    with locked(settings.busy) if settings.busy else contextlib.nullcontext(), progress.stage("speed"):
+        with progress.stage(WAIT), locked(settings.busy):
+            pass
+    with progress.stage("speed"):
         try:
             evidence.speed = run_in_child(
                 measure, checkpoint.directory, production(evidence.graphs), oracle, SPEED_TOKENS, settings.rounds,

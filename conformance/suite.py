@@ -1,4 +1,4 @@
-"""Many models in one run: the tiny model of every family, then a real one, and a row of each in one record."""
+"""Many models in one run: the tiny model of every family, a real one beside them, and a row of each in one record."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Set
 from hloracle.conformance.mutation import outcomes
 from hloracle.conformance.pool import plain_compilers, run_each
 from hloracle.conformance.record import record_of
-from hloracle.conformance.run import run
+from hloracle.conformance.run import WAIT, run
 from hloracle.conformance.verdict import decide
-from hloracle.core.child import ChildDied, ChildResult, Report, kill_descendants, run_in_child
-from hloracle.core.errors import InputError
+from hloracle.core.child import ChildDied, ChildResult, Report, kill_until, run_in_child
+from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import locked
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.fixtures import resolve
@@ -62,13 +62,13 @@ def run_suite(
         real.validate()
     tell = _two_lines(progress)
     record, seconds = None, 0.0
-    with TemporaryDirectory(prefix="hloracle-") as folder, _one_beside() as beside:
+    with TemporaryDirectory(prefix="hloracle-") as folder, _beside() as submit:
         busy = Path(folder) / "busy"
         whole: Future[ChildResult] | None = None
         with locked(busy):
             if real is not None:
                 arguments = (judged_beside, dataclasses.replace(real, busy=busy), progress.started)
-                whole = beside.submit(run_in_child, *arguments, timeout=REAL_SECONDS, report=partial(tell, 1))
+                whole = submit(run_in_child, *arguments, timeout=REAL_SECONDS, report=partial(tell, 1))
 
             def done(name: str, record: Record) -> str:
                 # Nothing is worth waiting for where it cannot be run.
@@ -82,12 +82,13 @@ def run_suite(
         if real is not None and whole is not None:
             try:
                 record, seconds = whole.result().value, whole.result().seconds
-            except ChildDied as error:
+            except (ChildDied, ToolchainError) as error:
                 record = dead(real, str(error))
             if record is None:
                 raise InputError("could not be read", real.model, f"see `hloracle run {real.model}`")
 
     if record is not None:
+        seconds -= sum(timing["seconds"] for timing in record["timings"] if timing["stage"] == WAIT)
         timings = sorted([*progress.timings, *record["timings"]], key=lambda timing: timing["begin"])
         record = {**record, "timings": timings}
         mutants = {"killed": 0, "total": 0, "pinned": False, "reason": "in tiny models"}
@@ -101,13 +102,19 @@ def run_suite(
 
 
 @contextmanager
-def _one_beside() -> Iterator[ThreadPoolExecutor]:
-    """A thread for one more process, which is not waited for when something else ends this."""
-    with ThreadPoolExecutor(1) as pool:
+def _beside() -> Iterator[Callable[..., Future[ChildResult]]]:
+    """Submit what a thread does beside this; it is not waited for when something else ends this."""
+    futures: list[Future[ChildResult]] = []
+    with ThreadPoolExecutor() as pool:
+
+        def submit(*arguments: Any, **named: Any) -> Future[ChildResult]:
+            futures.append(pool.submit(*arguments, **named))
+            return futures[-1]
+
         try:
-            yield pool
+            yield submit
         except BaseException:
-            kill_descendants()
+            kill_until(lambda: all(future.done() for future in futures))
             raise
 
 
@@ -125,16 +132,16 @@ def run_families(
         def finish(settings: Settings, answer: Record | str, seconds: float) -> None:
             name = settings.model.removeprefix("tiny-")
             found = answer if isinstance(answer, dict) else dead(settings, answer)
-            page = ""
-            if found is not None:
-                records[name] = found
-                page = keep(name, found)
+            try:
+                page = keep(name, found) if found else ""
+            except ValueError as error:  # a record that cannot be written is none, and takes no other with it
+                found, answer = None, f"its record is not valid: {error}"
             mutants = mutants_of(name)
-            rows[name] = (
-                row_of(found, seconds, mutants, page)
-                if found
-                else lost_row(name, settings.model, str(answer), seconds, mutants)
-            )
+            if found:
+                records[name] = found
+                rows[name] = row_of(found, seconds, mutants, page)
+            else:
+                rows[name] = lost_row(name, settings.model, str(answer), seconds, mutants)
             end = progress.now()
             begin = max(begun, end - seconds)
             part = {"name": name, "begin": round(begin, 3), "seconds": round(end - begin, 3), "reused": False}

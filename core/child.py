@@ -27,11 +27,11 @@ _alone = False  # whether this process is itself such a child, of which everythi
 
 @dataclass(frozen=True)
 class ChildResult:
-    """What the function returned, and what it took: wall seconds and peak resident bytes."""
+    """What the function returned, and what it took: wall seconds, and peak resident bytes where a process did only this."""
 
     value: Any
     seconds: float
-    peak_bytes: int
+    peak_bytes: int | None
 
 
 class ChildDied(Exception):
@@ -54,7 +54,7 @@ def run_in_child(
             raise
         except Exception as error:
             raise ChildDied(_failure(function, error)) from error
-        return ChildResult(value, time.monotonic() - started, _peak_bytes())
+        return ChildResult(value, time.monotonic() - started, None)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_child, args=(theirs,), daemon=False)
@@ -136,12 +136,23 @@ def kill_descendants(only: Collection[int] | None = None) -> None:
     Only multiprocessing's own resource tracker is left: it ends with this process, and is missed before.
     """
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
-    own = psutil.Process().children()
-    for child in own if only is None else [p for p in own if p.pid in only]:
+    found = own = psutil.Process().children()
+    if only is not None:
+        found = own = [p for p in own if p.pid in only]
+    for child in own:
         with contextlib.suppress(psutil.NoSuchProcess):
-            for process in [*child.children(recursive=True), child]:
-                if process.pid != tracker:
-                    process.kill()
+            found = [*found, *child.children(recursive=True)]
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.pid != tracker:
+                process.kill()
+
+
+def kill_until(done: Callable[[], bool]) -> None:
+    """Kill what this process has started, until `done`: a thread of it may be about to start more."""
+    while not done():
+        kill_descendants()
+        time.sleep(0.05)
 
 
 def _start(process: BaseProcess) -> None:
@@ -156,9 +167,13 @@ def _start(process: BaseProcess) -> None:
 
 
 def _kill_group(process: BaseProcess) -> None:
-    """Kill what is left of a child: itself, and grandchildren (a compiler), which are in its process group."""
+    """Kill what is left of a child: itself, and grandchildren: a compiler, which is in its process group, and children
+    that it has started as this one was, each in a group of its own.
+    """
     alive, group = process.is_alive(), process.pid
     assert group  # 0 would be our own
+    if alive:
+        kill_descendants([group])
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -32,12 +32,20 @@ class RopeRows:
 
 @dataclass(frozen=True)
 class ExpertWeights:
-    """gate_up [X, 2*M, E] (or [X, E, 2*M]) with gate_up_bias [X, 2*M], down [X, E, M] (or [X, M, E]) with down_bias [X, E]."""
+    """gate_up [X, 2*M, E] with gate_up_bias [X, 2*M], down [X, E, M] with down_bias [X, E].
+
+    Some models have the transposed ones, gate_up [X, E, 2*M] and down [X, M, E].
+    """
 
     gate_up: Value
     down: Value
     gate_up_bias: Value | None = None
     down_bias: Value | None = None
+
+    def each(self, take: Callable[[Value], Value]) -> ExpertWeights:
+        """What `take` makes of each that there is."""
+        biases = (self.gate_up_bias, self.down_bias)
+        return ExpertWeights(take(self.gate_up), take(self.down), *(None if w is None else take(w) for w in biases))
 
 
 class LayerBuilder(Builder):
@@ -80,14 +88,20 @@ class LayerBuilder(Builder):
         return self.multiply(total, self.f32(1.0 / x.shape[last], total.shape))
 
     def rms_norm(self, x: Value, weight: Value, eps: float) -> Value:
-        """x [T, ..., D] over its last axis' root mean square, times weight, whose axes are x's last. Source: `LlamaRMSNorm`."""
+        """x [T, ..., D] over its last axis' root mean square, times weight, whose axes are x's last.
+
+        Source: `LlamaRMSNorm`.
+        """
         mean_square = self.mean(self.multiply(x, x))
         inverse = self.rsqrt(self.add(mean_square, self.f32(eps, mean_square.shape)))
         normed = self.multiply(x, self.over_first(inverse, x.shape))
         return self.multiply(normed, self.over_last(weight, x.shape))
 
     def layer_norm(self, x: Value, weight: Value, bias: Value | None, eps: float) -> Value:
-        """x [T, ..., D] less its last axis' mean, over its deviation, times weight, plus bias. Source: `CohereLayerNorm`."""
+        """x [T, ..., D] less its last axis' mean, over its deviation, times weight, plus bias.
+
+        Source: `CohereLayerNorm`.
+        """
         centered = self.subtract(x, self.over_first(self.mean(x), x.shape))
         y = self.rms_norm(centered, weight, eps)
         return y if bias is None else self.add(y, self.over_last(bias, y.shape))
@@ -95,7 +109,7 @@ class LayerBuilder(Builder):
     # ---- rotary position embedding
 
     def rope_rows(self, tables: RopeTables, interleaved: bool, start: Value | None, length: Value | None) -> RopeRows:
-        """The row of position `start` of a decode's tables; without it, a prefill's rows for a prompt of `length` tokens."""
+        """A decode's row of position `start`; without it, a prefill's rows for a prompt of `length` tokens."""
         axis = 3 if interleaved else 2
         cos, sin = (np.stack(both, axis=axis) for both in ((tables.cos,) * 2, (-tables.sin, tables.sin)))
 
@@ -115,9 +129,10 @@ class LayerBuilder(Builder):
         return RopeRows(rows(cos), rows(sin), interleaved)
 
     def rotary(self, x: Value, rope: RopeRows | None) -> Value:
-        """Turn the pairs of the first R of D dimensions of x [T, N, D] by the rope's angles. Source: `apply_rotary_pos_emb`.
+        """Turn the pairs of the first R of D dimensions of x [T, N, D] by the rope's angles.
 
         The two of a pair are exchanged with one `reverse` over an axis of 2; the sign is in the table.
+        Source: `apply_rotary_pos_emb`.
         """
         assert rope is not None, "a layer without RoPE turns nothing"
         T, N, D = x.shape
@@ -130,7 +145,10 @@ class LayerBuilder(Builder):
         return turned if R == D else self.concatenate([turned, self.part(x, 2, R, D)], 2)
 
     def in_halves(self, x: Value, interleaved: bool) -> Value:
-        """x [T, N, D] with pairs (i, i + D/2), if it has pairs (2i, 2i+1). Source: `apply_rotary_pos_emb_interleave`."""
+        """x [T, N, D] with pairs (i, i + D/2), if it has pairs (2i, 2i+1).
+
+        Source: `apply_rotary_pos_emb_interleave`.
+        """
         if not interleaved:
             return x
         T, N, D = x.shape
@@ -163,7 +181,10 @@ class LayerBuilder(Builder):
         return self.and_(visible, self.compare(key, before, "GT"))
 
     def softmax(self, scores: Value, sinks: Value | None = None) -> Value:
-        """Over the last axis, less the maximum so that nothing overflows. sinks, like scores without it, are one more score."""
+        """Over the last axis, less the maximum so that nothing overflows.
+
+        sinks, like scores without that axis, are one more score, whose share is left out.
+        """
         last = scores.rank - 1
         maximum = self.reduce(scores, self.f32(-INFINITY), (last,), "maximum")
         if sinks is not None:
@@ -184,7 +205,8 @@ class LayerBuilder(Builder):
     ) -> Value:  # fmt: skip
         """Grouped-query attention: q [T, N, D], k and v [K, S, D], visible [T, S] or [S], sinks [N] -> [T, N*D].
 
-        Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the sinks.
+        Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the
+        sinks.
         """
         (T, N, D), K = q.shape, k.shape[0]
         G = N // K
@@ -257,8 +279,8 @@ class LayerBuilder(Builder):
         """Each one's place along the last axis when the largest comes first, and of equals the lowest index: i32."""
         last, n = scores.rank - 1, scores.shape[-1]
         shape = (*scores.shape, n)
-        # Computed once: IREE 3.13 fuses what computes the scores into both sides of the comparison, where the same score
-        # may be rounded in two ways, and then neither comes before the other.
+        # Computed once: IREE 3.13 fuses what computes the scores into both sides of the comparison, where the same
+        # score may be rounded in two ways, and then neither comes before the other.
         scores = self.optimization_barrier(scores)
         mine, other = self.over_first(scores, shape), self.broadcast_in_dim(scores, shape, (*range(last), last + 1))
         earlier = self.compare(self.iota(shape, "i32", last + 1), self.iota(shape, "i32", last), "LT")
@@ -310,8 +332,7 @@ class LayerBuilder(Builder):
         indices = self.reshape(self.reduce(indices, self.i32(0), (1,), "add"), (k, 1))
         shares = self.select(mine, self.broadcast_in_dim(routing, (k, X), (0, 1)), self.f32(0.0, (k, X)))
         shares = self.reshape(self.reduce(shares, self.f32(0.0), (1,), "add"), (1, k))
-        gathered = {name: None if v is None else self.gather_rows(v, indices) for name, v in vars(w).items()}
-        return shares, ExpertWeights(**gathered)  # type: ignore[arg-type]
+        return shares, w.each(lambda weights: self.gather_rows(weights, indices))
 
     def experts(
         self, x: Value, routing: Value, w: ExpertWeights, config: Experts, gated: Callable[[Value], Value],
@@ -319,7 +340,7 @@ class LayerBuilder(Builder):
     ) -> Value:  # fmt: skip
         """x [T, E], routing [T, X] -> [T, E]: each token through its experts, weighted. Source: `MixtralExperts`.
 
-        A single token takes the weights of its experts alone; a prompt goes through all of them, because most are chosen.
+        A single token takes the weights of its experts alone; a prompt goes through all of them: most are chosen.
 
         Args:
           gated: an expert's activation, [..., 2*M] -> [..., M].

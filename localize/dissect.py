@@ -311,7 +311,7 @@ def dissect(
         gone, reader = "", anchor
         while phase in peers and reader in peers[phase].values:
             read = [a.name for a in peers[phase].piece(reader).graph.abi.arguments]
-            lost = next((a for a in read if a in missing), "")
+            lost = next((a for a in read if a in missing and a not in parts[phase].values), "")
             if not lost:
                 break
             gone = reader = lost

@@ -56,7 +56,7 @@ def rope_scaling_left_out(right: Right[RopeTables], rope: Rope, length: int) -> 
     anchor=ROPE, replaces="reference.model:rope_rows",
 )  # fmt: skip
 def rope_position_decode(
-    right: Right[RopeRows], tables: RopeTables, interleaved: bool, start: Array | None, length: Array | int
+    right: Right[RopeRows], tables: RopeTables, interleaved: bool, start: Array | None, length: Array | None
 ) -> RopeRows:
     return right(tables, interleaved, start if start is None else start + np.int32(1), length)
 

@@ -70,8 +70,8 @@ class AnchorTruth:
     def values(self, anchor: str) -> np.ndarray:
         """The float64 pass rounded to float32, [n, ...]: a row per token, mapped from the file.
 
-        In each row what one query token has: q_proj [n, N, D], the caches [n, K, D], scores and probs [n, K, G, n], where
-        a hidden key has the score -inf and the probability 0, lm_head [n, V], and so on (`row_shape`).
+        In each row what one query token has: q_proj [n, N, D], the caches [n, K, D], scores and probs [n, K, G, n],
+        where a hidden key has the score -inf and the probability 0, lm_head [n, V], and so on (`row_shape`).
         Raises InputError that names an anchor the model does not have.
         """
         self._known(anchor)
@@ -107,8 +107,8 @@ def anchor_truth(
     """The truth at every anchor over a whole sequence (token ids), computed in a child process where not cached.
 
     Args:
-      prompt: how many of the tokens are given at once, the others one by one; all when 0. Only where RoPE's angles depend
-        on the sequence's length does it change anything.
+      prompt: how many of the tokens are given at once, the others one by one; all when 0. Only where RoPE's angles
+        depend on the sequence's length does it change anything.
     """
     sequence, V, turning = tuple(tokens), checkpoint.config.vocab_size, checkpoint.config.turning_point
     if not sequence:

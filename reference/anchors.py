@@ -37,7 +37,7 @@ def _name(layer: int, part: str) -> str:
 
 @lru_cache(maxsize=8192)
 def split(anchor: str) -> tuple[int | None, str]:
-    """The layer of an anchor (None outside the layers) and its name in there: (3, `mlp.act`), (3, `k_cache`), (3, ``)."""
+    """The layer of an anchor (None outside the layers) and its name in it: (3, `mlp.act`), (3, `k_cache`), (3, ``)."""
     found = LAYER.fullmatch(anchor)
     if not found:
         return None, anchor

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 class Rope:
     """Rotary position embedding. `type` is transformers' `rope_type`; the rest are its parameters.
 
-    dim: how many of a head's dimensions are turned; the first ones. interleaved: pairs are (2i, 2i+1), not (i, i+dim/2).
+    dim: how many of a head's dimensions are turned; the first ones.
+    interleaved: pairs are (2i, 2i+1), not (i, i+dim/2).
     original_max_position_embeddings: beyond it `dynamic` and `longrope` turn by other angles.
     attention_factor: cos and sin are multiplied by it.
     """
@@ -42,8 +43,8 @@ class Rope:
 class Layer:
     """What one layer does that another may not.
 
-    rope: None where queries and keys are not turned. window: keys that a query sees, itself included; None for all before
-    it. sparse: its MLP is a mixture of experts.
+    rope: None where queries and keys are not turned. window: keys that a query sees, itself included; None for all
+    before it. sparse: its MLP is a mixture of experts.
     """
 
     rope: Rope | None
@@ -78,8 +79,8 @@ class Experts:
 class Latent:
     """Attention whose keys and values are made from a narrow vector per token, which is what the cache holds.
 
-    q_lora_rank: None where queries come from the hidden state directly. rope_interleave: pairs are given as (2i, 2i+1), and
-    lie as (i, i+O/2) once they are turned. eps: of the norms in between.
+    q_lora_rank: None where queries come from the hidden state directly. rope_interleave: pairs are given as (2i, 2i+1),
+    and lie as (i, i+qk_rope_head_dim/2) once they are turned. eps: of the norms in between.
     """
 
     q_lora_rank: int | None
@@ -96,8 +97,9 @@ class Config:
     """What a decoder-only model computes.
 
     architecture: the name of its files in `reference/architectures/` and `emitters/architectures/`.
-    norm_eps: of every norm. scaling: what attention scores are multiplied by. qk_norm: what the norm of queries and keys
-    spans: nothing (``), one `head` with the same weights for all, each head with weights of its `own`, or `all` at once.
+    norm_eps: of every norm. scaling: what attention scores are multiplied by.
+    qk_norm: what the norm of queries and keys spans: nothing (``), one `head` with the same weights for all, each head
+    with weights of its `own`, or `all` at once.
     num_key_value_heads: 1 with a latent, which all heads read.
     """
 

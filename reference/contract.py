@@ -20,7 +20,8 @@ BUCKETS = (32, 64, 128, 256)
 def graph_abi(config: Config, phase: str, head: str, capacity: int, bucket: int = 0) -> Abi:
     """The ABI of one graph; `capacity` is the cache slots S, `bucket` the prompt tokens T of a prefill.
 
-    Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says. A decode graph's caches are donated: results alias arguments.
+    Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says. A decode graph's caches are donated: results
+    alias arguments.
     """
     if phase == "prefill" and not 0 < bucket <= capacity:
         raise InputError(f"bucket {bucket} does not fit capacity {capacity}", "prefill", "raise the capacity")

@@ -25,12 +25,13 @@ import numpy as np
 
 from hloracle.core.errors import InputError
 from hloracle.core.store import build_directory, cache_root, digest, file_digest
+from hloracle.reference import tiny
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY, write_tiny
 from hloracle.reference.weights import weight_shapes
 
-# Part of every cached entry's name: to be raised when the code below would write something else.
-VERSION = 1
+# Part of every cached entry's name: to be raised when what is fetched or converted would be something else.
+VERSION = 2
 
 Progress = Callable[[str], object]
 
@@ -60,9 +61,11 @@ def _tiny_parameters(raw: dict[str, Any]) -> int:
     return sum(int(np.prod(shape)) for shape in weight_shapes(from_hf(raw)).values())
 
 
-def about(model_type: str) -> str:
-    """What is its own about an architecture, in a few words: the first line of its emitter."""
-    source = (resources.files("hloracle.emitters") / "architectures" / f"{model_type}.py").read_text(encoding="utf-8")
+def about(architecture: str) -> str:
+    """What is its own about an architecture, in a few words: the first line of its file."""
+    source = (resources.files("hloracle.reference") / "architectures" / f"{architecture}.py").read_text(
+        encoding="utf-8"
+    )
     first = (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
     return re.sub(r" \(transformers' `\w+`\)", "", first).rstrip(".")
 
@@ -80,13 +83,13 @@ FIXTURES: dict[str, Fixture] = {
         member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     ),
     **{
-        f"tiny-{model_type}": Fixture(
-            description=f"random weights, {raw['num_hidden_layers']} layers. {about(model_type)}",
+        f"tiny-{architecture}": Fixture(
+            description=f"random weights, {raw['num_hidden_layers']} layers. {about(architecture)}",
             parameters=_tiny_parameters(raw),
             source="generated",
             license="Apache-2.0",
         )
-        for model_type, raw in TINY.items()
+        for architecture, raw in TINY.items()
     },
 }
 
@@ -114,11 +117,11 @@ def resolve(model: str, progress: Progress = lambda status: None) -> Path:
         )
     if isinstance(fixture, Packaged):
         return _from_package(model, fixture, progress)
-    model_type = model.removeprefix("tiny-")
-    entry = _entry(model, digest(json.dumps(TINY[model_type]))[:12])
+    architecture = model.removeprefix("tiny-")
+    entry = _entry(model, digest(json.dumps(TINY[architecture]), Path(str(tiny.__file__)).read_bytes())[:12])
 
     def build(directory: Path) -> None:
-        write_tiny(directory, model_type)
+        write_tiny(directory, architecture)
 
     build_directory(entry, build)
     return entry

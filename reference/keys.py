@@ -68,6 +68,8 @@ class Keys:
             if other is REQUIRED:
                 raise self.error(f"key {key!r} is missing")
             return other
+        if type(value) is int and not _finite(value):
+            raise self.error(f"key {key!r} is an integer that no float can hold")
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
@@ -92,13 +94,14 @@ class Keys:
             raise self.error(f"key {key!r} is {name!r}, and only {' and '.join(map(repr, ACTIVATIONS))} are supported")
         return name
 
-    def numbers(self, key: str, count: int) -> tuple[float, ...] | None:
+    def numbers(self, key: str, count: int, positive: bool = False) -> tuple[float, ...] | None:
         """A list of `count` numbers, or None where there is no such key."""
         found = self.get(key, list, None)
         if found is None:
             return None
-        if len(found) != count or not all(type(n) in (int, float, bool) and math.isfinite(n) for n in found):
-            raise self.error(f"key {key!r} is not a list of {count} numbers")
+        numbers = all(type(n) in (int, float, bool) and _finite(n) for n in found)
+        if len(found) != count or not numbers or (positive and min(found) <= 0):
+            raise self.error(f"key {key!r} is not a list of {count} {'positive numbers' if positive else 'numbers'}")
         return tuple(float(n) for n in found)
 
     def layer_types(self, layers: int, missing: Callable[[int], bool]) -> tuple[bool, ...]:
@@ -125,6 +128,14 @@ class Keys:
                 f"unknown key {', '.join(map(repr, unknown))}",
                 "an unknown key may be an unsupported mechanism: remove it if it changes nothing, or use another model",
             )
+
+
+def _finite(number: float) -> bool:
+    """False of an integer that no float can hold, too."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
 
 
 def rope(
@@ -166,9 +177,9 @@ def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], loc
         )
     # As transformers does it: the older key of the base is the full layers' own.
     outer = {FULL: keys.get("rope_theta", float, None), SLIDING: keys.get(local, float, None) if local else None}
-    found = {}
+    found, sets = {}, Keys(new or {}, keys.where)
     for kind, theta in thetas.items():
-        inner = dict((new or {}).get(kind) or {})
+        inner = dict(sets.get(kind, dict, {}))
         if kind == FULL:
             inner |= old or {}
         if not inner.get("truncate", True):
@@ -184,8 +195,8 @@ def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], loc
 
 
 def one_rope(
-    keys: Keys, raw: dict[str, Any], head_dim: int, theta: float, partial: float | None = None, interleaved: bool = False,
-    types: Sequence[str] = tuple(ROPE_KEYS), original: int | None = None,
+    keys: Keys, raw: dict[str, Any], head_dim: int, theta: float, partial: float | None = None,
+    interleaved: bool = False, types: Sequence[str] = tuple(ROPE_KEYS), original: int | None = None,
 ) -> Rope:  # fmt: skip
     """One set of RoPE settings."""
     inner = Keys(raw, keys.where)
@@ -200,14 +211,24 @@ def one_rope(
     share = inner.get("partial_rotary_factor", float, partial or 1.0)
     if partial is None and share != 1.0:
         raise keys.error("key 'partial_rotary_factor' is not 1, which is not supported")
+    if share > 1:
+        raise keys.error(f"key 'partial_rotary_factor' is {share}, and RoPE turns a part of a head")
     dim = int(head_dim * share)
-    if dim % 2 or not 0 < dim <= head_dim:
+    if dim % 2 or not dim:
         raise keys.error(f"RoPE turns {dim} of {head_dim} dimensions, and it turns pairs")
     longest = keys.get("max_position_embeddings", int)
     found = Rope(kind, inner.get("rope_theta", float, theta), dim, interleaved)
     if kind == "default":
         return found
     original = original or inner.get("original_max_position_embeddings", int, longest)
+    divisors = {  # of each type's formula
+        "dynamic": ("the number of turned dimensions less 2", dim - 2),
+        "yarn": ("the logarithm of 'rope_theta'", math.log(found.theta)),
+        "longrope": ("the logarithm of 'original_max_position_embeddings'", math.log(original)),
+    }
+    what, divisor = divisors.get(kind, ("", 1))
+    if divisor == 0:
+        raise keys.error(f"rope_type {kind!r} divides by {what}, which is 0 here")
     factor = inner.get("factor", float, longest / original if kind in ("yarn", "longrope") else REQUIRED)
     more: dict[str, Any] = {"factor": factor}
     if kind == "dynamic":
@@ -230,7 +251,7 @@ def one_rope(
         }
     elif kind == "longrope":
         usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-        short, long = (inner.numbers(key, dim // 2) for key in ("short_factor", "long_factor"))
+        short, long = (inner.numbers(key, dim // 2, positive=True) for key in ("short_factor", "long_factor"))
         if short is None or long is None:
             raise keys.error("rope_type 'longrope' needs 'short_factor' and 'long_factor'")
         more |= {

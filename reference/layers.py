@@ -32,13 +32,19 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """x [T, ..., D] over its last axis' root mean square, times weight, whose axes are x's last. Source: `LlamaRMSNorm`."""
+    """x [T, ..., D] over its last axis' root mean square, times weight, whose axes are x's last.
+
+    Source: `LlamaRMSNorm`.
+    """
     mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
     return lax.broadcast_to_rank(weight, x.ndim) * (x * lax.rsqrt(mean_square + eps))
 
 
 def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
-    """x [T, ..., D] less its last axis' mean, over its deviation, times weight, plus bias. Source: `CohereLayerNorm`."""
+    """x [T, ..., D] less its last axis' mean, over its deviation, times weight, plus bias.
+
+    Source: `CohereLayerNorm`.
+    """
     centered = x - jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(centered * centered, axis=-1, keepdims=True)
     y = lax.broadcast_to_rank(weight, x.ndim) * (centered * lax.rsqrt(variance + eps))
@@ -57,14 +63,14 @@ class RopeRows:
     interleaved: bool
 
 
-def rope_rows(tables: RopeTables, interleaved: bool, start: Array | None, length: Array | int) -> RopeRows:
-    """The row of position `start` of a decode's tables; without it, a prefill's rows for a prompt of `length` tokens."""
-
+def rope_rows(tables: RopeTables, interleaved: bool, start: Array | None, length: Array | None) -> RopeRows:
+    """The row of position `start` of a decode's tables; without it, a prefill's rows of a prompt of `length` tokens."""
     if start is not None:
         cos, sin = (lax.dynamic_slice_in_dim(jnp.asarray(table[0]), start, 1) for table in (tables.cos, tables.sin))
     elif len(tables.cos) == 1:
         cos, sin = jnp.asarray(tables.cos[0]), jnp.asarray(tables.sin[0])
     else:
+        assert length is not None
         # JAX takes a negative start for one that counts from the end.
         variant = lax.clamp(0, length - tables.first, len(tables.cos) - 1)
         cos, sin = (lax.dynamic_slice_in_dim(jnp.asarray(t), variant, 1)[0] for t in (tables.cos, tables.sin))
@@ -72,7 +78,10 @@ def rope_rows(tables: RopeTables, interleaved: bool, start: Array | None, length
 
 
 def rotary(x: Array, rope: RopeRows | None) -> Array:
-    """Turn the pairs of the first R of D dimensions of x [T, N, D] by the rope's angles. Source: `apply_rotary_pos_emb`."""
+    """Turn the pairs of the first R of D dimensions of x [T, N, D] by the rope's angles.
+
+    Source: `apply_rotary_pos_emb`.
+    """
     assert rope is not None, "a layer without RoPE turns nothing"
     R = 2 * rope.cos.shape[1]
     turned, kept = x[..., :R], x[..., R:]
@@ -134,7 +143,8 @@ def attention(
 ) -> Array:
     """Grouped-query attention: q [T, N, D], k and v [K, S, D], visible [T, S], sinks [N] -> [T, N*D].
 
-    Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the sinks.
+    Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the
+    sinks.
     """
     (T, N, D), K = q.shape, k.shape[0]
     G = N // K
@@ -244,16 +254,20 @@ def within_best_groups(choice: Array, groups: int, best: int) -> Array:
 
 @dataclass(frozen=True)
 class ExpertWeights:
-    """gate_up [X, 2*M, E] (or [X, E, 2*M]) with gate_up_bias [X, 2*M], down [X, E, M] (or [X, M, E]) with down_bias [X, E]."""
+    """gate_up [X, 2*M, E] with gate_up_bias [X, 2*M], down [X, E, M] with down_bias [X, E].
+
+    Some models have the transposed ones, gate_up [X, E, 2*M] and down [X, M, E].
+    """
 
     gate_up: Array
     down: Array
     gate_up_bias: Array | None = None
     down_bias: Array | None = None
 
-    def of(self, chosen: Array) -> ExpertWeights:
-        """The chosen experts' alone: chosen int32 [A]."""
-        return ExpertWeights(**{name: None if w is None else rows(w, chosen) for name, w in vars(self).items()})  # type: ignore[arg-type]
+    def each(self, take: Callable[[Array], Array]) -> ExpertWeights:
+        """What `take` makes of each that there is."""
+        biases = (self.gate_up_bias, self.down_bias)
+        return ExpertWeights(take(self.gate_up), take(self.down), *(None if w is None else take(w) for w in biases))
 
 
 def rows(table: Array, indices: Array) -> Array:
@@ -279,7 +293,8 @@ def experts(
     """
     if len(x) == 1 and config.num_experts_per_tok < config.num_experts:
         chosen = top_k(routing[0], config.num_experts_per_tok)
-        w, routing = w.of(chosen), rows(routing[0], chosen)[None]  # [1, A]
+        w = w.each(lambda weights: rows(weights, chosen))
+        routing = rows(routing[0], chosen)[None]  # [1, A]
     h = jnp.einsum("te,xem->txm" if transposed else "te,xme->txm", x, w.gate_up, precision=HIGHEST)
     if w.gate_up_bias is not None:
         h = h + w.gate_up_bias[None]

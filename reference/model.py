@@ -147,7 +147,7 @@ def decode(
     """token, position int32; caches [L, K, S, D] -> (head, k_cache, v_cache). Slots 0..position are visible."""
     capacity = k_cache.shape[2]
     cache = DecodeCache(k_cache, v_cache, position=position)
-    ropes = {rope: rope_rows(decode_tables(rope, capacity), rope.interleaved, position, 1) for rope in config.ropes}
+    ropes = {rope: rope_rows(decode_tables(rope, capacity), rope.interleaved, position, None) for rope in config.ropes}
     seen = {window: effective_window(window, capacity) for window in config.windows}
     masks = {window: visible_to_position(position, capacity, window) for window in dict.fromkeys(seen.values())}
     w = Weights(dict(zip(weight_shapes(config), weights, strict=True)))

@@ -15,17 +15,20 @@ from hloracle.reference.keys import FULL, REQUIRED, SLIDING, Keys, rope, rope_pe
 
 
 def _decoder(
-    keys: Keys, architecture: str, *, norm_eps: str = "rms_norm_eps", head_dim: int | None = None, tied: bool = False,
-    few_kv_heads: bool = True, ropes: Callable[[int], dict[str, Rope] | Rope], windows: Callable[[int], Sequence[bool]] | None = None,
+    keys: Keys, architecture: str, *, norm_eps: str = "rms_norm_eps", head_dim: int | None = None,
+    width: int | None = None, tied: bool = False, few_kv_heads: bool = True,
+    ropes: Callable[[int], dict[str, Rope] | Rope], windows: Callable[[int], Sequence[bool]] | None = None,
     window: int | None = None, turned: Callable[[int, bool], bool] = lambda layer, windowed: True,
-    sparse: Callable[[int], bool] = lambda layer: False, act: str | None = None, **mechanisms: Any,
+    sparse: Callable[[int], bool] = lambda layer: False, act: str | None = None, latent: Latent | None = None,
+    **mechanisms: Any,
 ) -> Config:  # fmt: skip
     """What all architectures have, read from the keys that they share.
 
     Args:
       norm_eps: the key of the norms' epsilon. head_dim: transformers' default; hidden_size / heads when None.
+      width: of a head, where no key says it. latent: where keys and values are made from one.
       few_kv_heads: whether transformers takes a config without num_key_value_heads to have one for each head.
-      ropes: of a head_dim, the RoPE of all layers or of each type of layer. act: the activation, if it is not a usual key.
+      ropes: of a head_dim, the RoPE of all layers or of each type of layer. act: the activation, if its key is unusual.
       windows: of the number of layers, which of them see `window` keys only; all of them when None and there is one.
       turned, sparse: whether RoPE turns a layer's queries and keys; whether it has a mixture of experts.
       mechanisms: further fields of Config.
@@ -33,10 +36,10 @@ def _decoder(
     heads, hidden = keys.get("num_attention_heads", int), keys.get("hidden_size", int)
     kv_heads = keys.get("num_key_value_heads", int, heads if few_kv_heads else REQUIRED, heads)
     count = keys.get("num_hidden_layers", int)
-    width = mechanisms.pop("width", None) or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
+    width = width or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
     if heads % kv_heads:
         raise keys.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    if width % 2 and not mechanisms.get("latent"):
+    if width % 2 and not latent:
         raise keys.error(f"head_dim {width} is odd, and RoPE turns pairs")
     found = ropes(width)
     windowed = windows(count) if windows else [window is not None] * count
@@ -64,6 +67,7 @@ def _decoder(
         vocab_size=keys.get("vocab_size", int),
         max_position_embeddings=keys.get("max_position_embeddings", int),
         tie_word_embeddings=keys.get("tie_word_embeddings", bool, tied),
+        latent=latent,
         **fields,
     )
 
@@ -216,7 +220,8 @@ def granite(keys: Keys) -> Config:
 def cohere(keys: Keys) -> Config:
     keys.ignore("model_max_length")
     return _decoder(
-        keys, "cohere", norm_eps="layer_norm_eps", tied=True, ropes=lambda width: rope(keys, width, 5e5, interleaved=True),
+        keys, "cohere", norm_eps="layer_norm_eps", tied=True,
+        ropes=lambda width: rope(keys, width, 5e5, interleaved=True),
         logits_multiplier=keys.get("logit_scale", float, 0.0625),
         qk_norm="own" if _flag(keys, "use_qk_norm") else "", **_biases(keys),
     )  # fmt: skip
@@ -233,7 +238,8 @@ def cohere2(keys: Keys) -> Config:
         keys, "cohere2", norm_eps="layer_norm_eps", tied=True, ropes=lambda width: rope(keys, width, interleaved=True),
         window=keys.get("sliding_window", int, 4096, null=None),
         windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % period)),
-        turned=lambda layer, windowed: windowed, logits_multiplier=keys.get("logit_scale", float, 0.0625), **_biases(keys),
+        turned=lambda layer, windowed: windowed, logits_multiplier=keys.get("logit_scale", float, 0.0625),
+        **_biases(keys),
     )  # fmt: skip
 
 
@@ -247,7 +253,8 @@ def stablelm(keys: Keys) -> Config:
     return _decoder(
         keys, "stablelm", norm_eps="layer_norm_eps", few_kv_heads=False, width=hidden // heads,
         ropes=lambda width: rope(keys, width, partial=0.25), norm_bias=True, attention_bias=_flag(keys, "use_qkv_bias"),
-        qk_norm="own" if _flag(keys, "qk_layernorm") else "", use_parallel_residual=_flag(keys, "use_parallel_residual"),
+        qk_norm="own" if _flag(keys, "qk_layernorm") else "",
+        use_parallel_residual=_flag(keys, "use_parallel_residual"),
     )  # fmt: skip
 
 
@@ -283,8 +290,8 @@ def mixtral(keys: Keys) -> Config:
         intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=True,
     )  # fmt: skip
     return _decoder(
-        keys, "mixtral", few_kv_heads=False, ropes=lambda width: rope(keys, width, 1e6), experts=_checked(keys, experts),
-        window=keys.get("sliding_window", int, None), sparse=lambda layer: True,
+        keys, "mixtral", few_kv_heads=False, ropes=lambda width: rope(keys, width, 1e6),
+        experts=_checked(keys, experts), window=keys.get("sliding_window", int, None), sparse=lambda layer: True,
     )  # fmt: skip
 
 
@@ -320,14 +327,22 @@ def qwen2_moe(keys: Keys) -> Config:
     )  # fmt: skip
 
 
+def _number_of_experts(keys: Keys, key: str) -> int:
+    """`key`, for which transformers takes `num_local_experts` too: it sets that last, so that it wins."""
+    if "num_local_experts" not in keys.raw:
+        return int(keys.get(key, int))
+    count: int = keys.get("num_local_experts", int)
+    if (other := keys.get(key, int, count)) != count:
+        raise keys.error(f"num_local_experts {count} is not {key} {other}, for which it stands", "keep one of the two")
+    return count
+
+
 def qwen3_moe(keys: Keys) -> Config:
     keys.ignore("max_window_layers")
     experts = Experts(
-        num_experts=keys.get("num_experts", int, keys.raw.get("num_local_experts") or REQUIRED),
-        num_experts_per_tok=keys.get("num_experts_per_tok", int),
+        num_experts=_number_of_experts(keys, "num_experts"), num_experts_per_tok=keys.get("num_experts_per_tok", int),
         intermediate_size=keys.get("moe_intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
     )  # fmt: skip
-    keys.ignore("num_local_experts")
     used, window = _flag(keys, "use_sliding_window"), keys.get("sliding_window", int, 4096, null=None)
     return _decoder(
         keys, "qwen3_moe", few_kv_heads=False, ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
@@ -358,7 +373,8 @@ def gpt_oss(keys: Keys) -> Config:
     )  # fmt: skip
     return _decoder(
         keys, "gpt_oss", few_kv_heads=False, head_dim=64, ropes=lambda width: rope(keys, width, 150000.0),
-        experts=_checked(keys, experts), sparse=lambda layer: True, window=keys.get("sliding_window", int, 128, null=None),
+        experts=_checked(keys, experts), sparse=lambda layer: True,
+        window=keys.get("sliding_window", int, 128, null=None),
         windows=lambda count: keys.layer_types(count, lambda i: i % 2 == 0), **_biases(keys, True),
     )  # fmt: skip
 
@@ -367,7 +383,6 @@ def deepseek_v3(keys: Keys) -> Config:
     keys.fix(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
     # The layers that predict further tokens are not part of the model that answers.
     keys.ignore("num_nextn_predict_layers num_mtp_layers ep_size aux_loss_alpha seq_aux qk_head_dim")
-    keys.ignore("num_local_experts")
     heads = keys.get("num_attention_heads", int)
     if (kv_heads := keys.get("num_key_value_heads", int, null=heads)) != heads:
         raise keys.error(
@@ -375,10 +390,11 @@ def deepseek_v3(keys: Keys) -> Config:
         )
     shared, width = keys.get("n_shared_experts", int), keys.get("moe_intermediate_size", int)
     experts = Experts(
-        num_experts=keys.get("n_routed_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
-        intermediate_size=width, scoring="sigmoid", norm_topk_prob=_flag(keys, "norm_topk_prob", True),
-        n_group=keys.get("n_group", int), topk_group=keys.get("topk_group", int),
-        routed_scaling_factor=keys.get("routed_scaling_factor", float, 2.5), shared_intermediate_size=shared * width,
+        num_experts=_number_of_experts(keys, "n_routed_experts"),
+        num_experts_per_tok=keys.get("num_experts_per_tok", int), intermediate_size=width, scoring="sigmoid",
+        norm_topk_prob=_flag(keys, "norm_topk_prob", True), n_group=keys.get("n_group", int),
+        topk_group=keys.get("topk_group", int), routed_scaling_factor=keys.get("routed_scaling_factor", float, 2.5),
+        shared_intermediate_size=shared * width,
     )  # fmt: skip
     if experts.num_experts % experts.n_group or experts.num_experts < 2 * experts.n_group:
         raise keys.error(
@@ -405,6 +421,6 @@ def deepseek_v3(keys: Keys) -> Config:
     first = keys.get("first_k_dense_replace", int, 3, zero=True)
     return _decoder(
         keys, "deepseek_v3", ropes=lambda width: turned, width=latent.qk_nope_head_dim + latent.qk_rope_head_dim,
-        num_key_value_heads=1, scaling=scaling, experts=_checked(keys, experts), latent=latent,
+        num_key_value_heads=1, scaling=scaling, experts=experts, latent=latent,
         sparse=lambda layer: layer >= first, **_biases(keys),
     )  # fmt: skip

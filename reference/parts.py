@@ -1,10 +1,10 @@
 """The parts that layers are made of: the shape of each one's value, its weights, and where transformers has the value.
 
 Shapes are written in letters, products of them with `*`:
-T query tokens, S keys (T in prefill, cache slots in decode), N/K query/kv heads, G = N/K, D head_dim, U width of a value,
-E hidden, F intermediate, V vocab; of a mixture of experts X experts, A of them per token, M intermediate, H intermediate of the shared one;
-of latent attention Q and R ranks of queries and of keys and values, P dimensions of a head without RoPE; C and Z widths of
-k_cache and v_cache: D, or with a latent R and the dimensions of a head with RoPE.
+T query tokens, S keys (T in prefill, cache slots in decode), N/K query/kv heads, G = N/K, D head_dim, U width of a
+value, E hidden, F intermediate, V vocab; of a mixture of experts X experts, A of them per token, M intermediate, H
+intermediate of the shared one; of latent attention Q and R ranks of queries and of keys and values, P dimensions of a
+head without RoPE; C and Z widths of k_cache and v_cache: D, or with a latent R and the dimensions of a head with RoPE.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hloracle.reference.config import Config
 
 @dataclass(frozen=True)
 class Weight:
-    """`name` is relative to the part, or to the layer if it has a dot; `flag` the field of Config that says if it exists."""
+    """`name` is relative to the part, or to the layer if it has a dot; `flag`: the field of Config it depends on."""
 
     name: str
     shape: str
@@ -30,8 +30,8 @@ class Part:
     """A named value inside a layer.
 
     terms: the longest sum that an element is made of. matmuls: how many dot_general compute it.
-    source: where transformers has it: `` the module's output, `input NAME` what a module takes, or what attention is given
-    or computes (`query`, `key`, `value`, `scores`, `probs`), or `routing` for a router's choice.
+    source: where transformers has it: `` the module's output, `input NAME` what a module takes, or what attention is
+    given or computes (`query`, `key`, `value`, `scores`, `probs`), or `routing` for a router's choice.
     """
 
     shape: str
@@ -124,11 +124,7 @@ def _sizes(config: Config) -> dict[str, int]:
         sizes |= {"M": experts.intermediate_size, "H": experts.shared_intermediate_size}
     if latent := config.latent:
         sizes |= {"Q": latent.q_lora_rank or 0, "R": latent.kv_lora_rank, "P": latent.qk_nope_head_dim}
-        sizes |= {
-            "O": latent.qk_rope_head_dim,
-            "U": latent.v_head_dim,
-            "D": latent.qk_nope_head_dim + latent.qk_rope_head_dim,
-        }
+        sizes["U"] = latent.v_head_dim
     return sizes
 
 

@@ -34,23 +34,24 @@ ROPES: dict[str, dict[str, Any]] = {
     "longrope": {"original_max_position_embeddings": 40, "factor": 4.0},
 }  # fmt: skip
 # Types of RoPE that an architecture reads; the others have all of them.
-ROPES_OF = {"phi3": ("default", "longrope"), "gemma3_text": ("default", "linear"), "olmo3": ("default", "yarn")}
+ROPES_OF = {"phi3": ("default", "longrope")}
 
 
-def draw_config(model_type: str, seed: int) -> dict[str, Any]:
+def draw_config(architecture: str, seed: int) -> dict[str, Any]:
     """Keys of a random config, for transformers' config class of this architecture."""
-    rng = np.random.default_rng([seed, *model_type.encode()])
+    rng = np.random.default_rng([seed, *architecture.encode()])
 
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(len(values)))]
 
     kv_heads, layers = int(rng.integers(1, 4)), int(rng.integers(2, 4))
-    # A quarter of a head is turned in pairs, too.
-    heads, head_dim = kv_heads * one_of(1, 2, 3, 5), 8 * int(rng.integers(1, 4))
+    # A quarter of a head is turned in pairs too, and `dynamic` turns more than one.
+    least = 2 if "partial_rotary_factor" in TINY[architecture] else 1
+    heads, head_dim = kv_heads * one_of(1, 2, 3, 5), 8 * int(rng.integers(least, 4))
 
     # transformers wants a multiple of the heads; an odd one is not head_dim, which is even.
-    hidden = heads * (head_dim if model_type in SQUARE else int(rng.integers(4, 10)) * 2 + 1)
-    raw = {key: value for key, value in TINY[model_type].items() if key not in ("architectures", "model_type")}
+    hidden = heads * (head_dim if architecture in SQUARE else int(rng.integers(4, 10)) * 2 + 1)
+    raw = {key: value for key, value in TINY[architecture].items() if key not in ("architectures", "model_type")}
     raw |= {
         "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "intermediate_size": one_of(29, 48, 67, 96, 113),
@@ -64,7 +65,7 @@ def draw_config(model_type: str, seed: int) -> dict[str, Any]:
     for key in ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "attention_out_bias"):
         if key in raw:
             raw[key] = one_of(True, False)
-    if not FAMILIES[model_type].one_plus_norms:
+    if not FAMILIES[architecture].one_plus_norms:
         raw["tie_word_embeddings"] = one_of(True, False)
     for key in ("use_qk_norm", "qk_layernorm", "use_parallel_residual", "norm_topk_prob", "use_sliding_window"):
         if key in raw:
@@ -75,15 +76,15 @@ def draw_config(model_type: str, seed: int) -> dict[str, Any]:
         raw["sliding_window"] = int(rng.integers(5, 24))
     if "max_window_layers" in raw:
         raw["max_window_layers"] = int(rng.integers(layers))
-    raw |= _own(model_type, one_of, layers, rng)
+    raw |= _own(architecture, one_of, layers, rng)
     rotary = int(
         (raw["hidden_size"] // heads if "head_dim" not in raw else raw["head_dim"])
         * raw.get("partial_rotary_factor", 1.0)
     )
-    return raw | _rope(model_type, one_of, rotary if model_type != "deepseek_v3" else raw["qk_rope_head_dim"], rng)
+    return raw | _rope(architecture, one_of, rotary if architecture != "deepseek_v3" else raw["qk_rope_head_dim"], rng)
 
 
-def _own(model_type: str, one_of: Draw, layers: int, rng: np.random.Generator) -> dict[str, Any]:
+def _own(architecture: str, one_of: Draw, layers: int, rng: np.random.Generator) -> dict[str, Any]:
     """Keys that only some architectures have."""
     experts = {"num_experts_per_tok": int(rng.integers(1, 4)), "norm_topk_prob": one_of(True, False)}
     count, width = int(rng.integers(4, 9)), one_of(12, 20, 31)
@@ -121,8 +122,8 @@ def _own(model_type: str, one_of: Draw, layers: int, rng: np.random.Generator) -
         },
         "olmoe": lambda: {**experts, "num_experts": count, "intermediate_size": width, "clip_qkv": one_of(None, 1.0)},
         "gpt_oss": lambda: {
-            "num_experts_per_tok": experts["num_experts_per_tok"], "num_local_experts": count, "intermediate_size": width,
-            "swiglu_limit": float(rng.uniform(0.5, 5)),
+            "num_experts_per_tok": experts["num_experts_per_tok"], "num_local_experts": count,
+            "intermediate_size": width, "swiglu_limit": float(rng.uniform(0.5, 5)),
         },
         "deepseek_v3": lambda: {
             **experts, "num_key_value_heads": None, "n_routed_experts": one_of(8, 12), "n_group": one_of(1, 2, 4),
@@ -133,43 +134,46 @@ def _own(model_type: str, one_of: Draw, layers: int, rng: np.random.Generator) -
             "num_experts_per_tok": 2,
         },
     }  # fmt: skip
-    return own[model_type]() if model_type in own else {}
+    return own[architecture]() if architecture in own else {}
 
 
-def _rope(model_type: str, one_of: Draw, dim: int, rng: np.random.Generator) -> dict[str, Any]:
+def _rope(architecture: str, one_of: Draw, dim: int, rng: np.random.Generator) -> dict[str, Any]:
     """RoPE settings of any type that the architecture reads."""
 
     def settings() -> dict[str, Any]:
-        kind = one_of(*ROPES_OF.get(model_type, tuple(ROPES)))
+        kind = one_of(*ROPES_OF.get(architecture, tuple(ROPES)))
         found = {"rope_type": kind, "rope_theta": float(10 ** rng.uniform(2.5, 6)), **ROPES[kind]}
         if kind == "longrope":
             found |= {key: rng.uniform(1, 6, dim // 2).tolist() for key in ("short_factor", "long_factor")}
         return found
 
-    if model_type in ("gemma3_text", "olmo3"):
-        return {"rope_parameters": {"sliding_attention": settings(), "full_attention": settings()}}
-    found = settings()
+    if architecture in ("gemma3_text", "olmo3"):
+        found = {"sliding_attention": settings(), "full_attention": settings()}
+        kinds = [one["rope_type"] for one in found.values()]
+    else:
+        found = settings()
+        kinds = [found["rope_type"]]
     # It grows from the length that the model was trained on.
-    longest = {"max_position_embeddings": 40} if found["rope_type"] == "dynamic" else {}
+    longest = {"max_position_embeddings": 40} if "dynamic" in kinds else {}
     return {"rope_parameters": found, **longest}
 
 
-def write_random(model_type: str, seed: int, directory: Path | str) -> Path:
+def write_random(architecture: str, seed: int, directory: Path | str) -> Path:
     """Save a random model of this architecture as transformers does, every parameter filled; returns its directory."""
-    if model_type not in FAMILIES:
-        raise InputError("is no architecture that is supported", model_type, f"use one of {', '.join(FAMILIES)}")
+    if architecture not in FAMILIES:
+        raise InputError("is no architecture that is supported", architecture, f"use one of {', '.join(FAMILIES)}")
     import torch
     import transformers
 
     transformers.logging.set_verbosity_error()
-    raw = draw_config(model_type, seed)
+    raw = draw_config(architecture, seed)
     partial = raw.pop("partial_rotary_factor", None)
     if partial is not None:
         raw["rope_parameters"]["partial_rotary_factor"] = partial
     model = transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(model_type, **raw), dtype=torch.float32
+        transformers.AutoConfig.for_model(architecture, **raw), dtype=torch.float32
     )
-    center = norm_center(model_type)
+    center = norm_center(architecture)
     filled = set()
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
@@ -177,7 +181,7 @@ def write_random(model_type: str, seed: int, directory: Path | str) -> Path:
                 continue
             filled.add(tensor.data_ptr())
             # Experts are [X, out, in] here, but for GPT-OSS's.
-            turned = tensor.ndim == 3 and model_type != "gpt_oss"
+            turned = tensor.ndim == 3 and architecture != "gpt_oss"
             shape = tuple(tensor.mT.shape if turned else tensor.shape)
             values = torch.from_numpy(random_weight(name, shape, seed, center, model.config.tie_word_embeddings))
             tensor.copy_(values.mT if turned else values)

@@ -1,7 +1,7 @@
 """The architectures: how each one's config is read, what its layers go through, and how its files differ.
 
-A row for each `model_type` of transformers, whose modeling files are the source of every detail. Below this file nothing
-knows which architecture it is in: `Config` says what to compute, and `architectures/` spells out in which order.
+A row for each `model_type` of transformers, whose modeling files are the source of every detail. Below this file
+nothing knows which architecture it is in: `Config` says what to compute, `architectures/` spells out in which order.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ _QK_NORM = _named("self_attn", "q_norm k_norm")
 _TURNED = _named("self_attn", "q_rope k_rope")
 _ATTEND = ("k_cache", "v_cache", *_named("self_attn", "scores probs context o_proj"))
 _ATTENTION = (*_PROJECTIONS, *_TURNED, *_ATTEND)
+_NORMED = (*_PROJECTIONS, *_QK_NORM, *_TURNED, *_ATTEND)
 _MLP = _named("mlp", "gate_proj up_proj act down_proj")
 _FUSED_MLP = _named("mlp", "gate_up_proj act down_proj")
 _EXPERTS = _named("mlp", "gate routing experts")
+_SHARED_EXPERT = (*_named("mlp.shared_expert", "gate_proj up_proj act down_proj"), "mlp.shared_expert_gate", "mlp")
 
 
 def _pre_norm(attention: Sequence[str] = _ATTENTION, mlp: Sequence[str] = _MLP) -> PartsOf:
@@ -68,6 +70,17 @@ def _sandwich(attention: Sequence[str]) -> PartsOf:
     )  # fmt: skip
 
 
+def _post_norm(config: Config, layer: Layer) -> tuple[str, ...]:
+    return (*_NORMED, "post_attention_layernorm", *_MLP, "post_feedforward_layernorm")
+
+
+def _some_sparse(attention: Sequence[str], shared: Sequence[str] = ()) -> PartsOf:
+    """Where some layers have a mixture of experts, and beside it a shared one."""
+    return lambda config, layer: (
+        "input_layernorm", *attention, "post_attention_layernorm", *((*_EXPERTS, *shared) if layer.sparse else _MLP)
+    )  # fmt: skip
+
+
 def _turned_or_not(config: Config, layer: Layer) -> tuple[str, ...]:
     return (*_PROJECTIONS, *(_TURNED if layer.rope else ()), *_ATTEND)
 
@@ -76,36 +89,20 @@ def _normed_or_not(names: Sequence[str]) -> Callable[[Config], tuple[str, ...]]:
     return lambda config: (*_PROJECTIONS, *(names if config.qk_norm else ()), *_TURNED, *_ATTEND)
 
 
-def _qwen2_moe_parts(config: Config, layer: Layer) -> tuple[str, ...]:
-    shared = (*_named("mlp.shared_expert", "gate_proj up_proj act down_proj"), "mlp.shared_expert_gate", "mlp")
-    return (
-        "input_layernorm",
-        *_ATTENTION,
-        "post_attention_layernorm",
-        *((*_EXPERTS, *shared) if layer.sparse else _MLP),
-    )
-
-
 def _stablelm_parts(config: Config, layer: Layer) -> tuple[str, ...]:
     second = () if config.use_parallel_residual else ("post_attention_layernorm",)
     attention = _normed_or_not(_named("self_attn", "q_layernorm k_layernorm"))(config)
     return ("input_layernorm", *attention, *second, *_MLP)
 
 
-def _deepseek_v3_parts(config: Config, layer: Layer) -> tuple[str, ...]:
+def _deepseek_v3_parts(config: Config, layer: Layer) -> Sequence[str]:
     assert config.latent
     queries = "q_a_proj q_a_layernorm q_b_proj" if config.latent.q_lora_rank else "q_proj"
     attention = (*_named("self_attn", f"{queries} kv_a_proj_with_mqa kv_a_layernorm"), *_TURNED, *_ATTEND)
     shared = (*_named("mlp.shared_experts", "gate_proj up_proj act down_proj"), "mlp")
-    return (
-        "input_layernorm",
-        *attention,
-        "post_attention_layernorm",
-        *((*_EXPERTS, *shared) if layer.sparse else _MLP),
-    )
+    return _some_sparse(attention, shared)(config, layer)
 
 
-_NORMED = (*_PROJECTIONS, *_QK_NORM, *_TURNED, *_ATTEND)
 _QKV = ("self_attn.qkv_proj", *_TURNED, *_ATTEND)
 # transformers joins the experts' weights when it loads them, as graphs take them.
 _BY_EXPERT = {
@@ -151,19 +148,19 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family(parsers.gemma2, _sandwich(_ATTENTION), one_plus_norms=True),
     "gemma3_text": Family(parsers.gemma3, _sandwich(_NORMED), heads_first=_QK_NORM, one_plus_norms=True),
     "phi3": Family(parsers.phi3, _pre_norm(_QKV, _FUSED_MLP)),
-    "olmo2": Family(
-        parsers.olmo2, lambda config, layer: (*_NORMED, "post_attention_layernorm", *_MLP, "post_feedforward_layernorm")
-    ),
-    "olmo3": Family(
-        parsers.olmo3, lambda config, layer: (*_NORMED, "post_attention_layernorm", *_MLP, "post_feedforward_layernorm")
-    ),
+    "olmo2": Family(parsers.olmo2, _post_norm),
+    "olmo3": Family(parsers.olmo3, _post_norm),
     "smollm3": Family(
         parsers.smollm3,
         lambda config, layer: ("input_layernorm", *_turned_or_not(config, layer), "post_attention_layernorm", *_MLP),
     ),
     "granite": Family(parsers.granite, _pre_norm()),
-    "cohere": Family(parsers.cohere, lambda config, layer: ("input_layernorm", *_normed_or_not(_QK_NORM)(config), *_MLP)),
-    "cohere2": Family(parsers.cohere2, lambda config, layer: ("input_layernorm", *_turned_or_not(config, layer), *_MLP)),
+    "cohere": Family(
+        parsers.cohere, lambda config, layer: ("input_layernorm", *_normed_or_not(_QK_NORM)(config), *_MLP)
+    ),
+    "cohere2": Family(
+        parsers.cohere2, lambda config, layer: ("input_layernorm", *_turned_or_not(config, layer), *_MLP)
+    ),
     "stablelm": Family(
         parsers.stablelm, _stablelm_parts, stored=_STABLELM_STORED,
         heads_first=_named("self_attn", "q_layernorm k_layernorm"),
@@ -178,14 +175,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "seed_oss": Family(parsers.seed_oss, _pre_norm()),
     "mixtral": Family(parsers.mixtral, _pre_norm(mlp=_EXPERTS), stored=_MIXTRAL_STORED),
-    "qwen2_moe": Family(parsers.qwen2_moe, _qwen2_moe_parts, stored=_BY_EXPERT),
-    "qwen3_moe": Family(
-        parsers.qwen3_moe,
-        lambda config, layer: (
-            "input_layernorm", *_NORMED, "post_attention_layernorm", *(_EXPERTS if layer.sparse else _MLP)
-        ),
-        stored=_BY_EXPERT,
-    ),
+    "qwen2_moe": Family(parsers.qwen2_moe, _some_sparse(_ATTENTION, _SHARED_EXPERT), stored=_BY_EXPERT),
+    "qwen3_moe": Family(parsers.qwen3_moe, _some_sparse(_NORMED), stored=_BY_EXPERT),
     "olmoe": Family(parsers.olmoe, _pre_norm(_NORMED, _EXPERTS), stored=_BY_EXPERT),
     "gpt_oss": Family(parsers.gpt_oss, _pre_norm(mlp=_named("mlp", "router routing experts")), own=_GPT_OSS),
     "deepseek_v3": Family(
@@ -221,7 +212,7 @@ def load_config(directory: Path) -> Config:
         raise InputError(
             "has no config.json", directory, "name a Hugging Face checkpoint directory (config.json, *.safetensors)"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # also numbers that are too long, and lists too deep
         raise InputError(f"is not valid JSON ({error})", path, "restore the file that came with the model") from None
     if not isinstance(raw, dict):
         raise InputError("is not a JSON object", path, "restore the file that came with the model")

@@ -55,8 +55,8 @@ _GEMMA = {
 }
 
 
-def _row(architecture: str, model_type: str, **own: Any) -> dict[str, Any]:
-    merged = {"architectures": [f"{architecture}ForCausalLM"], "model_type": model_type, **_BASE, **own}
+def _row(class_prefix: str, architecture: str, **own: Any) -> dict[str, Any]:
+    merged = {"architectures": [f"{class_prefix}ForCausalLM"], "model_type": architecture, **_BASE, **own}
     removed = {
         key for key in ("head_dim", "rms_norm_eps", "hidden_act", "hidden_activation") if merged.get(key) is None
     }
@@ -89,7 +89,7 @@ TINY: dict[str, dict[str, Any]] = {
                 "full_attention": {"rope_type": "linear", "rope_theta": 100000.0, "factor": 8.0},
             },
         ),
-        # The prompts and what follows them go beyond the 64 tokens from which on its angles are others.
+        # The prompts and what follows them go beyond the 40 tokens from which on its angles are others.
         _row(
             "Phi3", "phi3", **_SQUARE, head_dim=None, sliding_window=23, original_max_position_embeddings=40,
             partial_rotary_factor=0.75,
@@ -169,14 +169,14 @@ TIED_GAIN = {"embed_tokens": 0.75}
 TIED_GAIN_OF_GEMMA = {"embed_tokens": 0.12, "norm": 8.0}
 
 
-def norm_center(model_type: str) -> float:
+def norm_center(architecture: str) -> float:
     """What a norm's weights lie around, so that it multiplies by about 1."""
-    return 0.0 if FAMILIES[model_type].one_plus_norms else 1.0
+    return 0.0 if FAMILIES[architecture].one_plus_norms else 1.0
 
 
 def write_tiny(
     directory: Path,
-    model_type: str = "llama",
+    architecture: str = "llama",
     *,
     seed: int = 0,
     dtype: str = "float32",
@@ -195,13 +195,13 @@ def write_tiny(
       draw: makes each weight from its name, its shape and the seed; when None, they are of usual sizes.
       overrides: config keys that replace those of TINY.
     """
-    raw = {**TINY[model_type], **overrides, "dtype": dtype}
+    raw = {**TINY[architecture], **overrides, "dtype": dtype}
     config = from_hf(raw)
     if old_rope:
         scaling = dict(raw.pop("rope_parameters"))
         raw["rope_theta"] = scaling.pop("rope_theta")
         raw["rope_scaling"] = None if scaling == {"rope_type": "default"} else scaling
-    center, tied = norm_center(model_type), config.tie_word_embeddings
+    center, tied = norm_center(architecture), config.tie_word_embeddings
     weights = {
         name: (draw(name, shape, seed) if draw else random_weight(name, shape, seed, center, tied)).astype(
             TINY_DTYPES[dtype]

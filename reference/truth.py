@@ -94,7 +94,9 @@ def _versions() -> dict[str, str]:
 
 
 def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
-    return versioned_entry("truth", checkpoint.digest, json.dumps([list(prompt), count]), TRUTH_VERSION)
+    # From its turning point on, the truth is taken step by step.
+    question = json.dumps([list(prompt), count, checkpoint.config.turning_point])
+    return versioned_entry("truth", checkpoint.digest, question, TRUTH_VERSION)
 
 
 def versioned_entry(kind: str, *question: str) -> Path:

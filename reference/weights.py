@@ -1,4 +1,4 @@
-"""Which weights a model has, by the parts of its layers: their names, their shapes, and how a checkpoint stores them."""
+"""Which weights a model has, by the parts of its layers: their names and shapes, and how a checkpoint stores them."""
 
 from __future__ import annotations
 
@@ -58,13 +58,15 @@ def stored(config: Config) -> dict[str, Stored]:
     """The weights that files hold under other names, or in slices: name -> how."""
     patterns = FAMILIES[config.architecture].stored
     return {
-        name: Stored(tuple(name.removesuffix(ours) + pattern for pattern in theirs), size[0] if "{}" in theirs[0] else 1)
+        name: Stored(
+            tuple(name.removesuffix(ours) + pattern for pattern in theirs), size[0] if "{}" in theirs[0] else 1
+        )
         for name, size in weight_shapes(config).items() for ours, theirs in patterns.items() if name.endswith(ours)
     }  # fmt: skip
 
 
 def stored_shapes(config: Config, found: Set[str] = frozenset()) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor that a checkpoint's files hold; a weight that is `found` as it is counts as that."""
+    """Name -> shape of every tensor that a checkpoint's files hold; one that is `found` as it is counts as that."""
     how, shapes = stored(config), {}
     for name, size in weight_shapes(config).items():
         if name not in how or name in found:

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
@@ -87,6 +88,7 @@ def _bring_up_to_date(record: Record) -> None:
     if record["schema"] == "hloracle-report/2":
         _from_version_2(record)
     record["model"]["architecture"] = record["model"].pop("model_type")
+    record["settings"]["lean"] = False
     record |= {"schema": SCHEMA, "families": []}
 
 
@@ -102,6 +104,9 @@ def _from_version_2(record: Record) -> None:
     record["environment"]["commit"] = None
 
 
+FAMILY_FILES = ("report.json", "report.html")
+
+
 def write_family(record: Record, directory: Path, name: str) -> str:
     """Write the record of a suite's family to families/NAME/, with its page where it has not passed; `` or the page's place.
 
@@ -115,15 +120,17 @@ def write_family(record: Record, directory: Path, name: str) -> str:
     drawn = {"report.json": to_json(record)}
     if not record["passed"]:
         drawn["report.html"] = html.render(record)
-    remove_family(directory, name)
+    _remove(directory / folder / file for file in FAMILY_FILES)
     for file, content in drawn.items():
         write_file(directory / folder / file, content)
     return "" if record["passed"] else f"{folder}/report.html"
 
 
 def remove_family(directory: Path, name: str) -> None:
-    """Remove what `write_family` has written there before."""
-    _remove(directory / "families" / name / file for file in ("report.json", "report.html"))
+    """Remove what an earlier run has left of a family: what `write_family` wrote, and its reproducer."""
+    folder = directory / "families" / name
+    _remove(folder / file for file in FAMILY_FILES)
+    shutil.rmtree(folder / "reproducer", ignore_errors=True)
 
 
 def write_all(record: Record, directory: Path) -> dict[str, Path]:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 
 
@@ -93,3 +94,12 @@ class DiesWhenRead:
 
     def __setstate__(self, state: Any) -> None:
         os._exit(6)
+
+
+def run_one_that_sleeps(report: Any, note: Path) -> None:
+    run_in_child(sleep_and_tell, note, timeout=60)
+
+
+def sleep_and_tell(report: Any, note: Path) -> None:
+    note.write_text(str(os.getpid()))
+    time.sleep(60)

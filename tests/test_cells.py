@@ -109,8 +109,8 @@ def test_moved_with_the_compiler(
     children: list[str], question: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for change in (
-        lambda: monkeypatch.setattr(cells, "CPU_FLAGS", ("--iree-opt-level=O3",)),
-        lambda: monkeypatch.setattr(cells, "compiler_path", lambda: "/elsewhere/iree-compile"),
+        lambda: monkeypatch.setattr(cells.iree, "CPU_FLAGS", ("--iree-opt-level=O3",)),
+        lambda: monkeypatch.setattr(cells.iree, "compiler_path", lambda: "/elsewhere/iree-compile"),
         lambda: monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"),
         lambda: monkeypatch.setattr(cells, "host_cpu", lambda: "another machine"),
         lambda: monkeypatch.setattr(cells, "backend_sources", lambda: [b"another session"]),

@@ -528,6 +528,21 @@ def test_a_line_that_copies_a_cache(line: str, production: Graph, stream: str) -
     assert found.detail
 
 
+def test_the_narrower_cache_counts(to_stream: ToStream) -> None:
+    """A latent's: all of its values take less than a layer of its keys."""
+    config = from_hf(TINY["deepseek_v3"])
+    graph = emit(config, "decode", "token", 111)
+    k_bytes, v_bytes = (graph.abi.results[graph.abi.result(name)].nbytes for name in ("k_cache", "v_cache"))
+    assert v_bytes < k_bytes // config.num_hidden_layers
+    stream = to_stream(graph)
+    assert caches_in_place(graph, stream).status == "passed"
+    layer = v_bytes // config.num_hidden_layers
+    first = stream.index("      stream.cmd.dispatch")
+    line = f"stream.cmd.copy %a[%c0], %b[%c0], %c{layer} : !stream.resource<external>{{%c{layer}}} -> !stream.resource<external>"
+    constant = f"    %c{layer} = arith.constant {layer} : index\n"
+    assert caches_in_place(graph, f"{stream[:first]}{constant}      {line}\n{stream[first:]}").status == "failed"
+
+
 def test_an_empty_stream_form_is_not_in_place(production: Graph) -> None:
     assert caches_in_place(production, "").status == "failed"
     assert "0 dispatches" in caches_in_place(production, "module {}").detail

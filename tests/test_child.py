@@ -146,6 +146,39 @@ def test_kill_descendants() -> None:
         assert all(gone(p.pid) for p in sleeping)
 
 
+def test_kill_descendants_though_one_has_just_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends between being listed and being killed keeps nobody else alive."""
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as shell:
+        while not (sleeping := psutil.Process(shell.pid).children()):
+            time.sleep(0.01)
+        kill = psutil.Process.kill
+
+        def ended(process: psutil.Process) -> None:
+            kill(process)
+            if process in sleeping:
+                raise psutil.NoSuchProcess(process.pid)
+
+        monkeypatch.setattr(psutil.Process, "kill", ended)
+        kill_descendants()
+        assert shell.wait(5) == -signal.SIGKILL
+
+
+def test_only_some_descendants() -> None:
+    with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
+        kill_descendants([one.pid])
+        assert one.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_child_of_a_child_goes_with_it(tmp_path: Path) -> None:
+    """Each has a process group of its own."""
+    note = tmp_path / "pid"
+    with pytest.raises(ChildDied, match="took more than"):
+        run(children.run_one_that_sleeps, note, timeout=8)
+    assert gone(int(note.read_text()))
+
+
 # ---- Ctrl-C
 
 

@@ -24,6 +24,8 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+DYNAMIC = {"rope_type": "dynamic", "factor": 3.0}
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
 # Keys that say nothing of what is computed, and one without which nothing can be said.
 NOTHING = ("architectures", "bos_token_id", "eos_token_id", "pad_token_id")
 MISSING = object()
@@ -250,6 +252,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"head_dim": 15}, "head_dim 15 is odd"),
     ({"rms_norm_eps": float("nan")}, "key 'rms_norm_eps' is nan, not a positive finite number"),
     ({"rms_norm_eps": float("inf")}, "key 'rms_norm_eps' is inf, not a positive finite number"),
+    ({"rms_norm_eps": 10**400}, "key 'rms_norm_eps' is an integer that no float can hold"),
+    ({"hidden_size": 10**400}, "key 'hidden_size' is an integer that no float can hold"),
     ({"rms_norm_eps": 0}, "key 'rms_norm_eps' is 0.0, not a positive finite number"),
     ({"tie_word_embeddings": 1}, "key 'tie_word_embeddings' is 1, not of type bool"),
     ({"hidden_act": "gelu"}, "key 'hidden_act' is 'gelu', and only 'silu' and 'gelu_pytorch_tanh' are supported"),
@@ -276,12 +280,29 @@ ROPE_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"type": "longrope"}}, "rope_type 'longrope' needs 'short_factor' and 'long_factor'"),
     (
         {"rope_parameters": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7}},
-        "key 'long_factor' is not a list of 8 numbers",
+        "key 'long_factor' is not a list of 8 positive numbers",
+    ),
+    *(
+        (
+            {"rope_parameters": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 8, key: [*[1.0] * 7, n]}},
+            f"key '{key}' is not a list of 8 positive numbers",
+        )
+        for key in ("short_factor", "long_factor") for n in ("1", 0, -1.0, 10**400)
     ),
     (
-        {"rope_parameters": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": ["1"] * 8}},
-        "key 'long_factor' is not a list of 8 numbers",
+        {"rope_parameters": {**LONGROPE, "original_max_position_embeddings": 1}},
+        "rope_type 'longrope' divides by the logarithm of 'original_max_position_embeddings', which is 0 here",
     ),
+    ({"max_position_embeddings": 1, "rope_parameters": LONGROPE}, "rope_type 'longrope' divides by the logarithm of"),
+    (
+        {"rope_parameters": DYNAMIC, "head_dim": 2},
+        "rope_type 'dynamic' divides by the number of turned dimensions less 2, which is 0 here",
+    ),
+    (
+        {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}},
+        "rope_type 'yarn' divides by the logarithm of 'rope_theta', which is 0 here",
+    ),
+    ({"rope_parameters": {"rope_type": "yarn", "factor": 10**400}}, "key 'factor' is an integer that no float can hold"),
     ({"partial_rotary_factor": 0.5}, "unknown key 'partial_rotary_factor'"),
     ({"rope_parameters": {"rope_type": "default", "factor": 8.0}}, "unknown RoPE key 'factor'"),
     ({"rope_parameters": {**LLAMA3, "beta_fast": 32}}, "unknown RoPE key 'beta_fast'"),
@@ -293,7 +314,7 @@ ROPE_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_theta": 5e5}, "has rope_theta 500000.0 and, in the RoPE settings, 10000.0"),
     ({"rope_scaling": LLAMA3}, "has both 'rope_parameters' and 'rope_scaling', and they differ"),
     ({"rope_theta": "10000"}, "key 'rope_theta' is '10000', not of type float"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "words"), ROPE_REFUSED, ids=["-".join(changes) for changes, _ in ROPE_REFUSED])
@@ -313,6 +334,8 @@ def test_rope_refused(changes: dict[str, Any], words: str) -> None:
         (b"\xff\xfe{}", "is not valid JSON"),
         (b"[]", "is not a JSON object"),
         (b"{}", "model_type None is not supported"),
+        (b'{"model_type": "llama", "rope_theta": 1' + b"0" * 5000 + b"}", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
     ],
 )
 def test_config_json_that_cannot_be_read(tmp_path: Path, content: bytes, words: str) -> None:
@@ -371,10 +394,23 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
         "gemma3_text", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
         "unknown key 'rope_theta', 'rope_type' in 'rope_parameters', which has one set per layer type",
     ),
+    *(
+        (
+            architecture, {"rope_parameters": {**TINY[architecture]["rope_parameters"], kind: settings}},
+            f"key '{kind}' is {settings!r}, not of type dict",
+        )
+        for architecture in ("gemma3_text", "olmo3")
+        for kind in ("full_attention", "sliding_attention")
+        for settings in ("default", ["default"], 1.0, [])
+    ),
     ("phi3", {"attention_bias": True}, "key 'attention_bias' is True, and only False is supported"),
     ("phi3", {"lm_head_bias": True}, "key 'lm_head_bias' is True, and only False is supported"),
     ("phi3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type 'linear' is not supported"),
     ("phi3", {"partial_rotary_factor": 0.2, "rope_parameters": None}, "RoPE turns 3 of 16 dimensions"),
+    (
+        "phi3", {"original_max_position_embeddings": 1},
+        "rope_type 'longrope' divides by the logarithm of 'original_max_position_embeddings', which is 0 here",
+    ),
     ("olmo3", {"layer_types": ["full_attention"] * 3}, "key 'layer_types' is not a list of 2 times"),
     (
         "olmo3",
@@ -382,6 +418,7 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
         "key 'truncate' is False, which transformers does not read in a layer type's own set",
     ),
     ("smollm3", {"no_rope_layers": [1]}, "key 'no_rope_layers' is not a list of 2 numbers"),
+    ("smollm3", {"no_rope_layers": [1, 10**400]}, "key 'no_rope_layers' is not a list of 2 numbers"),
     ("smollm3", {"no_rope_layers": [1, "0"]}, "key 'no_rope_layers' is not a list of 2 numbers"),
     ("smollm3", {"no_rope_layer_interval": 0}, "key 'no_rope_layer_interval' is 0, not a positive finite number"),
     ("granite", {"logits_scaling": 0.0}, "key 'logits_scaling' is 0.0, not a positive finite number"),
@@ -392,7 +429,9 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("stablelm", {"head_dim": 14}, "head_dim 14 is not hidden_size / num_attention_heads, 16"),
     ("stablelm", {"hidden_size": 94}, "hidden_size 94 is not a multiple of num_attention_heads 6"),
     ("stablelm", {"partial_rotary_factor": 0.2}, "RoPE turns 3 of 16 dimensions, and it turns pairs"),
-    ("stablelm", {"partial_rotary_factor": 1.5}, "RoPE turns 24 of 16 dimensions, and it turns pairs"),
+    ("stablelm", {"partial_rotary_factor": 1.5}, "key 'partial_rotary_factor' is 1.5, and RoPE turns a part"),
+    ("stablelm", {"partial_rotary_factor": 1e308}, "key 'partial_rotary_factor' is 1e+308, and RoPE turns a part"),
+    ("stablelm", {"partial_rotary_factor": 0.125, "rope_parameters": DYNAMIC}, "rope_type 'dynamic' divides by the number"),
     ("starcoder2", {"norm_type": "rms_norm"}, "key 'norm_type' is 'rms_norm', and only 'layer_norm' is supported"),
     ("glm4", {"partial_rotary_factor": 0}, "key 'partial_rotary_factor' is 0.0, not a positive finite number"),
     ("mixtral", {"num_experts_per_tok": 6}, "num_experts_per_tok 6 is more than the 5 experts"),
@@ -401,6 +440,14 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_moe", {"mlp_only_layers": [-1]}, "key 'mlp_only_layers' is [-1], not a list of layers below 2"),
     ("qwen3_moe", {"decoder_sparse_step": 0}, "key 'decoder_sparse_step' is 0, not a positive finite number"),
     ("qwen3_moe", {"num_experts": MISSING}, "key 'num_experts' is missing"),
+    *(
+        ("qwen3_moe", {"num_experts": MISSING, "num_local_experts": count}, f"key 'num_local_experts' is {count!r}, not ")
+        for count in ("8", 8.5, 0)
+    ),
+    ("qwen3_moe", {"num_local_experts": 8}, "num_local_experts 8 is not num_experts 7, for which it stands"),
+    ("deepseek_v3", {"num_local_experts": 12}, "num_local_experts 12 is not n_routed_experts 9, for which it stands"),
+    ("deepseek_v3", {"num_local_experts": 9.0}, "key 'num_local_experts' is 9.0, not of type int"),
+    ("deepseek_v3", {"num_local_experts": None}, "key 'num_local_experts' is missing"),
     ("olmoe", {"clip_qkv": -1.0}, "key 'clip_qkv' is -1.0, not a positive finite number"),
     ("gpt_oss", {"rope_parameters": MISSING}, "key 'rope_parameters' is missing"),
     ("gpt_oss", {"num_experts_per_tok": 0}, "key 'num_experts_per_tok' is 0, not a positive finite number"),
@@ -427,6 +474,25 @@ def test_unsupported(architecture: str, changes: dict[str, Any], words: str) -> 
     assert str(caught.value).startswith("some/config.json: ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("architecture", "key"), [("qwen3_moe", "num_experts"), ("deepseek_v3", "n_routed_experts")])
+def test_num_local_experts_is_another_name(architecture: str, key: str) -> None:
+    """The one that transformers goes by where a config has both."""
+    raw = TINY[architecture]
+    assert from_hf({**raw, "num_local_experts": raw[key]}) == from_hf(raw)
+    assert from_hf({**{k: v for k, v in raw.items() if k != key}, "num_local_experts": raw[key]}) == from_hf(raw)
+    assert getattr(_theirs({**raw, "num_local_experts": 3}), key) == 3
+
+
+@pytest.mark.parametrize("architecture", ["gemma3_text", "olmo3"])
+def test_a_type_of_layer_without_settings_has_the_default_ones(architecture: str) -> None:
+    settings = TINY[architecture]["rope_parameters"]
+    without = {"full_attention": settings["full_attention"]}
+    null, absent = (
+        {**TINY[architecture], "rope_parameters": sets} for sets in ({**without, "sliding_attention": None}, without)
+    )
+    assert from_hf(null) == from_hf(absent) == from_hf(_theirs(absent).to_dict())
 
 
 def test_heads_of_cohere2_are_as_wide_as_it_says() -> None:

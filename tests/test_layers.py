@@ -134,7 +134,7 @@ def rotated(source: str, x: np.ndarray, rope: Rope, start: int | None = None, le
     position = np.array(length if start is None else start, np.int32)
 
     def ours(x: Any, n: Any) -> Any:
-        args = (None, n) if start is None else (n, 1)
+        args = (None, n) if start is None else (n, None)
         return reference.rotary(x, reference.rope_rows(tables, rope.interleaved, *args))
 
     def theirs(b: LayerBuilder, x: Value, n: Value) -> Value:

@@ -199,8 +199,17 @@ def test_what_was_pinned_is_known_while_nothing_has_changed(
     file.write_text(json.dumps(pins))
     killed = pins["mistral"]["killed"]
     assert mutation.outcomes("mistral") == (killed, killed, True)
+    # What has come of one of them here, something else, is not told by what came of all elsewhere.
+    (other, *_) = (m for m in MUTANTS.values() if m.architecture == "mistral")
+    mutation._keep(dataclasses.replace(caught(other), verdict="conforms"))
+    assert mutation.outcomes("mistral") is None
+    mutation._keep(caught(other))
+    assert mutation.outcomes("mistral") == (killed, killed, True)
     monkeypatch.setattr(mutation, "CAPACITY", 33)
     assert mutation.outcomes("mistral") is None
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    with pytest.raises(InputError, match="XLA_FLAGS: is '--xla_cpu_enable_fast_math=true'; unset it"):
+        pin_mutants.pins()
 
 
 @pytest.mark.parametrize(
@@ -234,6 +243,9 @@ def test_what_decides_an_outcome(changed: str, again: bool, own_cache: Path, mon
 def test_packages_and_flags_decide_an_outcome(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = mutation._entry(MUTANT)
     monkeypatch.setattr(mutation, "TOKENS", 5)
+    assert mutation._entry(MUTANT) != before
+    monkeypatch.undo()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     assert mutation._entry(MUTANT) != before
     monkeypatch.undo()
     monkeypatch.setattr(mutation, "versions", lambda: {"jax": "0"})

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from hloracle.reference.random_model import SQUARE, draw_config
-from hloracle.reference.registry import FAMILIES
+from hloracle.reference.keys import ROPE_KEYS
+from hloracle.reference.random_model import ROPES_OF, SQUARE, draw_config
+from hloracle.reference.registry import FAMILIES, from_hf
 from hloracle.reference.tiny import TINY
 
 SEEDS = range(40)
@@ -40,3 +41,10 @@ def test_shapes_that_must_not_be_mixed_up(architecture: str) -> None:
             width = config["num_attention_heads"] * config["head_dim"]
             assert (config["hidden_size"] == width) == (architecture in SQUARE), seed
     assert draw_config(architecture, 1) == draw_config(architecture, 1) != draw_config(architecture, 2)
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_what_is_drawn_is_read(architecture: str) -> None:
+    """Each draw is a model that we support, and they are of every RoPE type that is drawn for it."""
+    drawn = [from_hf({"model_type": architecture, **draw_config(architecture, seed)}, seed) for seed in range(400)]
+    assert {rope.type for config in drawn for rope in config.ropes} == {*ROPES_OF.get(architecture, ROPE_KEYS)}

@@ -126,6 +126,7 @@ def sample() -> dict[str, Any]:
             "capacity": 256,
             "buckets": [32, 64, 128, 256],
             "threads": 2,
+            "lean": False,
         },
         "prompts": prompts,
         "tokens": tokens,

@@ -49,14 +49,21 @@ TYPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _llama(rope_type: str) -> dict[str, Any]:
+SETS = ("gemma3_text", "olmo3")  # with settings for each type of layer
+
+
+def _with(rope_type: str, architecture: str = "llama") -> dict[str, Any]:
     # `dynamic` turns at the model's own length.
     length = {"max_position_embeddings": 40} if rope_type == "dynamic" else {}
-    return {**TINY["llama"], **length, "rope_parameters": {"rope_theta": 10000.0, **TYPES[rope_type]}}
+    settings: dict[str, Any] = {"rope_theta": 10000.0, **TYPES[rope_type]}
+    if architecture in SETS:
+        settings = {"sliding_attention": settings, "full_attention": settings}
+    return {**TINY[architecture], **length, "rope_parameters": settings}
 
 
 MODELS: dict[str, dict[str, Any]] = {
-    **{f"llama-{name}": _llama(name) for name in TYPES},
+    **{f"llama-{name}": _with(name) for name in TYPES},
+    **{f"{architecture}-{name}": _with(name, architecture) for architecture in SETS for name in ROPE_KEYS},
     **{f"tiny-{architecture}": TINY[architecture] for architecture in FAMILIES},
     "smollm2-135m": json.loads((CONFIGS / "smollm2-135m.json").read_text()),
     "llama-3.2-1b": json.loads((CONFIGS / "llama-3.2-1b.json").read_text()),
@@ -71,6 +78,7 @@ MODELS: dict[str, dict[str, Any]] = {
 TURNING = (
     *("llama-dynamic", "llama-longrope", "llama-longrope-factor", "llama-longrope-attention"),
     *("tiny-phi3", "tiny-seed_oss"),
+    *(f"{architecture}-{name}" for architecture in SETS for name in ("dynamic", "longrope")),
 )
 # transformers rounds the exponent, the power and the quotient to float32: 3 roundings of 2^-24, the first of which
 # the power multiplies by ln(theta) <= 18.2. About 1.4e-6 in all, and one rounding more for what is divided once more.
@@ -167,8 +175,8 @@ def test_inverse_frequencies(model: str) -> None:
 @pytest.mark.parametrize("name", [n for n in TYPES if n != "default"])
 def test_no_type_is_another(name: str) -> None:
     """What is compared above is not the default in disguise."""
-    plain = inverse_frequencies(from_hf(_llama("default")).ropes[0])
-    rope = from_hf(_llama(name)).ropes[0]
+    plain = inverse_frequencies(from_hf(_with("default")).ropes[0])
+    rope = from_hf(_with(name)).ropes[0]
     assert not np.allclose(inverse_frequencies(rope, 100), plain, rtol=1e-2)
 
 

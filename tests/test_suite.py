@@ -213,6 +213,22 @@ def test_a_family_that_dies_is_a_row(stub: Callable[..., Stub]) -> None:
     assert row["failed"][0]["status"] == "error"
 
 
+def test_a_record_that_cannot_be_written_takes_no_other_with_it(stub: Callable[..., Stub]) -> None:
+    made = stub({"llama": of("llama", sample()), "qwen3": of("qwen3", sample())}, sample())
+
+    def keep(name: str, record: Record) -> str:
+        if name == "qwen3":
+            raise ValueError("cells[0].agreed: 3 of 2")
+        return ""
+
+    found = suite.run_suite(["llama", "qwen3"], REAL, 2, False, Path("out"), keep, Progress())
+    validate(found)
+    assert not found["passed"]
+    assert [row["passed"] for row in found["families"]] == [True, True, False]
+    assert made.items
+    assert "its record is not valid: cells[0].agreed: 3 of 2" in found["families"][2]["explanation"]
+
+
 def test_the_first_family_that_dies_leaves_no_record(stub: Callable[..., Stub]) -> None:
     with pytest.raises(
         InputError, match=r"^tiny-qwen3: The run gave no answer: it died; see `hloracle run tiny-qwen3`$"
@@ -243,7 +259,7 @@ def test_a_real_model_that_cannot_be_run_ends_it(stub: Callable[..., Stub], monk
 
     monkeypatch.setattr(suite, "run_in_child", refused)
     monkeypatch.setattr(suite, "run_each", each)
-    monkeypatch.setattr(suite, "kill_descendants", lambda: killed.append(True))
+    monkeypatch.setattr(suite, "kill_until", lambda done: killed.append(done()))
     with pytest.raises(InputError, match="no such model"):
         made.suite(REAL)
     assert (made.kept, killed) == ({}, [True])
@@ -292,7 +308,7 @@ def test_nothing_is_timed_as_long_as_it_is_busy(tmp_path: Path, monkeypatch: pyt
         while not told:
             time.sleep(0.01)
         time.sleep(0.2)
-        assert (seen, told) == ([], ["waiting until nothing runs beside it"])
+        assert (seen, told) == ([], [run_module.WAIT])
     thread.join(10)
     assert seen == ["timed"]
 
