@@ -160,7 +160,7 @@ def _localization(found: Localization) -> dict[str, Any]:
 
 def _canary(anchored: Sequence[AnchorOutcome]) -> dict[str, Any] | None:
     for canary in (o.canary for o in anchored if o.canary):
-        detail = f"off by {CANARY_FACTOR:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
+        detail = f"Off by a factor of {CANARY_FACTOR:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
         return {
             "anchor": canary.anchor, "graph": canary.graph, "caught": canary.caught, "named": canary.named,
             "detail": detail,

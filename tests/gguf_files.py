@@ -37,7 +37,7 @@ _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": []}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {**_SHAPE, "head_dim": 32},
     "qwen2": {**_SHAPE, "head_dim": None, "use_sliding_window": False},
-    "qwen3": {**_SHAPE, "head_dim": 128, "attention_bias": False},
+    "qwen3": {**_SHAPE, "head_dim": 128, "attention_bias": False, "use_sliding_window": False},
     "qwen2_moe": {
         **_SHAPE, **_EXPERTS, "head_dim": None, "use_sliding_window": False, "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632,
