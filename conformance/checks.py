@@ -19,7 +19,7 @@ import numpy as np
 
 from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.graphs import GraphFacts, table_digest
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Abi, Graph
 from hloracle.core.tolerances import LOGIT_FLOORS, ROUNDING, TRUTH_RELATIVE
 from hloracle.reference.anchors import CACHES, anchors, products
 from hloracle.reference.config import Config, Layer
@@ -203,7 +203,7 @@ SIZES = frozenset(
 )
 
 
-def census_key(source: str, graph: Graph, config: Config) -> str:
+def census_key(source: str, abi: Abi, config: Config) -> str:
     """The row of census.json that pins this graph: what the operations depend on besides the number of layers."""
     usual = {f.name: f.default for f in dataclasses.fields(Config)}
     options = []
@@ -211,10 +211,10 @@ def census_key(source: str, graph: Graph, config: Config) -> str:
         value = getattr(config, name)
         if name not in SIZES and value != default:
             options.append(name if not isinstance(value, str) else f"{name}={value}")
-    slots = graph.abi.capacity if graph.abi.phase == "decode" else graph.abi.bucket
+    slots = abi.capacity if abi.phase == "decode" else abi.bucket
     masks = {effective_window(window, slots) is not None for window in config.windows}
     options += ["windowed" if masks == {True} else "some-windowed"] if True in masks else []
-    if graph.abi.phase == "prefill":
+    if abi.phase == "prefill":
         options += ["turning" for rope in config.ropes if len(prefill_tables(rope, slots).cos) > 1]
     if len(config.ropes) > 1:
         options.append(f"{len(config.ropes)}-ropes")
@@ -225,7 +225,7 @@ def census_key(source: str, graph: Graph, config: Config) -> str:
         options += [name for name, found in several.items() if found]
     if config.latent:
         options += [name for name in ("q_lora_rank", "rope_interleave") if getattr(config.latent, name)]
-    return "/".join([config.architecture, source, graph.abi.phase, graph.abi.head, *options])
+    return "/".join([config.architecture, source, abi.phase, abi.head, *options])
 
 
 def layer_kind(layer: Layer) -> str:
@@ -239,7 +239,7 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     JAX leaves out broadcasts along axes of one element, so the oracle's census is pinned for models with
     more than one kv head, or a latent. With one layer of a kind, constants coincide that otherwise do not.
     """
-    row = _pins().get(census_key(source, graph, config))
+    row = _pins().get(census_key(source, graph.abi, config))
     kinds = Counter(layer_kind(layer) for layer in config.layers)
     narrow = source == "oracle" and config.num_key_value_heads == 1 and not config.latent
     if row is None or config.num_hidden_layers < 2 or narrow or not set(kinds) <= set(row["layers"]):

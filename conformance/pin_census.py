@@ -20,7 +20,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.store import write_file
 from hloracle.emitters.model import emit
 from hloracle.reference.config import Config, Layer
-from hloracle.reference.contract import PHASES
+from hloracle.reference.contract import PHASES, graph_abi
 from hloracle.reference.lower import lower
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY
@@ -79,19 +79,20 @@ def census() -> dict[str, dict[str, Any]]:
     """Every row of census.json, for the versions that are installed."""
     rows = {}
     for source, make, phase, head, config in graphs():
-
-        def ops(layers: Sequence[Layer]) -> tuple[Counter[str], str]:
-            deep = dataclasses.replace(config, layers=tuple(layers))  # noqa: B023
-            graph = make(deep, phase, head, CAPACITY, BUCKET if phase == "prefill" else 0)  # noqa: B023
-            return Counter(inspect(graph).ops), census_key(source, graph, deep)  # noqa: B023
-
-        all_kinds = list(dict.fromkeys(config.layers))
-        twice, key = ops(all_kinds * 2)
+        bucket = BUCKET if phase == "prefill" else 0
+        key = census_key(source, graph_abi(config, phase, head, CAPACITY, bucket), config)
         if key in rows:
             continue
+
+        def ops(layers: Sequence[Layer]) -> Counter[str]:
+            deep = dataclasses.replace(config, layers=tuple(layers))  # noqa: B023
+            return Counter(inspect(make(deep, phase, head, CAPACITY, bucket)).ops)  # noqa: B023
+
+        all_kinds = list(dict.fromkeys(config.layers))
+        twice = ops(all_kinds * 2)
         kinds: dict[str, Counter[str]] = {}
         for layer in all_kinds:
-            more, _ = ops([*all_kinds * 2, layer])
+            more = ops([*all_kinds * 2, layer])
             kinds[layer_kind(layer)] = Counter(
                 {op: more[op] - twice[op] for op in more | twice if more[op] != twice[op]}
             )
@@ -99,7 +100,7 @@ def census() -> dict[str, dict[str, Any]]:
         for layer in all_kinds * 2:
             for op, n in kinds[layer_kind(layer)].items():
                 fixed[op] = fixed.get(op, 0) - n
-        four, _ = ops(all_kinds * 4)
+        four = ops(all_kinds * 4)
         predicted = Counter(fixed)
         for layer in all_kinds * 4:
             predicted.update(kinds[layer_kind(layer)])

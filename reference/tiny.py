@@ -142,7 +142,7 @@ TINY: dict[str, dict[str, Any]] = {
         ),
         _row(
             "GptOss", "gpt_oss", **_WINDOWS, intermediate_size=40, num_local_experts=5, num_experts_per_tok=2,
-            swiglu_limit=1.0, swiglu_alpha=1.702, attention_bias=True,
+            swiglu_limit=1.25, swiglu_alpha=1.702, attention_bias=True,
             rope_parameters={**_YARN, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
         ),
         _row(

@@ -339,9 +339,9 @@ def test_published_models_have_a_census(name: str) -> None:
     config = dataclasses.replace(whole, layers=tuple(dict.fromkeys(whole.layers)) * 2)
     for phase, head in itertools.product(("decode", "prefill"), ("logits", "token")):
         graph = emit(config, phase, head, 256, 64 if phase == "prefill" else 0)
-        assert checks.census_pin("emitter", graph, config), checks.census_key("emitter", graph, config)
+        assert checks.census_pin("emitter", graph, config), checks.census_key("emitter", graph.abi, config)
         if head == "logits":
-            assert checks.census_key("oracle", graph, config) in checks._pins()
+            assert checks.census_key("oracle", graph.abi, config) in checks._pins()
 
 
 @pytest.mark.parametrize("family", PER_FAMILY)
@@ -430,8 +430,8 @@ def test_a_window_that_holds_the_whole_graph_has_another_pin() -> None:
         config, layers=tuple(dataclasses.replace(n, window=n.window and SLOTS) for n in config.layers)
     )
     graphs = {c: emit(c, "decode", "logits", SLOTS) for c in (config, wide)}
-    assert "some-windowed" in census_key("emitter", graphs[config], config)
-    assert "windowed" not in census_key("emitter", graphs[wide], wide)
+    assert "some-windowed" in census_key("emitter", graphs[config].abi, config)
+    assert "windowed" not in census_key("emitter", graphs[wide].abi, wide)
     assert by_id(graph_checks("emitter", [facts(graphs[wide])], wide))["emitter.census"].status == "passed"
     # A graph without the window where there is one.
     assert by_id(graph_checks("emitter", [facts(graphs[wide])], config))["emitter.census"].status == "failed"

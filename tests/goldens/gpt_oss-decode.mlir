@@ -204,9 +204,9 @@ module @gpt_oss_decode_logits {
     %l0_mlp_experts.r3 = stablehlo.reshape %l0_mlp_experts.sl : (tensor<1x2x3x1xf32>) -> tensor<1x2x3xf32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.sl1 = stablehlo.slice %l0_mlp_experts.r2 [0:1, 0:2, 0:3, 1:2] : (tensor<1x2x3x2xf32>) -> tensor<1x2x3x1xf32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.r4 = stablehlo.reshape %l0_mlp_experts.sl1 : (tensor<1x2x3x1xf32>) -> tensor<1x2x3xf32> loc("layers.0.mlp.experts")
-    %c14 = stablehlo.constant dense<2.0> : tensor<1x2x3xf32>
+    %c14 = stablehlo.constant dense<1.25> : tensor<1x2x3xf32>
     %l0_mlp_experts.min = stablehlo.minimum %l0_mlp_experts.r3, %c14 : tensor<1x2x3xf32> loc("layers.0.mlp.experts")
-    %c15 = stablehlo.constant dense<-2.0> : tensor<1x2x3xf32>
+    %c15 = stablehlo.constant dense<-1.25> : tensor<1x2x3xf32>
     %l0_mlp_experts.max = stablehlo.maximum %l0_mlp_experts.r4, %c15 : tensor<1x2x3xf32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.min1 = stablehlo.minimum %l0_mlp_experts.max, %c14 : tensor<1x2x3xf32> loc("layers.0.mlp.experts")
     %c16 = stablehlo.constant dense<1.0> : tensor<1x2x3xf32>

@@ -172,9 +172,9 @@ module @gpt_oss_prefill_3_logits {
     %l0_mlp_experts.r1 = stablehlo.reshape %l0_mlp_experts.sl : (tensor<3x4x3x1xf32>) -> tensor<3x4x3xf32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.sl1 = stablehlo.slice %l0_mlp_experts.r [0:3, 0:4, 0:3, 1:2] : (tensor<3x4x3x2xf32>) -> tensor<3x4x3x1xf32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.r2 = stablehlo.reshape %l0_mlp_experts.sl1 : (tensor<3x4x3x1xf32>) -> tensor<3x4x3xf32> loc("layers.0.mlp.experts")
-    %c13 = stablehlo.constant dense<2.0> : tensor<3x4x3xf32>
+    %c13 = stablehlo.constant dense<1.25> : tensor<3x4x3xf32>
     %l0_mlp_experts.min = stablehlo.minimum %l0_mlp_experts.r1, %c13 : tensor<3x4x3xf32> loc("layers.0.mlp.experts")
-    %c14 = stablehlo.constant dense<-2.0> : tensor<3x4x3xf32>
+    %c14 = stablehlo.constant dense<-1.25> : tensor<3x4x3xf32>
     %l0_mlp_experts.max = stablehlo.maximum %l0_mlp_experts.r2, %c14 : tensor<3x4x3xf32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.min1 = stablehlo.minimum %l0_mlp_experts.max, %c13 : tensor<3x4x3xf32> loc("layers.0.mlp.experts")
     %c15 = stablehlo.constant dense<1.0> : tensor<3x4x3xf32>
