@@ -134,12 +134,11 @@ def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
 def op_kinds_for(config: Config) -> set[str]:
     """The kinds of operation that this model's mechanisms need and Llama's do not."""
     caps = (config.attn_logit_softcapping, config.final_logit_softcapping)
-    partial = any(rope.dim < config.head_dim for rope in config.ropes) and not config.latent
     needs = {
         "and": any(config.windows),
         "tanh": any(caps) or config.hidden_act == "gelu_pytorch_tanh",
-        "slice": partial or bool(config.latent) or _fused(config) or bool(config.experts),
-        "concatenate": partial,
+        "slice": _partial(config) or bool(config.latent) or _fused(config) or bool(config.experts),
+        "concatenate": _partial(config),
         "minimum": config.clip_qkv is not None or bool(config.experts and config.experts.swiglu_limit),
         "transpose": bool(config.latent),
         "gather": bool(config.experts),
@@ -147,6 +146,11 @@ def op_kinds_for(config: Config) -> set[str]:
         "optimization_barrier": bool(config.experts),
     }
     return {kind for kind, needed in needs.items() if needed}
+
+
+def _partial(config: Config) -> bool:
+    """Whether RoPE turns a part of a head's numbers only."""
+    return any(rope.dim < config.head_dim for rope in config.ropes) and not config.latent
 
 
 def _fused(config: Config) -> bool:
@@ -213,6 +217,7 @@ def census_key(source: str, abi: Abi, config: Config) -> str:
             options.append(name if not isinstance(value, str) else f"{name}={value}")
     slots = abi.capacity if abi.phase == "decode" else abi.bucket
     masks = {effective_window(window, slots) is not None for window in config.windows}
+    options += ["partial"] if _partial(config) else []
     options += ["windowed" if masks == {True} else "some-windowed"] if True in masks else []
     if abi.phase == "prefill":
         options += ["turning" for rope in config.ropes if len(prefill_tables(rope, slots).cos) > 1]
@@ -221,6 +226,7 @@ def census_key(source: str, abi: Abi, config: Config) -> str:
     if experts := config.experts:
         several = {"norm_topk_prob": experts.norm_topk_prob, "groups": experts.n_group > 1}
         several |= {"routed_scaling_factor": experts.routed_scaling_factor != 1}
+        several |= {"one-chosen": experts.num_experts_per_tok == 1}
         several |= {"all-chosen": experts.num_experts_per_tok == experts.num_experts}
         options += [name for name, found in several.items() if found]
     if config.latent:

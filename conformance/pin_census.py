@@ -38,6 +38,8 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
         for norm in (False, True) for bias in (False, True) for parallel in (False, True)
     ],
     "seed_oss": [_DEFAULT_ROPE],
+    "glm4": [{"partial_rotary_factor": 1.0}],
+    **{name: [{"num_experts_per_tok": 1}] for name in ("mixtral", "gpt_oss")},
     "qwen2_moe": [{"norm_topk_prob": True}],
     "qwen3_moe": [{"norm_topk_prob": False}, {"use_sliding_window": True, "sliding_window": 11}],
     "olmoe": [{"clip_qkv": None}],

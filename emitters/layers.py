@@ -312,6 +312,7 @@ class LayerBuilder(Builder):
         weights = self.kept_top_k(choice, k, scores)
         if config.norm_topk_prob:
             total = self.reduce(weights, self.f32(0.0), (1,), "add")
+            total = self.add(total, self.f32(config.norm_topk_eps, total.shape)) if config.norm_topk_eps else total
             weights = self.divide(weights, self.over_first(total, weights.shape))
         return self.scaled(weights, config.routed_scaling_factor)
 

@@ -56,7 +56,7 @@ class Layer:
 class Experts:
     """A mixture of experts: how many there are, how wide each is, and how a token chooses.
 
-    norm_topk_prob: the chosen experts' weights are made to sum to 1. scoring: `softmax` over all experts,
+    norm_topk_prob: the chosen experts' weights are divided by their sum, and norm_topk_eps more. scoring: `softmax` over all experts,
     `softmax-of-chosen`, or `sigmoid`. n_group, topk_group: only experts of the best `topk_group` groups can be chosen.
     shared_intermediate_size: of the expert that every token goes through; 0 without one.
     swiglu_limit, swiglu_alpha: of a clamped SwiGLU; 0 for the plain one.
@@ -67,6 +67,7 @@ class Experts:
     intermediate_size: int
     scoring: str = "softmax"
     norm_topk_prob: bool = False
+    norm_topk_eps: float = 0.0
     n_group: int = 1
     topk_group: int = 1
     routed_scaling_factor: float = 1.0

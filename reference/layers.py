@@ -240,7 +240,8 @@ def route(logits: Array, config: Experts, bias: Array | None = None) -> Array:
         choice = within_best_groups(choice, config.n_group, config.topk_group)
     weights = where(among_top_k(choice, k), scores, 0.0)
     if config.norm_topk_prob:
-        weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        weights = weights / (total + config.norm_topk_eps if config.norm_topk_eps else total)
     return weights * config.routed_scaling_factor if config.routed_scaling_factor != 1 else weights
 
 

@@ -392,7 +392,7 @@ def deepseek_v3(keys: Keys) -> Config:
     experts = Experts(
         num_experts=_number_of_experts(keys, "n_routed_experts"),
         num_experts_per_tok=keys.get("num_experts_per_tok", int), intermediate_size=width, scoring="sigmoid",
-        norm_topk_prob=_flag(keys, "norm_topk_prob", True), n_group=keys.get("n_group", int),
+        norm_topk_prob=_flag(keys, "norm_topk_prob", True), norm_topk_eps=1e-20, n_group=keys.get("n_group", int),
         topk_group=keys.get("topk_group", int), routed_scaling_factor=keys.get("routed_scaling_factor", float, 2.5),
         shared_intermediate_size=shared * width,
     )  # fmt: skip

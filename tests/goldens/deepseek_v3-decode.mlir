@@ -340,10 +340,12 @@ module @deepseek_v3_decode_logits {
     %c18 = stablehlo.constant dense<0.0> : tensor<1x6xf32>
     %l1_mlp_routing.sel5 = stablehlo.select %l1_mlp_routing.cmp11, %l1_mlp_routing.logistic, %c18 : tensor<1x6xi1>, tensor<1x6xf32> loc("layers.1.mlp.routing")
     %l1_mlp_routing.red4 = stablehlo.reduce(%l1_mlp_routing.sel5 init: %c3) applies stablehlo.add across dimensions = [1] : (tensor<1x6xf32>, tensor<f32>) -> tensor<1xf32> loc("layers.1.mlp.routing")
-    %l1_mlp_routing.bc8 = stablehlo.broadcast_in_dim %l1_mlp_routing.red4, dims = [0] : (tensor<1xf32>) -> tensor<1x6xf32> loc("layers.1.mlp.routing")
+    %c19 = stablehlo.constant dense<1.0e-20> : tensor<1xf32>
+    %l1_mlp_routing.add1 = stablehlo.add %l1_mlp_routing.red4, %c19 : tensor<1xf32> loc("layers.1.mlp.routing")
+    %l1_mlp_routing.bc8 = stablehlo.broadcast_in_dim %l1_mlp_routing.add1, dims = [0] : (tensor<1xf32>) -> tensor<1x6xf32> loc("layers.1.mlp.routing")
     %l1_mlp_routing.div = stablehlo.divide %l1_mlp_routing.sel5, %l1_mlp_routing.bc8 : tensor<1x6xf32> loc("layers.1.mlp.routing")
-    %c19 = stablehlo.constant dense<1.7> : tensor<1x6xf32>
-    %l1_mlp_routing.mul = stablehlo.multiply %l1_mlp_routing.div, %c19 : tensor<1x6xf32> loc("layers.1.mlp.routing")
+    %c20 = stablehlo.constant dense<1.7> : tensor<1x6xf32>
+    %l1_mlp_routing.mul = stablehlo.multiply %l1_mlp_routing.div, %c20 : tensor<1x6xf32> loc("layers.1.mlp.routing")
     %l1_mlp_experts.b = stablehlo.optimization_barrier %l1_mlp_routing.mul : tensor<1x6xf32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.bc = stablehlo.broadcast_in_dim %l1_mlp_experts.b, dims = [0, 1] : (tensor<1x6xf32>) -> tensor<1x6x6xf32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.bc1 = stablehlo.broadcast_in_dim %l1_mlp_experts.b, dims = [0, 2] : (tensor<1x6xf32>) -> tensor<1x6x6xf32> loc("layers.1.mlp.experts")
@@ -359,13 +361,13 @@ module @deepseek_v3_decode_logits {
     %l1_mlp_experts.iota2 = stablehlo.iota dim = 0 : tensor<2x6xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.cmp3 = stablehlo.compare EQ, %l1_mlp_experts.bc2, %l1_mlp_experts.iota2, SIGNED : (tensor<2x6xi32>, tensor<2x6xi32>) -> tensor<2x6xi1> loc("layers.1.mlp.experts")
     %l1_mlp_experts.iota3 = stablehlo.iota dim = 1 : tensor<2x6xi32> loc("layers.1.mlp.experts")
-    %c20 = stablehlo.constant dense<0> : tensor<2x6xi32>
-    %l1_mlp_experts.sel1 = stablehlo.select %l1_mlp_experts.cmp3, %l1_mlp_experts.iota3, %c20 : tensor<2x6xi1>, tensor<2x6xi32> loc("layers.1.mlp.experts")
+    %c21 = stablehlo.constant dense<0> : tensor<2x6xi32>
+    %l1_mlp_experts.sel1 = stablehlo.select %l1_mlp_experts.cmp3, %l1_mlp_experts.iota3, %c21 : tensor<2x6xi1>, tensor<2x6xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.red1 = stablehlo.reduce(%l1_mlp_experts.sel1 init: %c) applies stablehlo.add across dimensions = [1] : (tensor<2x6xi32>, tensor<i32>) -> tensor<2xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.r = stablehlo.reshape %l1_mlp_experts.red1 : (tensor<2xi32>) -> tensor<2x1xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.bc3 = stablehlo.broadcast_in_dim %l1_mlp_routing.mul, dims = [0, 1] : (tensor<1x6xf32>) -> tensor<2x6xf32> loc("layers.1.mlp.experts")
-    %c21 = stablehlo.constant dense<0.0> : tensor<2x6xf32>
-    %l1_mlp_experts.sel2 = stablehlo.select %l1_mlp_experts.cmp3, %l1_mlp_experts.bc3, %c21 : tensor<2x6xi1>, tensor<2x6xf32> loc("layers.1.mlp.experts")
+    %c22 = stablehlo.constant dense<0.0> : tensor<2x6xf32>
+    %l1_mlp_experts.sel2 = stablehlo.select %l1_mlp_experts.cmp3, %l1_mlp_experts.bc3, %c22 : tensor<2x6xi1>, tensor<2x6xf32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.red2 = stablehlo.reduce(%l1_mlp_experts.sel2 init: %c3) applies stablehlo.add across dimensions = [1] : (tensor<2x6xf32>, tensor<f32>) -> tensor<2xf32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.r1 = stablehlo.reshape %l1_mlp_experts.red2 : (tensor<2xf32>) -> tensor<1x2xf32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.rows = "stablehlo.gather"(%model.layers.1.mlp.experts.gate_up_proj, %l1_mlp_experts.r) <{dimension_numbers = #stablehlo.gather<offset_dims = [1, 2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6, 10>}> : (tensor<6x6x10xf32>, tensor<2x1xi32>) -> tensor<2x6x10xf32> loc("layers.1.mlp.experts")

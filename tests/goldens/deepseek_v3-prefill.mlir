@@ -335,10 +335,12 @@ module @deepseek_v3_prefill_3_logits {
     %c20 = stablehlo.constant dense<0.0> : tensor<3x6xf32>
     %l1_mlp_routing.sel5 = stablehlo.select %l1_mlp_routing.cmp11, %l1_mlp_routing.logistic, %c20 : tensor<3x6xi1>, tensor<3x6xf32> loc("layers.1.mlp.routing")
     %l1_mlp_routing.red4 = stablehlo.reduce(%l1_mlp_routing.sel5 init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<3x6xf32>, tensor<f32>) -> tensor<3xf32> loc("layers.1.mlp.routing")
-    %l1_mlp_routing.bc8 = stablehlo.broadcast_in_dim %l1_mlp_routing.red4, dims = [0] : (tensor<3xf32>) -> tensor<3x6xf32> loc("layers.1.mlp.routing")
+    %c21 = stablehlo.constant dense<1.0e-20> : tensor<3xf32>
+    %l1_mlp_routing.add1 = stablehlo.add %l1_mlp_routing.red4, %c21 : tensor<3xf32> loc("layers.1.mlp.routing")
+    %l1_mlp_routing.bc8 = stablehlo.broadcast_in_dim %l1_mlp_routing.add1, dims = [0] : (tensor<3xf32>) -> tensor<3x6xf32> loc("layers.1.mlp.routing")
     %l1_mlp_routing.div = stablehlo.divide %l1_mlp_routing.sel5, %l1_mlp_routing.bc8 : tensor<3x6xf32> loc("layers.1.mlp.routing")
-    %c21 = stablehlo.constant dense<1.7> : tensor<3x6xf32>
-    %l1_mlp_routing.mul = stablehlo.multiply %l1_mlp_routing.div, %c21 : tensor<3x6xf32> loc("layers.1.mlp.routing")
+    %c22 = stablehlo.constant dense<1.7> : tensor<3x6xf32>
+    %l1_mlp_routing.mul = stablehlo.multiply %l1_mlp_routing.div, %c22 : tensor<3x6xf32> loc("layers.1.mlp.routing")
     %l1_mlp_experts.dot = stablehlo.dot_general %l1_post_attention_layernorm.mul3, %model.layers.1.mlp.experts.gate_up_proj, contracting_dims = [1] x [2], precision = [HIGHEST, HIGHEST] : (tensor<3x10xf32>, tensor<6x6x10xf32>) -> tensor<3x6x6xf32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.sl = stablehlo.slice %l1_mlp_experts.dot [0:3, 0:6, 0:3] : (tensor<3x6x6xf32>) -> tensor<3x6x3xf32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.sl1 = stablehlo.slice %l1_mlp_experts.dot [0:3, 0:6, 3:6] : (tensor<3x6x6xf32>) -> tensor<3x6x3xf32> loc("layers.1.mlp.experts")
@@ -360,10 +362,10 @@ module @deepseek_v3_prefill_3_logits {
     %ds = stablehlo.dynamic_slice %l1.add1, %sub, %c10, sizes = [1, 10] : (tensor<3x10xf32>, tensor<i32>, tensor<i32>) -> tensor<1x10xf32>
     %norm.mul = stablehlo.multiply %ds, %ds : tensor<1x10xf32> loc("norm")
     %norm.red = stablehlo.reduce(%norm.mul init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<1x10xf32>, tensor<f32>) -> tensor<1xf32> loc("norm")
-    %c22 = stablehlo.constant dense<0.1> : tensor<1xf32>
-    %norm.mul1 = stablehlo.multiply %norm.red, %c22 : tensor<1xf32> loc("norm")
-    %c23 = stablehlo.constant dense<3.0e-05> : tensor<1xf32>
-    %norm.add = stablehlo.add %norm.mul1, %c23 : tensor<1xf32> loc("norm")
+    %c23 = stablehlo.constant dense<0.1> : tensor<1xf32>
+    %norm.mul1 = stablehlo.multiply %norm.red, %c23 : tensor<1xf32> loc("norm")
+    %c24 = stablehlo.constant dense<3.0e-05> : tensor<1xf32>
+    %norm.add = stablehlo.add %norm.mul1, %c24 : tensor<1xf32> loc("norm")
     %norm.rsqrt = stablehlo.rsqrt %norm.add : tensor<1xf32> loc("norm")
     %norm.bc = stablehlo.broadcast_in_dim %norm.rsqrt, dims = [0] : (tensor<1xf32>) -> tensor<1x10xf32> loc("norm")
     %norm.mul2 = stablehlo.multiply %ds, %norm.bc : tensor<1x10xf32> loc("norm")
