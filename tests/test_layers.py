@@ -18,7 +18,9 @@ from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.reference import layers as reference
 from hloracle.reference.config import Experts, Rope
+from hloracle.reference.registry import from_hf
 from hloracle.reference.rope import RopeTables, decode_tables, prefill_tables
+from hloracle.reference.tiny import TINY
 
 DTYPES = {"float32": "f32", "int32": "i32", "bool": "i1"}
 SOURCES = ("reference", "emitter")
@@ -363,6 +365,14 @@ def test_sigmoid_routing_in_groups(source: str, normed: bool, groups: int, best:
     close(found, expected)
     unbiased = compute(source, reference.route, LayerBuilder.route, SCORES, config=config)
     assert ((unbiased > 0) != (found > 0)).any(), "the bias changes what is chosen"
+
+
+def test_routing_where_every_score_is_zero(source: str) -> None:
+    """As `DeepseekV3TopkRouter`, which adds to the sum: nothing is taken of any, where 0 / 0 would be no number."""
+    config = Experts(12, 2, 4, scoring="sigmoid", norm_topk_prob=True, norm_topk_eps=1e-20)
+    scores = np.full((T, 12), -300, np.float32)
+    np.testing.assert_array_equal(compute(source, reference.route, LayerBuilder.route, scores, config=config), 0)
+    assert from_hf(TINY["deepseek_v3"]).experts.norm_topk_eps == 1e-20  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("tokens", [1, T])
