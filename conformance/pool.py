@@ -53,7 +53,8 @@ def xla_flags(*flags: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def plain_compilers() -> Iterator[None]:
-    """Have XLA and IREE compile quickly, where it is not they that are tried: the real model tries what is left out.
+    """Have XLA and IREE compile quickly, where it is not they that are tried: the real model tries what is left out, and of
+    other families' mechanisms random models do.
 
     XLA must not have compiled anything in this process before.
     """

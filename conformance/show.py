@@ -67,6 +67,9 @@ def print_families(record: dict[str, Any], out: Path, console: Console) -> None:
     table.columns[2].overflow = "fold"
     for row in record["families"]:
         table.add_row(*_family(row))
+    if not console.is_terminal:
+        # Nothing says how wide a file may be; narrow, the table would be three times as long.
+        console.width = max(console.width, 120)
     console.print(table)
     if any(row["mutants"]["pinned"] for row in record["families"]):
         console.print(

@@ -56,7 +56,8 @@ class Layer:
 class Experts:
     """A mixture of experts: how many there are, how wide each is, and how a token chooses.
 
-    norm_topk_prob: the chosen experts' weights are divided by their sum, and norm_topk_eps more. scoring: `softmax` over all experts,
+    norm_topk_prob: the chosen experts' weights are divided by their sum, to which norm_topk_eps is added.
+    scoring: `softmax` over all experts,
     `softmax-of-chosen`, or `sigmoid`. n_group, topk_group: only experts of the best `topk_group` groups can be chosen.
     shared_intermediate_size: of the expert that every token goes through; 0 without one.
     swiglu_limit, swiglu_alpha: of a clamped SwiGLU; 0 for the plain one.

@@ -19,11 +19,14 @@ from test_reports_sample import failing_sample, failing_suite_sample, near_tie_s
 from hloracle.conformance import cli, show, suite
 from hloracle.conformance import run as run_module
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.graphs import GraphFacts
 from hloracle.core.child import ChildDied, ChildResult, Report
 from hloracle.core.console import Output
 from hloracle.core.errors import InputError
 from hloracle.core.store import locked
-from hloracle.reference.registry import FAMILIES
+from hloracle.emitters.model import emit
+from hloracle.reference.registry import FAMILIES, from_hf
+from hloracle.reference.tiny import TINY
 from hloracle.reports.record import load, validate, write_family
 
 Record = dict[str, Any]
@@ -295,8 +298,8 @@ def test_nothing_is_timed_as_long_as_it_is_busy(tmp_path: Path, monkeypatch: pyt
     seen: list[str] = []
     monkeypatch.setattr(run_module, "production", lambda graphs: None)
     monkeypatch.setattr(run_module, "run_in_child", lambda *_, **__: seen.append("timed") or ChildResult({}, 1.0, 1))
-    (oracle,) = [types.SimpleNamespace(abi=types.SimpleNamespace(phase="decode"))]
-    evidence = Evidence(graphs={"oracle": [(oracle, None)]})  # type: ignore[list-item]
+    oracle = emit(from_hf(TINY["llama"]), "decode", "logits", 64)
+    evidence = Evidence(graphs={"oracle": [(oracle, GraphFacts())]})
     checkpoint, verdict = types.SimpleNamespace(directory=tmp_path), types.SimpleNamespace(passed=True)
     told: list[str] = []
     settings = Settings("m", busy=tmp_path / "busy")
@@ -393,7 +396,7 @@ def test_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    show.print_families(failing_suite_sample(), Path("out"), Output(width=120, highlight=False))
+    show.print_families(failing_suite_sample(), Path("out"), Output(highlight=False))
     lines = capsys.readouterr().out.splitlines()
     heading = " ".join(
         " ".join(words) for words in itertools.zip_longest(*(line.split() for line in lines[:2]), fillvalue="")
