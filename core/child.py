@@ -22,6 +22,7 @@ import psutil
 from hloracle.core.errors import InputError, ToolchainError
 
 Report = Callable[[str], None]
+_STILL = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _alone = False  # whether this process is itself such a child, of which everything runs inside
 
 
@@ -136,16 +137,23 @@ def kill_descendants(only: Collection[int] | None = None) -> None:
     Only multiprocessing's own resource tracker is left: it ends with this process, and is missed before.
     """
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
-    found = own = psutil.Process().children()
-    if only is not None:
-        found = own = [p for p in own if p.pid in only]
-    for child in own:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found = [*found, *child.children(recursive=True)]
-    for process in found:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.pid != tracker:
-                process.kill()
+    for process in psutil.Process().children():
+        if process.pid != tracker and (only is None or process.pid in only):
+            _kill_tree(process)
+
+
+def _kill_tree(process: psutil.Process) -> None:
+    """Held still first: what a process starts after its children were listed would outlive it, and nobody would know."""
+    children: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.suspend()
+        until = time.monotonic() + 1
+        while process.status() not in _STILL and time.monotonic() < until:  # it may be amid starting one
+            time.sleep(0.001)
+        children = process.children()
+        process.kill()
+    for child in children:
+        _kill_tree(child)
 
 
 def kill_until(done: Callable[[], bool]) -> None:

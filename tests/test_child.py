@@ -163,6 +163,29 @@ def test_kill_descendants_though_one_has_just_ended(monkeypatch: pytest.MonkeyPa
         assert shell.wait(5) == -signal.SIGKILL
 
 
+def test_kill_descendants_though_one_would_start_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started after the listing is killed too, or never starts."""
+    with subprocess.Popen(["sh", "-c", "read go; sleep 60 & wait"], stdin=subprocess.PIPE) as shell:
+        assert shell.stdin
+        listed = psutil.Process.children
+        late: list[psutil.Process] = []
+
+        def children(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+            found = listed(process, recursive)
+            if process.pid == shell.pid and not late:
+                os.write(shell.stdin.fileno(), b"go\n")
+                until = time.monotonic() + 0.5
+                while not late and time.monotonic() < until:
+                    late.extend(listed(process))
+                    time.sleep(0.01)
+            return found
+
+        monkeypatch.setattr(psutil.Process, "children", children)
+        kill_descendants()
+        assert shell.wait(5) == -signal.SIGKILL
+        assert all(gone(p.pid) for p in late)
+
+
 def test_only_some_descendants() -> None:
     with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
         kill_descendants([one.pid])
