@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -14,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from hloracle.backends import iree
-from hloracle.core.child import ChildDied, Report, alone, kill_descendants, run_in_child
+from hloracle.core.child import ChildDied, Report, alone, end_with_parent, kill_descendants, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.mutants.registry import attribute
 
@@ -102,20 +101,9 @@ def run_each(
 
 
 def _begin() -> None:
-    """In a worker: it has both ends of its pipe, so that it would not see the parent end, and wait for ever.
-
-    A single run beside it comes first: on that one the whole waits longest.
-    """
+    """In a worker: a single run beside it comes first, because on that one the whole waits longest."""
     os.nice(10)
-    parent = multiprocessing.parent_process()
-    assert parent
-
-    def wait() -> None:
-        parent.join()
-        kill_descendants()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    end_with_parent()
 
 
 def _timed(function: Callable[[Report, Item], Answer], item: Item, timeout: float) -> tuple[Answer | str, float]:

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
@@ -94,6 +95,7 @@ def run_in_child(
 
 def _child(pipe: Connection) -> None:
     os.setpgrp()
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     function, arguments = pipe.recv()
     try:
@@ -105,6 +107,22 @@ def _child(pipe: Connection) -> None:
         pipe.send(("died", f"{function.__name__} ran out of memory"))
     except Exception as error:
         pipe.send(("died", _failure(function, error)))
+
+
+def end_with_parent() -> None:
+    """In a process of multiprocessing's: end, with all that it has started, as soon as the one that started it has ended.
+
+    Killed, that one cannot do it; and of a worker that reads from a pipe both ends are its own, so that it would wait on.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent
+
+    def wait() -> None:
+        parent.join()
+        kill_descendants()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _failure(function: Callable[..., Any], error: Exception) -> str:

@@ -202,6 +202,24 @@ def test_a_child_of_a_child_goes_with_it(tmp_path: Path) -> None:
     assert gone(int(note.read_text()))
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_child_ends_with_the_process_that_started_it(nested: bool, tmp_path: Path) -> None:
+    """Killed, that one ends nobody itself."""
+    note = tmp_path / "pid"
+    function = children.run_one_that_sleeps if nested else children.sleep_and_tell
+    start = multiprocessing.get_context("spawn").Process(
+        target=run_in_child, args=(function, note), kwargs={"timeout": 60}
+    )
+    start.start()
+    until = time.monotonic() + 30
+    while not (note.exists() and note.read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert start.pid
+    os.kill(start.pid, signal.SIGKILL)
+    start.join()
+    assert gone(int(note.read_text()))
+
+
 # ---- Ctrl-C
 
 
