@@ -46,7 +46,7 @@ class Interpreter:
                 handler: Any = context.attach_diagnostic_handler(note)
                 try:
                     # Not ascontiguousarray, which makes a vector of a scalar.
-                    attributes = [ir.DenseElementsAttr.get(np.asarray(a, order="C")) for a in arguments]  # type: ignore[call-overload]
+                    attributes = [_attribute(np.asarray(a, order="C"), ir) for a in arguments]
                     return [np.array(r) for r in stablehlo.eval_module(module, attributes)]
                 except Exception as error:  # the interpreter raises RuntimeError and ValueError
                     raise ToolchainError("run", "; ".join([str(error), *words])) from error
@@ -58,5 +58,17 @@ class Interpreter:
     def upload(self, array: np.ndarray) -> Buffer:
         return array
 
+    def keep(self, array: np.ndarray) -> Buffer:
+        return array
+
     def download(self, buffer: Buffer) -> np.ndarray:
         return np.asarray(buffer)
+
+
+def _attribute(array: np.ndarray, ir: Any) -> Any:
+    """MLIR's bindings know no bfloat16 of NumPy's, and take unsigned numbers for signless ones."""
+    if array.dtype.name == "bfloat16":
+        return ir.DenseElementsAttr.get(array.view(np.uint16), type=ir.BF16Type.get(), shape=array.shape)
+    if array.dtype == np.uint8:
+        return ir.DenseElementsAttr.get(array, type=ir.IntegerType.get_unsigned(8), shape=array.shape)
+    return ir.DenseElementsAttr.get(array)

@@ -31,6 +31,9 @@ class Backend(Protocol):
     def upload(self, array: np.ndarray) -> Buffer:
         """Copy an array to the device."""
 
+    def keep(self, array: np.ndarray) -> Buffer:
+        """An array that nobody writes to any more, on the device: in place where that can be."""
+
     def download(self, buffer: Buffer) -> np.ndarray:
         """Copy a buffer back."""
 
@@ -76,7 +79,7 @@ class Session:
         self._cache_shapes = [self._abi.results[self._abi.result(name)].shape for name in ("k_cache", "v_cache")]
         # A dict, to keep the checkpoint's order: weights are read front to back.
         names = dict.fromkeys(w.name for g in graphs for w in g.abi.weights)
-        weights = {name: backend.upload(weight(name)) for name in names}
+        weights = {name: backend.keep(weight(name)) for name in names}
         self._prefill: dict[int, Call] = {}
         self._decode: Call | None = None
         for graph in graphs:
@@ -246,6 +249,6 @@ def _vocab_size(abi: Abi) -> int:
     if abi.head == "logits":
         return abi.results[0].shape[0]
     for weight in abi.weights:
-        if weight.name.endswith("embed_tokens.weight"):
-            return weight.shape[0]
+        if "embed_tokens.weight" in weight.name:
+            return weight.shape[0] * (weight.shape[2] if weight.encoding.endswith("panels") else 1)
     raise InputError("has no weight embed_tokens.weight", "graph", "judge one that answers with logits")

@@ -52,6 +52,9 @@ class XlaCpu:
 
         return jax.device_put(array, self._device)
 
+    def keep(self, array: np.ndarray) -> Buffer:
+        return self.upload(array)
+
     def download(self, buffer: Buffer) -> np.ndarray:
         return np.asarray(buffer)
 

@@ -18,19 +18,27 @@ from hloracle.conformance.sources import show_graphs
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.checkpoint import QUANTIZED, Checkpoint, open_checkpoint
+from hloracle.reference.encodings import ENCODINGS, argument_parts
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.truth import truths
 from hloracle.reference.weights import weight_shapes
 
 
 def check_file(
-    path: Path, abi_path: Path, model: str, tokens: int, threads: int, progress: Progress, out: Path | None = None
+    path: Path,
+    abi_path: Path,
+    model: str,
+    tokens: int,
+    threads: int,
+    progress: Progress,
+    out: Path | None = None,
+    precision: str = "f32",
 ) -> dict[str, Any]:
     """The record of judging one graph; a reproducer of its fault goes to `out`. Raises InputError when the files cannot be read or do not fit the model."""
     graph = read_graph(path, abi_path)
     abi = graph.abi
-    settings = Settings(model, tokens, abi.capacity, threads, out=out)
+    settings = Settings(model, tokens, abi.capacity, threads, precision=precision, out=out)
     if not 0 < tokens <= abi.capacity:
         raise InputError(
             f"is {tokens}, and the graph's cache has {abi.capacity} slots", "--tokens", "ask for that many"
@@ -38,7 +46,7 @@ def check_file(
     evidence = Evidence()
     with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
-            checkpoint = open_checkpoint(resolve(model, progress.report))
+            checkpoint = open_checkpoint(resolve(model, progress.report, precision))
             _fits(graph, abi_path, checkpoint)
             refuse_non_finite(checkpoint)
         if gates(evidence, settings, progress):
@@ -71,14 +79,22 @@ def read_graph(path: Path, abi_path: Path) -> Graph:
 
 def _fits(graph: Graph, abi_path: Path, checkpoint: Checkpoint) -> None:
     shapes = weight_shapes(checkpoint.config)
-    for weight in graph.abi.weights:
-        if shapes.get(weight.name) != weight.shape or weight.dtype != "f32":
-            have = f"{list(shapes[weight.name])} float32" if weight.name in shapes else "absent"
-            raise InputError(
-                f"weight {weight.name} is {list(weight.shape)} {weight.dtype}, and in the model it is {have}",
-                abi_path,
-                "name the model that the graph was written for",
-            )
+    for argument in graph.abi.weights:
+        weight, encoding, index = argument_parts(argument.name)
+        shape = shapes.get(weight)
+        have = "absent" if shape is None else f"{list(shape)}, which {encoding} cannot hold"
+        if shape is not None and encoding in QUANTIZED and encoding != checkpoint.encoded.get(weight):
+            have = f"in {checkpoint.encoded.get(weight, 'float32')}"
+        elif shape is not None and (not encoding or ENCODINGS[encoding].fits(shape)):
+            wanted = ENCODINGS[encoding].types(shape)[index] if encoding else (shape, "f32")
+            if wanted == (argument.shape, argument.dtype):
+                continue
+            have = f"{list(wanted[0])} {wanted[1]}"
+        raise InputError(
+            f"weight {argument.name} is {list(argument.shape)} {argument.dtype}, and in the model it is {have}",
+            abi_path,
+            "name the model that the graph was written for, and its --precision",
+        )
 
 
 def _inspect(report: object, graph: Graph) -> GraphFacts:

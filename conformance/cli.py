@@ -20,6 +20,8 @@ from hloracle.core.errors import InputError, ToolchainError
 from hloracle.reports.commands import RECORD_COMMANDS
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+# As in reference/encodings.py, which imports more than a command line needs to be parsed.
+PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
 MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
 terminal = Console(stderr=True, highlight=False)
 Option = Callable[[Callable[..., int]], Callable[..., int]]
@@ -65,10 +67,24 @@ def model_argument(default: str | None = None) -> Option:
     return click.argument("model", default=default, required=default is None)
 
 
-def out_option() -> Option:
+def out_option(files: str = "report.json, report.html, summary.md and junit.xml") -> Option:
     return click.option(
         "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out"), show_default=True,
-        help="Folder for report.json, report.html, summary.md and junit.xml.",
+        help=f"Folder for {files}.",
+    )  # fmt: skip
+
+
+def precision_option() -> Option:
+    return click.option(
+        "--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True,
+        help="What weights are held in: all sums are float32, and the truth is Hugging Face's over the same weights.",
+    )  # fmt: skip
+
+
+def layout_option() -> Option:
+    return click.option(
+        "--layout", type=click.Choice(["panels", "rows"]), default="panels", show_default=True,
+        help="How floats lie: 16 rows side by side, which is read faster; or as in the checkpoint.",
     )  # fmt: skip
 
 
@@ -83,9 +99,8 @@ def threads_option() -> Option:
 @click.option(
     "--device", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where IREE runs the graphs."
 )
-@click.option(
-    "--precision", type=click.Choice(["f32"]), default="f32", show_default=True, help="What the graphs compute in."
-)
+@precision_option()
+@layout_option()
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
@@ -95,8 +110,8 @@ def threads_option() -> Option:
 @threads_option()
 @out_option()
 def run(
-    model: str, device: str, precision: str, tokens: int, capacity: int, rounds: int, fresh: bool, mutant: str,
-    as_json: bool, threads: int | None, out: Path,
+    model: str, device: str, precision: str, layout: str, tokens: int, capacity: int, rounds: int, fresh: bool,
+    mutant: str, as_json: bool, threads: int | None, out: Path,
 ) -> int:  # fmt: skip
     """Prove the emitted graphs of MODEL (default: a real model of 135 million parameters).
 
@@ -109,7 +124,7 @@ def run(
     from hloracle.conformance.run import run as run_all
 
     threads = threads or threads_available()
-    settings = Settings(model, tokens, capacity, threads, fresh, device, precision, mutant, out, rounds=rounds)
+    settings = Settings(model, tokens, capacity, threads, fresh, device, precision, layout, mutant, out, rounds=rounds)
     settings.validate()
     _prepare_folder(out)
     with _progress() as progress:
@@ -161,11 +176,14 @@ def suite(
     "--abi", type=click.Path(path_type=Path), required=True, help="The ABI file that stands beside the graph."
 )
 @click.option("--model", required=True, help="The model that the graph claims to compute.")
+@precision_option()
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
 @threads_option()
 @out_option()
-def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, threads: int | None, out: Path) -> int:
+def check(
+    graph: Path, abi: Path, model: str, precision: str, tokens: int, as_json: bool, threads: int | None, out: Path
+) -> int:
     """Judge GRAPH, a StableHLO file that anyone wrote, against MODEL.
 
     A decode graph is given the prompts one token at a time; a prefill graph is held to the first token
@@ -176,7 +194,7 @@ def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, thread
 
     _prepare_folder(out)
     with _progress() as progress:
-        record = check_file(graph, abi, model, tokens, threads or threads_available(), progress, out)
+        record = check_file(graph, abi, model, tokens, threads or threads_available(), progress, out, precision)
     return _finish(record, out, as_json)
 
 
@@ -191,6 +209,8 @@ def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, thread
 )
 @click.option("--bucket", type=int, default=64, show_default=True, help="Prompt tokens of a prefill graph.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
+@precision_option()
+@layout_option()
 @click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
 @click.option(
     "--taps",
@@ -205,17 +225,20 @@ def check(graph: Path, abi: Path, model: str, tokens: int, as_json: bool, thread
     "-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it."
 )
 def emit(
-    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, taps: str | None,
-    output: Path,
+    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, precision: str, layout: str,
+    portable: bool, taps: str | None, output: Path,
 ) -> int:  # fmt: skip
     """Write one graph of MODEL, and NAME.abi.json beside it.
 
-    Weights are arguments of the graph, so only MODEL's config matters.
+    Weights are arguments of the graph, so only MODEL's config matters; in int8 and int4 also which of its weights a GGUF
+    file holds in which of them.
     """
     from hloracle.conformance.emit_file import emit_file
 
     with terminal.status("emitting") if terminal.is_terminal else _silence():
-        graph_path, abi_path = emit_file(model, phase, source, head, bucket, capacity, portable, taps, output)
+        graph_path, abi_path = emit_file(
+            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, output
+        )
     click.echo(f"{graph_path}\n{abi_path}")
     return 0
 
@@ -240,10 +263,12 @@ def emit(
     show_default=True,
     help="What runs them.",
 )
+@precision_option()
 @threads_option()
 def generate(
-    model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str, threads: int | None
-) -> int:
+    model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str, precision: str,
+    threads: int | None,
+) -> int:  # fmt: skip
     """Continue a prompt with MODEL at temperature 0, on the compiled graphs.
 
     The prompt is put into the model's chat template if it has one. Stops at the end-of-text token, as
@@ -253,7 +278,7 @@ def generate(
     from hloracle.conformance.generate import generate_text
 
     with terminal.status("loading") if terminal.is_terminal else _silence():
-        pieces = generate_text(model, prompt, count, raw, source, backend, threads or threads_available())
+        pieces = generate_text(model, prompt, count, raw, source, backend, threads or threads_available(), precision)
         first = next(pieces, "")
     for piece in (first, *pieces) if not stream else _chain(first, pieces):
         click.echo(piece, nl=False)
@@ -265,24 +290,55 @@ def generate(
 
 @cli.command(epilog=MODEL_HELP)
 @model_argument(DEFAULT_MODEL)
-@click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Decode steps a round.")
+@click.option(
+    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS,
+    help="Of the emitted graphs; may be given several times. All of them by default.",
+)  # fmt: skip
+@click.option(
+    "--context", "contexts", type=click.IntRange(0), multiple=True, default=(16,), show_default=True,
+    help="Position of the first decode step that is timed; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--length", "lengths", type=click.IntRange(1), multiple=True, default=(32, 256), show_default=True,
+    help="Tokens of a prompt that is timed; may be given several times.",
+)  # fmt: skip
+@click.option("--tokens", type=click.IntRange(1), default=16, show_default=True, help="Decode steps a round.")
 @click.option(
     "--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds; contenders take turns in each."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @threads_option()
-def bench(model: str, tokens: int, rounds: int, as_json: bool, threads: int | None) -> int:
-    """Decode speed of the emitted graph on IREE, beside the oracle on XLA and Hugging Face, in one process."""
-    from hloracle.conformance.bench import bench_decode, print_table
-    from hloracle.conformance.environment import threads_available
+@out_option("bench.json and bench.html")
+def bench(
+    model: str, precisions: tuple[str, ...], contexts: tuple[int, ...], lengths: tuple[int, ...], tokens: int,
+    rounds: int, as_json: bool, threads: int | None, out: Path,
+) -> int:  # fmt: skip
+    """How fast the emitted graphs are on IREE, beside the oracle on XLA, Hugging Face, and llama.cpp where it can be had.
 
+    Each contender has a process of its own; they take turns. The machine's own read bandwidth is measured with them, and
+    bounds a decode step, which reads every weight once. Exits with 1 if an emitted graph could not be measured. llama.cpp
+    takes part where llama-cpp-python is installed
+    (`pip install hloracle[llama]` builds it) and MODEL is, or was made from, a GGUF file.
+    """
+    from hloracle.bench.contenders import Task, contenders
+    from hloracle.bench.run import run_bench
+    from hloracle.bench.show import print_figures
+    from hloracle.conformance.environment import threads_available
+    from hloracle.reports.bench import write_bench
+
+    _prepare_folder(out)
+    task = Task(
+        model, tuple(sorted(set(contexts))), tuple(sorted(set(lengths))), tokens, threads or threads_available()
+    )  # fmt: skip
     with _progress() as progress:
-        figures = bench_decode(model, tokens, rounds, threads or threads_available(), progress)
+        figures = run_bench(task, rounds, contenders(model, precisions), progress)
+    write_bench(figures, out)
     if as_json:
         click.echo(json.dumps(figures, indent=1))
     else:
-        print_table(figures, Output())
-    return 0
+        print_figures(figures, Output(highlight=False))
+    rows = figures["contenders"].items()
+    return 1 if any(row["failure"] for id, row in rows if id.startswith("emitter/")) else 0
 
 
 @cli.command()
@@ -339,12 +395,13 @@ def models() -> int:
 
 @cli.command()
 @click.argument("name")
-def fetch(name: str) -> int:
+@precision_option()
+def fetch(name: str, precision: str) -> int:
     """Bring the model NAME into the cache, and print where its checkpoint directory is."""
     from hloracle.reference.fixtures import resolve
 
     with _progress() as progress, progress.stage(f"fetch {name}"):
-        directory = resolve(name, progress.report)
+        directory = resolve(name, progress.report, precision)
     click.echo(directory)
     return 0
 

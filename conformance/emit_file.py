@@ -11,15 +11,18 @@ from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
 from hloracle.core.store import write_file
 from hloracle.emitters.model import emit
+from hloracle.reference.checkpoint import QUANTIZED, open_checkpoint
 from hloracle.reference.config import Config
 from hloracle.reference.contract import BUCKETS
+from hloracle.reference.encodings import Layout
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.registry import load_config
+from hloracle.reference.weights import default_layout
 
 
 def emit_file(
     model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, taps: str | None,
-    output: Path,
+    precision: str, layout: str, output: Path,
 ) -> tuple[Path, Path]:  # fmt: skip
     """Write the graph to `output` and the ABI beside it; returns both paths.
 
@@ -28,17 +31,24 @@ def emit_file(
     """
     if not output.name:
         raise InputError("names no file", f"-o {output}", "name the graph's file")
-    config = load_config(resolve(model))
+    if source == "reference" and precision != "f32":
+        raise InputError(f"is {precision}", "--precision", "the reference's graphs take float32 weights")
+    directory = resolve(model, precision=precision)
+    if precision in QUANTIZED:
+        held, config = open_checkpoint(directory).layout(precision), load_config(directory)
+    else:
+        config = load_config(directory)
+        held = default_layout(config, precision, layout == "panels")
     if phase == "prefill" and bucket not in BUCKETS:
         raise InputError(f"is {bucket}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
     if capacity < 1:
         raise InputError(f"is {capacity}", "--capacity", "give at least one slot")
     arguments = (config, phase, head, capacity, bucket if phase == "prefill" else 0)
     if source == "emitter" and not portable and taps is None:
-        graph = emit(*arguments)
+        graph = emit(*arguments, held)
         data: str | bytes = graph.text
     else:
-        graph, data = run_in_child(_lower, source, arguments, portable, taps, timeout=900).value
+        graph, data = run_in_child(_lower, source, arguments, held, portable, taps, timeout=900).value
     abi_path = output.with_suffix(".abi.json")
     write_file(output, data)
     try:
@@ -50,12 +60,17 @@ def emit_file(
 
 
 def _lower(
-    report: object, source: str, arguments: tuple[Config, str, str, int, int], portable: bool, taps: str | None
+    report: object,
+    source: str,
+    arguments: tuple[Config, str, str, int, int],
+    layout: Layout,
+    portable: bool,
+    taps: str | None,
 ) -> tuple[Graph, str | bytes]:
     from hloracle.localize.anatomy import anatomy_of
     from hloracle.reference.lower import lower, portable_artifact
 
-    graph = (lower if source == "reference" else emit)(*arguments)
+    graph = lower(*arguments) if source == "reference" else emit(*arguments, layout)
     if taps is not None:
         anatomy = anatomy_of(graph, arguments[0])
         graph = anatomy.tapped(_chosen(taps, [a for a in anatomy.anchors if a != "token"]))

@@ -34,6 +34,7 @@ Inspected = list[tuple[Graph, GraphFacts]]
 class Settings:
     """What the user asked for. `fresh` runs every cell whatever the cache holds.
 
+    precision: what the graphs hold weights in. layout: how they hold those that are floats, `panels` or `rows`.
     mutant: a deliberate fault that the run carries.
     out: the report's folder, where a reproducer goes; None writes none.
     rounds: of the speed comparison; 0 leaves it out.
@@ -51,6 +52,7 @@ class Settings:
     fresh: bool = False
     device: str = "cpu"
     precision: str = "f32"
+    layout: str = "panels"
     mutant: str = ""
     out: Path | None = None
     small: bool = False

@@ -26,7 +26,7 @@ class GraphFacts:
     ops: operations of the StableHLO dialect by kind, those in regions included.
     scopes: the same by anchor, with layers folded into `layers.*`.
     others: operations of other dialects than func and builtin.
-    matmuls: products by anchor, layers told apart.
+    matmuls: products by anchor, layers told apart: dot_general, and sums of a weight that is held in another way.
     tables: constants of more than one value, as digests of their distinct absolute float32 values.
     places: for each of the findings below, the anchor where the first of them stands.
     """
@@ -75,8 +75,45 @@ def inspect(graph: Graph) -> GraphFacts:
             if not list(argument.uses)
         )
         if unused:
-            facts["places"]["unused"] = WEIGHT.sub("", unused[0])
+            (first,) = (t for t in graph.abi.arguments if t.name == unused[0])
+            facts["places"]["unused"] = WEIGHT.sub("", first.weight)
+        for anchor, more in _encoded_products(graph, block).items():
+            facts["matmuls"][anchor] = facts["matmuls"].get(anchor, 0) + more
         return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch)
+
+
+# What a weight goes through between an argument and the sum that a product of one token is written as.
+TOWARDS_A_SUM = frozenset(
+    f"stablehlo.{op}"
+    for op in ("add", "and", "broadcast_in_dim", "convert", "multiply", "reshape", "shift_right_logical")
+)
+
+
+def _encoded_products(graph: Graph, block: Any) -> Counter[str]:
+    """Anchor -> how many products with encoded weights there are, less the dot_general that they are written as.
+
+    A sum that a weight goes into is a product. Two dot_general are one where a weight is in halves.
+    """
+    found: dict[tuple[str, str, str], set[Any]] = {}
+    for tensor, argument in zip(graph.abi.arguments, block.arguments, strict=False):
+        todo = [argument] if tensor.encoding != "plain" else []
+        while todo:
+            for use in todo.pop().uses:
+                operation = use.owner.operation
+                if operation.name in ("stablehlo.reduce", "stablehlo.dot_general"):
+                    anchor = anchor_of(operation.location.name_str)
+                    found.setdefault((tensor.weight, anchor, operation.name), set()).add(operation)
+                elif operation.name in TOWARDS_A_SUM:
+                    todo += list(operation.results)
+    halves = {t.weight for t in graph.abi.weights if t.encoding.startswith(("int8", "int4"))}
+    more: Counter[str] = Counter()
+    for (weight, anchor, name), operations in found.items():
+        count = len(operations)
+        if name == "stablehlo.reduce":
+            more[anchor] += count
+        elif weight in halves:
+            more[anchor] += (count + 1) // 2 - count
+    return more
 
 
 def _place_of_error(text: str, message: str) -> str:

@@ -157,7 +157,7 @@ def localize(
         trusted = side(plan.trusted) if plan.trusted else _oracle(plan, suspect.graphs, config)
         question = Question(suspect, trusted, len(plan.prompt.token_ids), plan.prompt.bucket, brief)
         found = dissect(
-            question, truth, config, checkpoint.load, frozenset(weight_shapes(config)), backend, report
+            question, truth, config, checkpoint.load, weights_of(suspect.graphs, config), backend, report
         )  # fmt: skip
         reproducer = None
         if folder is not None and found.reproducer is not None:
@@ -200,6 +200,11 @@ def _oracle(plan: Plan, graphs: Sequence[Graph], config: Config) -> Any:
         for g in graphs
     ]
     return Side("oracle", "xla-cpu", tuple(lowered))
+
+
+def weights_of(graphs: Sequence[Graph], config: Config) -> frozenset[str]:
+    """The names of weights, as they are and as these graphs take them."""
+    return frozenset({*weight_shapes(config), *(w.name for g in graphs for w in g.abi.weights)})
 
 
 def _type(shape: Sequence[int], dtype: str) -> str:

@@ -97,22 +97,22 @@ def run_mutants(
     Raises InputError when a right model does not conform: then nothing can be told of a wrong one.
     """
     found: dict[str, Trial] = {}
-    right: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {}
+    right: dict[tuple[str, str], tuple[dict[str, Any], dict[str, set[str]]]] = {}
 
     def finish(trial: Trial) -> None:
         found[trial.mutant.id] = trial
         done(trial)
         report(f"{len(found)} of {len(mutants)} mutants, last {trial.mutant.id}")
 
-    def judged(model: str, answer: tuple[dict[str, Any], dict[str, set[str]]] | str, seconds: float) -> None:
+    def judged(key: tuple[str, str], answer: tuple[dict[str, Any], dict[str, set[str]]] | str, seconds: float) -> None:
         if isinstance(answer, str) or not answer[0]["passed"]:
             why = answer if isinstance(answer, str) else answer[0]["verdict"]["explanation"]
-            raise InputError(f"does not conform without any fault: {why}", model, f"run `hloracle run {model}`")
-        right[model] = answer
+            raise InputError(f"does not conform without any fault: {why}", key[0], f"run `{_command(*key)}`")
+        right[key] = answer
 
     def planted(id: str, record: dict[str, Any] | str, seconds: float) -> None:
         mutant = MUTANTS[id]
-        trial = _trial(mutant, record, seconds, *right[mutant.model])
+        trial = _trial(mutant, record, seconds, *right[mutant.run])
         if trial.verdict != "crashed":
             _keep(trial)
         finish(trial)
@@ -122,7 +122,7 @@ def run_mutants(
             finish(trial)
     left = [m for m in mutants if m.id not in found]
     report("the right models")
-    run_each(_right, list(dict.fromkeys(m.model for m in left)), jobs, TIMEOUT_SECONDS, report, judged)
+    run_each(_right, list(dict.fromkeys(m.run for m in left)), jobs, TIMEOUT_SECONDS, report, judged)
     run_each(_judged, [m.id for m in left], jobs, TIMEOUT_SECONDS, report, planted)
     return [found[m.id] for m in mutants]
 
@@ -154,27 +154,50 @@ def _trial(
 def _judged(report: Report, id: str) -> dict[str, Any]:
     """The record of a run with a mutant; in a child process, of which nothing is a child of its own."""
     mutant = MUTANTS[id]
-    return _run(report, mutant.model, SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.model), id)
+    capacity = SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.model)
+    return _run(report, mutant.model, mutant.weights, capacity, id)
 
 
-def _right(report: Report, model: str) -> tuple[dict[str, Any], dict[str, set[str]]]:
+def _right(report: Report, key: tuple[str, str]) -> tuple[dict[str, Any], dict[str, set[str]]]:
     """The record of a run without any fault, and what reads what.
 
     Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
     get depends on IREE then, and that the model is right there is `hloracle suite`'s to prove.
     """
-    beyond = any(m.model == model and m.part in ("compiler", "session") for m in MUTANTS.values())
-    return _run(report, model, _capacity(model), "", BACKENDS if beyond else BACKENDS[1:]), _consumers(model)
+    model, weights = key
+    beyond = any(m.run == key and m.part in ("compiler", "session") for m in MUTANTS.values())
+    record = _run(report, model, weights, _capacity(model), "", BACKENDS if beyond else BACKENDS[1:])
+    return record, _consumers(model)
 
 
 def _run(
-    report: Report, model: str, capacity: int, mutant: str, backends: tuple[str, ...] = BACKENDS
+    report: Report, model: str, weights: str, capacity: int, mutant: str, backends: tuple[str, ...] = BACKENDS
 ) -> dict[str, Any]:  # fmt: skip
+    precision, layout = _held(weights)
     with alone(), plain_compilers():
         settings = Settings(
-            model, TOKENS, capacity, threads=1, mutant=mutant, small=True, lean=model in LATE, backends=backends
+            model,
+            TOKENS,
+            capacity,
+            threads=1,
+            mutant=mutant,
+            small=True,
+            lean=model in LATE,
+            backends=backends,
+            precision=precision,
+            layout=layout,
         )
         return run(settings, Progress(report))
+
+
+def _held(weights: str) -> tuple[str, str]:
+    """The precision and the layout of a run whose weights are held so."""
+    return ("f32", weights) if weights in ("rows", "panels") else (weights, "panels")
+
+
+def _command(model: str, weights: str) -> str:
+    precision, layout = _held(weights)
+    return f"hloracle run {model} --precision {precision} --layout {layout}"
 
 
 def _capacity(model: str) -> int:

@@ -12,13 +12,13 @@ from hloracle.backends.compiled import host_cpu
 from hloracle.conformance.anchored import looking
 from hloracle.conformance.cells import backend_sources, make_backend
 from hloracle.conformance.checks import Check, judged
+from hloracle.conformance.localization import weights_of
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.mutants import planted
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.weights import weight_shapes
 
 TIMEOUT_SECONDS = 600
 ID, TITLE = "emitter.probes", "each anchor's computation equals the oracle's on inputs that no prompt reaches"
@@ -82,7 +82,8 @@ def _run(report: Report, pairs: list[tuple[Graph, Graph]], directory: Path, muta
     with planted(mutant):
         checkpoint = open_checkpoint(directory)
     config = checkpoint.config
-    bench = Workbench(make_backend(BACKEND, 1), checkpoint.load, frozenset(weight_shapes(config)))
+    weights = weights_of([graph for graph, _ in pairs], config)
+    bench = Workbench(make_backend(BACKEND, 1), checkpoint.load, weights)
     failed: list[str] = []
     count, worst, anchor, operation = 0, 0.0, "", ""
     for emitter, oracle in pairs:

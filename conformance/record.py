@@ -73,6 +73,7 @@ def record_of(
         "settings": {
             "device": settings.device,
             "precision": settings.precision,
+            "layout": settings.layout,
             "tokens": settings.tokens,
             "capacity": settings.capacity,
             "buckets": list(settings.buckets),
@@ -251,7 +252,7 @@ def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | 
         "ops": facts.ops,
         "op_total": facts.total,
         "op_kinds": len(facts.ops),
-        "weights": len(abi.weights),
+        "weights": len({weight.weight for weight in abi.weights}),
         "flops": _total([scope.flops for scope in reading.scopes]) if reading else None,
         "bytes": _total([scope.bytes for scope in reading.scopes]) if reading else None,
         "text_bytes": len(graph.text.encode()),

@@ -105,7 +105,7 @@ def _write(work: Path, found: Found, only_on_xla: bool, anchor: str) -> tuple[li
     (work / "piece.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
     if only_on_xla:
         (work / "run_on_xla.py").write_text(RUN_ON_XLA)
-    compile_ = ["iree-compile", "piece.mlir", *iree.CPU_FLAGS, "-o", "piece.vmfb"]
+    compile_ = ["iree-compile", "piece.mlir", *iree.flags_of(found.graph), "-o", "piece.vmfb"]
     run_on_xla = ["python", "run_on_xla.py", "piece.mlir"]
     if found.expected is None:
         files = ["piece.mlir", *(["run_on_xla.py"] if only_on_xla else [])]

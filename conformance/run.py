@@ -36,7 +36,7 @@ from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, kill_until, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.store import cache_root, locked, write_file
+from hloracle.core.store import cache_root, digest, locked, write_file
 from hloracle.mutants import planted
 from hloracle.reference.anchor_truth import anchor_truth
 from hloracle.reference.anchors import anchors
@@ -68,7 +68,7 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     evidence = Evidence()
     with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
-            directory = resolve(settings.model, progress.report)
+            directory = resolve(settings.model, progress.report, settings.precision)
             with planted(settings.mutant):
                 checkpoint = open_checkpoint(directory)
             refuse_non_finite(checkpoint)
@@ -83,7 +83,7 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 )  # fmt: skip
             with progress.stage("graphs") as stage:
                 with planted(settings.mutant):
-                    emitted = emit_all(checkpoint.config, settings)
+                    emitted = emit_all(checkpoint, settings)
                 evidence.graphs, lowered = prepare(checkpoint.config, settings, emitted, progress.report)
                 stage["reused"] = lowered == 0
                 stage["detail"] = f"{lowered} oracle graphs lowered"
@@ -118,11 +118,10 @@ def reporting_death(evidence: Evidence) -> Iterator[None]:
 
 
 def refuse_non_finite(checkpoint: Checkpoint) -> None:
-    """Raises InputError that names a weight which is not finite; a checkpoint's content is looked through once."""
-    entry = cache_root() / "finite" / checkpoint.digest
+    """Raises InputError that names a weight which is not finite, or not what it says; once for each content."""
+    entry = cache_root() / "finite" / digest(checkpoint.digest, checkpoint.precision)
     if not entry.is_file():
-        for _ in checkpoint.weights():
-            pass
+        checkpoint.check()
         write_file(entry, "")
 
 
@@ -140,7 +139,7 @@ def gates(evidence: Evidence, settings: Settings, progress: Progress) -> bool:
 def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
     """What is known of the graphs without running them."""
     checks = [check for source in ("emitter", "oracle") for check in graph_checks(source, graphs[source], config)]
-    return [*checks, fewer_ops(graphs["emitter"], graphs["oracle"])]
+    return [*checks, fewer_ops(graphs["emitter"], graphs["oracle"], config)]
 
 
 def _caches_in_place(graph: Graph) -> Check:

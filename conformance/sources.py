@@ -16,6 +16,7 @@ from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, planted
+from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import Config
 from hloracle.reference.contract import graph_abi, graph_name
 
@@ -28,9 +29,14 @@ def specifications(settings: Settings, head: str) -> list[tuple[str, str, int, i
     return [("decode", head, settings.capacity, 0), *prefills]
 
 
-def emit_all(config: Config, settings: Settings) -> list[Graph]:
+def emit_all(checkpoint: Checkpoint, settings: Settings) -> list[Graph]:
     """Every production graph of a run."""
-    return [emit(config, *spec) for head in ("logits", "token") for spec in specifications(settings, head)]
+    layout = checkpoint.layout(settings.precision, settings.layout == "panels")
+    return [
+        emit(checkpoint.config, *spec, layout)
+        for head in ("logits", "token")
+        for spec in specifications(settings, head)
+    ]
 
 
 def prepare(

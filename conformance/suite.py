@@ -192,7 +192,7 @@ def dead(settings: Settings, why: str) -> Record | None:
     evidence = Evidence(checks=[check], speed_reason="the run gave no answer")
     verdict = dataclasses.replace(decide(evidence.checks, [], {}), explanation=f"The run gave no answer: {why}.")
     try:
-        checkpoint = open_checkpoint(resolve(settings.model))
+        checkpoint = open_checkpoint(resolve(settings.model, precision=settings.precision))
     except InputError:
         return None
     with MemoryWatch(lambda: "") as memory:

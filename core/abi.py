@@ -19,7 +19,11 @@ from hloracle.core.errors import InputError
 ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "k_cache", "v_cache")
 RESULT_ROLES = ("token", "logits", "k_cache", "v_cache", "tap")
 DTYPE_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "ui8": 1, "i1": 1}
-
+# How an argument may hold a weight; docs/encodings.md says what each means.
+ENCODINGS = (
+    "plain", "panels", "bf16", "bf16.panels", "f16", "f16.panels",
+    "int8.low", "int8.high", "int8.scale", "int4.nibbles", "int4.scale", "int4.minimum",
+)  # fmt: skip
 
 # Rank and dtype of every role that has one; caches are [layers, K, S, D].
 TYPES = {
@@ -34,7 +38,8 @@ TYPES = {
 class Tensor:
     """One argument or result.
 
-    `encoding` says how the bytes stand for values: `plain` for an ordinary tensor.
+    `encoding` says how the bytes stand for values: `plain` for an ordinary tensor, else one of ENCODINGS, and `name` is
+    the weight's with that behind it.
     `aliases`, on a result, is the index of the argument whose buffer it reuses.
     """
 
@@ -44,6 +49,11 @@ class Tensor:
     dtype: str
     encoding: str = "plain"
     aliases: int | None = None
+
+    @property
+    def weight(self) -> str:
+        """The weight that this argument holds, or a part of which it holds."""
+        return self.name if self.encoding == "plain" else self.name.removesuffix(f".{self.encoding}")
 
     @property
     def nbytes(self) -> int:
@@ -162,8 +172,10 @@ def _tensor(raw: dict[str, Any], roles: tuple[str, ...]) -> Tensor:
         raise ValueError(f"dtype {tensor.dtype!r} is not one of {tuple(DTYPE_BYTES)}")
     if not all(isinstance(n, int) and n >= 0 for n in tensor.shape):
         raise ValueError(f"shape {tensor.shape} of {tensor.name}")
-    if tensor.encoding != "plain":
-        raise ValueError(f"encoding {tensor.encoding!r} of {tensor.name} is not 'plain'")
+    if tensor.encoding not in ENCODINGS:
+        raise ValueError(f"encoding {tensor.encoding!r} of {tensor.name} is not one of {ENCODINGS}")
+    if tensor.encoding != "plain" and not (tensor.role == "weight" and tensor.name.endswith(f".{tensor.encoding}")):
+        raise ValueError(f"{tensor.name} is of encoding {tensor.encoding!r}, which its name does not end with")
     return tensor
 
 

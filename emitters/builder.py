@@ -205,6 +205,9 @@ class Builder:
     def and_(self, lhs: Value, rhs: Value) -> Value:
         return self._binary("and", lhs, rhs, (*INTEGERS, "i1"))
 
+    def shift_right_logical(self, lhs: Value, rhs: Value) -> Value:
+        return self._binary("shift_right_logical", lhs, rhs, INTEGERS)
+
     def convert(self, operand: Value, dtype: str) -> Value:
         type = TensorType(operand.shape, dtype)
         return self._append("convert", "as", type, f"%{operand.name} : ({operand.type}) -> {type}")
@@ -344,23 +347,32 @@ class Builder:
         return self._append(op, "dus", operand.type, f"{names} : ({types}) -> {operand.type}")
 
     def gather_rows(self, operand: Value, start_indices: Value) -> Value:
-        """`gather` of whole rows: operand [V, ...], indices [T, 1] -> [T, ...].
+        """`gather` of whole rows: operand [V, ...], indices [T, 1] -> [T, ...]."""
+        return self.gather(operand, start_indices, (0,))
+
+    def gather(self, operand: Value, start_indices: Value, start_index_map: Sequence[int]) -> Value:
+        """What lies at indices [T, n] of the n dimensions of start_index_map, whole in the other ones: [T, others...].
 
         Indices of rank 1 would be valid too, but IREE 3.13 then inlines the gather into every consumer; in a
         block, whose residual reads it as well, the fused norm needs more stack from E = 2048 on than IREE allows.
         """
-        op = "gather"
-        self._check(op, "C1", operand.rank >= 2, f"operand={operand.type} is not a table of rows")
+        op, dims = "gather", list(start_index_map)
+        self._check(op, "C1", operand.rank > len(dims), f"operand={operand.type} is not a table of rows")
         self._check(op, "I2", start_indices.dtype in INTEGERS, f"start_indices={start_indices.type} is not of integers")
-        single = start_indices.rank == 2 and start_indices.shape[1] == 1
-        self._check(op, "C3", single, f"start_indices={start_indices.type} is not one index per row")
-        row = operand.shape[1:]
+        fits = start_indices.rank == 2 and start_indices.shape[1] == len(dims)
+        one = "one index" if len(dims) == 1 else f"{len(dims)} indices"
+        self._check(op, "C3", fits, f"start_indices={start_indices.type} is not {one} per row")
+        sizes = [1 if i in dims else n for i, n in enumerate(operand.shape)]
+        row = [n for i, n in enumerate(operand.shape) if i not in dims]
         type = TensorType((start_indices.shape[0], *row), operand.dtype)
-        offsets, sizes = ", ".join(map(str, range(1, operand.rank))), ", ".join(map(str, (1, *row)))
-        numbers = f"offset_dims = [{offsets}], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1"
+        offsets = ", ".join(map(str, range(1, len(type.shape))))
+        numbers = (
+            f"offset_dims = [{offsets}], collapsed_slice_dims = {dims}, start_index_map = {dims}, index_vector_dim = 1"
+        )
         body = (
             f'"stablehlo.gather"(%{operand.name}, %{start_indices.name}) <{{dimension_numbers = '
-            f"#stablehlo.gather<{numbers}>, indices_are_sorted = false, slice_sizes = array<i64: {sizes}>}}> "
+            f"#stablehlo.gather<{numbers}>, indices_are_sorted = false, "
+            f"slice_sizes = array<i64: {', '.join(map(str, sizes))}>}}> "
             f": ({operand.type}, {start_indices.type}) -> {type}"
         )
         return self._append(op, "rows", type, body, generic=True)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hloracle.emitters.builder import Builder, Value
+from hloracle.emitters.builder import Value
+from hloracle.emitters.matrix import Matrix, MatrixBuilder
 from hloracle.reference.config import Experts
 from hloracle.reference.rope import RopeTables
 
@@ -37,18 +38,18 @@ class ExpertWeights:
     Some models have the transposed ones, gate_up [X, E, 2*M] and down [X, M, E].
     """
 
-    gate_up: Value
-    down: Value
+    gate_up: Value | Matrix
+    down: Value | Matrix
     gate_up_bias: Value | None = None
     down_bias: Value | None = None
 
-    def each(self, take: Callable[[Value], Value]) -> ExpertWeights:
+    def each(self, take: Callable[[Value | Matrix], Value]) -> ExpertWeights:
         """What `take` makes of each that there is."""
         biases = (self.gate_up_bias, self.down_bias)
         return ExpertWeights(take(self.gate_up), take(self.down), *(None if w is None else take(w) for w in biases))
 
 
-class LayerBuilder(Builder):
+class LayerBuilder(MatrixBuilder):
     """A Builder that also writes norms, projections, rotary embeddings, attention, experts and the head."""
 
     def f32(self, value: float, shape: Sequence[int] = ()) -> Value:
@@ -76,9 +77,9 @@ class LayerBuilder(Builder):
 
     # ---- projections and norms
 
-    def linear(self, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    def linear(self, x: Value, weight: Value | Matrix, bias: Value | None = None) -> Value:
         """x [T, in], weight [out, in], bias [out] -> [T, out]. Every product with a matrix goes through here."""
-        y = self.dot_general(x, weight, contracting_dimensions=((1,), (1,)))  # [T, out]
+        y = self.product(x, weight)  # [T, out]
         return y if bias is None else self.add(y, self.over_last(bias, y.shape))
 
     def mean(self, x: Value) -> Value:
@@ -333,7 +334,7 @@ class LayerBuilder(Builder):
         indices = self.reshape(self.reduce(indices, self.i32(0), (1,), "add"), (k, 1))
         shares = self.select(mine, self.broadcast_in_dim(routing, (k, X), (0, 1)), self.f32(0.0, (k, X)))
         shares = self.reshape(self.reduce(shares, self.f32(0.0), (1,), "add"), (1, k))
-        return shares, w.each(lambda weights: self.gather_rows(weights, indices))
+        return shares, w.each(lambda weights: self.rows(weights, indices))
 
     def experts(
         self, x: Value, routing: Value, w: ExpertWeights, config: Experts, gated: Callable[[Value], Value],
@@ -349,13 +350,13 @@ class LayerBuilder(Builder):
         """
         if x.shape[0] == 1 and config.num_experts_per_tok < config.num_experts:
             routing, w = self.chosen(routing, w, config.num_experts_per_tok)
-        inner = 1 if transposed else 2
-        h = self.dot_general(x, w.gate_up, contracting_dimensions=((1,), (inner,)))  # [T, X, 2*M]
+        gate_up, down, inner = self.dense(w.gate_up), self.dense(w.down), 1 if transposed else 2
+        h = self.dot_general(x, gate_up, contracting_dimensions=((1,), (inner,)))  # [T, X, 2*M]
         if w.gate_up_bias is not None:
             h = self.add(h, self.over_last(w.gate_up_bias, h.shape))
         h = gated(h)
         h = self.multiply(h, self.over_first(routing, h.shape))  # [T, X, M]
-        y = self.dot_general(h, w.down, contracting_dimensions=((1, 2), (0, inner)))  # [T, E]
+        y = self.dot_general(h, down, contracting_dimensions=((1, 2), (0, inner)))  # [T, E]
         if w.down_bias is not None:
             y = self.add(y, self.dot_general(routing, w.down_bias, contracting_dimensions=((1,), (0,))))
         return y

@@ -9,33 +9,40 @@ import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder, RopeRows
+from hloracle.emitters.matrix import Matrix
 from hloracle.reference.config import Config
 from hloracle.reference.contract import effective_window, graph_abi, graph_name
+from hloracle.reference.encodings import ENCODINGS, Layout
 from hloracle.reference.rope import decode_tables, prefill_tables
+from hloracle.reference.weights import weight_shapes
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weight arguments by name, seen from inside a module: `prefix` is that module's path."""
+    """The weights by name, seen from inside a module: `prefix` is that module's path.
 
-    values: dict[str, Value]
+    One that is a Matrix is for products and look-ups only: see `MatrixBuilder`.
+    """
+
+    values: dict[str, Any]
     prefix: str = ""
 
     def inside(self, name: str) -> Weights:
         return Weights(self.values, f"{self.prefix}{name}.")
 
-    def __getitem__(self, name: str) -> Value:
+    def __getitem__(self, name: str) -> Any:
         return self.values[self.prefix + name]
 
     def get(self, name: str) -> Value | None:
         """A weight that not every model has."""
         return self.values.get(self.prefix + name)
 
-    def linear(self, name: str) -> tuple[Value, Value | None]:
+    def linear(self, name: str) -> tuple[Value | Matrix, Value | None]:
         """The projection's weight, and its bias if this model has one."""
         return self[f"{name}.weight"], self.get(f"{name}.bias")
 
@@ -103,14 +110,25 @@ class LayerInputs:
     sparse: bool
 
 
-def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0) -> Graph:
+def _weight(name: str, shape: tuple[int, ...], encoding: str | None, named: dict[str, Value]) -> Value | Matrix:
+    """A weight from the graph's arguments."""
+    if not encoding:
+        return named[name]
+    return Matrix(shape, encoding, tuple(named[part] for part in ENCODINGS[encoding].arguments(name)))
+
+
+def emit(
+    config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, layout: Layout | None = None
+) -> Graph:
     """The production graph of one phase, with its ABI. See `reference/contract.py` for the arguments."""
     architecture = importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")
-    abi = graph_abi(config, phase, head, capacity, bucket)
+    abi = graph_abi(config, phase, head, capacity, bucket, layout)
     b = LayerBuilder()
     arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
     named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
-    weights = Weights({w.name: named[w.name] for w in abi.weights})
+    weights = Weights({
+        name: _weight(name, shape, (layout or {}).get(name), named) for name, shape in weight_shapes(config).items()
+    })  # fmt: skip
     model = weights.inside("model")
 
     if phase == "prefill":
@@ -129,9 +147,9 @@ def emit(config: Config, phase: str, head: str = "token", capacity: int = 256, b
     with b.scope("embed_tokens"):
         table = model["embed_tokens.weight"]
         if phase == "prefill":
-            x = b.gather_rows(table, b.reshape(named["tokens"], (bucket, 1)))  # [T, E]
+            x = b.rows(table, b.reshape(named["tokens"], (bucket, 1)))  # [T, E]
         else:
-            x = b.dynamic_slice(table, (named["token"], b.i32(0)), (1, config.hidden_size))  # [1, E]
+            x = b.row(table, named["token"])  # [1, E]
         x = b.scaled(x, config.embedding_multiplier)
     for i, layer in enumerate(config.layers):
         given = LayerInputs(ropes[layer.rope] if layer.rope else None, masks[seen[layer.window]], cache, layer.sparse)

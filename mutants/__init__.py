@@ -17,6 +17,7 @@ from hloracle.mutants import (  # noqa: F401  (each registers its faults)
     latent,
     layernorm,
     mask,
+    matrix,
     mlp,
     norm,
     parallel,

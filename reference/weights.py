@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hloracle.reference.config import Config
+from hloracle.reference.encodings import ENCODINGS, NARROW
 from hloracle.reference.parts import Weight, shape
 from hloracle.reference.registry import FAMILIES, part_of, parts_of
 
@@ -51,6 +52,38 @@ def weight_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
     return shapes
+
+
+# What is added, multiplied or chosen by keeps float32 whatever the precision: routers, norms, biases.
+_KEPT = ("norm.weight", "layernorm.weight", "bias", ".gate.weight", ".router.weight", "shared_expert_gate.weight")
+
+
+@lru_cache(maxsize=64)
+def matrices(config: Config) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the weights that a precision is asked for: those of products, and the embedding."""
+    return {
+        name: size for name, size in weight_shapes(config).items() if len(size) > 1 and not name.endswith(_KEPT)
+    }  # fmt: skip
+
+
+def default_layout(config: Config, precision: str, panels: bool = True) -> dict[str, str]:
+    """How the matrices of a model are held in a precision, where nothing else is known of them.
+
+    int4 leaves what tokens are looked up in and chosen by in int8, as the makers of GGUF files do.
+    """
+    heads = ("embed_tokens.weight", "lm_head.weight")
+
+    def candidates(name: str) -> tuple[str, ...]:
+        if precision in NARROW:
+            return (f"{precision}.panels", precision) if panels else (precision,)
+        if precision == "f32":
+            return ("panels",) if panels else ()
+        return ("int8",) if name.endswith(heads) else (precision,)
+
+    found = {
+        name: next((e for e in candidates(name) if ENCODINGS[e].fits(size)), "") for name, size in matrices(config).items()
+    }  # fmt: skip
+    return {name: encoding for name, encoding in found.items() if encoding}
 
 
 @lru_cache(maxsize=64)

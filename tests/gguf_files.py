@@ -146,6 +146,7 @@ def write_gguf(
     path: Path,
     matrices: Type = Type.F32,
     *,
+    others: dict[str, Type] | None = None,
     architecture: str = "llama",
     called: str = "",
     keys: dict[str, Any] | None = None,
@@ -157,6 +158,7 @@ def write_gguf(
     """Write a tiny model; returns its weights under Hugging Face's names, as stored.
 
     Args:
+      others: types of weights whose Hugging Face names end so, in place of `matrices`.
       architecture: as the file says; one that is in none of ours is written as a llama.
       called: the file's own name of the model.
       keys: further keys, without the architecture before them, or others in their place; None leaves one out.
@@ -176,6 +178,7 @@ def write_gguf(
         _add_tokenizer(writer)
     for name, weight in weights.items():
         kind = matrices if weight.squeeze().ndim > 1 else Type.F32
+        kind = next((other for ending, other in (others or {}).items() if name.endswith(ending)), kind)
         stored = gguf.quants.quantize(weight, kind)
         weights[name] = gguf.quants.dequantize(stored, kind).astype(np.float32)
         for found, tensor in tensors_of(layout, config, name, stored).items():

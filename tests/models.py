@@ -174,7 +174,7 @@ class Changing:
 
     def __init__(self, change: Change, backend: Backend | None = None, name: str = "changing") -> None:
         self.backend, self.change, self.name = backend or interpreter(), change, name
-        self.upload, self.download = self.backend.upload, self.backend.download
+        self.upload, self.download, self.keep = self.backend.upload, self.backend.download, self.backend.keep
 
     def load(self, graph: Graph) -> Executable:
         return self.backend.load(replace(graph, text=self.change(graph.text)))

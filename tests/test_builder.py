@@ -98,6 +98,16 @@ def test_and_c1(b: Builder) -> None:
         b.and_(argument(b, 2, dtype="i1"), argument(b, 2, dtype="i32"))
 
 
+def test_shift_right_logical_i1(b: Builder) -> None:
+    with refused("shift_right_logical (I1): lhs=tensor<2xi1> is not of i64, i32, i8, ui8"):
+        b.shift_right_logical(argument(b, 2, dtype="i1"), argument(b, 2, dtype="i1"))
+
+
+def test_shift_right_logical_c1(b: Builder) -> None:
+    with refused("shift_right_logical (C1): types differ, lhs=tensor<2xui8>, rhs=tensor<2xi32>"):
+        b.shift_right_logical(argument(b, 2, dtype="ui8"), argument(b, 2, dtype="i32"))
+
+
 def test_compare_c1(b: Builder) -> None:
     with refused("compare (C1): element types differ, lhs=tensor<2xf32>, rhs=tensor<2xi32>"):
         b.compare(argument(b, 2), argument(b, 2, dtype="i32"), "LE")
@@ -312,6 +322,17 @@ def test_gather_c3(b: Builder, shape: tuple[int, ...]) -> None:
         b.gather_rows(argument(b, 5, 3), argument(b, *shape, dtype="i32"))
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (2, 3), (2, 2, 1)])
+def test_gather_c3_of_two_dimensions(b: Builder, shape: tuple[int, ...]) -> None:
+    with refused(f"gather (C3): start_indices={TensorType(shape, 'i32')} is not 2 indices per row"):
+        b.gather(argument(b, 5, 3, 4), argument(b, *shape, dtype="i32"), (0, 2))
+
+
+def test_gather_c1_of_two_dimensions(b: Builder) -> None:
+    with refused("gather (C1): operand=tensor<5x3xf32> is not a table of rows"):
+        b.gather(argument(b, 5, 3), argument(b, 2, 2, dtype="i32"), (0, 1))
+
+
 def dot(b: Builder, lhs: Sequence[int], rhs: Sequence[int], *numbers: Sequence[int]) -> Value:
     """`numbers`: contracting dimensions of lhs and rhs, then batching dimensions of lhs and rhs."""
     lc, rc, lb, rb = numbers
@@ -482,6 +503,14 @@ CASES: dict[str, Case] = {
         (np.array([True, False, True, False]), np.array([True, True, False, False])), lambda b, v: b.and_(*v), np.logical_and
     ),
     "and-i32": Case((integers(5), integers(5, seed=1)), lambda b, v: b.and_(*v), np.bitwise_and),
+    "shift_right_logical-ui8": Case(
+        (np.array([0, 15, 16, 200, 255], np.uint8), np.array([4, 4, 4, 0, 7], np.uint8)),
+        lambda b, v: b.shift_right_logical(*v), np.right_shift,
+    ),
+    "shift_right_logical-i32": Case(
+        (np.array([-1, 37, -16], np.int32), np.array([4, 4, 28], np.int32)), lambda b, v: b.shift_right_logical(*v),
+        lambda x, n: (x.view(np.uint32) >> n.view(np.uint32)).view(np.int32),
+    ),
     "convert-f32-bf16": Case((floats(5),), lambda b, v: b.convert(*v, "bf16"), lambda x: x.astype(ml_dtypes.bfloat16)),
     "convert-i32-f32": Case((integers(5),), lambda b, v: b.convert(*v, "f32"), lambda x: x.astype(np.float32)),
     "convert-i1-f32": Case(
@@ -566,6 +595,14 @@ CASES: dict[str, Case] = {
     ),
     "gather-clamped": Case(
         (floats(5, 2, 1, 3), np.array([[9], [-7]], np.int32)), lambda b, v: b.gather_rows(*v), lambda x, i: x[[4, 0]]
+    ),
+    "gather-panels": Case(
+        (floats(3, 5, 4), np.array([[2, 3], [0, 0], [2, 1]], np.int32)), lambda b, v: b.gather(*v, (0, 2)),
+        lambda x, i: x[i[:, 0], :, i[:, 1]],
+    ),
+    "gather-panels-clamped": Case(
+        (floats(3, 5, 4), np.array([[9, -1], [-7, 4]], np.int32)), lambda b, v: b.gather(*v, (0, 2)),
+        lambda x, i: x[[2, 0], :, [0, 3]],
     ),
     "dot_general-linear": Case(
         (floats(2, 3), floats(4, 3, seed=1)),

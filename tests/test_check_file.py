@@ -21,8 +21,10 @@ from hloracle.core.abi import Abi
 from hloracle.core.child import alone
 from hloracle.emitters.model import emit
 from hloracle.reference.contract import graph_abi
+from hloracle.reference.encodings import PRECISIONS
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY
+from hloracle.reference.weights import default_layout
 from hloracle.reports.record import load
 
 CONFIG = from_hf(TINY["llama"])
@@ -36,10 +38,11 @@ def emitted(folder: Path, *arguments: str, name: str = "graph.mlir") -> Path:
     return path
 
 
-def judged(path: Path, model: str = "tiny-llama") -> tuple[int, dict[str, Any]]:
+def judged(path: Path, model: str = "tiny-llama", *more: str, tokens: int = 8) -> tuple[int, dict[str, Any]]:
     """Exit status and record of `hloracle check`."""
     out = path.parent / "out"
-    command = ["check", str(path), "--abi", str(path.with_suffix(".abi.json")), "--model", model, "--tokens", "8"]
+    abi = path.with_suffix(".abi.json")
+    command = ["check", str(path), "--abi", str(abi), "--model", model, "--tokens", str(tokens), *more]
     return cli.invoke([*command, "--out", str(out)]), load(out / "report.json")
 
 
@@ -62,10 +65,29 @@ def test_emit(phase: str, source: str, head: str, tmp_path: Path, capsys: pytest
     assert sorted(tmp_path.iterdir()) == [abi, path]
     bucket = 64 if phase == "prefill" else 0
     found = Abi.from_file(abi)
-    assert found == graph_abi(CONFIG, phase, head, 128, bucket)
+    layout = default_layout(CONFIG, "f32") if source == "emitter" else {}
+    assert found == graph_abi(CONFIG, phase, head, 128, bucket, layout)
     assert found.to_json() == abi.read_text()
     if source == "emitter":
-        assert path.read_text() == emit(CONFIG, phase, head, 128, bucket).text
+        assert path.read_text() == emit(CONFIG, phase, head, 128, bucket, layout).text
+
+
+@pytest.mark.parametrize("layout", ["panels", "rows"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_emit_in_a_precision(precision: str, layout: str, tmp_path: Path) -> None:
+    """Integers lie in one way only."""
+    path = emitted(tmp_path, "--phase", "decode", "--precision", precision, "--layout", layout)
+    held = default_layout(CONFIG, precision, layout == "panels")
+    assert Abi.from_file(path.with_suffix(".abi.json")) == graph_abi(CONFIG, "decode", "logits", 128, 0, held)
+    assert path.read_text() == emit(CONFIG, "decode", "logits", 128, 0, held).text
+
+
+def test_emit_portable_in_a_precision(tmp_path: Path) -> None:
+    path = emitted(tmp_path, "--phase", "decode", "--precision", "int4", "--portable", name="graph.mlirbc")
+    with mlir.make_ir_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, path.read_bytes())
+        assert module.operation.verify()
+        assert "xui8>" in str(module)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -104,6 +126,27 @@ def test_a_right_graph(arguments: tuple[str, ...], small_run: Path, tmp_path: Pa
     assert len(record["tokens"]) == prompts > 2
     assert {row["total"] for row in record["tokens"].values()} == {steps}
     assert not [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
+
+
+@pytest.mark.usefixtures("no_gates")
+def test_a_right_graph_in_4_bits(small_run: Path, tmp_path: Path) -> None:
+    path = emitted(tmp_path, "--phase", "decode", "--precision", "int4")
+    status, record = judged(path, "tiny-llama", "--precision", "int4", tokens=2)
+    assert (status, record["verdict"]["class"]) == (0, "conforms")
+    assert record["settings"]["precision"] == "int4"
+    assert not [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
+
+
+@pytest.mark.usefixtures("no_gates")
+def test_a_wrong_graph_in_4_bits(small_run: Path, tmp_path: Path) -> None:
+    """Its scores have another scale, as above: the verdict is as good as with plain weights."""
+    path = emitted(tmp_path, "--phase", "decode", "--precision", "int4")
+    text = path.read_text()
+    assert text.count("dense<0.25>") == 1
+    path.write_text(text.replace("dense<0.25>", "dense<0.26>"))
+    status, record = judged(path, "tiny-llama", "--precision", "int4", tokens=2)
+    assert (status, record["verdict"]["class"]) == (1, "emitter-fault")
+    assert record["localization"]["anchor"] == "layers.0.self_attn.scores"
 
 
 def test_the_oracles_graph(small_run: Path, tmp_path: Path) -> None:

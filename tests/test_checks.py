@@ -17,29 +17,29 @@ from evidence import CLOSE, FLOOR, STREAMING, TRUTHS, V, failed, on_prompt, outc
 from published import PUBLISHED
 
 from hloracle.backends.iree import compile_to_stream, precompile
-from hloracle.conformance import checks, pin_census
+from hloracle.conformance import census, checks, pin_census
 from hloracle.conformance.cells import Cell, CellOutcome
+from hloracle.conformance.census import census_key, census_pin, layer_kind, op_kinds_for
 from hloracle.conformance.checks import (
     Check,
     caches_in_place,
     cell_checks,
-    census_key,
-    census_pin,
     fewer_ops,
     graph_checks,
-    layer_kind,
-    op_kinds_for,
     truth_check,
 )
 from hloracle.conformance.graphs import GraphFacts, inspect
 from hloracle.core.abi import Abi, Graph
+from hloracle.emitters.matrix import MatrixBuilder
 from hloracle.emitters.model import emit
 from hloracle.reference.config import Config
+from hloracle.reference.encodings import PRECISIONS
 from hloracle.reference.lower import lower
 from hloracle.reference.registry import FAMILIES, from_hf
 from hloracle.reference.rope import prefill_tables
 from hloracle.reference.tiny import TINY
 from hloracle.reference.truth import Truth
+from hloracle.reference.weights import default_layout
 
 CONFIG = from_hf(TINY["llama"])
 Inspected = tuple[Graph, GraphFacts]
@@ -235,12 +235,12 @@ def test_op_kinds_are_at_most_20(decode: Inspected, prefill: Inspected) -> None:
 
 
 def test_fewer_ops(decode: Inspected, oracle: Inspected) -> None:
-    assert fewer_ops([decode], [oracle]).status == "passed"
-    assert fewer_ops([oracle], [decode]).status == "failed"
-    assert fewer_ops([decode], [decode]).status == "failed", "as many are not fewer"
-    assert fewer_ops([], []).status == "failed"
+    assert fewer_ops([decode], [oracle], CONFIG).status == "passed"
+    assert fewer_ops([oracle], [decode], CONFIG).status == "failed"
+    assert fewer_ops([decode], [decode], CONFIG).status == "failed", "as many are not fewer"
+    assert fewer_ops([], [], CONFIG).status == "failed"
     other = dataclasses.replace(oracle[0], name="another"), oracle[1]
-    assert fewer_ops([decode], [other]).status == "failed", "graphs of other names are no pair"
+    assert fewer_ops([decode], [other], CONFIG).status == "failed", "graphs of other names are no pair"
 
 
 # ---- census
@@ -248,7 +248,7 @@ def test_fewer_ops(decode: Inspected, oracle: Inspected) -> None:
 
 def test_census_is_what_pin_census_would_write(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = json.loads(Path(checks.__file__).with_name("census.json").read_text())
-    assert pin_census.census() == pinned
+    assert pin_census.census() | pin_census.held() == pinned
 
 
 @pytest.mark.parametrize("overrides", [{"attention_bias": True}, {"mlp_bias": True}, {"num_hidden_layers": 4}])
@@ -290,7 +290,7 @@ def test_right_graphs_of_every_family_pass(family: str) -> None:
     oracle = facts(lower(config, "decode", "logits", SLOTS))
     found = by_id(graph_checks("oracle", [oracle], config))
     assert {id: c.detail for id, c in found.items() if c.status != "passed"} == {}
-    assert fewer_ops(graphs[:1], [oracle]).status == "passed"
+    assert fewer_ops(graphs[:1], [oracle], config).status == "passed"
 
 
 def operation_in(graph: Graph, scope: str, kind: str) -> str:
@@ -339,9 +339,9 @@ def test_published_models_have_a_census(name: str) -> None:
     config = dataclasses.replace(whole, layers=tuple(dict.fromkeys(whole.layers)) * 2)
     for phase, head in itertools.product(("decode", "prefill"), ("logits", "token")):
         graph = emit(config, phase, head, 256, 64 if phase == "prefill" else 0)
-        assert checks.census_pin("emitter", graph, config), checks.census_key("emitter", graph.abi, config)
+        assert census_pin("emitter", graph, config), census_key("emitter", graph.abi, config)
         if head == "logits":
-            assert checks.census_key("oracle", graph.abi, config) in checks._pins()
+            assert census_key("oracle", graph.abi, config) in census._pins()
 
 
 @pytest.mark.parametrize("family", PER_FAMILY)
@@ -435,6 +435,167 @@ def test_a_window_that_holds_the_whole_graph_has_another_pin() -> None:
     assert by_id(graph_checks("emitter", [facts(graphs[wide])], wide))["emitter.census"].status == "passed"
     # A graph without the window where there is one.
     assert by_id(graph_checks("emitter", [facts(graphs[wide])], config))["emitter.census"].status == "failed"
+
+
+# ---- weights that are held otherwise
+
+UP = "layers.1.mlp.up_proj"
+HELD_FAMILIES = ("llama", "mixtral", "deepseek_v3", "gpt_oss")
+OF_HELD = ("census", "matmuls", "weights", "op-kinds")
+
+
+def held(phase: str = "decode", precision: str = "int4", family: str = "llama") -> Inspected:
+    config = from_hf(TINY[family])
+    return facts(emit(config, phase, "logits", 64, 32 if phase == "prefill" else 0, default_layout(config, precision)))
+
+
+def found_in(graph: Inspected, other: Inspected) -> dict[str, Check]:
+    return by_id(graph_checks("emitter", [graph, other], CONFIG))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("family", HELD_FAMILIES)
+def test_right_graphs_of_every_precision_pass(family: str, precision: str) -> None:
+    config = from_hf(TINY[family])
+    graphs = [held(phase, precision, family) for phase in ("decode", "prefill")]
+    found = by_id(graph_checks("emitter", graphs, config))
+    assert {id: c.detail for id, c in found.items() if c.status != "passed"} == {}
+    assert {id.partition(".")[2] for id in found} >= {*OF_HELD}
+    assert fewer_ops(graphs, [facts(lower(config, "decode", "logits", 64))], config).status == "passed"
+
+
+def product_left_out(right: Any, b: Any, x: Any, weight: Any) -> Any:
+    return b.f32(0.5, (x.shape[0], weight.shape[0])) if b.anchor == UP else right(b, x, weight)
+
+
+def product_twice(right: Any, b: Any, x: Any, weight: Any) -> Any:
+    if b.anchor == UP:
+        right(b, x, weight)
+    return right(b, x, weight)
+
+
+def sum_twice(right: Any, b: Any, terms: Any, dimensions: Any) -> Any:
+    """All but the sum itself is shared."""
+    if b.anchor == UP:
+        right(b, terms, dimensions)
+    return right(b, terms, dimensions)
+
+
+def plain_product_beside(right: Any, b: Any, x: Any, weight: Any) -> Any:
+    y = right(b, x, weight)
+    if b.anchor == UP:
+        b.dot_general(y, y, contracting_dimensions=((1,), (1,)))
+    return y
+
+
+def minimum_left_out(right: Any, b: Any, x: Any, like: Any) -> Any:
+    return b.f32(0.5, like.shape) if b.anchor == UP and x.name.endswith("minimum") else right(b, x, like)
+
+
+def one_operation_more(right: Any, b: Any, x: Any, weight: Any) -> Any:
+    y = right(b, x, weight)
+    return b.add(y, y) if b.anchor == UP else y
+
+
+# What is wrong in layer 1's up_proj, which function does it, and the checks that fail.
+WRONG_PRODUCTS = [
+    (product_left_out, "product", {"matmuls", "census", "arguments-used"}),
+    (product_twice, "product", {"matmuls", "census"}),
+    (sum_twice, "_summed", {"matmuls", "census"}),
+    (plain_product_beside, "product", {"matmuls", "census"}),
+    (minimum_left_out, "_per_group", {"census", "arguments-used"}),
+    (one_operation_more, "product", {"census"}),
+]
+
+
+# A prompt's product is no sum.
+IN_PHASES = [
+    (*w, phase) for w in WRONG_PRODUCTS for phase in ("decode", "prefill") if (w[1], phase) != ("_summed", "prefill")
+]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where", "ids", "phase"), IN_PHASES, ids=[f"{w[0].__name__}-{w[3]}" for w in IN_PHASES]
+)
+def test_a_wrong_product_with_a_weight_of_4_bits(
+    wrong: Any, where: str, ids: set[str], phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the product is a sum of products, as where it is dot_general."""
+    other = held("prefill" if phase == "decode" else "decode")
+    right = getattr(MatrixBuilder, where)
+    monkeypatch.setattr(MatrixBuilder, where, lambda *arguments: wrong(right, *arguments))
+    graph = held(phase)
+    found = found_in(graph, other)
+    assert not graph[1].error
+    assert {id.partition(".")[2] for id, c in found.items() if c.status != "passed"} == ids
+    assert graph[0].name in found["emitter.census"].detail
+    assert "matmuls" not in ids or found["emitter.matmuls"].anchor == UP
+
+
+@pytest.mark.parametrize("wrong", [(product_left_out, "product"), (minimum_left_out, "_per_group")])
+def test_the_place_of_a_weight_that_is_not_used(wrong: tuple[Any, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of its arguments it is: the anchor is the part's, not the argument's name."""
+    function, where = wrong
+    right = getattr(MatrixBuilder, where)
+    monkeypatch.setattr(MatrixBuilder, where, lambda *arguments: function(right, *arguments))
+    found = by_id(graph_checks("emitter", [held()], CONFIG))["emitter.arguments-used"]
+    assert (found.status, found.anchor) == ("failed", UP)
+    assert f"model.{UP}.weight.int4.minimum" in found.detail
+
+
+def test_a_weight_too_few() -> None:
+    """All of its arguments; of one alone the ABI is another than the graph's."""
+    graph, _ = held()
+    arguments = tuple(a for a in graph.abi.arguments if a.weight != f"model.{UP}.weight")
+    assert len(arguments) == len(graph.abi.arguments) - 3
+    wrong = facts(with_abi(lambda abi: dataclasses.replace(abi, arguments=arguments))(graph))
+    found = found_in(wrong, held("prefill"))["emitter.weights"]
+    assert (found.status, found.expected) == ("failed", "30")
+    assert "has 29" in found.detail
+
+
+def test_op_kinds_of_4_bits_are_those_that_they_need() -> None:
+    graph, other = held(), held("prefill")
+    own = census.held_kinds(graph[0].abi, CONFIG)
+    assert own == {"and", "concatenate", "convert", "shift_right_logical", "slice"}
+    assert census.held_kinds(emit(CONFIG, "decode", "logits", 64).abi, CONFIG) == set()
+    spare = checks.MAX_DECODE_OP_KINDS + len(own) - len(graph[1].ops)
+    more = [f"%k{i} = stablehlo.{kind} %lm_head.dot : tensor<1x257xf32>" for i, kind in enumerate(
+        ["cosine", "sine", "floor", "sign", "cbrt", "ceil"])]  # fmt: skip
+    (head,) = set(re.findall(r"func\.return (%\S+),", graph[0].text))
+    more = [line.replace("%lm_head.dot", head).replace("1x257", "257") for line in more]
+    assert 0 <= spare < len(more)
+    for count, status in ((spare, "passed"), (spare + 1, "failed")):
+        wrong = facts(insert(*more[:count])(graph[0]))
+        assert not wrong[1].error
+        assert found_in(wrong, other)["emitter.op-kinds"].status == status
+
+
+def test_fewer_ops_but_for_what_4_bits_need(oracle: Inspected) -> None:
+    """More of them than the oracle has in all, and not one that the weights do not ask for."""
+    graph, own = held()
+    needed = sum((census.held_ops(graph.abi, CONFIG) or {}).values())
+    assert own.total > oracle[1].total > own.total - needed
+    (head,) = set(re.findall(r"func\.return (%\S+),", graph.text))
+    spare = oracle[1].total - (own.total - needed)
+    for count, status in ((spare - 1, "passed"), (spare, "failed")):
+        more = [f"%more{i} = stablehlo.negate {head} : tensor<257xf32>" for i in range(count)]
+        wrong = facts(insert(*more)(graph))
+        assert not wrong[1].error
+        assert fewer_ops([wrong], [oracle], CONFIG).status == status
+
+
+@pytest.mark.parametrize(("unpinned", "status"), [(("prompt",), "failed"), (("prompt", "token"), "skipped")])
+def test_a_use_of_a_weight_without_a_pin(
+    unpinned: tuple[str, ...], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a kind of model without one: where some graphs have a pin, all have to."""
+    without = [f"held/int4/{use}" for use in unpinned]
+    pins = {key: row for key, row in census._pins().items() if key not in without}
+    assert len(pins) == len(census._pins()) - len(without)
+    monkeypatch.setattr(census, "_pins", lambda: pins)
+    found = found_in(held(), held("prefill"))["emitter.census"]
+    assert (found.status, bool(found.detail)) == (status, True)
 
 
 # ---- caches in place

@@ -24,9 +24,11 @@ from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied
 from hloracle.emitters.model import emit
 from hloracle.reference.anchors import anchors
+from hloracle.reference.encodings import Layout
 from hloracle.reference.fixtures import FIXTURES, resolve
 from hloracle.reference.registry import from_hf, load_config
 from hloracle.reference.tiny import TINY, write_tiny
+from hloracle.reference.weights import default_layout
 
 Refused = Callable[..., str]
 HLORACLE = (sys.executable, "-m", "hloracle.conformance.cli")
@@ -233,7 +235,8 @@ def test_names_that_are_no_names(model: str, refused: Refused, tmp_path: Path) -
         (("--capacity", "64", "--tokens", "8"), ("97", "64 cache slots")),
         (("--threads", "0"), ("--threads",)),
         (("--device", "tpu"), ("--device", "'cpu'")),
-        (("--precision", "f8"), ("--precision",)),
+        (("--precision", "f8"), ("--precision", "'f8' is not one of 'f32', 'bf16', 'f16', 'int8', 'int4'")),
+        (("--layout", "columns"), ("--layout", "'columns' is not one of 'panels', 'rows'")),
         (("--colour",), ("No such option", "--colour")),
         (("--tokens",), ("--tokens", "requires an argument")),
         (("more",), ("unexpected extra argument",)),
@@ -278,17 +281,28 @@ def test_taps(source: str, tmp_path: Path) -> None:
         (("emit", "tiny-llama", "--phase", "prefill", "--capacity", "32", "-o", "x.mlir"), "bucket 64 does not fit"),
         (("emit", "tiny-llama", "--phase", "decode", "--capacity", "0", "-o", "x.mlir"), "--capacity: is 0"),
         (("emit", "tiny-llama", "--phase", "decode", "-o", "."), "names no file"),
+        (("emit", "tiny-llama", "--phase", "decode", "--precision", "int2", "-o", "x.mlir"), "'int2' is not one of"),
+        (("emit", "tiny-llama", "--phase", "decode", "--layout", "x", "-o", "x.mlir"), "'x' is not one of"),
+        (
+            ("emit", "tiny-llama", "--phase", "decode", "--precision", "int4", "--source", "reference", "-o", "x.mlir"),
+            "--precision: is int4; the reference's graphs take float32 weights",
+        ),
+        (("emit", "tiny-mamba", "--phase", "decode", "--precision", "int4", "-o", "x.mlir"), "no such model"),
         (
             ("emit", "tiny-llama", "--phase", "decode", "--taps", "norm,layers.0.act", "-o", "x.mlir"),
             "layers.0.mlp.act",
         ),
         (("generate", "tiny-llama"), "Missing option '-p'"),
+        (("generate", "tiny-llama", "-p", "x", "--precision", "f64"), "'f64' is not one of"),
+        (("generate", "tiny-llama", "-p", "x", "--precision", "int4"), "has no tokenizer.json"),
         (("generate", "tiny-llama", "-p", "x", "-n", "0"), "-n: is 0"),
         (("generate", "tiny-llama", "-p", "x"), "has no tokenizer.json"),
         (("check", "x.mlir", "--model", "tiny-llama"), "Missing option '--abi'"),
         (("bench", "tiny-llama", "--rounds", "0"), "--rounds"),
         (("fetch",), "Missing argument"),
         (("fetch", "tiny-mamba"), "no such model"),
+        (("fetch", "tiny-llama", "--precision", ""), "'' is not one of"),
+        (("fetch", "tiny-mamba", "--precision", "int4"), "no such model"),
     ],
 )
 def test_commands_refuse(
@@ -471,8 +485,8 @@ def test_two_processes_that_fetch(empty_cache: Path) -> None:
 # ---- check
 
 
-def write_graph(folder: Path, phase: str = "decode", **changes: Any) -> tuple[Path, Path]:
-    graph = emit(CONFIG, phase, "logits", 128, 32 if phase == "prefill" else 0)
+def write_graph(folder: Path, phase: str = "decode", layout: Layout | None = None, **changes: Any) -> tuple[Path, Path]:
+    graph = emit(CONFIG, phase, "logits", 128, 32 if phase == "prefill" else 0, layout)
     path, abi = folder / "graph.mlir", folder / "graph.abi.json"
     path.write_text(graph.text)
     abi.write_text(json.dumps({**json.loads(graph.abi.to_json()), **changes}))
@@ -505,7 +519,7 @@ BAD_ABIS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "caches of two shapes": (lambda p: edit_abi(p, "results", 1, shape=[3, 2, 64, 16], aliases=None), "different shapes"),
     "alias of nothing": (lambda p: edit_abi(p, "results", 1, aliases=99), "argument 99"),
     "logits in float64": (lambda p: edit_abi(p, "results", 0, dtype="f64"), "f64"),
-    "for another model": (lambda p: edit_abi(p, "arguments", 0, shape=[257, 64]), "in the model it is [257, 84] float32"),
+    "for another model": (lambda p: edit_abi(p, "arguments", 0, shape=[257, 64]), "in the model it is [257, 84] f32"),
     "a weight of another name": (lambda p: edit_abi(p, "arguments", 0, name="wte"), "weight wte"),
 }  # fmt: skip
 
@@ -519,6 +533,72 @@ def test_check_refuses_an_abi(name: str, refused: Refused, tmp_path: Path) -> No
     assert words in line
     assert "graph.abi.json" in line
     assert nothing_at(tmp_path / "out")
+
+
+# What a graph holds its weights in -> what `check` is told, and what it says.
+UP = "model.layers.0.mlp.up_proj.weight"
+OTHER_PRECISIONS: dict[str, tuple[tuple[str, ...], str]] = {
+    "int4": ((), "in the model it is in float32"),
+    "int8": (("--precision", "f32"), "in the model it is in float32"),
+    "int8 as int4": (("--precision", "int4"), "in the model it is in int4"),
+    "int4 as int8": (("--precision", "int8"), "in the model it is in int8"),
+    "int4 as bf16": (("--precision", "bf16"), "in the model it is in float32"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_PRECISIONS)
+def test_check_refuses_a_graph_of_another_precision(name: str, refused: Refused, tmp_path: Path) -> None:
+    options, words = OTHER_PRECISIONS[name]
+    graph, abi = write_graph(tmp_path, layout=default_layout(CONFIG, name.split()[0]))
+    line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", "--out", tmp_path / "out", *options)
+    assert words in line
+    assert "; name the model that the graph was written for, and its --precision" in line
+    assert "graph.abi.json" in line
+    assert nothing_at(tmp_path / "out")
+
+
+def test_check_refuses_narrow_floats_of_a_model_of_float32(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the weights would be rounded is seen when they are read: nobody's fault but the command line's."""
+    monkeypatch.setattr("hloracle.conformance.check_file.gates", lambda *a: True)
+    graph, abi = write_graph(tmp_path, layout=default_layout(CONFIG, "bf16"))
+    out = tmp_path / "out"
+    line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", "--tokens", "1", "--out", out)
+    assert "is not of precision bf16; name the model that it was made from, with --precision" in line
+    assert nothing_at(out)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "words"),
+    [
+        ("nibbles", {"shape": [112, 21, 4]}, "and in the model it is [112, 21, 2] ui8"),
+        ("nibbles", {"dtype": "i8"}, "is [112, 21, 2] i8, and in the model it is [112, 21, 2] ui8"),
+        ("scale", {"dtype": "f16"}, "is [112, 21] f16, and in the model it is [112, 21] f32"),
+        ("scale", {"name": "model.norm.weight.int4.scale"}, "and in the model it is in float32"),
+        ("minimum", {"name": "wte.int4.minimum"}, "and in the model it is absent"),
+    ],
+)
+def test_check_refuses_an_encoded_weight(
+    part: str, changes: dict[str, Any], words: str, refused: Refused, tmp_path: Path
+) -> None:
+    graph, abi = write_graph(tmp_path, layout=default_layout(CONFIG, "int4"))
+    raw = json.loads(abi.read_text())
+    (entry,) = (a for a in raw["arguments"] if a["name"] == f"{UP}.int4.{part}")
+    entry.update(changes)
+    abi.write_text(json.dumps(raw))
+    command = ("check", graph, "--abi", abi, "--model", "tiny-llama", "--precision", "int4", "--out", tmp_path / "out")
+    assert words in refused(*command)
+
+
+@pytest.mark.parametrize("name", ["panels", "bf16.panels"])
+def test_check_refuses_panels_that_do_not_fit(name: str, refused: Refused, tmp_path: Path) -> None:
+    """Of 257 rows."""
+    graph, abi = write_graph(tmp_path)
+    edit_abi(abi, "arguments", 0, name=f"model.embed_tokens.weight.{name}", encoding=name, shape=[17, 84, 16])
+    line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", "--out", tmp_path / "out")
+    assert f"weight model.embed_tokens.weight.{name} is [17, 84, 16] f32, and in the model it is" in line
+    assert "absent" not in line, "it is there, as [257, 84]"
 
 
 @pytest.mark.parametrize(

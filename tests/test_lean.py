@@ -41,7 +41,7 @@ def judged_cells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     right = Check("emitter.caches-in-place", "", "passed", "", "")
     for name, stand_in in {
         "open_checkpoint": lambda directory: model("plain").checkpoint,
-        "resolve": lambda name, report: Path(name),
+        "resolve": lambda name, report, precision: Path(name),
         "refuse_non_finite": lambda checkpoint: None,
         "gates": lambda *_: True,
         "emit_all": lambda *_: [],

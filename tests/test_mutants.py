@@ -32,12 +32,15 @@ from hloracle.reference import registry
 from hloracle.reference.anchors import TOKEN, anchor_of, anchor_shape, anchors, split
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
+from hloracle.reference.encodings import ENCODINGS
 from hloracle.reference.lower import lower
 from hloracle.reference.registry import FAMILIES
 from hloracle.reference.tiny import TINY, write_tiny
+from hloracle.reference.weights import default_layout
 
 CAPACITY = 64
-LLAMA = "tiny-llama"
+Run = tuple[str, str]  # a model, and how its weights are held
+LLAMA: Run = ("tiny-llama", "rows")
 GRAPHS = tuple((phase, head) for phase in ("decode", "prefill") for head in ("logits", "token"))
 # Above the noise of two compilations, below every fault whose mutant has no note.
 DISTANCE = 1e-5
@@ -52,27 +55,32 @@ def of(*parts: str) -> Any:
     return pytest.mark.parametrize("mutant", [pytest.param(m, id=m.id) for m in MUTANTS.values() if m.part in parts])
 
 
-def tiny(model: str = LLAMA) -> Config:
+def tiny(run: Run = LLAMA) -> Config:
     """Read anew, since some faults are of the reading."""
-    return registry.from_hf(TINY[model.removeprefix("tiny-")])
+    return registry.from_hf(TINY[run[0].removeprefix("tiny-")])
 
 
-def bucket(model: str) -> int:
-    return 64 if model in LATE else 32
+def layout(run: Run) -> dict[str, str]:
+    weights = run[1]
+    return default_layout(tiny(run), "f32" if weights in ("rows", "panels") else weights, weights != "rows")
 
 
-def emitted(phase: str, head: str = "logits", model: str = LLAMA) -> Graph:
-    return emit(tiny(model), phase, head, CAPACITY, bucket(model))
+def bucket(run: Run) -> int:
+    return 64 if run[0] in LATE else 32
 
 
-def lowered(phase: str, model: str = LLAMA) -> Graph:
-    return lower(tiny(model), phase, "logits", CAPACITY, bucket(model))
+def emitted(phase: str, head: str = "logits", run: Run = LLAMA) -> Graph:
+    return emit(tiny(run), phase, head, CAPACITY, bucket(run), layout(run))
+
+
+def lowered(phase: str, run: Run = LLAMA) -> Graph:
+    return lower(tiny(run), phase, "logits", CAPACITY, bucket(run))
 
 
 @cache
-def right(source: str, phase: str, head: str = "logits", model: str = LLAMA) -> Graph:
+def right(source: str, phase: str, head: str = "logits", run: Run = LLAMA) -> Graph:
     """Without any fault; to be asked for before one is planted."""
-    return emitted(phase, head, model) if source == "emitter" else lowered(phase, model)
+    return emitted(phase, head, run) if source == "emitter" else lowered(phase, run)
 
 
 # ---- the registry
@@ -96,6 +104,9 @@ def test_parts() -> None:
     assert counts["emitter"] >= 60
     assert min(counts[part] for part in ("reference", "compiler", "session")) >= 6
     assert set(counts) == {"emitter", "reference", "compiler", "session"}
+    held = Counter(m.weights for m in MUTANTS.values())
+    assert set(held) == {"rows", "panels", "bf16", "f16", "int8", "int4"}
+    assert {m.part for m in MUTANTS.values() if m.weights != "rows"} == {"emitter"}
 
 
 def test_where_faults_are() -> None:
@@ -128,7 +139,7 @@ def test_a_module_of_faults_stands_for_itself() -> None:
 
 @of("emitter", "reference", "compiler", "session")
 def test_anchor_and_class(mutant: Mutant) -> None:
-    assert mutant.anchor in (*anchors(tiny(mutant.model)), TOKEN)
+    assert mutant.anchor in (*anchors(tiny(mutant.run)), TOKEN)
     assert mutant.class_ in CLASSES
 
 
@@ -150,9 +161,11 @@ def test_no_mutant_plants_nothing() -> None:
 def everything() -> dict[str, dict[str, Any]]:
     """Every attribute of the modules that are patched, and of their classes."""
     modules = (
-        "emitters.builder emitters.layers emitters.mlp emitters.model reference.layers reference.mlp reference.model "
+        "emitters.builder emitters.layers emitters.matrix emitters.mlp emitters.model reference.layers reference.mlp "
     )
-    modules += "reference.lower reference.registry reference.rope backends.session backends.iree backends.xla "
+    modules += (
+        "reference.model reference.lower reference.registry reference.rope backends.session backends.iree backends.xla "
+    )
     modules += " ".join(f"{side}.architectures.{name}" for side in ("emitters", "reference") for name in FAMILIES)
     found: dict[str, dict[str, Any]] = {}
     for name in modules.split():
@@ -181,14 +194,14 @@ def test_plant_restores(mutant: Mutant) -> None:
 
 @of("emitter")
 def test_an_emitter_fault_is_in_the_text(mutant: Mutant) -> None:
-    expected = {graph: right("emitter", *graph, mutant.model) for graph in GRAPHS}
+    expected = {graph: right("emitter", *graph, mutant.run) for graph in GRAPHS}
     with planted(mutant.id):
-        wrong = {graph: emitted(*graph, mutant.model) for graph in GRAPHS}
+        wrong = {graph: emitted(*graph, mutant.run) for graph in GRAPHS}
     changed = {graph for graph in GRAPHS if wrong[graph].text != expected[graph].text}
     assert changed
     errors = {inspect(wrong[graph]).error for graph in changed}
     assert bool(errors - {""}) == (mutant.id == "does-not-verify")
-    assert all(emitted(*graph, mutant.model).text == expected[graph].text for graph in GRAPHS)
+    assert all(emitted(*graph, mutant.run).text == expected[graph].text for graph in GRAPHS)
 
 
 @of("emitter")
@@ -205,9 +218,9 @@ def test_an_emitter_fault_is_planted_nowhere_else(mutant: Mutant) -> None:
 @of("emitter")
 def test_a_fault_of_one_phase_is_in_that_one_only(mutant: Mutant) -> None:
     phases = {phase for phase in ("decode", "prefill") if phase in mutant.id.split("-")}
-    expected = {phase: right("emitter", phase, model=mutant.model).text for phase in ("decode", "prefill")}
+    expected = {phase: right("emitter", phase, run=mutant.run).text for phase in ("decode", "prefill")}
     with planted(mutant.id):
-        wrong = {phase: emitted(phase, model=mutant.model).text for phase in expected}
+        wrong = {phase: emitted(phase, run=mutant.run).text for phase in expected}
     changed = {phase for phase in wrong if wrong[phase] != expected[phase]}
     assert changed == phases or not phases
 
@@ -257,27 +270,33 @@ def checkpoint(model: str, folder: Path) -> Checkpoint:
     return open_checkpoint(write_tiny(folder / model, model.removeprefix("tiny-")))
 
 
+def held(opened: Checkpoint, layout: dict[str, str]) -> Iterator[np.ndarray]:
+    """The weights as the arguments of a graph hold them."""
+    for name, weight in opened.weights():
+        yield from ENCODINGS[layout[name]].encode(weight) if name in layout else [weight]
+
+
 @cache
-def inputs(phase: str, model: str, folder: Path, short: bool) -> list[np.ndarray]:
+def inputs(phase: str, run: Run, folder: Path, short: bool) -> list[np.ndarray]:
     """The weights, and a prompt that nearly fills its bucket or a token at position 45 after caches of noise."""
-    opened, rng = checkpoint(model, folder), np.random.default_rng(1)
+    opened, rng = checkpoint(run[0], folder), np.random.default_rng(1)
     config = opened.config
     if phase == "prefill":
-        tokens = rng.integers(0, config.vocab_size, bucket(model)).astype(np.int32)
+        tokens = rng.integers(0, config.vocab_size, bucket(run)).astype(np.int32)
         # Beyond the point from which on RoPE's angles are others, as the bucket is, or short of it.
-        length = (config.turning_point or 0) - 4 if short else bucket(model) - 11
+        length = (config.turning_point or 0) - 4 if short else bucket(run) - 11
         given = [tokens, np.array(length, np.int32)]
     else:
         shapes = config.cache_shapes(CAPACITY).values()
         caches = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
         given = [np.array(77, np.int32), np.array(45, np.int32), *caches]
-    return [*(w for _, w in opened.weights()), *given]
+    return [*held(opened, layout(run)), *given]
 
 
-def values(graph: Graph, model: str, folder: Path, short: bool = False) -> dict[str, list[np.ndarray]]:
+def values(graph: Graph, run: Run, folder: Path, short: bool = False) -> dict[str, list[np.ndarray]]:
     """Anchor -> its value, its scope's last operation of that shape; of a cache, also what the graph returns."""
     last: dict[str, tuple[str, str]] = {}
-    config, keys = tiny(model), bucket(model) if graph.abi.phase == "prefill" else CAPACITY
+    config, keys = tiny(run), bucket(run) if graph.abi.phase == "prefill" else CAPACITY
     queries = keys if graph.abi.phase == "prefill" else 1
     shapes = {a: squeezed(anchor_shape(config, a, queries, keys)) for a in anchors(config)}
     line = re.compile(r'(?m)^ +(%\S+) = ("?[\w.]+).*(tensor<[^<>]*>) loc\("(.*)"\)$')
@@ -296,7 +315,7 @@ def values(graph: Graph, model: str, folder: Path, short: bool = False) -> dict[
     # Not a region's: those return with `stablehlo.return`.
     text = re.sub(r"(?m)^( +(?:func\.)?)return (%.*) : (tensor.*?)( loc\(.*)?$", returned, text, count=1)
     # Copies: XLA may take over a numpy array as it is, and then write to a cache that is donated.
-    arguments = [backend().upload(a.copy()) for a in inputs(graph.abi.phase, model, folder, short)]
+    arguments = [backend().upload(a.copy()) for a in inputs(graph.abi.phase, run, folder, short)]
     _, k_cache, v_cache, *taps = map(backend().download, backend().load(Graph(graph.name, text, graph.abi))(arguments))
     found = {anchor: [tap] for anchor, tap in zip(last, taps, strict=True)}
     for layer in range(len(k_cache)):
@@ -310,8 +329,8 @@ def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @cache
-def right_values(source: str, phase: str, model: str, folder: Path, short: bool) -> dict[str, list[np.ndarray]]:
-    return values(right(source, phase, model=model), model, folder, short)
+def right_values(source: str, phase: str, run: Run, folder: Path, short: bool) -> dict[str, list[np.ndarray]]:
+    return values(right(source, phase, run=run), run, folder, short)
 
 
 def differs(wrong: np.ndarray, right: np.ndarray) -> bool:
@@ -342,17 +361,17 @@ def test_the_first_wrong_value_is_at_the_anchor(mutant: Mutant, folder: Path) ->
         pytest.skip("nothing compiles it")
     if mutant.mechanism == "argmax":
         pytest.skip("the token is no anchor: test_tokens")
-    source, model = "emitter" if mutant.part == "emitter" else "oracle", mutant.model
-    order, first = anchors(tiny(model)), None
+    source, run = "emitter" if mutant.part == "emitter" else "oracle", mutant.run
+    order, first = anchors(tiny(run)), None
     lengths = [("decode", False), ("prefill", False)]
-    lengths += [("prefill", True)] if tiny(model).turning_point else []
+    lengths += [("prefill", True)] if tiny(run).turning_point else []
     for phase, short in lengths:
-        before = right(source, phase, model=model)
+        before = right(source, phase, run=run)
         with planted(mutant.id):
-            graph = emitted(phase, model=model) if source == "emitter" else lowered(phase, model)
+            graph = emitted(phase, run=run) if source == "emitter" else lowered(phase, run)
         if graph.text == before.text:
             continue
-        expected, found = right_values(source, phase, model, folder, short), values(graph, model, folder, short)
+        expected, found = right_values(source, phase, run, folder, short), values(graph, run, folder, short)
         there = [anchor for anchor in order if anchor in found and anchor in expected]
         wrong = (a for a in there if any(differs(*pair) for pair in zip(found[a], expected[a], strict=True)))
         if first := next(wrong, None):
@@ -404,13 +423,11 @@ def test_softmax_of_large_scores() -> None:
 
 @of("reference")
 def test_a_reference_fault_is_in_the_lowered_text(mutant: Mutant) -> None:
-    model, phases = mutant.model, ("decode", "prefill")
-    oracles, emitters = (
-        [right(source, phase, model=model).text for phase in phases] for source in ("oracle", "emitter")
-    )
+    run, phases = mutant.run, ("decode", "prefill")
+    oracles, emitters = ([right(source, phase, run=run).text for phase in phases] for source in ("oracle", "emitter"))
     with planted(mutant.id):
-        assert [lowered(phase, model).text for phase in phases] != oracles
-        same = [emitted(phase, model=model).text for phase in phases] == emitters
+        assert [lowered(phase, run).text for phase in phases] != oracles
+        same = [emitted(phase, run=run).text for phase in phases] == emitters
     # Both sides believe a config that is read wrongly; any other fault is the oracle's alone.
     assert same == (mutant.mechanism != "config")
 
@@ -489,7 +506,7 @@ def answers(folder: Path) -> list[np.ndarray]:
     config = tiny()
     graphs = [emit(config, "decode", "logits", CAPACITY)]
     graphs += [emit(config, "prefill", "logits", CAPACITY, bucket) for bucket in (8, 32)]
-    session = Session(backend(), graphs, checkpoint(LLAMA, folder).load)
+    session = Session(backend(), graphs, checkpoint(LLAMA[0], folder).load)
     found = []
     for prompt in ([3, 141, 59, 26, 5], list(range(40, 60))):
         found += [session.prefill(prompt), session.decode_step(7), session.decode_step(200)]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hloracle.conformance import cli, mutation, pin_mutants
+from hloracle.conformance.evidence import Settings
 from hloracle.conformance.mutation import Trial, problems, selected
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
@@ -21,6 +22,7 @@ MUTANT = MUTANTS["norm-sum"]
 CAUGHT = Trial(MUTANT, "emitter-fault", MUTANT.anchor, "stablehlo.rsqrt", "certain", "exact", 1.0)
 CLEAN = {"passed": True, "tokens": {"p@32": {"cells": {"emitter/iree-cpu": {"errors": [1.0]}}}}}
 CONSUMERS = {MUTANT.anchor: {"layers.0.self_attn.q_proj"}}
+HELD = ("rows", "panels", "bf16", "f16", "int8", "int4")
 
 
 def record(class_: str = "emitter-fault", anchor: str | None = MUTANT.anchor, **more: Any) -> dict[str, Any]:
@@ -103,8 +105,51 @@ def test_a_wrong_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mutation, "run_each", lambda f, items, *a, answer=answer: a[-1](items[0], answer, 1.0))
         with pytest.raises(
             InputError, match=r"tiny-llama: does not conform without any fault: (it is wrong|_right died)"
-        ):
+        ) as caught:
             mutation.run_mutants([MUTANT], 1, lambda line: None, fresh=True)
+        assert str(caught.value).endswith("run `hloracle run tiny-llama --precision f32 --layout rows`")
+
+
+@pytest.mark.parametrize(
+    ("weights", "precision", "layout"),
+    [("rows", "f32", "rows"), ("panels", "f32", "panels"), ("int4", "int4", "panels"), ("bf16", "bf16", "panels")],
+)
+def test_how_a_run_holds_its_weights(
+    weights: str, precision: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a mutant, and that of the right model beside it."""
+    asked: list[Settings] = []
+    monkeypatch.setattr(mutation, "run", lambda settings, progress: asked.append(settings) or {})
+    monkeypatch.setattr(mutation, "_consumers", lambda model: {})
+    mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights) and m.part == "emitter")
+    mutation._judged(lambda line: None, mutant.id)
+    mutation._right(lambda line: None, mutant.run)
+    assert [(s.model, s.precision, s.layout, s.mutant) for s in asked] == [
+        ("tiny-llama", precision, layout, id) for id in (mutant.id, "")
+    ]
+    assert mutation._command(*mutant.run) == f"hloracle run tiny-llama --precision {precision} --layout {layout}"
+
+
+def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What differs from it is then the fault's doing, and not the rounding's."""
+    right: list[Any] = []
+    clean = {weights: {"p@32": {"cells": {"emitter/iree-cpu": {"errors": [n]}}}} for n, weights in enumerate(HELD)}
+
+    def each(function: Any, items: Sequence[Any], jobs: int, timeout: float, report: Report, done: Any) -> None:
+        for item in items:
+            weights = item[1] if function is mutation._right else MUTANTS[item].weights
+            if function is mutation._right:
+                right.append(item)
+                done(item, (record("conforms", None, tokens=clean[weights]), {}), 1.0)
+            else:
+                done(item, record("conforms", None, tokens=clean[weights]), 1.0)
+
+    monkeypatch.setattr(mutation, "run_each", each)
+    monkeypatch.setattr(mutation, "_keep", lambda trial: None)
+    mutants = [next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights)) for weights in HELD]
+    found = mutation.run_mutants([*mutants, mutants[0]], 1, lambda line: None, fresh=True)
+    assert right == [("tiny-llama", weights) for weights in HELD]
+    assert {t.detail for t in found} == {"every logit is the right one, bit for bit"}
 
 
 # ---- what is kept

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("core", "reference", "emitters", "backends", "localize", "mutants", "conformance", "reports")
+PACKAGES = ("core", "reference", "emitters", "backends", "localize", "mutants", "conformance", "bench", "reports")
 
 
 def run(*command: object, cwd: Path, **environment: str) -> str:

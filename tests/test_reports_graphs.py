@@ -283,7 +283,7 @@ def older(record: Record) -> Record:
             del graph[key]
     for timing in record["timings"]:
         del timing["begin"], timing["parts"]
-    del record["environment"]["commit"]
+    del record["environment"]["commit"], record["settings"]["lean"], record["settings"]["layout"]
     return dict(record)
 
 
@@ -291,10 +291,23 @@ def test_records_of_version_3_are_read(tmp_path: Path) -> None:
     record = json.loads(to_json(failing_sample()))
     record["schema"] = "hloracle-report/3"
     record["model"]["model_type"] = record["model"].pop("architecture")
-    del record["families"]
+    del record["families"], record["settings"]["lean"], record["settings"]["layout"]
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
-    assert load(path) == json.loads(to_json(failing_sample()))
+    expected = json.loads(to_json(failing_sample()))
+    del expected["settings"]["layout"]
+    assert load(path) == expected
+
+
+def test_records_from_before_there_were_layouts_are_read(tmp_path: Path) -> None:
+    """They do not say how weights lay."""
+    record = json.loads(to_json(sample()))
+    record["schema"] = "hloracle-report/4"
+    del record["settings"]["layout"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(record))
+    assert load(path)["settings"] == record["settings"]
+    Page(html.render(load(path)))
 
 
 def test_records_of_the_version_before_are_read(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def sample() -> dict[str, Any]:
         "settings": {
             "device": "cpu",
             "precision": "f32",
+            "layout": "panels",
             "tokens": TOKENS,
             "capacity": 256,
             "buckets": [32, 64, 128, 256],
@@ -467,7 +468,7 @@ def hostile_sample() -> dict[str, Any]:
     }
     record["model"] |= {"directory_name": HOSTILE, "digest": HOSTILE, "architecture": HOSTILE}
     record["model"]["config"] = {HOSTILE: HOSTILE, "list": [HOSTILE], "null": None}
-    record["settings"] |= {"device": HOSTILE, "precision": HOSTILE}
+    record["settings"] |= {"device": HOSTILE, "precision": HOSTILE, "layout": HOSTILE}
     record["families"] = failing_suite_sample()["families"][:5]
     for row in record["families"]:
         row |= {"model": rename(row["model"]), "architecture": HOSTILE, "digest": HOSTILE, "explanation": HOSTILE}

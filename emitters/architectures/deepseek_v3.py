@@ -43,7 +43,7 @@ def attention(b: LayerBuilder, x: Value, w: Weights, layer: LayerInputs, config:
         k_rope = b.reshape(b.part(kv, 1, R, R + Z), (T, 1, Z))
         k_rope = b.rotary(b.in_halves(k_rope, config.latent.rope_interleave), layer.rope)  # [T, 1, Z]
     latents, k_rope = layer.cache.update(b, b.reshape(latents, (T, 1, R)), k_rope)  # [1, S, R], [1, S, Z]
-    expand = b.reshape(w["kv_b_proj.weight"], (N, P + config.latent.v_head_dim, R))  # [N, P+U, R]
+    expand = b.reshape(b.dense(w["kv_b_proj.weight"]), (N, P + config.latent.v_head_dim, R))  # [N, P+U, R]
     q = b.part(q, 2, 0, P)  # [T, N, P]
     context = b.latent_attention(q, q_rope, latents, k_rope, expand, layer.visible, config.scaling)  # [T, N*U]
     with b.scope("o_proj"):

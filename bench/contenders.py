@@ -1,0 +1,337 @@
+"""Who takes part: each is opened, and asked for decode steps, a prompt or a text, in a process of its own.
+
+A contender's functions run there; see `run.py` for what asks them.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from hloracle.backends.session import Session, greedy
+from hloracle.bench.machine import Reader
+from hloracle.conformance.cells import make_backend
+from hloracle.core.abi import Graph
+from hloracle.core.child import Report
+from hloracle.core.errors import InputError
+from hloracle.emitters.model import emit
+from hloracle.reference.archive import archive_of
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.encodings import PRECISIONS
+from hloracle.reference.fixtures import SOURCE, resolve
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a contender is. `id` is for JSON: `emitter/int4`, `oracle/f32`, `transformers/bf16`, `llama.cpp`, `machine`."""
+
+    id: str
+    title: str
+    precision: str = "f32"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all are asked for.
+
+    contexts: positions at which decode steps are timed. lengths: tokens of the prompts that are timed.
+    """
+
+    model: str
+    contexts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    tokens: int
+    threads: int
+
+    @property
+    def capacity(self) -> int:
+        """Cache slots: the power of two that holds everything."""
+        most = max(*(c + self.tokens for c in self.contexts), *self.lengths)
+        return 1 << (most - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """seconds: until it could answer, imports and all; first_token_ms: its first prompt, the shortest of the lengths.
+
+    read_bytes: of weights, in a decode step. resident_bytes: of the process, with everything ready.
+    """
+
+    seconds: float
+    first_token_ms: float
+    read_bytes: int
+    resident_bytes: int
+
+
+# OpenMP's threads, torch's and llama.cpp's, look for more work for 0.2 s.
+SETTLE_SECONDS = 0.3
+MACHINE = Spec("machine", "memory, read once")
+
+
+def contenders(model: str, precisions: Sequence[str] = PRECISIONS) -> list[Spec]:
+    """All that can take part here; the emitter's float32 comes first."""
+    found = [Spec(f"emitter/{p}", f"IREE {p}", p) for p in precisions]
+    found.append(Spec("oracle/f32", "XLA f32"))
+    found += [Spec(f"transformers/{p}", f"HF {p}", p) for p in ("f32", "bf16")]
+    if importlib.util.find_spec("llama_cpp") and gguf_of(model):
+        found.append(Spec("llama.cpp", "llama.cpp"))
+    return found
+
+
+def gguf_of(model: str) -> Path | None:
+    """The GGUF file that a model is, or was made from."""
+    path = Path(model)
+    if path.suffix.lower() == ".gguf":
+        return path
+    source = resolve(model) / SOURCE
+    return source if source.is_file() else None
+
+
+class Contender(ABC):
+    """One that has its weights ready. Times are in milliseconds."""
+
+    read_bytes: int
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.vocabulary = 0
+
+    def prompt(self, length: int) -> list[int]:
+        """The same for all."""
+        return [int(t) for t in np.random.default_rng(length).integers(0, self.vocabulary, length)]
+
+    @abstractmethod
+    def decode(self, context: int) -> float:
+        """Per token, of the task's number of steps from position `context` on."""
+
+    @abstractmethod
+    def prefill(self, length: int) -> float:
+        """Of a whole prompt, up to its next token."""
+
+    @abstractmethod
+    def text(self, ids: Sequence[int], count: int) -> list[int]:
+        """Greedy tokens after a prompt."""
+
+
+def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
+    """Decode, and a prefill for each length."""
+    phases = [("decode", "token", task.capacity, 0), *(("prefill", "token", task.capacity, n) for n in task.lengths)]
+    if spec.id.startswith("emitter"):
+        layout = checkpoint.layout(spec.precision)
+        return [emit(checkpoint.config, *phase, layout) for phase in phases]
+    from hloracle.reference.lower import lower
+
+    return [lower(checkpoint.config, *phase) for phase in phases]
+
+
+def backend_of(spec: Spec) -> str:
+    return "iree-cpu" if spec.id.startswith("emitter") else "xla-cpu"
+
+
+def compile_(report: Report, spec: Spec, task: Task) -> None:
+    """Put a contender's modules and weights into the cache, so that its load time is that of a second start."""
+    backend = make_backend(backend_of(spec), task.threads)
+    checkpoint = open_checkpoint(resolve(task.model, precision=spec.precision))
+    for graph in (graphs := graphs_of(task, spec, checkpoint)):
+        report(f"compiling {graph.name} for {spec.title}")
+        backend.load(graph)
+    if spec.id.startswith("emitter"):
+        archive_of(checkpoint, graphs[0].abi.weights)
+
+
+class OnSession(Contender):
+    """Graphs of ours: the emitter's on IREE, or the oracle's on XLA."""
+
+    def __init__(self, task: Task, spec: Spec) -> None:
+        super().__init__(task)
+        checkpoint = open_checkpoint(resolve(task.model, precision=spec.precision))
+        config = checkpoint.config
+        self.vocabulary = config.vocab_size
+        graphs = graphs_of(task, spec, checkpoint)
+        weight = (
+            archive_of(checkpoint, graphs[0].abi.weights).load if spec.id.startswith("emitter") else checkpoint.load
+        )
+        self.session = Session(make_backend(backend_of(spec), task.threads), graphs, weight)
+        looked_up = () if config.tie_word_embeddings else ("model.embed_tokens.weight",)
+        self.read_bytes = sum(w.nbytes for w in graphs[0].abi.weights if w.weight not in looked_up)
+
+    def decode(self, context: int) -> float:
+        # What the slots before hold changes nothing about the time.
+        self.session.position = context
+        token = 1
+        started = time.perf_counter()
+        for _ in range(self.task.tokens):
+            token = greedy(self.session.decode_step(token))
+        return (time.perf_counter() - started) / self.task.tokens * 1000
+
+    def prefill(self, length: int) -> float:
+        prompt = self.prompt(length)
+        started = time.perf_counter()
+        self.session.prefill(prompt, length)
+        return (time.perf_counter() - started) * 1000
+
+    def text(self, ids: Sequence[int], count: int) -> list[int]:
+        return list(self.session.generate_streaming_greedy(ids, count, through_decode=True))
+
+
+class Transformers(Contender):
+    """Hugging Face as its users run it: scaled_dot_product_attention, and a cache that grows."""
+
+    def __init__(self, task: Task, spec: Spec) -> None:
+        super().__init__(task)
+        import torch
+
+        from hloracle.reference.truth import load_model
+
+        self.torch = torch
+        torch.set_num_threads(task.threads)
+        names = {"f32": "float32", "bf16": "bfloat16"}
+        self.model = load_model(resolve(task.model), names[spec.precision], attention="sdpa")
+        config = open_checkpoint(resolve(task.model)).config
+        self.vocabulary = config.vocab_size
+        parameters = {id(p): p.nbytes for p in self.model.parameters()}
+        embedding = 0 if config.tie_word_embeddings else self.model.get_input_embeddings().weight.nbytes
+        self.read_bytes = sum(parameters.values()) - embedding
+        self.caches: dict[int, Any] = {}
+
+    def _step(self, tokens: Sequence[int], cache: Any) -> tuple[int, Any]:
+        with self.torch.inference_mode():
+            out = self.model(self.torch.tensor([list(tokens)]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return int(out.logits[0, -1].argmax()), out.past_key_values
+
+    def decode(self, context: int) -> float:
+        if context not in self.caches:
+            self.caches = {context: self._step(self.prompt(max(context, 1)), None)[1]}
+        cache, token = self.caches[context], 1
+        started = time.perf_counter()
+        for _ in range(self.task.tokens):
+            token, cache = self._step([token], cache)
+        found = (time.perf_counter() - started) / self.task.tokens * 1000
+        cache.crop(-self.task.tokens)
+        return found
+
+    def prefill(self, length: int) -> float:
+        prompt = self.prompt(length)
+        started = time.perf_counter()
+        self._step(prompt, None)
+        return (time.perf_counter() - started) * 1000
+
+    def text(self, ids: Sequence[int], count: int) -> list[int]:
+        fed, cache, found = list(ids), None, []
+        for _ in range(count):
+            token, cache = self._step(fed, cache)
+            found.append(token)
+            fed = [token]
+        return found
+
+
+class LlamaCpp(Contender):
+    """llama.cpp on the same GGUF file, through llama-cpp-python."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        import gguf
+        from llama_cpp import Llama
+
+        path = gguf_of(task.model)
+        if path is None:
+            raise InputError("has no GGUF file", task.model, "name one that does")
+        self.llama = Llama(
+            str(path), n_ctx=task.capacity, n_threads=task.threads, n_threads_batch=task.threads, verbose=False
+        )
+        self.vocabulary = self.llama.n_vocab()
+        # A tied embedding is read whole as the head.
+        self.read_bytes = sum(int(t.n_bytes) for t in gguf.GGUFReader(path).tensors)
+        self.filled = -1
+
+    def _step(self, tokens: Sequence[int]) -> int:
+        self.llama.eval(list(tokens))
+        return int(np.argmax(self.llama._ctx.get_logits()[: self.vocabulary]))
+
+    def _back_to(self, context: int) -> None:
+        self.llama._ctx.kv_cache_seq_rm(-1, context, -1)
+        self.llama.n_tokens = context
+
+    def decode(self, context: int) -> float:
+        if self.filled != context:
+            self.llama.reset()
+            self._back_to(0)
+            if context:
+                self._step(self.prompt(context))
+            self.filled = context
+        token = 1
+        started = time.perf_counter()
+        for _ in range(self.task.tokens):
+            token = self._step([token])
+        found = (time.perf_counter() - started) / self.task.tokens * 1000
+        self._back_to(context)
+        return found
+
+    def prefill(self, length: int) -> float:
+        prompt, self.filled = self.prompt(length), -1
+        self._back_to(0)
+        started = time.perf_counter()
+        self._step(prompt)
+        return (time.perf_counter() - started) * 1000
+
+    def text(self, ids: Sequence[int], count: int) -> list[int]:
+        self._back_to(0)
+        fed, found, self.filled = list(ids), [], -1
+        for _ in range(count):
+            fed = [self._step(fed)]
+            found += fed
+        return found
+
+
+# ---- what a contender's process is asked for
+
+_here: Any = None
+
+
+def open_(spec: Spec, task: Task, started: float) -> Opened:
+    """Make a contender ready in this process. started: `time.time()` when the process was asked for."""
+    global _here
+    if spec == MACHINE:
+        _here = Reader(task.threads)
+        return Opened(0.0, 0.0, 0, 0)
+    made = {"emitter": OnSession, "oracle": OnSession, "transformers": Transformers}.get(spec.id.split("/")[0])
+    _here = made(task, spec) if made else LlamaCpp(task)
+    seconds = time.time() - started
+    first = _here.prefill(min(task.lengths))
+    _here.decode(task.contexts[0])  # warms up
+    gc.collect()
+    return Opened(seconds, first, _here.read_bytes, psutil.Process().memory_info().rss)
+
+
+def bandwidth() -> float:
+    """Of MACHINE's process: bytes per second."""
+    return float(_here.bandwidth())
+
+
+def decode(context: int) -> float:
+    _settle()
+    return float(_here.decode(context))
+
+
+def prefill(length: int) -> float:
+    _settle()
+    return float(_here.prefill(length))
+
+
+def _settle() -> None:
+    """Before a turn: threads of the one before may still spin for work, and its numbers fill the caches."""
+    time.sleep(SETTLE_SECONDS)
+    _here.decode(0)
+
+
+def text(ids: Sequence[int], count: int) -> list[int]:
+    return list(_here.text(ids, count))

@@ -1,0 +1,44 @@
+"""How fast this machine reads memory: what bounds a decode step, which reads every weight once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+# Larger than any cache.
+BYTES = 512 * 1024 * 1024
+PASSES = 3
+
+
+class Reader:
+    """An array, and threads that read it."""
+
+    def __init__(self, threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        # Each thread writes its own part first: on a machine of several nodes it is near then.
+        whole = np.empty(BYTES // 4, np.float32)
+        self._pool = ThreadPoolExecutor(threads)
+        self._parts = np.array_split(whole, threads)
+        list(self._pool.map(lambda part: part.fill(1.0), self._parts))
+        self._tensor = torch.from_numpy(whole)
+
+    def bandwidth(self) -> float:
+        """Bytes per second: the most that the largest of all numbers, and their dot product, were found with."""
+        return BYTES / min(_seconds(self._largest), _seconds(lambda: self._tensor.dot(self._tensor)))
+
+    def _largest(self) -> object:
+        return list(self._pool.map(np.max, self._parts))
+
+
+def _seconds(read: Callable[[], object]) -> float:
+    found = []
+    for _ in range(PASSES):
+        started = time.perf_counter()
+        read()
+        found.append(time.perf_counter() - started)
+    return min(found)

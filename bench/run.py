@@ -1,0 +1,166 @@
+"""Lets all contenders take turns, and gathers what each took.
+
+A machine's speed changes from one minute to the next by more than contenders differ, so every round asks each of them
+once, and what is compared is compared within a round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from typing import Any
+
+from pytest_benchmark.stats import Stats
+
+from hloracle.bench import contenders
+from hloracle.bench.contenders import MACHINE, Spec, Task
+from hloracle.bench.targets import targets
+from hloracle.conformance.environment import describe
+from hloracle.conformance.evidence import Progress
+from hloracle.conformance.prompts import suite as prompts_of
+from hloracle.core.child import ChildDied, Report, end_with_parent, kill_descendants, run_in_child
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.reference.checkpoint import open_checkpoint
+from hloracle.reference.fixtures import resolve
+from hloracle.reference.truth import truths
+
+SCHEMA = "hloracle-bench/1"
+OPEN_SECONDS, ROUND_SECONDS = 1800, 600
+AGREED_TOKENS = 48
+# Whose greedy tokens are counted against the truth over the same weights.
+AGREED = ("emitter/int4", "llama.cpp")
+
+
+class Process:
+    """A contender's process. What it cannot do is kept in `failure`, and it is not asked again."""
+
+    def __init__(self, spec: Spec, task: Task) -> None:
+        self.spec = spec
+        self.failure = ""
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=end_with_parent)
+        self.opened = self.ask(OPEN_SECONDS, contenders.open_, spec, task, time.time())
+
+    def ask(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What `function(*arguments)` gives there, or None."""
+        if self.failure:
+            return None
+        try:
+            future: Future[Any] = self._pool.submit(function, *arguments)
+            return future.result(timeout=seconds)
+        except BrokenProcessPool:
+            self.failure = "its process died"
+        except TimeoutError:
+            self.failure = f"it took more than {seconds:g} s"
+        except (InputError, ToolchainError, MemoryError) as error:
+            self.failure = " ".join(str(error).split()) or "out of memory"
+        except Exception as error:  # a library of another project's: its own words are all there is
+            self.failure = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        self.close()
+        return None
+
+    def close(self) -> None:
+        kill_descendants(self._pool._processes or {})
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress) -> dict[str, Any]:
+    """The figures of a bench: see `bench.schema.json`. Raises InputError when the model cannot be used."""
+    with progress.stage("models"):
+        open_checkpoint(resolve(task.model, progress.report))
+        for precision in dict.fromkeys(s.precision for s in specs if s.id.startswith("emitter")):
+            resolve(task.model, progress.report, precision)
+    with progress.stage("compile"):
+        for spec in specs:
+            if spec.id.startswith(("emitter", "oracle")):
+                with contextlib.suppress(ToolchainError, ChildDied):  # what does not compile says so when it is opened
+                    run_in_child(contenders.compile_, spec, task, timeout=OPEN_SECONDS, report=progress.report)
+    with ExitStack() as stack:
+        processes = []
+        for spec in (MACHINE, *specs):
+            with progress.stage(f"open {spec.title}"):
+                processes.append(Process(spec, task))
+            stack.callback(processes[-1].close)
+        rows = {p.spec.id: _row(p) for p in processes}
+        with progress.stage("rounds"):
+            for nth in range(1, rounds + 1):
+                _round(processes, task, rows, lambda what, nth=nth: progress.report(f"round {nth} of {rounds}: {what}"))  # type: ignore[misc]
+        with progress.stage("texts"):
+            _agreement(processes, task, rows, progress.report)
+        for process in processes:
+            rows[process.spec.id]["failure"] = process.failure
+    for row in rows.values():
+        for measured in row["decode"] + row["prefill"]:
+            measured |= _statistics(measured["ms"])
+    found = {
+        "schema": SCHEMA, "model": task.model, "contexts": list(task.contexts), "lengths": list(task.lengths),
+        "tokens": task.tokens, "rounds": rounds, "threads": task.threads, "capacity": task.capacity,
+        "bandwidth": rows.pop(MACHINE.id)["bandwidth"], "contenders": rows, "environment": describe(),
+    }  # fmt: skip
+    return {**found, "targets": targets(found)}
+
+
+def _row(process: Process) -> dict[str, Any]:
+    opened = process.opened
+    return {
+        "title": process.spec.title,
+        "precision": process.spec.precision,
+        "load_seconds": opened.seconds if opened else None,
+        "first_token_ms": opened.first_token_ms if opened else None,
+        "read_bytes": opened.read_bytes if opened else None,
+        "resident_bytes": opened.resident_bytes if opened else None,
+        "agreed": None,
+        "bandwidth": [],
+        "decode": [],
+        "prefill": [],
+    }
+
+
+def _round(processes: Sequence[Process], task: Task, rows: dict[str, Any], report: Report) -> None:
+    for process in processes:
+        row = rows[process.spec.id]
+        report(process.spec.title)
+        if process.spec == MACHINE:
+            found = process.ask(ROUND_SECONDS, contenders.bandwidth)
+            row["bandwidth"].append(found)
+            continue
+        for kind, function, places in (
+            ("decode", contenders.decode, task.contexts), ("prefill", contenders.prefill, task.lengths),
+        ):  # fmt: skip
+            for place in places:
+                ms = process.ask(ROUND_SECONDS, function, place)
+                if ms is None:
+                    continue
+                entry = next((e for e in row[kind] if e["at"] == place), None)
+                if entry is None:
+                    row[kind].append(entry := {"at": place, "ms": []})
+                entry["ms"].append(round(ms, 4))
+
+
+def _agreement(processes: Sequence[Process], task: Task, rows: dict[str, Any], report: Report) -> None:
+    """How many greedy tokens after the model's own prompt equal Hugging Face's over the weights of the GGUF file."""
+    asked = [p for p in processes if p.spec.id in AGREED and not p.failure]
+    if len(asked) < len(AGREED):
+        return
+    checkpoint = open_checkpoint(resolve(task.model, precision="int4"))
+    prompt = prompts_of(
+        checkpoint.directory, checkpoint.config, task.capacity, AGREED_TOKENS, report, only_fitting=True
+    )[0]  # fmt: skip
+    (truth,) = truths(checkpoint, [prompt.token_ids], AGREED_TOKENS, report)
+    for process in asked:
+        found = process.ask(ROUND_SECONDS, contenders.text, prompt.token_ids, AGREED_TOKENS)
+        if found is not None:
+            equal = sum(a == b for a, b in zip(found, truth.tokens, strict=True))
+            rows[process.spec.id]["agreed"] = {"equal": equal, "total": AGREED_TOKENS}
+
+
+def _statistics(ms: Sequence[float]) -> dict[str, float]:
+    stats = Stats()
+    for value in ms:
+        stats.update(value)
+    return {key: float(getattr(stats, key)) for key in ("median", "min", "max", "iqr")}

@@ -1,0 +1,74 @@
+"""The figures of a bench on the terminal."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+Figures = dict[str, Any]
+
+
+def print_figures(figures: Figures, console: Console) -> None:
+    """Who was how fast, and the targets."""
+    bandwidth = statistics.median(b for b in figures["bandwidth"] if b) if any(figures["bandwidth"]) else None
+    first, *_ = figures["contexts"]
+    longest = figures["lengths"][-1]
+    table = Table(
+        "", *(f"decode\n@{c}\ntok/s" for c in figures["contexts"]), "ms per token\nmedian, range", "of\nread\nspeed",
+        f"prompt\n{longest}\ntok/s", "first\ntoken\nms", "load\ns", "mem.\nGB",
+        box=SIMPLE_HEAD, pad_edge=False,
+    )  # fmt: skip
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in figures["contenders"].values():
+        if row["failure"]:
+            continue
+        decode = {e["at"]: e for e in row["decode"]}
+        prefill = {e["at"]: e for e in row["prefill"]}
+        at = decode[first]
+        share = row["read_bytes"] / at["median"] * 1000 / bandwidth if bandwidth else None
+        table.add_row(
+            escape(row["title"]),
+            *(f"{1000 / decode[c]['median']:.1f}" for c in figures["contexts"]),
+            f"{at['median']:.1f}  ({at['min']:.1f}–{at['max']:.1f})",
+            f"{share:.0%}" if share is not None else "",
+            f"{longest / prefill[longest]['median'] * 1000:.0f}",
+            f"{row['first_token_ms']:.0f}",
+            f"{row['load_seconds']:.1f}",
+            f"{row['resident_bytes'] / 1e9:.2f}",
+        )
+    console.print(table)
+    for row in figures["contenders"].values():
+        if row["failure"]:
+            console.print(f"[red]{escape(row['title'])} was not measured: {escape(row['failure'])}[/]")
+    print_targets(figures, console)
+    machine = figures["environment"]
+    reads = f"memory is read at {bandwidth / 1e9:.1f} GB/s; " if bandwidth else ""
+    console.print(
+        f"{escape(figures['model'])}, {figures['rounds']} rounds of {figures['tokens']} tokens, {figures['threads']} threads, "
+        f"{escape(machine['cpu'])}; {reads}a first token is that of a prompt of {min(figures['lengths'])}"
+    )
+
+
+def print_targets(figures: Figures, console: Console) -> None:
+    table = Table("target", "at least", "measured (median, range)", "", box=SIMPLE_HEAD, pad_edge=False)
+    for target in figures["targets"]:
+        if target["median"] is None:
+            table.add_row(target["what"], _number(target["least"]), "[dim]not measured[/]", "")
+            continue
+        met = target["median"] >= target["least"]
+        spread = "" if target["min"] == target["max"] else f"  ({target['min']:.2f}–{target['max']:.2f})"
+        table.add_row(
+            target["what"], _number(target["least"]), f"{_number(target['median'])}{spread}",
+            "[green]reached[/]" if met else "[yellow]not reached[/]",
+        )  # fmt: skip
+    console.print(table)
+
+
+def _number(x: float | None) -> str:
+    return "" if x is None else f"{x:.2f}" if x != int(x) or x < 10 else f"{x:.0f}"

@@ -1,0 +1,82 @@
+"""What the emitted graphs are to reach, as ratios within a round; and what they reached."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Figures = dict[str, Any]
+PROMPT = 256
+
+
+@dataclass(frozen=True)
+class Target:
+    """`ratios` gives one for each round; none where something that it needs did not take part."""
+
+    what: str
+    least: float
+    ratios: Callable[[Figures], list[float]]
+
+
+def _ms(figures: Figures, contender: str, kind: str, at: int) -> list[float]:
+    row = figures["contenders"].get(contender)
+    return next((e["ms"] for e in row[kind] if e["at"] == at), []) if row else []
+
+
+def faster(kind: str, contender: str, than: str, at: int | None = None) -> Callable[[Figures], list[float]]:
+    """How many times as fast, at a position or length; the first position when None."""
+
+    def ratios(figures: Figures) -> list[float]:
+        place = figures["contexts"][0] if at is None else at
+        ours, theirs = (_ms(figures, one, kind, place) for one in (contender, than))
+        return [b / a for a, b in zip(ours, theirs, strict=False)]
+
+    return ratios
+
+
+def of_bandwidth(contender: str) -> Callable[[Figures], list[float]]:
+    """The share of the machine's read bandwidth that a decode step reads its weights with."""
+
+    def ratios(figures: Figures) -> list[float]:
+        row = figures["contenders"].get(contender)
+        ms = _ms(figures, contender, "decode", figures["contexts"][0])
+        return [row["read_bytes"] / (m / 1000) / b for m, b in zip(ms, figures["bandwidth"], strict=False) if b]
+
+    return ratios
+
+
+F32 = "emitter/f32"
+TARGETS = (
+    Target("f32 decode, share of the read bandwidth", 0.8, of_bandwidth(F32)),
+    Target("f32 decode against the oracle on XLA", 1.25, faster("decode", F32, "oracle/f32")),
+    Target("f32 decode against Hugging Face f32", 4.0, faster("decode", F32, "transformers/f32")),
+    Target("bf16 decode against our f32", 1.5, faster("decode", "emitter/bf16", F32)),
+    Target("int8 decode against our f32", 2.0, faster("decode", "emitter/int8", F32)),
+    Target("int4 decode against our f32", 2.5, faster("decode", "emitter/int4", F32)),
+    Target("int4 decode against llama.cpp, same file", 1.0, faster("decode", "emitter/int4", "llama.cpp")),
+    Target(f"prefill of {PROMPT} against the oracle on XLA", 1.0, faster("prefill", F32, "oracle/f32", PROMPT)),
+    Target(f"prefill of {PROMPT} against Hugging Face f32", 1.5, faster("prefill", F32, "transformers/f32", PROMPT)),
+)
+
+
+def targets(figures: Figures) -> list[dict[str, Any]]:
+    """Each target with what was measured: the ratios, their median and their range."""
+    found = []
+    for target in TARGETS:
+        ratios = [round(r, 4) for r in target.ratios(figures)]
+        found.append({"what": target.what, "least": target.least, **_summary(ratios)})
+    agreed = [figures["contenders"].get(id, {}).get("agreed") for id in ("emitter/int4", "llama.cpp")]
+    ours, theirs = ([a["equal"]] if a else [] for a in agreed)
+    what = "int4: tokens that agree, and llama.cpp's"
+    # More than theirs: where theirs are all equal, as many.
+    least = min(theirs[0] + 1, agreed[1]["total"]) if theirs and agreed[1] else None
+    found.append({"what": what, "least": least, **_summary([float(n) for n in ours] if theirs else [])})
+    return found
+
+
+def _summary(ratios: Sequence[float]) -> dict[str, Any]:
+    if not ratios:
+        return {"ratios": [], "median": None, "min": None, "max": None}
+    return {"ratios": list(ratios), "median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}

@@ -1,0 +1,199 @@
+"""Weights as the arguments of a graph hold them (`reference/encodings.py`), and what a graph does with one.
+
+Everything that depends on how a weight is held is in this file. What a product costs is decided by which shapes a compiler
+fuses: a float32 weight that is written to memory before it is multiplied costs more than all that its encoding saved.
+
+Legend: T query tokens, N rows (outputs) and K columns (inputs) of a weight; in groups G x g, in panels P = N/16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hloracle.emitters.builder import Builder, Value
+from hloracle.reference.encodings import PANEL
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight of this shape in an encoding; `parts` are its arguments, or rows of them."""
+
+    shape: tuple[int, ...]
+    encoding: str
+    parts: tuple[Value, ...]
+
+
+class MatrixBuilder(Builder):
+    """A Builder that also writes products with weights, and looks up their rows. A plain float32 weight is a Value."""
+
+    def product(self, x: Value, weight: Value | Matrix) -> Value:
+        """x [T, K], weight [N, K] -> [T, N]"""
+        if isinstance(weight, Value):
+            return self.dot_general(x, weight, contracting_dimensions=((1,), (1,)))
+        strategy = STRATEGIES[weight.encoding]
+        return (strategy.token if x.shape[0] == 1 else strategy.prompt).write(self, x, weight)
+
+    def rows(self, weight: Value | Matrix, indices: Value) -> Value:
+        """The rows of a weight [V, ...] at indices [T, 1] -> [T, ...], float32."""
+        if isinstance(weight, Value):
+            return self.gather_rows(weight, indices)
+        if weight.encoding.endswith("panels"):
+            shift, mask = (self.constant(n, "i32", indices.shape) for n in (PANEL.bit_length() - 1, PANEL - 1))
+            panel, inside = self.shift_right_logical(indices, shift), self.and_(indices, mask)
+            at = self.concatenate([panel, inside], 1)  # [T, 2]
+            return self.as_f32(self.gather(weight.parts[0], at, (0, 2)))
+        rows = tuple(self.gather_rows(part, indices) for part in weight.parts)
+        return self.dense(Matrix((indices.shape[0], *weight.shape[1:]), weight.encoding, rows))
+
+    def row(self, weight: Value | Matrix, index: Value) -> Value:
+        """The row of a weight [V, K] at a scalar index -> [1, K], float32."""
+        if isinstance(weight, Matrix) and weight.encoding.endswith("panels"):
+            shift, mask = (self.constant(n, "i32") for n in (PANEL.bit_length() - 1, PANEL - 1))
+            panel, inside = self.shift_right_logical(index, shift), self.and_(index, mask)
+            K = weight.shape[1]
+            found = self.dynamic_slice(weight.parts[0], (panel, self.constant(0, "i32"), inside), (1, K, 1))
+            return self.as_f32(self.reshape(found, (1, K)))
+
+        def one(part: Value) -> Value:
+            zero = self.constant(0, "i32")
+            return self.dynamic_slice(part, (index, *[zero] * (part.rank - 1)), (1, *part.shape[1:]))
+
+        if isinstance(weight, Value):
+            return one(weight)
+        return self.dense(Matrix((1, *weight.shape[1:]), weight.encoding, tuple(map(one, weight.parts))))
+
+    def dense(self, weight: Value | Matrix) -> Value:
+        """The weight itself, float32: what `Encoding.decode` gives."""
+        if isinstance(weight, Value):
+            return weight
+        if weight.encoding in ("int8", "int4"):
+            low, high = self._halves_of(weight)
+            return self.reshape(self.concatenate([low, high], low.rank - 1), weight.shape)
+        (array,) = weight.parts
+        if weight.encoding.endswith("panels"):
+            array = self.reshape(self.transpose(array, (0, 2, 1)), weight.shape)
+        return self.as_f32(array)
+
+    def as_f32(self, x: Value) -> Value:
+        return x if x.dtype == "f32" else self.convert(x, "f32")
+
+    def _nibbles(self, packed: Value) -> tuple[Value, Value]:
+        """The first and the last half of each group: [..., G, g/2] each."""
+        low = self.and_(packed, self.constant(15, packed.dtype, packed.shape))
+        high = self.shift_right_logical(packed, self.constant(4, packed.dtype, packed.shape))
+        return self.as_f32(low), self.as_f32(high)
+
+    def _halves_of(self, weight: Matrix) -> tuple[Value, Value]:
+        """The first and the last half of each group of the weight itself: [..., G, g/2] each."""
+        scale = weight.parts[2] if weight.encoding == "int8" else weight.parts[1]
+        if weight.encoding == "int8":
+            low, high = (self.as_f32(part) for part in weight.parts[:2])
+        else:
+            low, high = self._nibbles(weight.parts[0])
+        scale = self._per_group(scale, low)
+        low, high = self.multiply(low, scale), self.multiply(high, scale)
+        if weight.encoding == "int4":
+            minimum = self._per_group(weight.parts[2], low)
+            low, high = self.add(low, minimum), self.add(high, minimum)
+        return low, high
+
+    def _per_group(self, x: Value, like: Value) -> Value:
+        """x [..., G] broadcast to [..., G, g]"""
+        return self.broadcast_in_dim(x, like.shape, range(x.rank))
+
+    def _x_halves(self, x: Value, like: Value) -> tuple[Value, Value]:
+        """The halves of each group of one token's x [1, K], broadcast to [N, G, g/2] each."""
+        _, G, half = like.shape
+        grouped = self.reshape(x, (1, G, 2 * half))
+        halves = (self.slice(grouped, (0, 0, at), (1, G, at + half)) for at in (0, half))
+        low, high = (self.broadcast_in_dim(h, like.shape, (0, 1, 2)) for h in halves)
+        return low, high
+
+    def _summed(self, terms: Value, dimensions: tuple[int, ...]) -> Value:
+        """The sums over these dimensions as one row, [1, N]."""
+        sums = self.reduce(terms, self.constant(0.0, "f32"), dimensions, "add")
+        return self.reshape(sums, (1, sums.shape[0] * (sums.shape[1] if sums.rank == 2 else 1)))
+
+
+# ---- strategies: how x is multiplied with a weight that is held in some way
+
+
+def dot(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    return b.product(x, b.dense(weight))
+
+
+def dot_halves(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    """A product with the first halves of all groups, plus one with the last halves: put together, they would be copied."""
+    low, high = b._halves_of(weight)  # [N, G, g/2] each
+    _, G, half = low.shape
+    grouped = b.reshape(x, (x.shape[0], G, 2 * half))
+    y = [
+        b.dot_general(b.slice(grouped, (0, 0, at), (x.shape[0], G, at + half)), w, contracting_dimensions=((1, 2), (1, 2)))
+        for at, w in ((0, low), (half, high))
+    ]  # fmt: skip
+    return b.add(*y)
+
+
+def dot_panels(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    y = b.dot_general(x, b.as_f32(weight.parts[0]), contracting_dimensions=((1,), (1,)))  # [T, P, 16]
+    return b.reshape(y, (x.shape[0], weight.shape[0]))
+
+
+def sum_columns(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    w = b.as_f32(weight.parts[0])  # [N, K]
+    return b._summed(b.multiply(w, b.broadcast_in_dim(x, w.shape, (0, 1))), (1,))
+
+
+def sum_panels(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    w = b.as_f32(weight.parts[0])  # [P, K, 16]
+    return b._summed(b.multiply(w, b.broadcast_in_dim(x, w.shape, (0, 1))), (1,))
+
+
+def sum_int8(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    low, high, scale = (b.as_f32(part) for part in weight.parts)  # [N, G, g/2] twice, [N, G]
+    x_low, x_high = b._x_halves(x, low)
+    terms = b.add(b.multiply(low, x_low), b.multiply(high, x_high))
+    return b._summed(b.multiply(terms, b._per_group(scale, terms)), (1, 2))
+
+
+def sum_int4(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    low, high = b._halves_of(weight)  # [N, G, g/2] each
+    x_low, x_high = b._x_halves(x, low)
+    return b._summed(b.add(b.multiply(low, x_low), b.multiply(high, x_high)), (1, 2))
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to write a product. measured: what it was chosen for."""
+
+    write: Callable[[MatrixBuilder, Value, Matrix], Value]
+    measured: str
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """Of one token's product, and of a prompt's."""
+
+    token: Strategy
+    prompt: Strategy
+
+
+# IREE 3.13, llvm-cpu, 2 cores of an Intel Xeon (Sapphire Rapids) that read 32 GB/s. One token: weights of [1536, 576] and
+# [576, 1536], in 10^9 of them per second. A prompt: of 256 tokens, in GFLOP/s, with data tiling.
+_PROMPT = Strategy(dot, "for shapes that panels do not fit; the float32 weight is written first")
+_HALVES = Strategy(dot_halves, "SmolLM2, a prompt of 256: 366 ms, of 32: 81; with the halves put together 423 and 116")
+_PANELS = Strategy(dot_panels, "172 to 196 in float32; without data tiling 118, and plain rows 140")
+STRATEGIES: dict[str, Strategies] = {
+    "panels": Strategies(Strategy(sum_panels, "7.0, 0.88 of the bandwidth; dot_general of plain rows 4.8"), _PANELS),
+    "bf16.panels": Strategies(Strategy(sum_panels, "10.5 to 13; sums of plain rows 4.7"), _PANELS),
+    "f16.panels": Strategies(Strategy(sum_panels, "11 to 15; sums of plain rows 4.7"), _PANELS),
+    "bf16": Strategies(Strategy(sum_columns, "4.7; for shapes that panels do not fit"), _PROMPT),
+    "f16": Strategies(Strategy(sum_columns, "4.7; for shapes that panels do not fit"), _PROMPT),
+    "int8": Strategies(
+        Strategy(sum_int8, "18.9 host, 17.1 znver3; with both halves in one array 1.7 and 12.3; in panels 5.8"), _HALVES
+    ),
+    "int4": Strategies(
+        Strategy(sum_int4, "18.8 host, 14 znver3; with the minimum as a product of its own 11.2; in panels 8"), _HALVES
+    ),
+}  # fmt: skip

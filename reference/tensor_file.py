@@ -1,0 +1,48 @@
+"""Writes a safetensors file one tensor at a time, so that no more than one is in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+DTYPES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
+NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint8": "U8"}
+# Where data begins at a multiple of this, a runtime may use it as it lies in the file.
+ALIGNMENT = 64
+
+Types = Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+def write_tensors(
+    path: Path, types: Types, tensor: Callable[[str], np.ndarray], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write the tensors of these names, dtypes (as safetensors calls them) and shapes, each as it is asked for.
+
+    Those of whole multiples of ALIGNMENT come first, in the order of `types`, so that they are aligned.
+    """
+
+    def size(name: str) -> int:
+        dtype, shape = types[name]
+        return math.prod(shape) * DTYPES[dtype]
+
+    names = sorted(types, key=lambda name: size(name) % ALIGNMENT != 0)
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    at = 0
+    for name in names:
+        dtype, shape = types[name]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size(name)]}
+        at += size(name)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name in names:
+            array = np.asarray(tensor(name), order="C")  # ascontiguousarray makes a vector of a scalar
+            if (NAMES[array.dtype.name], array.shape) != types[name]:
+                raise ValueError(f"{name} is {array.dtype.name} {array.shape}, not {types[name]}")
+            file.write(array.data if array.dtype.name != "bfloat16" else array.view(np.uint16).data)
