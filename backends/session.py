@@ -67,7 +67,7 @@ class Session:
 
     Args:
       graphs: with one head and capacity; without a decode graph, `prefill` is all there is.
-      weight: name -> float32 array; each is asked for once, uploaded, and dropped.
+      weight: a weight argument's name -> its array; each is asked for once, and kept in place where that can be.
     """
 
     def __init__(self, backend: Backend, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray]) -> None:

@@ -27,7 +27,8 @@ from hloracle.emitters.model import emit
 from hloracle.reference.archive import archive_of
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.encodings import PRECISIONS
-from hloracle.reference.fixtures import SOURCE, resolve
+from hloracle.reference.fixtures import FIXTURES, SOURCE, Packaged, resolve
+from hloracle.reference.gguf_blocks import TYPES
 
 
 @dataclass(frozen=True)
@@ -92,14 +93,19 @@ def gguf_of(model: str) -> Path | None:
     path = Path(model)
     if path.suffix.lower() == ".gguf":
         return path
-    source = resolve(model) / SOURCE
-    return source if source.is_file() else None
+    # Of any other directory the file may be of other weights than what stands there now.
+    return resolve(model) / SOURCE if isinstance(FIXTURES.get(model), Packaged) else None
+
+
+def holds_blocks(path: Path) -> bool:
+    """Whether our int4 and llama.cpp compute with the same weights: every matrix of the file is in blocks that we take."""
+    import gguf
+
+    return all(t.tensor_type.name in TYPES for t in gguf.GGUFReader(path).tensors if len(t.shape) > 1)
 
 
 class Contender(ABC):
     """One that has its weights ready. Times are in milliseconds."""
-
-    read_bytes: int
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -108,6 +114,11 @@ class Contender(ABC):
     def prompt(self, length: int) -> list[int]:
         """The same for all."""
         return [int(t) for t in np.random.default_rng(length).integers(0, self.vocabulary, length)]
+
+    @property
+    @abstractmethod
+    def read_bytes(self) -> int:
+        """Of weights, in a decode step."""
 
     @abstractmethod
     def decode(self, context: int) -> float:
@@ -161,8 +172,16 @@ class OnSession(Contender):
             archive_of(checkpoint, graphs[0].abi.weights).load if spec.id.startswith("emitter") else checkpoint.load
         )
         self.session = Session(make_backend(backend_of(spec), task.threads), graphs, weight)
+        self.config, self.weights = config, graphs[0].abi.weights
+
+    @property
+    def read_bytes(self) -> int:
+        """Of experts, those that are chosen; of an embedding that is no head, a row."""
+        config, experts = self.config, self.config.experts
         looked_up = () if config.tie_word_embeddings else ("model.embed_tokens.weight",)
-        self.read_bytes = sum(w.nbytes for w in graphs[0].abi.weights if w.weight not in looked_up)
+        share = experts.num_experts_per_tok / experts.num_experts if experts else 1
+        read = [w for w in self.weights if w.weight not in looked_up]
+        return int(sum(w.nbytes * (share if ".experts." in w.weight else 1) for w in read))
 
     def decode(self, context: int) -> float:
         # What the slots before hold changes nothing about the time.
@@ -198,10 +217,14 @@ class Transformers(Contender):
         self.model = load_model(resolve(task.model), names[spec.precision], attention="sdpa")
         config = open_checkpoint(resolve(task.model)).config
         self.vocabulary = config.vocab_size
-        parameters = {id(p): p.nbytes for p in self.model.parameters()}
-        embedding = 0 if config.tie_word_embeddings else self.model.get_input_embeddings().weight.nbytes
-        self.read_bytes = sum(parameters.values()) - embedding
+        self.config = config
         self.caches: dict[int, Any] = {}
+
+    @property
+    def read_bytes(self) -> int:
+        parameters = {id(p): p.nbytes for p in self.model.parameters()}
+        embedding = 0 if self.config.tie_word_embeddings else self.model.get_input_embeddings().weight.nbytes
+        return int(sum(parameters.values()) - embedding)
 
     def _step(self, tokens: Sequence[int], cache: Any) -> tuple[int, Any]:
         with self.torch.inference_mode():
@@ -239,7 +262,6 @@ class LlamaCpp(Contender):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        import gguf
         from llama_cpp import Llama
 
         path = gguf_of(task.model)
@@ -249,13 +271,20 @@ class LlamaCpp(Contender):
             str(path), n_ctx=task.capacity, n_threads=task.threads, n_threads_batch=task.threads, verbose=False
         )
         self.vocabulary = self.llama.n_vocab()
-        # A tied embedding is read whole as the head.
-        self.read_bytes = sum(int(t.n_bytes) for t in gguf.GGUFReader(path).tensors)
+        self.path = path
         self.filled = -1
+
+    @property
+    def read_bytes(self) -> int:
+        """A tied embedding is read whole as the head."""
+        import gguf
+
+        return sum(int(t.n_bytes) for t in gguf.GGUFReader(self.path).tensors)
 
     def _step(self, tokens: Sequence[int]) -> int:
         self.llama.eval(list(tokens))
-        return int(np.argmax(self.llama._ctx.get_logits()[: self.vocabulary]))
+        # Where they lie: a slice of the pointer would be a list of as many Python numbers.
+        return int(np.argmax(np.ctypeslib.as_array(self.llama._ctx.get_logits(), (self.vocabulary,))))
 
     def _back_to(self, context: int) -> None:
         self.llama._ctx.kv_cache_seq_rm(-1, context, -1)

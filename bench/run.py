@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -18,7 +19,7 @@ from typing import Any
 from pytest_benchmark.stats import Stats
 
 from hloracle.bench import contenders
-from hloracle.bench.contenders import MACHINE, Spec, Task
+from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
 from hloracle.bench.targets import targets
 from hloracle.conformance.environment import describe
 from hloracle.conformance.evidence import Progress
@@ -36,15 +37,24 @@ AGREED_TOKENS = 48
 AGREED = ("emitter/int4", "llama.cpp")
 
 
+def _begin() -> None:
+    """In a contender's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    end_with_parent()
+
+
 class Process:
     """A contender's process. What it cannot do is kept in `failure`, and it is not asked again."""
 
-    def __init__(self, spec: Spec, task: Task) -> None:
+    def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.failure = ""
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=end_with_parent)
-        self.opened = self.ask(OPEN_SECONDS, contenders.open_, spec, task, time.time())
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin)
+        self.opened: Opened | None = None
+
+    def open(self, task: Task) -> None:
+        self.opened = self.ask(OPEN_SECONDS, contenders.open_, self.spec, task, time.time())
 
     def ask(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
         """What `function(*arguments)` gives there, or None."""
@@ -70,7 +80,7 @@ class Process:
 
 
 def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress) -> dict[str, Any]:
-    """The figures of a bench: see `bench.schema.json`. Raises InputError when the model cannot be used."""
+    """The figures of a bench, as JSON. Raises InputError when the model cannot be used."""
     with progress.stage("models"):
         open_checkpoint(resolve(task.model, progress.report))
         for precision in dict.fromkeys(s.precision for s in specs if s.id.startswith("emitter")):
@@ -83,9 +93,10 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
     with ExitStack() as stack:
         processes = []
         for spec in (MACHINE, *specs):
-            with progress.stage(f"open {spec.title}"):
-                processes.append(Process(spec, task))
+            processes.append(Process(spec))
             stack.callback(processes[-1].close)
+            with progress.stage(f"open {spec.title}"):
+                processes[-1].open(task)
         rows = {p.spec.id: _row(p) for p in processes}
         with progress.stage("rounds"):
             for nth in range(1, rounds + 1):
@@ -93,7 +104,10 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
         with progress.stage("texts"):
             _agreement(processes, task, rows, progress.report)
         for process in processes:
-            rows[process.spec.id]["failure"] = process.failure
+            row = rows[process.spec.id]
+            row["failure"] = process.failure
+            if process.failure:  # rounds before it failed are no measurement
+                row |= {"decode": [], "prefill": []}
     for row in rows.values():
         for measured in row["decode"] + row["prefill"]:
             measured |= _statistics(measured["ms"])
@@ -145,13 +159,20 @@ def _round(processes: Sequence[Process], task: Task, rows: dict[str, Any], repor
 def _agreement(processes: Sequence[Process], task: Task, rows: dict[str, Any], report: Report) -> None:
     """How many greedy tokens after the model's own prompt equal Hugging Face's over the weights of the GGUF file."""
     asked = [p for p in processes if p.spec.id in AGREED and not p.failure]
-    if len(asked) < len(AGREED):
+    path = contenders.gguf_of(task.model)
+    if len(asked) < len(AGREED) or path is None or not contenders.holds_blocks(path):
         return
     checkpoint = open_checkpoint(resolve(task.model, precision="int4"))
-    prompt = prompts_of(
+    prompts = prompts_of(
         checkpoint.directory, checkpoint.config, task.capacity, AGREED_TOKENS, report, only_fitting=True
-    )[0]  # fmt: skip
-    (truth,) = truths(checkpoint, [prompt.token_ids], AGREED_TOKENS, report)
+    )  # fmt: skip
+    prompt = next((p for p in prompts if p.name == "chat"), None)
+    if prompt is None:
+        return
+    try:
+        (truth,) = truths(checkpoint, [prompt.token_ids], AGREED_TOKENS, report)
+    except (ChildDied, ToolchainError, InputError):
+        return
     for process in asked:
         found = process.ask(ROUND_SECONDS, contenders.text, prompt.token_ids, AGREED_TOKENS)
         if found is not None:

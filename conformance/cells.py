@@ -26,6 +26,7 @@ from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.mutants import planted
+from hloracle.reference.archive import weight_sources
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.truth import Truth
 
@@ -145,8 +146,8 @@ def run_cell(
 
 
 def backend_sources() -> list[bytes]:
-    """The code that runs graphs: another version of it may come to another outcome."""
-    return [p.read_bytes() for p in sorted(Path(str(backends.__file__)).parent.glob("*.py"))]
+    """The code that runs graphs, and that gives them their weights: another version may come to another outcome."""
+    return [*weight_sources(), *(p.read_bytes() for p in sorted(Path(str(backends.__file__)).parent.glob("*.py")))]
 
 
 def _load(entry: Path, cell: Cell) -> CellOutcome | None:

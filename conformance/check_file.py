@@ -87,7 +87,7 @@ def _fits(graph: Graph, abi_path: Path, checkpoint: Checkpoint) -> None:
             have = f"in {checkpoint.encoded.get(weight, 'float32')}"
         elif shape is not None and (not encoding or ENCODINGS[encoding].fits(shape)):
             wanted = ENCODINGS[encoding].types(shape)[index] if encoding else (shape, "f32")
-            if wanted == (argument.shape, argument.dtype):
+            if wanted == (argument.shape, argument.dtype) and argument.weight == weight:
                 continue
             have = f"{list(wanted[0])} {wanted[1]}"
         raise InputError(

@@ -105,7 +105,11 @@ def threads_option() -> Option:
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
 @click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
-@click.option("--mutant", default="", help="Plant a deliberate fault, to see it caught; `hloracle mutants` lists them.")
+@click.option(
+    "--mutant",
+    default="",
+    help="Plant a deliberate fault, to see it caught; `hloracle mutants` lists them. It says the precision and the layout.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
 @threads_option()
 @out_option()
@@ -122,8 +126,11 @@ def run(
     from hloracle.conformance.environment import threads_available
     from hloracle.conformance.evidence import Settings
     from hloracle.conformance.run import run as run_all
+    from hloracle.mutants import MUTANTS
 
     threads = threads or threads_available()
+    if mutant in MUTANTS:  # in weights that are held otherwise it would not be planted
+        precision, layout = MUTANTS[mutant].held
     settings = Settings(model, tokens, capacity, threads, fresh, device, precision, layout, mutant, out, rounds=rounds)
     settings.validate()
     _prepare_folder(out)
@@ -331,7 +338,7 @@ def bench(
         model, tuple(sorted(set(contexts))), tuple(sorted(set(lengths))), tokens, threads or threads_available()
     )  # fmt: skip
     with _progress() as progress:
-        figures = run_bench(task, rounds, contenders(model, precisions), progress)
+        figures = run_bench(task, rounds, contenders(model, list(dict.fromkeys(precisions))), progress)
     write_bench(figures, out)
     if as_json:
         click.echo(json.dumps(figures, indent=1))

@@ -33,7 +33,7 @@ def emit_file(
         raise InputError("names no file", f"-o {output}", "name the graph's file")
     if source == "reference" and precision != "f32":
         raise InputError(f"is {precision}", "--precision", "the reference's graphs take float32 weights")
-    directory = resolve(model, precision=precision)
+    directory = resolve(model, precision=precision if precision in QUANTIZED else "f32")
     if precision in QUANTIZED:
         held, config = open_checkpoint(directory).layout(precision), load_config(directory)
     else:

@@ -77,7 +77,7 @@ def inspect(graph: Graph) -> GraphFacts:
         if unused:
             (first,) = (t for t in graph.abi.arguments if t.name == unused[0])
             facts["places"]["unused"] = WEIGHT.sub("", first.weight)
-        for anchor, more in _encoded_products(graph, block).items():
+        for anchor, more in _encoded_products(graph, block, ir).items():
             facts["matmuls"][anchor] = facts["matmuls"].get(anchor, 0) + more
         return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch)
 
@@ -89,7 +89,7 @@ TOWARDS_A_SUM = frozenset(
 )
 
 
-def _encoded_products(graph: Graph, block: Any) -> Counter[str]:
+def _encoded_products(graph: Graph, block: Any, ir: Any) -> Counter[str]:
     """Anchor -> how many products with encoded weights there are, less the dot_general that they are written as.
 
     A sum that a weight goes into is a product. Two dot_general are one where a weight is in halves.
@@ -101,7 +101,8 @@ def _encoded_products(graph: Graph, block: Any) -> Counter[str]:
             for use in todo.pop().uses:
                 operation = use.owner.operation
                 if operation.name in ("stablehlo.reduce", "stablehlo.dot_general"):
-                    anchor = anchor_of(operation.location.name_str)
+                    place = operation.location
+                    anchor = anchor_of(place.name_str) if isinstance(place, ir.NameLoc) else ""
                     found.setdefault((tensor.weight, anchor, operation.name), set()).add(operation)
                 elif operation.name in TOWARDS_A_SUM:
                     todo += list(operation.results)

@@ -24,6 +24,7 @@ from hloracle.core.errors import InputError
 from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant
+from hloracle.mutants.registry import held_as
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.contract import BUCKETS
 from hloracle.reference.fixtures import resolve
@@ -173,7 +174,7 @@ def _right(report: Report, key: tuple[str, str]) -> tuple[dict[str, Any], dict[s
 def _run(
     report: Report, model: str, weights: str, capacity: int, mutant: str, backends: tuple[str, ...] = BACKENDS
 ) -> dict[str, Any]:  # fmt: skip
-    precision, layout = _held(weights)
+    precision, layout = held_as(weights)
     with alone(), plain_compilers():
         settings = Settings(
             model,
@@ -190,13 +191,8 @@ def _run(
         return run(settings, Progress(report))
 
 
-def _held(weights: str) -> tuple[str, str]:
-    """The precision and the layout of a run whose weights are held so."""
-    return ("f32", weights) if weights in ("rows", "panels") else (weights, "panels")
-
-
 def _command(model: str, weights: str) -> str:
-    precision, layout = _held(weights)
+    precision, layout = held_as(weights)
     return f"hloracle run {model} --precision {precision} --layout {layout}"
 
 

@@ -14,7 +14,7 @@ class Workbench:
     """A backend, and the weights that it has been given.
 
     Args:
-      weight: name -> float32 array of the checkpoint, for each of `names`.
+      weight: name -> array, for each of `names`: a weight, or what an encoded one is made of.
     """
 
     def __init__(self, backend: Backend, weight: Callable[[str], np.ndarray], names: frozenset[str]) -> None:

@@ -57,6 +57,11 @@ class Mutant:
     weights: str = "rows"
 
     @property
+    def held(self) -> tuple[str, str]:
+        """The precision and the layout of that run."""
+        return held_as(self.weights)
+
+    @property
     def run(self) -> tuple[str, str]:
         """Which right run it is held to: a model, and how its weights are held."""
         return self.model, self.weights
@@ -67,6 +72,11 @@ class Mutant:
 
 
 MUTANTS: dict[str, Mutant] = {}
+
+
+def held_as(weights: str) -> tuple[str, str]:
+    """The precision and the layout of a run whose weights are held so: see Mutant."""
+    return ("f32", weights) if weights in ("rows", "panels") else (weights, "panels")
 
 
 def planted(id: str) -> AbstractContextManager[None]:

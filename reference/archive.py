@@ -18,7 +18,6 @@ import numpy as np
 from hloracle.core.abi import Tensor
 from hloracle.core.errors import InputError
 from hloracle.core.store import build_directory, cache_root, digest
-from hloracle.reference import checkpoint as checkpoints
 from hloracle.reference import encodings
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.tensor_file import write_tensors
@@ -45,11 +44,17 @@ class Archive:
         return found
 
 
+def weight_sources() -> list[bytes]:
+    """The code that makes the arguments of graphs of a checkpoint."""
+    folder = Path(str(encodings.__file__)).parent
+    names = ("checkpoint", "encodings", "gguf_blocks", "precision", "registry", "weights")
+    return [(folder / f"{name}.py").read_bytes() for name in names]
+
+
 def archive_of(checkpoint: Checkpoint, weights: tuple[Tensor, ...]) -> Archive:
     """The archive of a checkpoint for graphs with these weight arguments, made if it has to be."""
-    code = [Path(str(module.__file__)).read_bytes() for module in (encodings, checkpoints)]
     held = json.dumps([(w.name, w.shape, w.dtype) for w in weights])
-    entry = cache_root() / "archives" / digest(checkpoint.digest, held, *code)[:32]
+    entry = cache_root() / "archives" / digest(checkpoint.digest, held, *weight_sources())[:32]
 
     def build(folder: Path) -> None:
         write_tensors(folder / FILE, {w.name: (NAMES[w.dtype], w.shape) for w in weights}, checkpoint.load)
@@ -78,7 +83,9 @@ def open_archive(path: Path) -> Archive:
             for name, entry in header.items() if name != "__metadata__"
         }  # fmt: skip
         end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        if unknown := {dtype for dtype, _, _ in found.values()} - set(NAMES.values()):
+            raise ValueError(f"dtype {min(unknown)}")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError) as error:
         raise InputError(f"is damaged ({error})", path, "remove it, and run again") from None
     if end != len(data):
         raise InputError(

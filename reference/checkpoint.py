@@ -45,7 +45,6 @@ class Checkpoint:
     files: dict[str, Path]
     precision: str = ""
     encoded: Layout = field(default_factory=dict)
-    _last: dict[str, list[np.ndarray]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def digest(self) -> str:
@@ -79,10 +78,7 @@ class Checkpoint:
             if found.dtype == np.float32 and not np.all(np.isfinite(found)):
                 raise InputError(f"{name} is not finite", self.directory / ENCODED, "convert the model again")
             return found
-        if weight + encoding not in self._last:
-            self._last.clear()  # the other parts of a weight are asked for next
-            self._last[weight + encoding] = exactly(ENCODINGS[encoding], self._weight(weight), weight, self.directory)
-        return self._last[weight + encoding][index]
+        return exactly(ENCODINGS[encoding], self._weight(weight), weight, self.directory)[index]
 
     def _weight(self, name: str) -> np.ndarray:
         how = stored(self.config).get(name) if name not in self.files else None

@@ -155,7 +155,8 @@ def _int8(weight: np.ndarray) -> list[np.ndarray]:
     """Nearest of -127..127 times scale, the group's largest magnitude over 127: GGUF's Q8_0 with a float32 scale."""
     groups = _in_groups(weight)
     scale = np.max(np.abs(groups), axis=-1) / np.float32(127)
-    return [*_halves(np.rint(_divided(groups, scale)).astype(np.int8)), scale]
+    # Clipped: the scale of numbers next to the smallest ones is rounded too.
+    return [*_halves(np.clip(np.rint(_divided(groups, scale)), -127, 127).astype(np.int8)), scale]
 
 
 def _from_int8(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from hloracle.core.errors import InputError
-from hloracle.core.store import build_directory, cache_root, digest, file_digest
+from hloracle.core.store import build_directory, cache_root, digest, file_digest, known_digest
 from hloracle.reference import tiny
 from hloracle.reference.checkpoint import QUANTIZED, open_checkpoint
 from hloracle.reference.encodings import PRECISIONS
@@ -118,7 +118,7 @@ def resolve(model: str, progress: Progress = lambda status: None, precision: str
     directory = _as_it_is(model, path, progress)
     if precision == "f32":
         return directory
-    if precision in QUANTIZED and (directory / SOURCE).is_file():
+    if precision in QUANTIZED and isinstance(FIXTURES.get(model), Packaged) and not path.is_dir():
         return _from_gguf(directory / SOURCE, progress, precision)
     checkpoint = open_checkpoint(directory)
     if checkpoint.precision == precision:
@@ -194,7 +194,7 @@ def _from_gguf(path: Path, progress: Progress, precision: str = "f32") -> Path:
             raise InputError("is not a GGUF file (it does not begin with GGUF)", path, "name a model in GGUF format")
         if path.stat().st_size > 1e9:
             progress(f"reading {path.name}")
-        name = f"gguf-{file_digest(path)}" + (f"-{precision}" if precision != "f32" else "")
+        name = f"gguf-{known_digest(path)}" + (f"-{precision}" if precision != "f32" else "")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"cannot be read ({reason})", path, "name a .gguf file that is there") from None

@@ -40,7 +40,8 @@ def quantized_gguf(gguf: Path, directory: Path, precision: str) -> None:
     from hloracle.reference.gguf_blocks import blocks_by_weight
     from hloracle.reference.precision import write_in_precision
 
-    with tempfile.TemporaryDirectory(prefix=".float32.", dir=directory.parent) as beside:
+    # Inside: whoever removes a directory that was not finished removes this as well.
+    with tempfile.TemporaryDirectory(prefix=".float32.", dir=directory) as beside:
         convert_gguf(gguf, Path(beside), exact=True)
         base = open_checkpoint(Path(beside))
         reader = _open_gguf(gguf)

@@ -6,6 +6,7 @@ and every other difference is somebody's. For int8 and int4 a second file holds 
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -35,6 +36,10 @@ def write_in_precision(base: Checkpoint, directory: Path, precision: str, given:
     given = given or {}
     for path in beside(base.directory):
         shutil.copyfile(path, directory / path.name)
+    raw = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    for key in {"dtype", "torch_dtype"} & raw.keys():  # in which transformers would load it
+        raw[key] = {"bf16": "bfloat16", "f16": "float16"}.get(precision, "float32")
+    (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
     layout = default_layout(base.config, precision, panels=False)
     of = {
         tensor: layout[weight]

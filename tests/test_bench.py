@@ -169,7 +169,8 @@ def fail(*_: object) -> None:
 
 @pytest.mark.parametrize(("function", "words"), [(die, "its process died"), (fail, "it: is wrong; mend it")])
 def test_what_fails_is_kept_and_not_asked_again(function: Any, words: str) -> None:
-    process = run.Process(MACHINE, TASK)
+    process = run.Process(MACHINE)
+    process.open(TASK)
     assert not process.failure
     assert process.ask(60, function) is None
     assert process.failure == words

@@ -864,3 +864,11 @@ def test_nan_is_the_worst() -> None:
     found = judge(on_prompt("second@64", errors=[np.nan, 0.0, 0.0])(outcome(LOGITS)))["prefill-logits"]
     assert "second@64" in found.figure
     assert len(TRUTHS["first@32"].exact[0]) == V
+
+
+def test_a_graph_without_locations_is_walked_too() -> None:
+    """As other tools print it: nothing says then where a product stands, but it is counted."""
+    config = from_hf(TINY["llama"])
+    graph = emit(config, "decode", "logits", 64, 0, default_layout(config, "int4"))
+    bare = dataclasses.replace(graph, text=re.sub(r' loc\("[^"]*"\)', "", graph.text))
+    assert sum(inspect(bare).matmuls.values()) == sum(inspect(graph).matmuls.values())

@@ -24,7 +24,7 @@ from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied
 from hloracle.emitters.model import emit
 from hloracle.reference.anchors import anchors
-from hloracle.reference.encodings import Layout
+from hloracle.reference.encodings import PRECISIONS, Layout
 from hloracle.reference.fixtures import FIXTURES, resolve
 from hloracle.reference.registry import from_hf, load_config
 from hloracle.reference.tiny import TINY, write_tiny
@@ -644,3 +644,7 @@ def test_generate_refuses_a_damaged_file(name: str, refused: Refused, tmp_path: 
     add_tokenizer(model)
     (model / name).write_text("{'a'")
     refused("generate", model, "-p", "a b")
+
+
+def test_precisions_are_those_of_the_encodings() -> None:
+    assert cli.PRECISIONS == PRECISIONS

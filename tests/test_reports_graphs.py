@@ -295,18 +295,18 @@ def test_records_of_version_3_are_read(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
     expected = json.loads(to_json(failing_sample()))
-    del expected["settings"]["layout"]
+    expected["settings"]["layout"] = "rows"
     assert load(path) == expected
 
 
 def test_records_from_before_there_were_layouts_are_read(tmp_path: Path) -> None:
-    """They do not say how weights lay."""
+    """They do not say how weights lay: there was one way."""
     record = json.loads(to_json(sample()))
     record["schema"] = "hloracle-report/4"
     del record["settings"]["layout"]
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
-    assert load(path)["settings"] == record["settings"]
+    assert load(path)["settings"] == record["settings"] | {"layout": "rows"}
     Page(html.render(load(path)))
 
 
