@@ -44,9 +44,11 @@ STOPPED = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 def flags_of(graph: Graph) -> tuple[str, ...]:
     """What a graph is compiled with: those of its phase where it holds weights as production graphs do.
 
-    Others, such as the oracle's, are what those are judged by: of one of them IREE 3.13's compiler dies with these flags.
+    Others, such as the oracle's, are what those are judged by: of one of them IREE 3.13's compiler dies with these flags. And
+    with values at anchors as results some of a prompt's pieces need more stack than it allows.
     """
     produced = any(weight.encoding != "plain" for weight in graph.abi.weights)
+    produced = produced and all(result.role != "tap" for result in graph.abi.results)
     return (*CPU_FLAGS, *(PHASE_FLAGS.get(graph.abi.phase, ()) if produced else ()))
 
 
