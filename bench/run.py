@@ -100,7 +100,8 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
         rows = {p.spec.id: _row(p) for p in processes}
         with progress.stage("rounds"):
             for nth in range(1, rounds + 1):
-                _round(processes, task, rows, lambda what, nth=nth: progress.report(f"round {nth} of {rounds}: {what}"))  # type: ignore[misc]
+                progress.report(f"round {nth} of {rounds}")
+                _round(processes, task, rows)
         with progress.stage("texts"):
             _agreement(processes, task, rows, progress.report)
         for process in processes:
@@ -135,10 +136,9 @@ def _row(process: Process) -> dict[str, Any]:
     }
 
 
-def _round(processes: Sequence[Process], task: Task, rows: dict[str, Any], report: Report) -> None:
+def _round(processes: Sequence[Process], task: Task, rows: dict[str, Any]) -> None:
     for process in processes:
         row = rows[process.spec.id]
-        report(process.spec.title)
         if process.spec == MACHINE:
             found = process.ask(ROUND_SECONDS, contenders.bandwidth)
             row["bandwidth"].append(found)
