@@ -10,7 +10,7 @@ import importlib.util
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ import psutil
 from hloracle.backends.session import Session, greedy
 from hloracle.bench.machine import Reader
 from hloracle.conformance.cells import make_backend
+from hloracle.conformance.choice import Choice, production_graphs, untuned
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
-from hloracle.emitters.model import emit
 from hloracle.reference.archive import archive_of
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.encodings import PRECISIONS
@@ -33,18 +33,22 @@ from hloracle.reference.gguf_blocks import TYPES
 
 @dataclass(frozen=True)
 class Spec:
-    """What a contender is. `id` is for JSON: `emitter/int4`, `oracle/f32`, `transformers/bf16`, `llama.cpp`, `machine`."""
+    """What a contender is. `id` is for JSON: `emitter/int4`, `oracle/f32`, `transformers/bf16`, `llama.cpp`, `machine`.
+
+    choice: how an emitter's graphs are written and compiled.
+    """
 
     id: str
     title: str
     precision: str = "f32"
+    choice: Choice = field(default_factory=untuned)
 
 
 @dataclass(frozen=True)
 class Task:
     """What all are asked for.
 
-    contexts: positions at which decode steps are timed. lengths: tokens of the prompts that are timed.
+    contexts: positions at which decode steps are timed. lengths: tokens of the prompts that are timed, if any.
     """
 
     model: str
@@ -56,7 +60,7 @@ class Task:
     @property
     def capacity(self) -> int:
         """Cache slots: the power of two that holds everything."""
-        most = max(*(c + self.tokens for c in self.contexts), *self.lengths)
+        most = max([*(c + self.tokens for c in self.contexts), *self.lengths])
         return 1 << (most - 1).bit_length()
 
 
@@ -137,8 +141,7 @@ def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
     """Decode, and a prefill for each length."""
     phases = [("decode", "token", task.capacity, 0), *(("prefill", "token", task.capacity, n) for n in task.lengths)]
     if spec.id.startswith("emitter"):
-        layout = checkpoint.layout(spec.precision)
-        return [emit(checkpoint.config, *phase, layout) for phase in phases]
+        return production_graphs(checkpoint, spec.precision, spec.choice, phases)
     from hloracle.reference.lower import lower
 
     return [lower(checkpoint.config, *phase) for phase in phases]
@@ -335,7 +338,7 @@ def open_(spec: Spec, task: Task, started: float) -> Opened:
     made = {"emitter": OnSession, "oracle": OnSession, "transformers": Transformers}.get(spec.id.split("/")[0])
     _here = made(task, spec) if made else LlamaCpp(task)
     seconds = time.time() - started
-    first = _here.prefill(min(task.lengths))
+    first = _here.prefill(min(task.lengths)) if task.lengths else 0.0
     _here.decode(task.contexts[0])  # warms up
     gc.collect()
     return Opened(seconds, first, _here.read_bytes, psutil.Process().memory_info().rss)

@@ -7,6 +7,7 @@ once, and what is compared is compared within a round.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import signal
 import time
@@ -21,6 +22,7 @@ from pytest_benchmark.stats import Stats
 from hloracle.bench import contenders
 from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
 from hloracle.bench.targets import targets
+from hloracle.conformance.choice import tuned
 from hloracle.conformance.environment import describe
 from hloracle.conformance.evidence import Progress
 from hloracle.conformance.prompts import suite as prompts_of
@@ -83,8 +85,8 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
     """The figures of a bench, as JSON. Raises InputError when the model cannot be used."""
     with progress.stage("models"):
         open_checkpoint(resolve(task.model, progress.report))
-        for precision in dict.fromkeys(s.precision for s in specs if s.id.startswith("emitter")):
-            resolve(task.model, progress.report, precision)
+        chosen = [_as_tuned(spec, task, progress) for spec in specs]
+        specs = [spec for spec, _ in chosen]
     with progress.stage("compile"):
         for spec in specs:
             if spec.id.startswith(("emitter", "oracle")):
@@ -115,9 +117,18 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
     found = {
         "schema": SCHEMA, "model": task.model, "contexts": list(task.contexts), "lengths": list(task.lengths),
         "tokens": task.tokens, "rounds": rounds, "threads": task.threads, "capacity": task.capacity,
-        "bandwidth": rows.pop(MACHINE.id)["bandwidth"], "contenders": rows, "environment": describe(),
+        "ignored": [why for _, why in chosen if why], "bandwidth": rows.pop(MACHINE.id)["bandwidth"], "contenders": rows, "environment": describe(),
     }  # fmt: skip
     return {**found, "targets": targets(found)}
+
+
+def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
+    """A contender with what was found fastest for it here, and why that was ignored if it was."""
+    if not spec.id.startswith("emitter"):
+        return spec, ""
+    checkpoint = open_checkpoint(resolve(task.model, progress.report, spec.precision))
+    found = tuned(checkpoint, spec.precision, task.threads)
+    return (dataclasses.replace(spec, choice=found.choice) if found.choice else spec), found.ignored
 
 
 def _row(process: Process) -> dict[str, Any]:
@@ -125,6 +136,7 @@ def _row(process: Process) -> dict[str, Any]:
     return {
         "title": process.spec.title,
         "precision": process.spec.precision,
+        "choice": str(process.spec.choice) if process.spec.id.startswith("emitter") else "",
         "load_seconds": opened.seconds if opened else None,
         "first_token_ms": opened.first_token_ms if opened else None,
         "read_bytes": opened.read_bytes if opened else None,

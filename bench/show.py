@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hloracle.conformance.choice import untuned
+
 Figures = dict[str, Any]
 
 
@@ -46,6 +48,11 @@ def print_figures(figures: Figures, console: Console) -> None:
     for row in figures["contenders"].values():
         if row["failure"]:
             console.print(f"[red]{escape(row['title'])} was not measured: {escape(row['failure'])}[/]")
+    for row in figures["contenders"].values():
+        if row["choice"] not in ("", str(untuned())):
+            console.print(f"[dim]{escape(row['title'])} as tuned here: {escape(row['choice'])}[/]")
+    for why in figures["ignored"]:
+        console.print(f"[yellow]{escape(why)}[/]")
     print_targets(figures, console)
     machine = figures["environment"]
     reads = f"memory is read at {bandwidth / 1e9:.1f} GB/s; " if bandwidth else ""
@@ -68,6 +75,43 @@ def print_targets(figures: Figures, console: Console) -> None:
             "[green]reached[/]" if met else "[yellow]not reached[/]",
         )  # fmt: skip
     console.print(table)
+
+
+def print_tuned(figures: Figures, console: Console) -> None:
+    """What was tried for each precision, and what came of it."""
+    for row in figures["precisions"]:
+        table = Table(
+            escape(row["precision"]),
+            "layout",
+            "flags",
+            "ms",
+            "the best\nbefore it",
+            "",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+        )
+        for column in table.columns[3:5]:
+            column.justify = "right"
+        for tried in row["candidates"]:
+            colour = {"chosen": "green", "wrong": "red", "failed": "red"}.get(tried["status"], "dim")
+            table.add_row(
+                tried["phase"], escape(tried["layout"]), escape(tried["build"]),
+                *(f"{statistics.median(tried[key]):.1f}" if tried[key] else "" for key in ("ms", "best_ms")),
+                f"[{colour}]{tried['status']}[/]",
+            )  # fmt: skip
+        console.print(table)
+        for tried in row["candidates"]:
+            if tried["detail"]:
+                what = f"{tried['phase']}, {tried['layout']}, {tried['build']}"
+                console.print(f"[red]{tried['status']}[/]  {escape(what)}: {escape(tried['detail'])}", soft_wrap=True)
+        if row["file"]:
+            console.print(f"{row['precision']}: [green]{escape(row['choice'])}[/], which conforms", soft_wrap=True)
+            console.print(f"[dim]{escape(row['file'])}[/]", soft_wrap=True)
+        else:
+            chosen = f"{row['choice']}: " if row["choice"] else ""
+            console.print(
+                f"[red]{row['precision']}: nothing was kept: {escape(chosen + row['verdict'])}[/]", soft_wrap=True
+            )
 
 
 def _number(x: float | None) -> str:

@@ -140,7 +140,7 @@ def looking(*files: Path) -> list[bytes]:
         Path(str(tolerances.__file__)),
         Path(str(vocabulary.__file__)),
     ]
-    compilers = [*iree.CPU_FLAGS, iree.PHASE_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]
+    compilers = [*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]
     return [json.dumps(compilers).encode(), *(p.read_bytes() for p in (*sorted(own), *files))]
 
 

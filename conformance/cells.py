@@ -119,11 +119,11 @@ def run_cell(
         checkpoint.digest,
         *backend_sources(),
         Path(__file__).read_bytes(),
-        json.dumps([*iree.CPU_FLAGS, iree.PHASE_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]),
+        json.dumps([*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]),
         json.dumps([cell.id, threads, sorted(streamed), versions, truth_files]),
         json.dumps([[p.id, p.token_ids, tokens] for p, tokens in questions]),
         host_cpu(),
-        *(g.text + g.abi.to_json() for g in graphs),
+        *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),
     )
     entry = cache_root() / "cells" / f"{key[:32]}.json"
     if reuse and not mutant and (found := _load(entry, cell)):

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from hloracle.core.child import ChildDied, kill_descendants
 from hloracle.core.console import Output, verdict_stands
@@ -81,10 +82,11 @@ def precision_option() -> Option:
     )  # fmt: skip
 
 
-def layout_option() -> Option:
+def layout_option(default: str | None = None) -> Option:
+    words = "How floats lie: 16 rows side by side, which is read faster; or as in the checkpoint."
     return click.option(
-        "--layout", type=click.Choice(["panels", "rows"]), default="panels", show_default=True,
-        help="How floats lie: 16 rows side by side, which is read faster; or as in the checkpoint.",
+        "--layout", type=click.Choice(["panels", "rows"]), default=default, show_default=default is not None,
+        help=words if default else f"{words} When not given, what `hloracle tune` found here, or else panels.",
     )  # fmt: skip
 
 
@@ -114,7 +116,7 @@ def threads_option() -> Option:
 @threads_option()
 @out_option()
 def run(
-    model: str, device: str, precision: str, layout: str, tokens: int, capacity: int, rounds: int, fresh: bool,
+    model: str, device: str, precision: str, layout: str | None, tokens: int, capacity: int, rounds: int, fresh: bool,
     mutant: str, as_json: bool, threads: int | None, out: Path,
 ) -> int:  # fmt: skip
     """Prove the emitted graphs of MODEL (default: a real model of 135 million parameters).
@@ -123,6 +125,7 @@ def run(
     holds them to Hugging Face transformers at temperature 0, and writes a report. Exits with 0 only
     if every token and every check agrees.
     """
+    from hloracle.conformance.choice import untuned
     from hloracle.conformance.environment import threads_available
     from hloracle.conformance.evidence import Settings
     from hloracle.conformance.run import run as run_all
@@ -131,7 +134,10 @@ def run(
     threads = threads or threads_available()
     if mutant in MUTANTS:  # in weights that are held otherwise it would not be planted
         precision, layout = MUTANTS[mutant].held
-    settings = Settings(model, tokens, capacity, threads, fresh, device, precision, layout, mutant, out, rounds=rounds)
+    settings = Settings(
+        model, tokens, capacity, threads, fresh, device, precision, untuned(layout) if layout else None, mutant, out,
+        rounds=rounds,
+    )  # fmt: skip
     settings.validate()
     _prepare_folder(out)
     with _progress() as progress:
@@ -217,7 +223,7 @@ def check(
 @click.option("--bucket", type=int, default=64, show_default=True, help="Prompt tokens of a prefill graph.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @precision_option()
-@layout_option()
+@layout_option("panels")
 @click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
 @click.option(
     "--taps",
@@ -285,7 +291,10 @@ def generate(
     from hloracle.conformance.generate import generate_text
 
     with terminal.status("loading") if terminal.is_terminal else _silence():
-        pieces = generate_text(model, prompt, count, raw, source, backend, threads or threads_available(), precision)
+        pieces = generate_text(
+            model, prompt, count, raw, source, backend, threads or threads_available(), precision,
+            tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
+        )  # fmt: skip
         first = next(pieces, "")
     for piece in (first, *pieces) if not stream else _chain(first, pieces):
         click.echo(piece, nl=False)
@@ -346,6 +355,47 @@ def bench(
         print_figures(figures, Output(highlight=False))
     rows = figures["contenders"].items()
     return 1 if any(row["failure"] for id, row in rows if id.startswith("emitter/")) else 0
+
+
+@cli.command(epilog=MODEL_HELP)
+@model_argument(DEFAULT_MODEL)
+@click.option(
+    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS,
+    help="May be given several times. All of them by default.",
+)  # fmt: skip
+@click.option(
+    "--target-cpu", "cpus", multiple=True, default=("host",), show_default=True, metavar="NAME",
+    help="What to compile for, in LLVM's words (`host`, `x86-64-v3`, `znver3`); given several times, the fastest is taken.",
+)  # fmt: skip
+@click.option(
+    "--rounds", type=click.IntRange(3), default=5, show_default=True, help="In which two candidates take turns."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what came of each candidate as JSON.")
+@threads_option()
+def tune(
+    model: str, precisions: tuple[str, ...], cpus: tuple[str, ...], rounds: int, as_json: bool, threads: int | None
+) -> int:  # fmt: skip
+    """Find the fastest right way to write and compile MODEL's graphs on this machine.
+
+    Candidates (how weights lie, the compiler's flags for each phase, the CPU that it compiles for) are first held to Hugging
+    Face's tokens, and then timed in turns with the best so far. What is best conforms in a whole run before it is kept, in
+    the cache; `run`, `generate` and `bench` take it from there on this machine, with these versions and as many threads, and
+    say so. Takes some minutes a precision. Exits with 1 if for one of them nothing could be kept.
+    """
+    from hloracle.bench.show import print_tuned
+    from hloracle.bench.tune import run_tune
+    from hloracle.conformance.environment import threads_available
+
+    with _progress() as progress:
+        figures = run_tune(
+            model, list(dict.fromkeys(precisions)), list(dict.fromkeys(cpus)), threads or threads_available(), rounds,
+            progress,
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(figures, indent=1))
+    else:
+        print_tuned(figures, Output(highlight=False))
+    return 0 if all(row["file"] for row in figures["precisions"]) else 1
 
 
 @cli.command()

@@ -38,7 +38,7 @@ def describe() -> dict[str, Any]:
         "commit": _commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": threads_available(),
         "memory_bytes": psutil.virtual_memory().total,
         "packages": versions(),
@@ -60,7 +60,7 @@ def _commit() -> str | None:
     return head.decode() + ("+" if status else "")  # status holds file names, which may be of any bytes
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -12,6 +12,7 @@ from typing import Any
 from hloracle.conformance.anchored import AnchorOutcome
 from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.checks import Check
+from hloracle.conformance.choice import Choice, untuned
 from hloracle.conformance.graphs import GraphFacts
 from hloracle.conformance.listing import Reading
 from hloracle.conformance.localization import Localization
@@ -34,7 +35,8 @@ Inspected = list[tuple[Graph, GraphFacts]]
 class Settings:
     """What the user asked for. `fresh` runs every cell whatever the cache holds.
 
-    precision: what the graphs hold weights in. layout: how they hold those that are floats, `panels` or `rows`.
+    precision: what the graphs hold weights in. choice: how they are written and compiled; None takes what was found
+      fastest on this machine, if that was ever measured, and else what is taken everywhere.
     mutant: a deliberate fault that the run carries.
     out: the report's folder, where a reproducer goes; None writes none.
     rounds: of the speed comparison; 0 leaves it out.
@@ -52,7 +54,7 @@ class Settings:
     fresh: bool = False
     device: str = "cpu"
     precision: str = "f32"
-    layout: str = "panels"
+    choice: Choice | None = None
     mutant: str = ""
     out: Path | None = None
     small: bool = False
@@ -131,6 +133,9 @@ class Evidence:
     checks: list[Check] = field(default_factory=list)
     graphs: dict[str, Inspected] = field(default_factory=dict)
     prompts: list[Prompt] = field(default_factory=list)
+    choice: Choice = field(default_factory=untuned)
+    chosen: str = "untuned"  # or `tuned`, or `asked` for
+    ignored: str = ""  # why what was measured on this machine was not taken
     truths: dict[str, Truth] = field(default_factory=dict)
     outcomes: list[CellOutcome] = field(default_factory=list)
     anchored: list[AnchorOutcome] = field(default_factory=list)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 from hloracle.backends.session import Session
 from hloracle.conformance.cells import make_backend
+from hloracle.conformance.choice import Tuned, production_graphs, tuned, untuned
 from hloracle.conformance.prompts import encode, load_tokenizer
-from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
-from hloracle.emitters.model import emit
 from hloracle.reference.archive import archive_of
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.contract import BUCKETS, bucket_for
@@ -20,9 +18,14 @@ from hloracle.reference.fixtures import resolve
 
 
 def generate_text(
-    model: str, prompt: str, count: int, raw: bool, source: str, backend: str, threads: int, precision: str
-) -> Iterator[str]:
-    """The continuation in pieces that are whole characters. Stops at an end-of-text token."""
+    model: str, prompt: str, count: int, raw: bool, source: str, backend: str, threads: int, precision: str,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[str]:  # fmt: skip
+    """The continuation in pieces that are whole characters. Stops at an end-of-text token.
+
+    Args:
+      tell: gets a line that is for the user and not of the text.
+    """
     if count < 1:
         raise InputError(f"is {count}", "-n", "ask for at least one token")
     directory = resolve(model, precision=precision)
@@ -33,13 +36,16 @@ def generate_text(
     capacity = BUCKETS[-1]
     while capacity < len(ids) + count - 1:
         capacity *= 2
-    make: Callable[..., Graph] = partial(emit, layout=checkpoint.layout(precision))
+    specs = [("decode", "token", capacity, 0), ("prefill", "token", capacity, bucket)]
     if source == "reference":  # over the same weights, in float32
         from hloracle.reference.lower import lower
 
-        make = lower
-    graphs = [make(checkpoint.config, "decode", "token", capacity)]
-    graphs.append(make(checkpoint.config, "prefill", "token", capacity, bucket))
+        graphs = [lower(checkpoint.config, *spec) for spec in specs]
+    else:
+        found = tuned(checkpoint, precision, threads) if backend == "iree-cpu" else Tuned()
+        if found.ignored:
+            tell(found.ignored)
+        graphs = production_graphs(checkpoint, precision, found.choice or untuned(), specs)
     stops = end_of_text(directory)
     weight = archive_of(checkpoint, graphs[0].abi.weights).load if backend == "iree-cpu" else checkpoint.load
     session = Session(make_backend(backend, threads), graphs, weight)

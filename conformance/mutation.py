@@ -15,6 +15,7 @@ from hloracle import backends, conformance, core, emitters, localize, reference
 from hloracle import mutants as faults
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
+from hloracle.conformance.choice import untuned
 from hloracle.conformance.environment import versions
 from hloracle.conformance.evidence import Progress, Settings
 from hloracle.conformance.pool import plain_compilers, run_each
@@ -186,7 +187,7 @@ def _run(
             lean=model in LATE,
             backends=backends,
             precision=precision,
-            layout=layout,
+            choice=untuned(layout),
         )
         return run(settings, Progress(report))
 

@@ -29,6 +29,7 @@ from hloracle.localize.text import LOCATION
 from hloracle.reference.anchors import split
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import Config
+from hloracle.reference.contract import PHASES
 from hloracle.reference.truth import Truth
 from hloracle.reference.weights import weight_shapes
 
@@ -73,7 +74,10 @@ def record_of(
         "settings": {
             "device": settings.device,
             "precision": settings.precision,
-            "layout": settings.layout,
+            "layout": evidence.choice.layout,
+            "builds": {phase: str(evidence.choice.build(phase)) for phase in PHASES},
+            "chosen": evidence.chosen,
+            "ignored": evidence.ignored,
             "tokens": settings.tokens,
             "capacity": settings.capacity,
             "buckets": list(settings.buckets),

@@ -22,6 +22,7 @@ from hloracle.conformance.checks import (
     graph_checks,
     truth_check,
 )
+from hloracle.conformance.choice import tuned
 from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
 from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
 from hloracle.conformance.gate_zero import gate_zero
@@ -72,6 +73,7 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
             with planted(settings.mutant):
                 checkpoint = open_checkpoint(directory)
             refuse_non_finite(checkpoint)
+            choose(evidence, settings, checkpoint)
         if not gates(evidence, settings, progress):
             verdict = place(decide(evidence.checks, [], {}), evidence.checks, None, [])
             return record_of(settings, checkpoint, evidence, verdict, progress, memory)
@@ -83,7 +85,7 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 )  # fmt: skip
             with progress.stage("graphs") as stage:
                 with planted(settings.mutant):
-                    emitted = emit_all(checkpoint, settings)
+                    emitted = emit_all(checkpoint, settings, evidence.choice)
                 evidence.graphs, lowered = prepare(checkpoint.config, settings, emitted, progress.report)
                 stage["reused"] = lowered == 0
                 stage["detail"] = f"{lowered} oracle graphs lowered"
@@ -123,6 +125,17 @@ def refuse_non_finite(checkpoint: Checkpoint) -> None:
     if not entry.is_file():
         checkpoint.check()
         write_file(entry, "")
+
+
+def choose(evidence: Evidence, settings: Settings, checkpoint: Checkpoint) -> None:
+    """How the production graphs are written and compiled."""
+    if settings.choice:
+        evidence.choice, evidence.chosen = settings.choice, "asked"
+    elif not (settings.small or settings.lean):
+        found = tuned(checkpoint, settings.precision, settings.threads)
+        evidence.ignored = found.ignored
+        if found.choice:
+            evidence.choice, evidence.chosen = found.choice, "tuned"
 
 
 def gates(evidence: Evidence, settings: Settings, progress: Progress) -> bool:

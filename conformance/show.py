@@ -33,6 +33,8 @@ def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
             console.print(f"{check['status']:>8}  {escape(check['id'])}: {what}")
     passed = sum(c["status"] == "passed" for c in record["checks"])
     console.print(f"{passed} of {len(record['checks'])} checks passed; {_reused(record)}")
+    if record["settings"]["ignored"]:
+        console.print(f"[yellow]{escape(record['settings']['ignored'])}[/]", soft_wrap=True)
     if record["speed"]["contenders"]:
         console.print(_speed(record["speed"]["contenders"]))
     _print_verdict(record, out, console)

@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hloracle import reference
+from hloracle.conformance.choice import Choice, production_graphs
 from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
 from hloracle.conformance.graphs import inspect
 from hloracle.conformance.listing import Reading, read
@@ -14,7 +15,6 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
-from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, planted
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import Config
@@ -29,14 +29,10 @@ def specifications(settings: Settings, head: str) -> list[tuple[str, str, int, i
     return [("decode", head, settings.capacity, 0), *prefills]
 
 
-def emit_all(checkpoint: Checkpoint, settings: Settings) -> list[Graph]:
+def emit_all(checkpoint: Checkpoint, settings: Settings, choice: Choice) -> list[Graph]:
     """Every production graph of a run."""
-    layout = checkpoint.layout(settings.precision, settings.layout == "panels")
-    return [
-        emit(checkpoint.config, *spec, layout)
-        for head in ("logits", "token")
-        for spec in specifications(settings, head)
-    ]
+    specs = [spec for head in ("logits", "token") for spec in specifications(settings, head)]
+    return production_graphs(checkpoint, settings.precision, choice, specs)
 
 
 def prepare(

@@ -181,8 +181,12 @@ def _tensor(raw: dict[str, Any], roles: tuple[str, ...]) -> Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """A StableHLO module as text, with its ABI. `name` is for people and file names."""
+    """A StableHLO module as text, with its ABI. `name` is for people and file names.
+
+    flags: what IREE compiles it with, beside what names the device.
+    """
 
     name: str
     text: str
     abi: Abi
+    flags: tuple[str, ...] = ()

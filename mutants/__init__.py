@@ -30,6 +30,7 @@ from hloracle.mutants import (  # noqa: F401  (each registers its faults)
     session,
     sinks,
     softcap,
+    tuned,
     window,
 )
 from hloracle.mutants.registry import MUTANTS, Mutant, planted

@@ -74,7 +74,10 @@ def load(path: Path) -> Record:
             raise InputError(f"is not a valid record of {found!r}", path, fix) from None
         found = SCHEMA
     if found == SCHEMA and isinstance(record.get("settings"), dict):
-        record["settings"].setdefault("layout", "rows")  # there was no other before it was recorded
+        unknown = dict.fromkeys(("decode", "prefill"), "not recorded")
+        # There was no other layout before it was recorded.
+        usual = {"layout": "rows", "builds": unknown, "chosen": "untuned", "ignored": ""}
+        record["settings"] = usual | record["settings"]
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
         raise InputError(f"{words}, not {SCHEMA!r}", path, fix)

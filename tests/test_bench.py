@@ -32,7 +32,7 @@ def row(title: str, decode: list[float], prefill: list[float], read_bytes: int =
         for kind, at, ms in (("decode", 16, decode), ("prefill", 256, prefill))
     }
     return {
-        "title": title, "precision": "f32", "load_seconds": 0.8, "first_token_ms": 40.0, "read_bytes": read_bytes,
+        "title": title, "precision": "f32", "choice": "", "load_seconds": 0.8, "first_token_ms": 40.0, "read_bytes": read_bytes,
         "resident_bytes": 2_000_000_000, "agreed": None, "bandwidth": [], "failure": "", **measured,
     }  # fmt: skip
 
@@ -48,7 +48,7 @@ def figures() -> dict[str, Any]:
     rows["llama.cpp"]["agreed"] = {"equal": 41, "total": 48}
     found = {
         "schema": run.SCHEMA, "model": "some", "contexts": [16], "lengths": [256], "tokens": 16, "rounds": 3, "threads": 2,
-        "capacity": 512, "bandwidth": [2e10, 1e10, 1.6e10], "contenders": rows,
+        "capacity": 512, "ignored": [], "bandwidth": [2e10, 1e10, 1.6e10], "contenders": rows,
         "environment": {"cpu": "a processor", "date": "2026-11-22T00:00:00+00:00"},
     }  # fmt: skip
     return {**found, "targets": targets.targets(found)}

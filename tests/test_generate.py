@@ -12,10 +12,12 @@ from tokenizer import CHAT, V, add_bytes, add_words
 
 from hloracle.conformance import cli
 from hloracle.conformance import generate as module
+from hloracle.conformance.choice import Choice, keep, production_graphs, tuned_file, untuned
 from hloracle.conformance.generate import end_of_text, generate_text
 from hloracle.conformance.prompts import encode, load_tokenizer
+from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
-from hloracle.reference.encodings import Layout
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.tiny import write_tiny
 from hloracle.reference.truth import load_model
@@ -144,13 +146,35 @@ def test_special_tokens_are_not_shown(spelled: Path, monkeypatch: pytest.MonkeyP
 def test_long_texts_get_a_larger_cache(spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def emit(config: Any, phase: str, head: str, capacity: int, bucket: int = 0, *, layout: Layout) -> None:
-        asked.append((phase, head, capacity, bucket))
+    def emitted(checkpoint: Checkpoint, precision: str, choice: Choice, specs: list[tuple[Any, ...]]) -> list[Graph]:
+        asked.extend(specs)
+        return production_graphs(checkpoint, precision, choice, specs[:1])
 
-    monkeypatch.setattr(module, "emit", emit)
+    monkeypatch.setattr(module, "production_graphs", emitted)
     monkeypatch.setattr(Fixed, "tokens", [*b"a"])
     ours(spelled, "a" * 40, count=300, backend="xla-cpu")
     assert asked == [("decode", "token", 512, 0), ("prefill", "token", 512, 64)]
+
+
+def test_what_was_tuned_here_is_taken_or_ignored_with_a_word(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, told = [], []
+
+    def emitted(checkpoint: Checkpoint, precision: str, choice: Choice, specs: list[tuple[Any, ...]]) -> list[Graph]:
+        taken.append(choice)
+        return production_graphs(checkpoint, precision, choice, specs)
+
+    monkeypatch.setattr(module, "production_graphs", emitted)
+    checkpoint = open_checkpoint(words)
+    keep(checkpoint, "f32", 1, untuned("rows"), [])
+    try:
+        texts = ["".join(generate_text(str(words), "a w5", 3, False, "emitter", "iree-cpu", threads, "f32", told.append))
+                 for threads in (1, 2)]  # fmt: skip
+    finally:
+        tuned_file(checkpoint, "f32").unlink()
+    assert texts[0] == texts[1]
+    assert taken == [untuned("rows"), untuned()]
+    assert len(told) == 1
+    assert "with 1 threads, these are 2" in told[0]
 
 
 @pytest.mark.parametrize(("precision", "source"), [("int4", "emitter"), ("bf16", "emitter"), ("int8", "reference")])

@@ -1,0 +1,228 @@
+"""Finds the fastest right way to write and compile the graphs of a precision on this machine.
+
+One thing after the other is tried: how weights lie, then the flags of decode, then those of prefill. A candidate has to
+give Hugging Face's tokens before it is timed, and to beat the best so far in rounds that the two take turns in; what is
+best at the end has to conform in a whole run before anything uses it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from hloracle.backends import iree
+from hloracle.bench import contenders
+from hloracle.bench.contenders import Spec, Task
+from hloracle.bench.run import ROUND_SECONDS, Process
+from hloracle.conformance import prompts as prompt_suite
+from hloracle.conformance.cells import Cell, run_cell
+from hloracle.conformance.checks import cell_checks
+from hloracle.conformance.choice import HOST, LAYOUTS, Build, Choice, keep, production_graphs, untuned, valid_cpu
+from hloracle.conformance.environment import CELL_PACKAGES, describe, versions
+from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.prompts import Prompt
+from hloracle.conformance.run import run
+from hloracle.core.errors import InputError
+from hloracle.reference.checkpoint import QUANTIZED, Checkpoint, open_checkpoint
+from hloracle.reference.fixtures import resolve
+from hloracle.reference.truth import Truth, truths
+
+SCHEMA = "hloracle-tune/1"
+CAPACITY, PROMPT = 256, 256
+TOKENS = 48
+# Decode is timed where half of the cache is filled, with so many steps a round.
+CONTEXT, STEPS = 128, 16
+# Streamed through decode a long prompt tells no more than a short one.
+STREAMED = 64
+# A candidate replaces the best so far if it is faster by this much in the median, and in all rounds but one in so many.
+# Two runs of one and the same module differ by 1 to 2 %.
+FASTER, BUT_ONE_IN = 1.03, 5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`phase` is what is timed of it."""
+
+    phase: str
+    choice: Choice
+
+    def __str__(self) -> str:
+        build = self.choice.build(self.phase)
+        return f"{self.phase}, {self.choice.layout}, {build}"
+
+
+@dataclass
+class Judge:
+    """What all candidates of a precision are held to."""
+
+    model: str
+    precision: str
+    threads: int
+    rounds: int
+    checkpoint: Checkpoint
+    prompts: list[Prompt]
+    truths: dict[str, Truth]
+    progress: Progress
+
+    def graphs(self, candidate: Candidate) -> list[Any]:
+        specs = [("decode", "token", CAPACITY, 0)]
+        if candidate.phase == "prefill":
+            specs.append(("prefill", "token", CAPACITY, PROMPT))
+        return production_graphs(self.checkpoint, self.precision, candidate.choice, specs)
+
+    def wrong(self, candidate: Candidate) -> tuple[str, str]:
+        """Whether it does what it should: ("", "") or ("failed" or "wrong", why)."""
+        asked = [
+            dataclasses.replace(p, bucket=PROMPT) for p in self.prompts
+            if candidate.phase == "prefill" or len(p.token_ids) <= STREAMED
+        ]  # fmt: skip
+        by_ids = {p.token_ids: self.truths[p.id] for p in self.prompts}
+        expected = {p.id: by_ids[p.token_ids] for p in asked}
+        self.progress.report(f"{candidate}: compiling, and comparing tokens")
+        cell = Cell("emitter", "iree-cpu", "token")
+        outcome = run_cell(
+            cell, self.graphs(candidate), self.checkpoint, asked, expected, self.threads, versions(CELL_PACKAGES),
+            reuse=True, report=self.progress.report,
+        )  # fmt: skip
+        tokens, *_ = cell_checks(outcome, expected)
+        if tokens.status == "error":
+            return "failed", tokens.detail
+        return ("", "") if tokens.status == "passed" else ("wrong", f"{tokens.figure} tokens: {tokens.detail}")
+
+    def times(self, candidates: Sequence[Candidate]) -> tuple[list[list[float]], str]:
+        """Milliseconds of each in every round, in which they take turns; or why one cannot be timed."""
+        phase = candidates[0].phase
+        task = Task(self.model, (CONTEXT,), (PROMPT,) if phase == "prefill" else (), STEPS, self.threads)
+        found: list[list[float]] = [[] for _ in candidates]
+        with ExitStack() as stack:
+            processes = []
+            for i, candidate in enumerate(candidates):
+                processes.append(Process(Spec(f"emitter/{i}", str(candidate), self.precision, candidate.choice)))
+                stack.callback(processes[-1].close)
+                processes[-1].open(task)
+            for nth in range(self.rounds):
+                self.progress.report(f"{candidates[-1]}: round {nth + 1} of {self.rounds}")
+                for process, ms in zip(processes, found, strict=True):
+                    function, at = (
+                        (contenders.prefill, PROMPT) if phase == "prefill" else (contenders.decode, CONTEXT)
+                    )  # fmt: skip
+                    if (taken := process.ask(ROUND_SECONDS, function, at)) is not None:
+                        ms.append(round(taken, 4))
+            failure = next((f"{p.spec.title}: {p.failure}" for p in processes if p.failure), "")
+        return found, failure
+
+
+def run_tune(
+    model: str, precisions: Sequence[str], cpus: Sequence[str], threads: int, rounds: int, progress: Progress
+) -> dict[str, Any]:  # fmt: skip
+    """What came of it, as JSON; the choices that conform are kept. Raises InputError when the model cannot be used."""
+    for cpu in cpus:
+        if not valid_cpu(cpu):
+            raise InputError(f"is {cpu!r}", "--target-cpu", "give a name that LLVM knows, such as host or x86-64-v3")
+    found = [_tuned(model, precision, cpus or (HOST,), threads, rounds, progress) for precision in precisions]
+    return {
+        "schema": SCHEMA, "model": model, "threads": threads, "rounds": rounds, "precisions": found,
+        "environment": describe(),
+    }  # fmt: skip
+
+
+def _tuned(
+    model: str, precision: str, cpus: Sequence[str], threads: int, rounds: int, progress: Progress
+) -> dict[str, Any]:  # fmt: skip
+    with progress.stage(f"{precision}: truth"):
+        checkpoint = open_checkpoint(resolve(model, progress.report, precision))
+        every = prompt_suite.suite(
+            checkpoint.directory, checkpoint.config, CAPACITY, TOKENS, progress.report, only_fitting=True
+        )  # fmt: skip
+        prompts = list({p.token_ids: p for p in every}.values())
+        answers = truths(checkpoint, [p.token_ids for p in prompts], TOKENS, progress.report)
+        expected = {p.id: t for p, t in zip(prompts, answers, strict=True)}
+    judge = Judge(model, precision, threads, rounds, checkpoint, prompts, expected, progress)
+    rows: list[dict[str, Any]] = []
+    best: Choice | None = None
+    for phase in ("decode", "prefill"):
+        best = _fastest(judge, phase, best or first_choice(cpus), cpus, rows)
+        if best is None:
+            break
+    row = {"precision": precision, "candidates": rows, "choice": str(best) if best else "", "verdict": "", "file": ""}
+    if best is None:
+        return row | {"verdict": "no candidate gives the right tokens"}
+    with progress.stage(f"{precision}: conformance"):
+        record = run(
+            Settings(model, threads=threads, precision=precision, choice=best, rounds=0),
+            Progress(progress.report),
+        )
+    row["verdict"] = record["verdict"]["class"]
+    if record["passed"]:
+        row["file"] = str(keep(checkpoint, precision, threads, best, rows))
+    return row
+
+
+def first_choice(cpus: Sequence[str]) -> Choice:
+    """What is taken where nothing was measured, on the first CPU."""
+    choice = untuned()
+    for phase in iree.PHASE_FLAGS:
+        choice = choice.with_build(phase, Build(choice.build(phase).flags, cpus[0]))
+    return choice
+
+
+def others(best: Choice, phase: str, precision: str, cpus: Sequence[str]) -> list[list[Choice]]:
+    """What may be better than the best so far: a list for each thing that may be otherwise."""
+    now = best.build(phase)
+    floats = phase == "decode" and precision not in QUANTIZED
+    layouts = [layout for layout in LAYOUTS if layout != best.layout and floats]
+    flags = [flags for flags in iree.PHASE_FLAGS[phase] if flags != now.flags]
+    return [
+        [dataclasses.replace(best, layout=layout) for layout in layouts],
+        [best.with_build(phase, Build(name, now.cpu)) for name in flags],
+        [best.with_build(phase, Build(now.flags, cpu)) for cpu in cpus if cpu != now.cpu],
+    ]
+
+
+def _fastest(
+    judge: Judge, phase: str, first: Choice, cpus: Sequence[str], rows: list[dict[str, Any]]
+) -> Choice | None:  # fmt: skip
+    """The fastest of those that give the right tokens, or None; every candidate gets a row."""
+    best = _right(judge, Candidate(phase, first), rows)
+    for thing in range(len(others(first, phase, judge.precision, cpus))):
+        for choice in others(best.choice if best else first, phase, judge.precision, cpus)[thing]:
+            candidate = _right(judge, Candidate(phase, choice), rows)
+            if candidate and (best is None or _beats(judge, candidate, best, rows)):
+                best = candidate
+    for row in rows:
+        if best and row["phase"] == phase and row["choice"] == str(best.choice) and not row["detail"]:
+            row["status"] = "chosen"
+    return best.choice if best else None
+
+
+def _right(judge: Judge, candidate: Candidate, rows: list[dict[str, Any]]) -> Candidate | None:
+    with judge.progress.stage(f"{judge.precision}: {candidate}"):
+        status, detail = judge.wrong(candidate)
+    rows.append({
+        "phase": candidate.phase, "choice": str(candidate.choice), "layout": candidate.choice.layout,
+        "build": str(candidate.choice.build(candidate.phase)), "status": status or "right", "detail": detail, "ms": [],
+        "best_ms": [],
+    })  # fmt: skip
+    return None if status else candidate
+
+
+def _beats(judge: Judge, candidate: Candidate, best: Candidate, rows: list[dict[str, Any]]) -> bool:
+    (before, ms), failure = judge.times([best, candidate])
+    rows[-1] |= {"ms": ms, "best_ms": before}
+    if failure:
+        rows[-1] |= {"status": "failed", "detail": failure}
+        return False
+    faster = is_faster(ms, before)
+    rows[-1]["status"] = "faster" if faster else "slower"
+    return faster
+
+
+def is_faster(ms: Sequence[float], than: Sequence[float]) -> bool:
+    """Whether that is more than the machine's noise: see FASTER. Times are of rounds in which both took their turn."""
+    ratios = [b / a for a, b in zip(ms, than, strict=True)]
+    slower = sum(r <= 1 for r in ratios)
+    return bool(ratios) and statistics.median(ratios) >= FASTER and slower <= len(ratios) // BUT_ONE_IN

@@ -1,0 +1,177 @@
+"""What production graphs may be written and compiled in several right ways for; and which way was found fastest here.
+
+`hloracle tune` measures them (`bench/tune.py`) and keeps the winner in a file. That file is believed only on the machine,
+by the compiler and for the graphs that it was measured with, and only after a whole run with the winner conformed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hloracle import emitters
+from hloracle.backends import iree
+from hloracle.backends.compiled import host_cpu, installed
+from hloracle.conformance.environment import cpu_name
+from hloracle.core.abi import Graph
+from hloracle.core.store import cache_root, digest, write_file
+from hloracle.emitters.model import emit
+from hloracle.reference.archive import weight_sources
+from hloracle.reference.checkpoint import Checkpoint
+
+HOST = "host"
+LAYOUTS = ("panels", "rows")
+VERSION = "hloracle-tuned/1"
+
+
+@dataclass(frozen=True)
+class Build:
+    """flags: a name in `iree.FLAG_SETS`. cpu: what LLVM calls the CPU that it compiles for."""
+
+    flags: str = "plain"
+    cpu: str = HOST
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        cpu = () if self.cpu == HOST else (f"{iree.TARGET_CPU}={self.cpu}",)
+        return (*iree.FLAG_SETS[self.flags], *cpu)
+
+    def __str__(self) -> str:
+        return self.flags if self.cpu == HOST else f"{self.flags} for {self.cpu}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """layout: how weights that are floats lie, `panels` or `rows`. builds: phase -> how its graphs are compiled."""
+
+    layout: str = "panels"
+    decode: Build = field(default_factory=Build)
+    prefill: Build = field(default_factory=lambda: Build("packed"))
+
+    def build(self, phase: str) -> Build:
+        return self.decode if phase == "decode" else self.prefill
+
+    def with_build(self, phase: str, build: Build) -> Choice:
+        """The same, with this phase compiled so."""
+        decode, prefill = (build, self.prefill) if phase == "decode" else (self.decode, build)
+        return Choice(self.layout, decode, prefill)
+
+    def __str__(self) -> str:
+        return f"{self.layout}, decode {self.decode}, prefill {self.prefill}"
+
+
+def untuned(layout: str = "panels") -> Choice:
+    """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too."""
+    return Choice(layout) if layout == "panels" else Choice(layout, prefill=Build("plain"))
+
+
+def production_graphs(
+    checkpoint: Checkpoint, precision: str, choice: Choice, specs: Sequence[tuple[str, str, int, int]]
+) -> list[Graph]:
+    """The emitter's graphs of these (phase, head, capacity, bucket), with the flags that IREE compiles them with."""
+    layout = checkpoint.layout(precision, choice.layout == "panels")
+    return [
+        dataclasses.replace(emit(checkpoint.config, *spec, layout), flags=choice.build(spec[0]).all) for spec in specs
+    ]
+
+
+# ---- what was measured
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a file says, if there is one for this model and precision. ignored: why it is not believed, in words."""
+
+    choice: Choice | None = None
+    ignored: str = ""
+
+
+def tuned_file(checkpoint: Checkpoint, precision: str) -> Path:
+    """Where the choice for a model of this shape is kept."""
+    config = checkpoint.config
+    return cache_root() / "tuned" / f"{config.architecture}-{digest(repr(config))[:12]}-{precision}.json"
+
+
+def circumstances(threads: int) -> dict[str, Any]:
+    """What a choice holds for. `graphs` is the code that decides what graphs and weights look like."""
+    folder = Path(str(emitters.__file__)).parent
+    code = (p.read_bytes() for p in sorted(folder.rglob("*.py")))
+    return {
+        "cpu": cpu_name(),
+        "features": host_cpu(),
+        "threads": threads,
+        "compiler": installed("iree-base-compiler"),
+        "runtime": installed("iree-base-runtime"),
+        "graphs": digest(*code, *weight_sources(), Path(str(iree.__file__)).read_bytes()),
+    }
+
+
+WORDS = {
+    "cpu": "was measured on {0}, this is {1}",
+    "features": "was measured on a CPU of the same name with other features",
+    "threads": "was measured with {0} threads, these are {1}",
+    "compiler": "was measured with iree-base-compiler {0}, this is {1}",
+    "runtime": "was measured with iree-base-runtime {0}, this is {1}",
+    "graphs": "was measured before graphs were written otherwise",
+}
+
+
+def tuned(checkpoint: Checkpoint, precision: str, threads: int) -> Tuned:
+    """What was found fastest for a model here. Never raises: a file that cannot be believed is ignored, and says why."""
+    path = tuned_file(checkpoint, precision)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Tuned()
+    except (OSError, ValueError, RecursionError):
+        return _ignored(path, "cannot be read")
+    try:
+        if raw["schema"] != VERSION or raw["precision"] != precision:
+            return _ignored(path, "is of another version of hloracle, or of another precision")
+        here = circumstances(threads)
+        for key, words in WORDS.items():
+            if raw["for"][key] != here[key]:
+                return _ignored(path, words.format(str(raw["for"][key])[:60], here[key]))
+        if raw["conforms"] is not True:
+            return _ignored(path, "names a choice that was not proven")
+        return Tuned(_choice(raw["choice"]))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return _ignored(path, "is damaged")
+
+
+def keep(checkpoint: Checkpoint, precision: str, threads: int, choice: Choice, measured: list[dict[str, Any]]) -> Path:
+    """Write down a choice with which a whole run conformed; returns where."""
+    path = tuned_file(checkpoint, precision)
+    found = {
+        "schema": VERSION, "precision": precision, "for": circumstances(threads), "choice": dataclasses.asdict(choice),
+        "conforms": True, "measured": measured,
+    }  # fmt: skip
+    write_file(path, json.dumps(found, indent=1) + "\n")
+    return path
+
+
+def _choice(raw: dict[str, Any]) -> Choice:
+    """Raises ValueError for what there is no such thing of: a file does not bring flags of its own."""
+    builds = {phase: Build(**raw[phase]) for phase in iree.PHASE_FLAGS}
+    choice = Choice(raw["layout"], **builds)
+    known = choice.layout in LAYOUTS and all(b.flags in iree.FLAG_SETS for b in builds.values())
+    if not known or not all(valid_cpu(b.cpu) for b in builds.values()):
+        raise ValueError("unknown")
+    return choice
+
+
+def valid_cpu(name: object) -> bool:
+    """Whether this can be the name of a CPU: the compiler knows whether it is."""
+    return (
+        isinstance(name, str)
+        and 0 < len(name) <= 40
+        and name.replace("-", "").replace(".", "").replace("_", "").isalnum()
+    )
+
+
+def _ignored(path: Path, why: str) -> Tuned:
+    return Tuned(ignored=f"{path.name} {why}: ignored; hloracle tune measures again")

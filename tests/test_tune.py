@@ -1,0 +1,295 @@
+"""`hloracle tune`: what is right and fastest is kept, what is wrong is said, and a file is believed only where it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hloracle.backends import iree
+from hloracle.bench import show, tune
+from hloracle.bench.tune import Candidate, Judge, first_choice, is_faster, others, run_tune
+from hloracle.conformance import choice as choices
+from hloracle.conformance import cli
+from hloracle.conformance.cells import Cell, CellOutcome
+from hloracle.conformance.choice import (
+    Build,
+    Choice,
+    circumstances,
+    keep,
+    production_graphs,
+    tuned,
+    tuned_file,
+    untuned,
+    valid_cpu,
+)
+from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.run import choose
+from hloracle.core.errors import InputError
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.fixtures import resolve
+
+OTHER = Choice("rows", Build("O3", "x86-64-v3"), Build("plain"))
+DECODE = ("decode", "token", 32, 0)
+PREFILL = ("prefill", "token", 32, 32)
+
+
+@pytest.fixture
+def checkpoint() -> Checkpoint:
+    return open_checkpoint(resolve("tiny-llama"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(checkpoint: Checkpoint) -> Any:
+    path = tuned_file(checkpoint, "f32")
+    before = path.read_bytes() if path.is_file() else None
+    path.unlink(missing_ok=True)
+    yield
+    path.unlink(missing_ok=True)
+    if before is not None:
+        path.write_bytes(before)
+
+
+# ---- a choice
+
+
+def test_graphs_are_written_and_compiled_as_chosen(checkpoint: Checkpoint) -> None:
+    decode, prefill = production_graphs(checkpoint, "f32", OTHER, [DECODE, PREFILL])
+    assert all(w.encoding == "plain" for w in decode.abi.weights)
+    assert decode.flags == ("--iree-opt-level=O3", "--iree-llvmcpu-target-cpu=x86-64-v3")
+    assert prefill.flags == ()
+    decode, prefill = production_graphs(checkpoint, "f32", untuned(), [DECODE, PREFILL])
+    assert {w.encoding for w in decode.abi.weights} == {"plain", "panels"}
+    assert decode.flags == ()
+    assert prefill.flags == iree.FLAG_SETS["packed"]
+
+
+def test_a_graphs_own_flags_stand_in_for_those_of_the_same_name(checkpoint: Checkpoint) -> None:
+    (graph,) = production_graphs(checkpoint, "f32", OTHER, [DECODE])
+    flags = iree.flags_of(graph)
+    names = [flag.partition("=")[0] for flag in flags]
+    assert len(set(names)) == len(names)  # the compiler takes each of them once
+    assert {"--iree-opt-level=O3", "--iree-llvmcpu-target-cpu=x86-64-v3"} <= set(flags)
+    assert iree.flags_of(dataclasses.replace(graph, flags=())) == iree.CPU_FLAGS
+
+
+@pytest.mark.parametrize("name", sorted(iree.FLAG_SETS))
+def test_every_set_of_flags_compiles(name: str, checkpoint: Checkpoint) -> None:
+    choice = untuned().with_build("decode", Build(name))
+    (graph,) = production_graphs(checkpoint, "f32", choice, [DECODE])
+    iree.precompile(graph)
+
+
+def test_every_phase_has_a_first_set_and_others() -> None:
+    for phase, names in iree.PHASE_FLAGS.items():
+        assert set(names) <= set(iree.FLAG_SETS)
+        assert untuned().build(phase) == Build(names[0])
+
+
+# ---- the file
+
+
+def test_what_is_kept_is_found_again(checkpoint: Checkpoint) -> None:
+    assert tuned(checkpoint, "f32", 2) == choices.Tuned()
+    keep(checkpoint, "f32", 2, OTHER, [])
+    assert tuned(checkpoint, "f32", 2) == choices.Tuned(OTHER)
+    assert tuned(checkpoint, "int4", 2) == choices.Tuned()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"for": {"cpu": "Some Other CPU"}}, "was measured on Some Other CPU"),
+        ({"for": {"features": "other"}}, "other features"),
+        ({"for": {"threads": 64}}, "with 64 threads, these are 2"),
+        ({"for": {"compiler": "1.0"}}, "with iree-base-compiler 1.0, this is"),
+        ({"for": {"runtime": "1.0"}}, "with iree-base-runtime 1.0, this is"),
+        ({"for": {"graphs": "other"}}, "before graphs were written otherwise"),
+        ({"schema": "hloracle-tuned/0"}, "another version of hloracle"),
+        ({"precision": "int4"}, "another precision"),
+        ({"conforms": False}, "was not proven"),
+        ({"conforms": "yes"}, "was not proven"),
+        ({"choice": {"layout": "columns"}}, "is damaged"),
+        ({"choice": {"decode": {"flags": "--iree-plugin=evil", "cpu": "host"}}}, "is damaged"),
+        ({"choice": {"decode": {"flags": "plain", "cpu": "host --output=/etc/passwd"}}}, "is damaged"),
+        ({"choice": {"decode": {"flags": "plain", "more": 1}}}, "is damaged"),
+        ({"choice": None}, "is damaged"),
+        ({"for": None}, "is damaged"),
+    ],
+)
+def test_a_stale_or_foreign_file_is_ignored_with_a_word(
+    change: dict[str, Any], words: str, checkpoint: Checkpoint
+) -> None:
+    path = keep(checkpoint, "f32", 2, OTHER, [])
+    raw = json.loads(path.read_text())
+    for key, value in change.items():
+        raw[key] = {**raw[key], **value} if isinstance(value, dict) else value
+    path.write_text(json.dumps(raw))
+    found = tuned(checkpoint, "f32", 2)
+    assert found.choice is None
+    assert words in found.ignored
+    assert path.name in found.ignored
+    assert "hloracle tune" in found.ignored
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\xff", '{"schema": "hloracle-tuned/1"}', "[" * 100_000])
+def test_a_damaged_file_is_ignored_with_a_word(text: str, checkpoint: Checkpoint) -> None:
+    path = keep(checkpoint, "f32", 2, OTHER, [])
+    path.write_text(text, encoding="latin-1")
+    found = tuned(checkpoint, "f32", 2)
+    assert found.choice is None
+    assert "ignored" in found.ignored
+
+
+def test_of_every_circumstance_there_is_a_word() -> None:
+    assert set(choices.WORDS) == set(circumstances(1))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x;y", "-" * 50, "a/b", "--x=y", 3, None])
+def test_what_is_no_name_of_a_cpu(name: object) -> None:
+    assert not valid_cpu(name)
+
+
+def test_a_run_takes_what_was_asked_for_or_kept_or_says_why_not(checkpoint: Checkpoint) -> None:
+    def chosen(settings: Settings) -> tuple[Choice, str, str]:
+        evidence = Evidence()
+        choose(evidence, settings, checkpoint)
+        return evidence.choice, evidence.chosen, evidence.ignored
+
+    asked = Settings("m", threads=2, choice=untuned("rows"))
+    assert chosen(Settings("m", threads=2)) == (untuned(), "untuned", "")
+    keep(checkpoint, "f32", 2, OTHER, [])
+    assert chosen(Settings("m", threads=2)) == (OTHER, "tuned", "")
+    assert chosen(Settings("m", threads=2, lean=True)) == (untuned(), "untuned", "")
+    assert chosen(asked) == (untuned("rows"), "asked", "")
+    choice, how, ignored = chosen(Settings("m", threads=3))
+    assert (choice, how) == (untuned(), "untuned")
+    assert "with 2 threads, these are 3" in ignored
+
+
+# ---- what is tried, and what beats what
+
+
+def test_every_thing_is_tried_by_itself() -> None:
+    first = first_choice(["x86-64-v3", "host"])
+    assert first.decode == Build("plain", "x86-64-v3")
+    layouts, flags, cpus = others(first, "decode", "f32", ["x86-64-v3", "host"])
+    assert [c.layout for c in layouts] == ["rows"]
+    assert [c.decode for c in flags] == [Build("O3", "x86-64-v3"), Build("packed", "x86-64-v3")]
+    assert [c.decode for c in cpus] == [Build("plain", "host")]
+    assert all(c.prefill == first.prefill for c in (*layouts, *flags, *cpus))
+
+
+@pytest.mark.parametrize(("phase", "precision"), [("decode", "int4"), ("decode", "int8"), ("prefill", "f32")])
+def test_weights_lie_one_way_in_both_phases(phase: str, precision: str) -> None:
+    layouts, *_ = others(untuned(), phase, precision, ["host"])
+    assert layouts == []
+
+
+@pytest.mark.parametrize(
+    ("ms", "than", "wins"),
+    [
+        ([10, 10, 10, 10, 10], [12, 12, 12, 12, 12], True),
+        ([10, 10, 10, 10, 10], [10.2, 10.2, 10.2, 10.2, 10.2], False),  # less than two runs of one module differ by
+        ([10, 10, 10, 10, 30], [12, 12, 12, 12, 12], True),
+        ([10, 10, 10, 30, 30], [12, 12, 12, 12, 12], False),  # slower twice
+        ([10, 10, 20], [12, 12, 12], False),
+        ([], [], False),
+    ],
+)
+def test_what_is_faster(ms: list[float], than: list[float], wins: bool) -> None:
+    assert is_faster(ms, than) is wins
+
+
+# ---- the whole
+
+
+def test_the_whole(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One set of flags gives other tokens, one does not compile; the rest is timed, and what is kept conforms."""
+    right = Judge.wrong
+
+    def wrong(judge: Judge, candidate: Candidate) -> tuple[str, str]:
+        if candidate.phase == "decode" and candidate.choice.decode.flags == "O3":
+            return "wrong", "3 of 48 tokens"
+        if candidate.phase == "prefill" and candidate.choice.prefill.flags == "packed-moved":
+            return "failed", "iree-compile ended with signal SIGSEGV"
+        return right(judge, candidate)
+
+    monkeypatch.setattr(Judge, "wrong", wrong)
+    status = cli.invoke(["tune", "tiny-llama", "--precision", "f32", "--rounds", "3", "--threads", "2", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert status == 0
+    (row,) = found["precisions"]
+    by = {(r["phase"], r["layout"], r["build"]): r for r in row["candidates"]}
+    assert [r["status"] for r in row["candidates"]].count("chosen") == 2
+    assert {r["detail"] for r in row["candidates"] if r["status"] == "wrong"} >= {"3 of 48 tokens"}
+    assert any(r["status"] == "failed" and "SIGSEGV" in r["detail"] for r in row["candidates"])
+    assert all(not r["ms"] for r in row["candidates"] if r["status"] in ("wrong", "failed"))
+    assert all(len(r["ms"]) == 3 for r in row["candidates"] if r["status"] in ("slower", "faster"))
+    assert ("decode", "rows", "plain") in by
+    assert Path(row["file"]) == tuned_file(checkpoint, "f32")
+    assert str(tuned(checkpoint, "f32", 2).choice) == row["choice"]
+    text = io.StringIO()
+    show.print_tuned(found, Console(file=text, width=100))
+    assert "3 of 48 tokens" in text.getvalue()
+    assert "which conforms" in text.getvalue()
+
+
+def test_wrong_tokens_are_found(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs it: a candidate is held to the truth's tokens."""
+    judge = _judge(checkpoint, monkeypatch)
+    assert judge.wrong(Candidate("decode", untuned())) == ("", "")
+
+    def off_by_one(*arguments: Any, **named: Any) -> CellOutcome:
+        outcome = run_cell(*arguments, **named)
+        for prompt in outcome.prompts.values():
+            prompt.tokens[-1] += 1
+        return outcome
+
+    run_cell = tune.run_cell
+    monkeypatch.setattr(tune, "run_cell", off_by_one)
+    status, why = judge.wrong(Candidate("decode", untuned()))
+    assert status == "wrong"
+    assert "tokens" in why
+    monkeypatch.setattr(
+        tune,
+        "run_cell",
+        lambda cell, *_, **__: CellOutcome(Cell("emitter", "iree-cpu"), "failed", message="no such CPU"),
+    )
+    assert judge.wrong(Candidate("decode", untuned())) == ("failed", "no such CPU")
+
+
+def _judge(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    found: list[Judge] = []
+
+    def first(judge: Judge, *_: Any) -> None:
+        found.append(judge)
+
+    monkeypatch.setattr(tune, "_fastest", first)
+    result = run_tune("tiny-llama", ["f32"], ["host"], 2, 3, Progress())
+    assert result["precisions"][0]["verdict"] == "no candidate gives the right tokens"
+    assert result["precisions"][0]["file"] == ""
+    return found[0]
+
+
+def test_what_does_not_conform_is_not_kept(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {"verdict": {"class": "compiler-fault"}, "passed": False}
+    monkeypatch.setattr(tune, "_fastest", lambda *_: OTHER)
+    monkeypatch.setattr(tune, "run", lambda settings, progress: record)
+    found = run_tune("tiny-llama", ["f32"], ["host"], 2, 3, Progress())
+    assert found["precisions"][0]["verdict"] == "compiler-fault"
+    assert not tuned_file(checkpoint, "f32").exists()
+    text = io.StringIO()
+    show.print_tuned(found, Console(file=text, width=100))
+    assert "nothing was kept" in text.getvalue()
+    assert cli.invoke(["tune", "tiny-llama", "--precision", "f32"]) == 1
+
+
+def test_a_bad_cpu_is_refused() -> None:
+    with pytest.raises(InputError, match="--target-cpu"):
+        run_tune("tiny-llama", ["f32"], ["a b"], 2, 3, Progress())
