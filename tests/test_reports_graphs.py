@@ -24,6 +24,9 @@ from hloracle.reports.page.align import align
 from hloracle.reports.page.blocks import HEIGHT, WIDTH, drawing, label_of
 from hloracle.reports.record import load, to_json, validate
 
+# What settings did not say once, and what is said of them then.
+UNKNOWN = {"decode": "not recorded", "prefill": "not recorded"}
+BEFORE = {"layout": "rows", "builds": UNKNOWN, "chosen": "untuned", "ignored": ""}
 OPS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=9)
 
 
@@ -283,7 +286,9 @@ def older(record: Record) -> Record:
             del graph[key]
     for timing in record["timings"]:
         del timing["begin"], timing["parts"]
-    del record["environment"]["commit"], record["settings"]["lean"], record["settings"]["layout"]
+    del record["environment"]["commit"], record["settings"]["lean"]
+    for key in BEFORE:
+        del record["settings"][key]
     return dict(record)
 
 
@@ -291,11 +296,13 @@ def test_records_of_version_3_are_read(tmp_path: Path) -> None:
     record = json.loads(to_json(failing_sample()))
     record["schema"] = "hloracle-report/3"
     record["model"]["model_type"] = record["model"].pop("architecture")
-    del record["families"], record["settings"]["lean"], record["settings"]["layout"]
+    del record["families"], record["settings"]["lean"]
+    for key in BEFORE:
+        del record["settings"][key]
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
     expected = json.loads(to_json(failing_sample()))
-    expected["settings"]["layout"] = "rows"
+    expected["settings"] |= BEFORE
     assert load(path) == expected
 
 
@@ -303,12 +310,11 @@ def test_records_from_before_there_were_layouts_are_read(tmp_path: Path) -> None
     """They do not say how weights lay: there was one way."""
     record = json.loads(to_json(sample()))
     record["schema"] = "hloracle-report/4"
-    del record["settings"]["layout"]
+    for key in BEFORE:
+        del record["settings"][key]
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
-    assert load(path)["settings"] == record["settings"] | {
-        "layout": "rows", "builds": {"decode": "not recorded", "prefill": "not recorded"}, "chosen": "untuned", "ignored": "",
-    }  # fmt: skip
+    assert load(path)["settings"] == record["settings"] | BEFORE
     Page(html.render(load(path)))
 
 
