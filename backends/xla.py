@@ -12,6 +12,7 @@ import numpy as np
 
 from hloracle.backends.compiled import compiled, host_cpu, installed, is_compiled
 from hloracle.backends.session import Buffer, Executable
+from hloracle.backends.targets import registered
 from hloracle.core.abi import Graph
 from hloracle.core.errors import ToolchainError
 
@@ -87,7 +88,8 @@ def has_compiled(graph: Graph) -> bool:
 
 
 def _identity() -> dict[str, str]:
-    return {
+    targets = {f"custom_call {name}": sha256 for name, sha256 in registered().items()}
+    return targets | {
         "backend": XlaCpu.name,
         "compiler": installed("jaxlib"),
         "path": _path(),

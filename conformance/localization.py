@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hloracle.backends.targets import Target, register
 from hloracle.conformance.anchored import Rows, floor_rows, rows_of
 from hloracle.conformance.cells import Cell, CellOutcome, make_backend
 from hloracle.conformance.checks import Check, is_near_tie, limit
@@ -124,16 +125,17 @@ def sequence(plan: Plan, truth: Truth) -> list[int]:
 
 def localize(
     report: Report, plan: Plan, graphs: dict[str, list[Graph]], directory: Path, truth: AnchorTruth, threads: int,
-    folder: Path | None, mutant: str, brief: bool = False,
+    folder: Path | None, mutant: str, brief: bool = False, targets: Sequence[Target] = (),
 ) -> Localization:  # fmt: skip
     """Runs in a child process.
 
     Args:
       graphs: of every source; what the trusted side lacks (a file is judged without an oracle's graphs) is lowered here.
-      folder: where the reproducer goes. brief: see Question.
+      folder: where the reproducer goes. brief: see Question. targets: see `run_cell`.
     """
     from hloracle.localize.dissect import Question, Side, dissect
 
+    register(targets)
     with planted(mutant):
         checkpoint = open_checkpoint(directory)
     config = checkpoint.config
