@@ -48,16 +48,16 @@ def open_targets(words: Sequence[str]) -> tuple[Target, ...]:
     targets = tuple(found.values())
     for target in targets:
         try:
-            run_in_child(_try, target, timeout=TIMEOUT_SECONDS)
+            run_in_child(registering, target, timeout=TIMEOUT_SECONDS)
         except ChildDied as error:
-            raise InputError(f"cannot be loaded: {error}", target.library, _FIX) from None
+            raise InputError(f"cannot be called: {error}", target.library, _FIX) from None
     return targets
 
 
 _FIX = "define the target there with XLA_FFI_DEFINE_HANDLER_SYMBOL (docs/custom-call.md)"
 
 
-def _try(report: Report, target: Target) -> None:
+def registering(report: Report, target: Target) -> None:
     register([target])
 
 

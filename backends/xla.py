@@ -57,7 +57,12 @@ class XlaCpu:
         return self.upload(array)
 
     def download(self, buffer: Buffer) -> np.ndarray:
-        return np.asarray(buffer)
+        import jax
+
+        try:
+            return np.asarray(buffer)
+        except jax.errors.JaxRuntimeError as error:  # a call returns before it is done; what failed in it shows here
+            raise ToolchainError("run", str(error)) from error
 
     def _compile(self, graph: Graph) -> bytes:
         from jax._src import compiler

@@ -164,8 +164,9 @@ def localize(
         reproducer = None
         if folder is not None and found.reproducer is not None:
             report("writing a reproducer and running it")
-            only_on_xla = question.of_compiler and plan.suspect.backend == "xla-cpu"
-            reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "")
+            called = [t for t in targets if f"custom_call @{t.name}(" in found.reproducer.graph.text]
+            only_on_xla = bool(question.of_compiler or called) and plan.suspect.backend == "xla-cpu"
+            reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "", called)
     errors = []
     accumulated = {(m.phase, a): e for m in found.matrices for a, e in m.worst().items()}
     for phase, anchor in dict.fromkeys([*accumulated, *found.local]):
