@@ -307,6 +307,15 @@ def test_records_from_before_there_were_layouts_are_read(tmp_path: Path) -> None
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
     assert load(path)["settings"] == record["settings"] | {"layout": "rows"}
+
+
+def test_records_from_before_custom_calls_could_be_allowed_are_read(tmp_path: Path) -> None:
+    """There were none, and both backends were always asked."""
+    record = json.loads(to_json(sample()))
+    del record["settings"]["backends"], record["settings"]["custom_calls"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(record))
+    assert load(path)["settings"] == record["settings"] | {"backends": ["iree-cpu", "xla-cpu"], "custom_calls": []}
     Page(html.render(load(path)))
 
 
