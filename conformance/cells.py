@@ -20,6 +20,7 @@ from hloracle import backends
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
 from hloracle.backends.session import Backend, Session, greedy
+from hloracle.backends.targets import Target, register
 from hloracle.conformance.prompts import Prompt
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child
@@ -102,6 +103,7 @@ def run_cell(
     reuse: bool,
     streamed: Sequence[str] = (),
     mutant: str = "",
+    targets: Sequence[Target] = (),
     report: Report | None = None,
 ) -> CellOutcome:
     """Run a cell in a child process, or take its outcome from the cache when nothing about it moved.
@@ -112,6 +114,7 @@ def run_cell(
       reuse: False runs it whatever the cache holds.
       streamed: ids of prompts that are also streamed through decode and compared with prefill.
       mutant: a deliberate fault to run it with; such an outcome is neither taken from the cache nor kept.
+      targets: of custom_calls; XLA finds them, IREE has no such thing.
     """
     questions = [(p, truths[p.id].tokens) for p in prompts]
     truth_files = [digest(np.ascontiguousarray(truths[p.id].exact).tobytes()) for p in prompts]
@@ -124,6 +127,7 @@ def run_cell(
         json.dumps([[p.id, p.token_ids, tokens] for p, tokens in questions]),
         host_cpu(),
         *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),
+        *(f"{t.name} {t.sha256}" for t in targets),
     )
     entry = cache_root() / "cells" / f"{key[:32]}.json"
     if reuse and not mutant and (found := _load(entry, cell)):
@@ -131,7 +135,7 @@ def run_cell(
     exact = {p.id: np.asarray(truths[p.id].exact) for p in prompts}
     try:
         child = run_in_child(
-            _run, cell, list(graphs), checkpoint.directory, questions, exact, threads, streamed, mutant,
+            _run, cell, list(graphs), checkpoint.directory, questions, exact, threads, streamed, mutant, targets,
             timeout=TIMEOUT_SECONDS, report=report,
         )  # fmt: skip
     except ToolchainError as error:
@@ -161,7 +165,10 @@ def _load(entry: Path, cell: Cell) -> CellOutcome | None:
 def _run(
     report: Report, cell: Cell, graphs: list[Graph], directory: Path, questions: list[tuple[Prompt, list[int]]],
     exact: dict[str, np.ndarray], threads: int, streamed: Sequence[str], mutant: str,
+    targets: Sequence[Target],
 ) -> dict[str, PromptOutcome]:  # fmt: skip
+    if cell.backend == "xla-cpu":
+        register(targets)
     with planted(mutant):
         report(f"{cell.id}: loading graphs and weights")
         session = Session(make_backend(cell.backend, threads), graphs, open_checkpoint(directory).load)

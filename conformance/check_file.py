@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hloracle.backends.targets import FLAG, open_targets
 from hloracle.conformance import prompts as prompt_suite
 from hloracle.conformance.cells import Cell, run_cell
 from hloracle.conformance.checks import cell_checks, graph_checks, truth_check
@@ -13,7 +15,7 @@ from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, version
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs import GraphFacts, inspect
 from hloracle.conformance.record import record_of
-from hloracle.conformance.run import BACKENDS, conclude, gates, refuse_non_finite, reporting_death
+from hloracle.conformance.run import conclude, gates, refuse_non_finite, reporting_death
 from hloracle.conformance.sources import show_graphs
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import run_in_child
@@ -34,25 +36,36 @@ def check_file(
     progress: Progress,
     out: Path | None = None,
     precision: str = "f32",
+    backends: Sequence[str] = Settings.backends,
+    custom_calls: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The record of judging one graph; a reproducer of its fault goes to `out`. Raises InputError when the files cannot be read or do not fit the model."""
+    """The record of judging one graph; a reproducer of its fault goes to `out`.
+
+    Raises InputError when the files cannot be read or do not fit the model.
+
+    Args:
+      custom_calls: `TARGET=LIBRARY` of each custom_call that the graph may have; see `open_targets`.
+    """
     graph = read_graph(path, abi_path)
     abi = graph.abi
-    settings = Settings(model, tokens, abi.capacity, threads, precision=precision, out=out)
+    settings = Settings(model, tokens, abi.capacity, threads, precision=precision, out=out, backends=tuple(backends))
     if not 0 < tokens <= abi.capacity:
         raise InputError(
             f"is {tokens}, and the graph's cache has {abi.capacity} slots", "--tokens", "ask for that many"
         )
+    settings = dataclasses.replace(settings, targets=open_targets(custom_calls))
     evidence = Evidence()
     with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
             checkpoint = open_checkpoint(resolve(model, progress.report, precision))
             _fits(graph, abi_path, checkpoint)
             refuse_non_finite(checkpoint)
+        allowed = [target.name for target in settings.targets]
         if gates(evidence, settings, progress):
             with reporting_death(evidence):
                 with progress.stage("graph"):
-                    facts = run_in_child(_inspect, graph, timeout=300, report=progress.report).value
+                    facts = run_in_child(_inspect, graph, allowed, timeout=300, report=progress.report).value
+                    _all_called(facts)
                     evidence.graphs = {"file": [(graph, facts)]}
                     evidence.checks += graph_checks("file", [(graph, facts)], checkpoint.config)
                 # With another signature than its ABI's, there is no saying what running it would do.
@@ -97,8 +110,16 @@ def _fits(graph: Graph, abi_path: Path, checkpoint: Checkpoint) -> None:
         )
 
 
-def _inspect(report: object, graph: Graph) -> GraphFacts:
-    return inspect(graph)
+def _inspect(report: object, graph: Graph, allowed: Sequence[str]) -> GraphFacts:
+    return inspect(graph, allowed)
+
+
+def _all_called(facts: GraphFacts) -> None:
+    """Raises InputError for a target that is allowed for nothing: what it computes would seem to be proven."""
+    if not facts.custom_calls and (idle := [target for target, calls in facts.allowed_calls.items() if not calls]):
+        raise InputError(
+            "is not called by the graph", f"{FLAG} {idle[0]}", "leave it out, or judge the graph that calls it"
+        )
 
 
 def _run_cells(
@@ -129,12 +150,12 @@ def _run_cells(
         answers = [dataclasses.replace(t, tokens=t.tokens[:1], logits=t.logits[:1], exact=t.exact[:1]) for t in answers]
     evidence.truths = {p.id: t for p, t in zip(distinct, answers, strict=True)}
     evidence.checks.append(truth_check(evidence.truths))
-    for backend in BACKENDS:
+    for backend in settings.backends:
         cell = Cell("file", backend, abi.head)
         with progress.stage(cell.id):
             outcome = run_cell(
                 cell, [graph], checkpoint, distinct, evidence.truths, settings.threads, versions(CELL_PACKAGES),
-                reuse=False, report=progress.report,
+                reuse=False, targets=settings.targets, report=progress.report,
             )  # fmt: skip
         evidence.outcomes.append(outcome)
         evidence.checks += cell_checks(outcome, evidence.truths)

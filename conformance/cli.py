@@ -23,6 +23,7 @@ from hloracle.reports.commands import RECORD_COMMANDS
 DEFAULT_MODEL = "smollm2-135m-instruct"
 # As in reference/encodings.py, which imports more than a command line needs to be parsed.
 PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
+BACKENDS = ("iree-cpu", "xla-cpu")  # as in conformance/evidence.py
 MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
 terminal = Console(stderr=True, highlight=False)
 Option = Callable[[Callable[..., int]], Callable[..., int]]
@@ -191,23 +192,36 @@ def suite(
 @click.option("--model", required=True, help="The model that the graph claims to compute.")
 @precision_option()
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
+@click.option(
+    "--backend", "backends", type=click.Choice(BACKENDS), multiple=True, default=BACKENDS,
+    help="What compiles the graph and runs it; may be given several times. Both by default.",
+)  # fmt: skip
+@click.option(
+    "--allow-custom-call", "custom_calls", metavar="TARGET=LIBRARY", multiple=True,
+    help="A custom_call that the graph may have, and the shared library with its function, which XLA calls; may be given "
+    "several times. See docs/custom-call.md.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
 @threads_option()
 @out_option()
 def check(
-    graph: Path, abi: Path, model: str, precision: str, tokens: int, as_json: bool, threads: int | None, out: Path
-) -> int:
+    graph: Path, abi: Path, model: str, precision: str, tokens: int, backends: tuple[str, ...],
+    custom_calls: tuple[str, ...], as_json: bool, threads: int | None, out: Path,
+) -> int:  # fmt: skip
     """Judge GRAPH, a StableHLO file that anyone wrote, against MODEL.
 
     A decode graph is given the prompts one token at a time; a prefill graph is held to the first token
-    after each prompt that fits its bucket. Both compilers run it.
+    after each prompt that fits its bucket.
     """
     from hloracle.conformance.check_file import check_file
     from hloracle.conformance.environment import threads_available
 
+    chosen = [backend for backend in BACKENDS if backend in backends]
     _prepare_folder(out)
     with _progress() as progress:
-        record = check_file(graph, abi, model, tokens, threads or threads_available(), progress, out, precision)
+        record = check_file(
+            graph, abi, model, tokens, threads or threads_available(), progress, out, precision, chosen, custom_calls
+        )
     return _finish(record, out, as_json)
 
 
@@ -224,6 +238,10 @@ def check(
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @precision_option()
 @layout_option("panels")
+@click.option(
+    "--gemm", metavar="TARGET", default=None,
+    help="Leave products with weights to a custom_call of this name (docs/custom-call.md). Takes --layout rows.",
+)  # fmt: skip
 @click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
 @click.option(
     "--taps",
@@ -239,7 +257,7 @@ def check(
 )
 def emit(
     model: str, phase: str, source: str, head: str, bucket: int, capacity: int, precision: str, layout: str,
-    portable: bool, taps: str | None, output: Path,
+    gemm: str | None, portable: bool, taps: str | None, output: Path,
 ) -> int:  # fmt: skip
     """Write one graph of MODEL, and NAME.abi.json beside it.
 
@@ -250,7 +268,7 @@ def emit(
 
     with terminal.status("emitting") if terminal.is_terminal else _silence():
         graph_path, abi_path = emit_file(
-            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, output
+            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, output, gemm
         )
     click.echo(f"{graph_path}\n{abi_path}")
     return 0

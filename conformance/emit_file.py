@@ -22,17 +22,20 @@ from hloracle.reference.weights import default_layout
 
 def emit_file(
     model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, taps: str | None,
-    precision: str, layout: str, output: Path,
+    precision: str, layout: str, output: Path, gemm: str | None = None,
 ) -> tuple[Path, Path]:  # fmt: skip
     """Write the graph to `output` and the ABI beside it; returns both paths.
 
     Args:
       taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
+      gemm: the target of a custom_call that products with weights are left to; None for none.
     """
     if not output.name:
         raise InputError("names no file", f"-o {output}", "name the graph's file")
     if source == "reference" and precision != "f32":
         raise InputError(f"is {precision}", "--precision", "the reference's graphs take float32 weights")
+    if gemm is not None:
+        _allows_gemm(gemm, source, precision, layout)
     directory = resolve(model, precision=precision if precision in QUANTIZED else "f32")
     if precision in QUANTIZED:
         held, config = open_checkpoint(directory).layout(precision), load_config(directory)
@@ -45,10 +48,10 @@ def emit_file(
         raise InputError(f"is {capacity}", "--capacity", "give at least one slot")
     arguments = (config, phase, head, capacity, bucket if phase == "prefill" else 0)
     if source == "emitter" and not portable and taps is None:
-        graph = emit(*arguments, held)
+        graph = emit(*arguments, held, gemm)
         data: str | bytes = graph.text
     else:
-        graph, data = run_in_child(_lower, source, arguments, held, portable, taps, timeout=900).value
+        graph, data = run_in_child(_lower, source, arguments, held, gemm, portable, taps, timeout=900).value
     abi_path = output.with_suffix(".abi.json")
     write_file(output, data)
     try:
@@ -59,18 +62,32 @@ def emit_file(
     return output, abi_path
 
 
+def _allows_gemm(target: str, source: str, precision: str, layout: str) -> None:
+    """Raises InputError that names the flag which a custom_call's products cannot have."""
+    if not (target.isascii() and target.isidentifier()):
+        raise InputError("is no identifier", f"--gemm {target!r}", "name the function as it is in C, such as my_gemm")
+    for flag, value, needed in (
+        ("source", source, "emitter"),
+        ("precision", precision, "f32"),
+        ("layout", layout, "rows"),
+    ):
+        if value != needed:
+            raise InputError(f"is {value}, and --gemm goes with {needed}", f"--{flag}", f"add --{flag} {needed}")
+
+
 def _lower(
     report: object,
     source: str,
     arguments: tuple[Config, str, str, int, int],
     layout: Layout,
+    gemm: str | None,
     portable: bool,
     taps: str | None,
 ) -> tuple[Graph, str | bytes]:
     from hloracle.localize.anatomy import anatomy_of
     from hloracle.reference.lower import lower, portable_artifact
 
-    graph = lower(*arguments) if source == "reference" else emit(*arguments, layout)
+    graph = lower(*arguments) if source == "reference" else emit(*arguments, layout, gemm)
     if taps is not None:
         anatomy = anatomy_of(graph, arguments[0])
         graph = anatomy.tapped(_chosen(taps, [a for a in anatomy.anchors if a != "token"]))

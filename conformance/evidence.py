@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hloracle.backends.targets import Target
 from hloracle.conformance.anchored import AnchorOutcome
 from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.checks import Check
@@ -45,6 +46,7 @@ class Settings:
       a canary beside a mutant that was noticed, anchors by themselves after the first wrong one.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
     lean: for one of many models. One bucket, and the anchors on XLA alone.
+    targets: of custom_calls that a graph may have.
     """
 
     model: str
@@ -62,6 +64,7 @@ class Settings:
     rounds: int = 5
     busy: Path | None = None
     backends: tuple[str, ...] = ("iree-cpu", "xla-cpu")
+    targets: tuple[Target, ...] = ()
 
     @property
     def mutant_at_work(self) -> str:

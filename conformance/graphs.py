@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ class GraphFacts:
     matmuls: products by anchor, layers told apart: dot_general, and sums of a weight that is held in another way.
     tables: constants of more than one value, as digests of their distinct absolute float32 values.
     places: for each of the findings below, the anchor where the first of them stands.
+    custom_calls: targets that are not allowed. allowed_calls: how often each target that is allowed is called.
     """
 
     error: str = ""
@@ -39,6 +41,7 @@ class GraphFacts:
     places: dict[str, str] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     custom_calls: tuple[str, ...] = ()
+    allowed_calls: dict[str, int] = field(default_factory=dict)
     f64: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     abi_mismatch: tuple[str, ...] = ()
@@ -48,8 +51,8 @@ class GraphFacts:
         return sum(self.ops.values())
 
 
-def inspect(graph: Graph) -> GraphFacts:
-    """Parse, verify and walk a graph. Imports jaxlib, which carries MLIR."""
+def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
+    """Parse, verify and walk a graph. Imports jaxlib, which carries MLIR. allowed: targets of custom_calls."""
     from jax._src.interpreters import mlir as jax_mlir
     from jaxlib.mlir import ir
 
@@ -64,7 +67,7 @@ def inspect(graph: Graph) -> GraphFacts:
         main = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == graph.abi.function]
         if not main:
             return GraphFacts(error=f"has no function @{graph.abi.function}")
-        facts = _walk(module, ir)
+        facts = _walk(module, ir, allowed)
         block = main[0].regions[0].blocks[0]
         mismatch = _abi_mismatch(graph, main[0], block, ir)
         if any("donates" in m for m in mismatch):
@@ -139,11 +142,12 @@ def _odd_one_out(scopes: dict[str, Counter[str]]) -> str:
     return ""
 
 
-def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
+def _walk(module, ir, allowed) -> dict:  # type: ignore[no-untyped-def, type-arg]
     ops: Counter[str] = Counter()
     scopes: dict[str, Counter[str]] = {}
     others: list[str] = []
     custom_calls: list[str] = []
+    allowed_calls = dict.fromkeys(allowed, 0)
     f64: list[str] = []
     matmuls: Counter[str] = Counter()
     tables: list[str] = []
@@ -171,8 +175,12 @@ def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
             scopes.setdefault(LAYER.sub("layers.*", anchor), Counter())[kind] += 1
             by_layer.setdefault(anchor, Counter())[kind] += 1
             if kind == "custom_call":
-                custom_calls.append(ir.StringAttr(operation.attributes["call_target_name"]).value)
-                places.setdefault("custom_calls", place(operation))
+                target = ir.StringAttr(operation.attributes["call_target_name"]).value
+                if target in allowed:
+                    allowed_calls[target] += 1
+                else:
+                    custom_calls.append(target)
+                    places.setdefault("custom_calls", place(operation))
             if any("f64" in str(r.type) for r in operation.results):
                 f64.append(f"{kind} in {anchor or 'the function'}")
                 places.setdefault("f64", place(operation))
@@ -193,6 +201,7 @@ def _walk(module, ir) -> dict:  # type: ignore[no-untyped-def, type-arg]
         "scopes": {scope: dict(sorted(kinds.items())) for scope, kinds in scopes.items()},
         "others": tuple(sorted(set(others))),
         "custom_calls": tuple(custom_calls),
+        "allowed_calls": allowed_calls,
         "f64": tuple(f64),
         "matmuls": dict(matmuls),
         "tables": tuple(tables),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hloracle.backends.targets import Target, register
 from hloracle.conformance.anchored import Rows, floor_rows, rows_of
 from hloracle.conformance.cells import Cell, CellOutcome, make_backend
 from hloracle.conformance.checks import Check, is_near_tie, limit
@@ -124,16 +125,17 @@ def sequence(plan: Plan, truth: Truth) -> list[int]:
 
 def localize(
     report: Report, plan: Plan, graphs: dict[str, list[Graph]], directory: Path, truth: AnchorTruth, threads: int,
-    folder: Path | None, mutant: str, brief: bool = False,
+    folder: Path | None, mutant: str, brief: bool = False, targets: Sequence[Target] = (),
 ) -> Localization:  # fmt: skip
     """Runs in a child process.
 
     Args:
       graphs: of every source; what the trusted side lacks (a file is judged without an oracle's graphs) is lowered here.
-      folder: where the reproducer goes. brief: see Question.
+      folder: where the reproducer goes. brief: see Question. targets: see `run_cell`.
     """
     from hloracle.localize.dissect import Question, Side, dissect
 
+    register(targets)
     with planted(mutant):
         checkpoint = open_checkpoint(directory)
     config = checkpoint.config
@@ -162,8 +164,9 @@ def localize(
         reproducer = None
         if folder is not None and found.reproducer is not None:
             report("writing a reproducer and running it")
-            only_on_xla = question.of_compiler and plan.suspect.backend == "xla-cpu"
-            reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "")
+            called = [t for t in targets if f"custom_call @{t.name}(" in found.reproducer.graph.text]
+            only_on_xla = bool(question.of_compiler or called) and plan.suspect.backend == "xla-cpu"
+            reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "", called)
     errors = []
     accumulated = {(m.phase, a): e for m in found.matrices for a, e in m.worst().items()}
     for phase, anchor in dict.fromkeys([*accumulated, *found.local]):

@@ -83,6 +83,10 @@ def record_of(
             "buckets": list(settings.buckets),
             "threads": settings.threads,
             "lean": settings.lean,
+            "backends": list(settings.backends),
+            "custom_calls": [
+                {"target": t.name, "library": t.library.name, "sha256": t.sha256} for t in settings.targets
+            ],
         },
         "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},

@@ -8,6 +8,7 @@ import string
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloracle.backends import iree
+from hloracle.backends.targets import Target
 
 if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
     from hloracle.localize.operations import Found
@@ -45,10 +47,14 @@ got, expected = [np.load(f) for f in files]
 # jax has no command for this, so the same few lines come with the reproducer.
 RUN_ON_XLA = f'''"""Compile GRAPH.mlir for XLA's CPU; run it and compare one of its results, counted from 0:
 
-python run_on_xla.py GRAPH.mlir [RESULT TOLERANCE INPUT.npy... EXPECTED.npy]
+python run_on_xla.py GRAPH.mlir [RESULT TOLERANCE INPUT.npy... EXPECTED.npy] [TARGET=LIBRARY...]
+
+Targets of custom_calls are functions of libraries beside this file.
 """
 
+import ctypes
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -57,8 +63,11 @@ from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 from jaxlib.mlir import ir
 
-graph, *rest = sys.argv[1:]
+graph, *rest = [word for word in sys.argv[1:] if "=" not in word]
 client = xla_bridge.get_backend("cpu")
+for target, _, library in [word.partition("=") for word in sys.argv[1:] if "=" in word]:
+    function = getattr(ctypes.CDLL(str(Path(__file__).with_name(library).resolve())), target)
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
 devices = xla_client.DeviceList(tuple(client.local_devices()[:1]))
 options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
 with mlir.make_ir_context():
@@ -85,13 +94,19 @@ class Reproducer:
     output: str
 
 
-def write_reproducer(folder: Path, found: Found, only_on_xla: bool, anchor: str) -> Reproducer:
-    """Write `folder` (whole or not at all; an older one is replaced), and run its command once."""
+def write_reproducer(
+    folder: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target] = ()
+) -> Reproducer:
+    """Write `folder` (whole or not at all; an older one is replaced), and run its command once.
+
+    Args:
+      targets: of custom_calls that XLA is to find; their libraries are put into the folder.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".reproducer-") as name:
         work = Path(name) / folder.name
         work.mkdir()
-        files, command = _write(work, found, only_on_xla, anchor)
+        files, command = _write(work, found, only_on_xla, anchor, targets)
         status, output = _run(work, command)
         shown = "[FAILED]" in output if found.expected is not None else status not in (0, None)
         output = "\n".join(line[:400] for line in output.splitlines()[:60])
@@ -100,16 +115,22 @@ def write_reproducer(folder: Path, found: Found, only_on_xla: bool, anchor: str)
     return Reproducer(folder.name, files, command, shown, output)
 
 
-def _write(work: Path, found: Found, only_on_xla: bool, anchor: str) -> tuple[list[str], str]:
+def _write(
+    work: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target]
+) -> tuple[list[str], str]:
     title = [f"{found.step.name} in {anchor}: {found.why}", found.step.text]
     (work / "piece.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
     if only_on_xla:
         (work / "run_on_xla.py").write_text(RUN_ON_XLA)
     compile_ = ["iree-compile", "piece.mlir", *iree.flags_of(found.graph), "-o", "piece.vmfb"]
     run_on_xla = ["python", "run_on_xla.py", "piece.mlir"]
+    libraries = {f"{target.name}.so": target for target in targets if only_on_xla}
+    for name, target in libraries.items():
+        shutil.copyfile(target.library, work / name)
+    calls = [f"{target.name}={name}" for name, target in libraries.items()]
     if found.expected is None:
-        files = ["piece.mlir", *(["run_on_xla.py"] if only_on_xla else [])]
-        return files, shlex.join(run_on_xla if only_on_xla else compile_)
+        files = ["piece.mlir", *(["run_on_xla.py", *libraries] if only_on_xla else [])]
+        return files, shlex.join([*run_on_xla, *calls] if only_on_xla else compile_)
     inputs = []
     for i, (argument, value) in enumerate(found.inputs.items()):
         inputs.append(f"{i}-{''.join(c if c in NAME else '_' for c in argument)}.npy")
@@ -118,8 +139,8 @@ def _write(work: Path, found: Found, only_on_xla: bool, anchor: str) -> tuple[li
     files = ["piece.mlir", *inputs, "expected.npy"]
     tolerance = f"{found.tolerance:.6g}"
     if only_on_xla:
-        return [*files, "run_on_xla.py"], shlex.join(
-            [*run_on_xla, f"{found.result}", tolerance, *inputs, "expected.npy"]
+        return [*files, "run_on_xla.py", *libraries], shlex.join(
+            [*run_on_xla, f"{found.result}", tolerance, *inputs, "expected.npy", *calls]
         )
     flags = ["(ignored)"] * len(found.graph.abi.results)
     flags[found.result] = "@expected.npy"

@@ -413,7 +413,7 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
                 truth = anchor_truth(checkpoint, tokens, progress.report, len(found.prompt.token_ids))
                 evidence.localization = run_in_child(
                     localize, found, graphs, checkpoint.directory, truth, settings.threads, folder,
-                    settings.mutant_at_work, settings.small, timeout=LOCALIZE_SECONDS, report=progress.report,
+                    settings.mutant_at_work, settings.small, settings.targets, timeout=LOCALIZE_SECONDS, report=progress.report,
                 ).value  # fmt: skip
             except (ChildDied, ToolchainError, InputError) as error:
                 title = "what is wrong is taken apart"

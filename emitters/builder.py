@@ -433,6 +433,29 @@ class Builder:
         )
         return self._append(op, "red", type, text)
 
+    # ---- what another one computes
+
+    def custom_call(self, call_target_name: str, inputs: Sequence[Value], result: TensorType) -> Value:
+        """What a function outside of the graph makes of `inputs`, all row-major; it is found by XLA's typed FFI.
+
+        It has no side effect: calls may be left out, done twice or moved.
+        """
+        plain = call_target_name.isascii() and call_target_name.isidentifier()
+        self._check("custom_call", "I2", plain, f"call_target_name={call_target_name!r} is no identifier")
+
+        def row_major(type: TensorType) -> str:
+            rank = len(type.shape)
+            return f"dense<[{', '.join(map(str, reversed(range(rank))))}]> : tensor<{rank}xindex>"
+
+        names, types = ", ".join(f"%{v.name}" for v in inputs), ", ".join(str(v.type) for v in inputs)
+        layouts = ", ".join(row_major(v.type) for v in inputs)
+        attributes = (
+            "{api_version = 4 : i32, backend_config = {}, "
+            f"operand_layouts = [{layouts}], result_layouts = [{row_major(result)}]}}"
+        )
+        body = f"@{call_target_name}({names}) {attributes} : ({types}) -> {result}"
+        return self._append("custom_call", "call", result, body)
+
     # ---- internals
 
     def _unary(self, op: str, operand: Value) -> Value:

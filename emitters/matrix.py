@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hloracle.emitters.builder import Builder, Value
+from hloracle.emitters.builder import Builder, TensorType, Value
 from hloracle.reference.encodings import PANEL
 
 
@@ -25,10 +25,20 @@ class Matrix:
 
 
 class MatrixBuilder(Builder):
-    """A Builder that also writes products with weights, and looks up their rows. A plain float32 weight is a Value."""
+    """A Builder that also writes products with weights, and looks up their rows. A plain float32 weight is a Value.
+
+    Args:
+      gemm: the target of a custom_call that products with plain weights are left to; None for none.
+    """
+
+    def __init__(self, gemm: str | None = None) -> None:
+        super().__init__()
+        self._gemm = gemm
 
     def product(self, x: Value, weight: Value | Matrix) -> Value:
         """x [T, K], weight [N, K] -> [T, N]"""
+        if isinstance(weight, Value) and self._gemm is not None:
+            return self.custom_call(self._gemm, (x, weight), TensorType((x.shape[0], weight.shape[0]), "f32"))
         if isinstance(weight, Value):
             return self.dot_general(x, weight, contracting_dimensions=((1,), (1,)))
         strategy = STRATEGIES[weight.encoding]

@@ -118,12 +118,15 @@ def _weight(name: str, shape: tuple[int, ...], encoding: str | None, named: dict
 
 
 def emit(
-    config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, layout: Layout | None = None
-) -> Graph:
-    """The production graph of one phase, with its ABI. See `reference/contract.py` for the arguments."""
+    config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, layout: Layout | None = None,
+    gemm: str | None = None,
+) -> Graph:  # fmt: skip
+    """The production graph of one phase, with its ABI. See `reference/contract.py` for the arguments, and
+    `MatrixBuilder` for gemm.
+    """
     architecture = importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")
     abi = graph_abi(config, phase, head, capacity, bucket, layout)
-    b = LayerBuilder()
+    b = LayerBuilder(gemm)
     arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
     named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
     weights = Weights({

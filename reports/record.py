@@ -47,6 +47,13 @@ def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[V
         yield from jsonschema.Draft202012Validator.VALIDATORS["items"](validator, items, instance, schema)
 
 
+# What settings say that did not say it yet: there was no other layout, and nothing else could be asked for.
+EARLIER = {
+    "layout": "rows", "builds": dict.fromkeys(("decode", "prefill"), "not recorded"), "chosen": "untuned", "ignored": "",
+    "backends": ["iree-cpu", "xla-cpu"], "custom_calls": [],
+}  # fmt: skip
+
+
 def validate(record: Record) -> None:
     """Raises ValueError, one line that begins with the path, unless this is a record that agrees with itself."""
     if problem := next(_not_json(record, ()), None):
@@ -74,10 +81,7 @@ def load(path: Path) -> Record:
             raise InputError(f"is not a valid record of {found!r}", path, fix) from None
         found = SCHEMA
     if found == SCHEMA and isinstance(record.get("settings"), dict):
-        unknown = dict.fromkeys(("decode", "prefill"), "not recorded")
-        # There was no other layout before it was recorded.
-        usual = {"layout": "rows", "builds": unknown, "chosen": "untuned", "ignored": ""}
-        record["settings"] = usual | record["settings"]
+        record["settings"] = {**EARLIER, **record["settings"]}
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
         raise InputError(f"{words}, not {SCHEMA!r}", path, fix)

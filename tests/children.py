@@ -11,8 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from hloracle.backends.targets import Target, register
+from hloracle.backends.xla import XlaCpu
+from hloracle.core.abi import Abi, Tensor
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.emitters.builder import Builder, TensorType
 
 
 def add(report: Any, a: int, b: int) -> int:
@@ -103,3 +109,18 @@ def run_one_that_sleeps(report: Any, note: Path) -> None:
 def sleep_and_tell(report: Any, note: Path) -> None:
     note.write_text(str(os.getpid()))
     time.sleep(60)
+
+
+def product(report: Any, target: Target) -> list[list[float]]:
+    """[2, 3] times the transpose of [5, 3] on XLA, by a custom_call."""
+    register([target])
+    b = Builder()
+    x, w = (b.argument(TensorType((n, 3), "f32")) for n in (2, 5))
+    tensors = tuple(Tensor("weight", name, v.shape, "f32") for name, v in (("x", x), ("w", w)))
+    abi = Abi("product", tensors, (Tensor("tap", "product", (2, 5), "f32"),))
+    graph = b.graph("product", abi, [b.custom_call(target.name, (x, w), TensorType((2, 5), "f32"))])
+    backend = XlaCpu()
+    values = [backend.upload(np.arange(n * 3, dtype=np.float32).reshape(n, 3)) for n in (2, 5)]
+    (y,) = backend.load(graph)(values)
+    found: list[list[float]] = backend.download(y).tolist()
+    return found

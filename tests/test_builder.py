@@ -181,6 +181,12 @@ def test_reverse_c2(b: Builder) -> None:
         b.reverse(argument(b, 2, 3), (1, 1))
 
 
+@pytest.mark.parametrize("name", ["", "a.b", "my gemm", "1st", "é", 'x"() {}'])
+def test_custom_call_i2(b: Builder, name: str) -> None:
+    with refused(f"custom_call (I2): call_target_name={name!r} is no identifier"):
+        b.custom_call(name, (argument(b, 2),), TensorType((2,), "f32"))
+
+
 @pytest.mark.parametrize("dimension", [-1, 2])
 def test_reverse_c3(b: Builder, dimension: int) -> None:
     with refused(f"reverse (C3): dimensions=[{dimension}], operand=tensor<2x3xf32>"):
@@ -675,6 +681,7 @@ def test_every_constraint_has_a_test() -> None:
     for case in CASES.values():
         built(case, Recording())
     Recording().constant(1, "i32")
+    Recording().custom_call("elsewhere", (), TensorType((), "f32"))
     groups = {**dict.fromkeys(BINARY, "binary"), **dict.fromkeys(UNARY, "unary")}
     wanted = {f"test_{groups.get(op, op)}_{number.lower()}" for op, number in checked}
     assert len(wanted) > 40

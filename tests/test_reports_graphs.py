@@ -22,11 +22,8 @@ from hloracle.reports.facts import Record
 from hloracle.reports.page import charts, graphs, html
 from hloracle.reports.page.align import align
 from hloracle.reports.page.blocks import HEIGHT, WIDTH, drawing, label_of
-from hloracle.reports.record import load, to_json, validate
+from hloracle.reports.record import EARLIER, load, to_json, validate
 
-# What settings did not say once, and what is said of them then.
-UNKNOWN = {"decode": "not recorded", "prefill": "not recorded"}
-BEFORE = {"layout": "rows", "builds": UNKNOWN, "chosen": "untuned", "ignored": ""}
 OPS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=9)
 
 
@@ -287,7 +284,7 @@ def older(record: Record) -> Record:
     for timing in record["timings"]:
         del timing["begin"], timing["parts"]
     del record["environment"]["commit"], record["settings"]["lean"]
-    for key in BEFORE:
+    for key in EARLIER:
         del record["settings"][key]
     return dict(record)
 
@@ -297,12 +294,12 @@ def test_records_of_version_3_are_read(tmp_path: Path) -> None:
     record["schema"] = "hloracle-report/3"
     record["model"]["model_type"] = record["model"].pop("architecture")
     del record["families"], record["settings"]["lean"]
-    for key in BEFORE:
+    for key in EARLIER:
         del record["settings"][key]
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
     expected = json.loads(to_json(failing_sample()))
-    expected["settings"] |= BEFORE
+    expected["settings"] |= EARLIER
     assert load(path) == expected
 
 
@@ -310,11 +307,11 @@ def test_records_from_before_there_were_layouts_are_read(tmp_path: Path) -> None
     """They do not say how weights lay: there was one way."""
     record = json.loads(to_json(sample()))
     record["schema"] = "hloracle-report/4"
-    for key in BEFORE:
+    for key in EARLIER:
         del record["settings"][key]
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
-    assert load(path)["settings"] == record["settings"] | BEFORE
+    assert load(path)["settings"] == record["settings"] | EARLIER
     Page(html.render(load(path)))
 
 

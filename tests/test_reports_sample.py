@@ -131,6 +131,8 @@ def sample() -> dict[str, Any]:
             "buckets": [32, 64, 128, 256],
             "threads": 2,
             "lean": False,
+            "backends": ["iree-cpu", "xla-cpu"],
+            "custom_calls": [],
         },
         "prompts": prompts,
         "tokens": tokens,
