@@ -88,6 +88,13 @@ def layout_option() -> Option:
     )  # fmt: skip
 
 
+def joined_option() -> Option:
+    return click.option(
+        "--joined/--separate", "joined", default=False, show_default=True,
+        help="Whether weights that are multiplied with the same values, such as q_proj, k_proj and v_proj, are one.",
+    )  # fmt: skip
+
+
 def threads_option() -> Option:
     return click.option(
         "--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given."
@@ -101,6 +108,7 @@ def threads_option() -> Option:
 )
 @precision_option()
 @layout_option()
+@joined_option()
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
@@ -114,8 +122,8 @@ def threads_option() -> Option:
 @threads_option()
 @out_option()
 def run(
-    model: str, device: str, precision: str, layout: str, tokens: int, capacity: int, rounds: int, fresh: bool,
-    mutant: str, as_json: bool, threads: int | None, out: Path,
+    model: str, device: str, precision: str, layout: str, joined: bool, tokens: int, capacity: int, rounds: int,
+    fresh: bool, mutant: str, as_json: bool, threads: int | None, out: Path,
 ) -> int:  # fmt: skip
     """Prove the emitted graphs of MODEL (default: a real model of 135 million parameters).
 
@@ -130,8 +138,10 @@ def run(
 
     threads = threads or threads_available()
     if mutant in MUTANTS:  # in weights that are held otherwise it would not be planted
-        precision, layout = MUTANTS[mutant].held
-    settings = Settings(model, tokens, capacity, threads, fresh, device, precision, layout, mutant, out, rounds=rounds)
+        precision, layout, joined = MUTANTS[mutant].held
+    settings = Settings(
+        model, tokens, capacity, threads, fresh, device, precision, layout, joined, mutant, out, rounds=rounds
+    )  # fmt: skip
     settings.validate()
     _prepare_folder(out)
     with _progress() as progress:
@@ -218,6 +228,7 @@ def check(
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @precision_option()
 @layout_option()
+@joined_option()
 @click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
 @click.option(
     "--taps",
@@ -232,7 +243,7 @@ def check(
     "-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it."
 )
 def emit(
-    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, precision: str, layout: str,
+    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, precision: str, layout: str, joined: bool,
     portable: bool, taps: str | None, output: Path,
 ) -> int:  # fmt: skip
     """Write one graph of MODEL, and NAME.abi.json beside it.
@@ -244,7 +255,7 @@ def emit(
 
     with terminal.status("emitting") if terminal.is_terminal else _silence():
         graph_path, abi_path = emit_file(
-            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, output
+            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, joined, output
         )
     click.echo(f"{graph_path}\n{abi_path}")
     return 0

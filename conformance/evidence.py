@@ -34,7 +34,8 @@ Inspected = list[tuple[Graph, GraphFacts]]
 class Settings:
     """What the user asked for. `fresh` runs every cell whatever the cache holds.
 
-    precision: what the graphs hold weights in. layout: how they hold those that are floats, `panels` or `rows`.
+    precision: what the graphs hold weights in. layout: how they hold those that are floats, `panels` or `rows`. joined: those
+      that are multiplied with the same values are one.
     mutant: a deliberate fault that the run carries.
     out: the report's folder, where a reproducer goes; None writes none.
     rounds: of the speed comparison; 0 leaves it out.
@@ -53,6 +54,7 @@ class Settings:
     device: str = "cpu"
     precision: str = "f32"
     layout: str = "panels"
+    joined: bool = False
     mutant: str = ""
     out: Path | None = None
     small: bool = False

@@ -30,7 +30,7 @@ from hloracle.reference.anchors import split
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import Config
 from hloracle.reference.truth import Truth
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.weights import parts_in, weight_shapes
 
 LONGEST_LINE = 600  # characters of a graph's line that are kept
 TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
@@ -74,6 +74,7 @@ def record_of(
             "device": settings.device,
             "precision": settings.precision,
             "layout": settings.layout,
+            "joined": settings.joined,
             "tokens": settings.tokens,
             "capacity": settings.capacity,
             "buckets": list(settings.buckets),
@@ -252,7 +253,7 @@ def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | 
         "ops": facts.ops,
         "op_total": facts.total,
         "op_kinds": len(facts.ops),
-        "weights": len({weight.weight for weight in abi.weights}),
+        "weights": len({part for weight in abi.weights for part in parts_in(weight.weight)}),
         "flops": _total([scope.flops for scope in reading.scopes]) if reading else None,
         "bytes": _total([scope.bytes for scope in reading.scopes]) if reading else None,
         "text_bytes": len(graph.text.encode()),

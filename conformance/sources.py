@@ -31,7 +31,7 @@ def specifications(settings: Settings, head: str) -> list[tuple[str, str, int, i
 
 def emit_all(checkpoint: Checkpoint, settings: Settings) -> list[Graph]:
     """Every production graph of a run."""
-    layout = checkpoint.layout(settings.precision, settings.layout == "panels")
+    layout = checkpoint.layout(settings.precision, settings.layout == "panels", settings.joined)
     return [
         emit(checkpoint.config, *spec, layout)
         for head in ("logits", "token")

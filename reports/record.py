@@ -74,7 +74,9 @@ def load(path: Path) -> Record:
             raise InputError(f"is not a valid record of {found!r}", path, fix) from None
         found = SCHEMA
     if found == SCHEMA and isinstance(record.get("settings"), dict):
-        record["settings"].setdefault("layout", "rows")  # there was no other before it was recorded
+        # There was nothing else before these were recorded.
+        record["settings"].setdefault("layout", "rows")
+        record["settings"].setdefault("joined", False)
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
         raise InputError(f"{words}, not {SCHEMA!r}", path, fix)
