@@ -283,7 +283,9 @@ def older(record: Record) -> Record:
             del graph[key]
     for timing in record["timings"]:
         del timing["begin"], timing["parts"]
-    del record["environment"]["commit"], record["settings"]["lean"], record["settings"]["layout"]
+    del record["environment"]["commit"]
+    for key in ("lean", "layout", "joined"):
+        del record["settings"][key]
     return dict(record)
 
 
@@ -291,7 +293,7 @@ def test_records_of_version_3_are_read(tmp_path: Path) -> None:
     record = json.loads(to_json(failing_sample()))
     record["schema"] = "hloracle-report/3"
     record["model"]["model_type"] = record["model"].pop("architecture")
-    del record["families"], record["settings"]["lean"], record["settings"]["layout"]
+    del record["families"], record["settings"]["lean"], record["settings"]["layout"], record["settings"]["joined"]
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
     expected = json.loads(to_json(failing_sample()))
@@ -303,10 +305,10 @@ def test_records_from_before_there_were_layouts_are_read(tmp_path: Path) -> None
     """They do not say how weights lay: there was one way."""
     record = json.loads(to_json(sample()))
     record["schema"] = "hloracle-report/4"
-    del record["settings"]["layout"]
+    del record["settings"]["layout"], record["settings"]["joined"]
     path = tmp_path / "report.json"
     path.write_text(json.dumps(record))
-    assert load(path)["settings"] == record["settings"] | {"layout": "rows"}
+    assert load(path)["settings"] == record["settings"] | {"layout": "rows", "joined": False}
     Page(html.render(load(path)))
 
 

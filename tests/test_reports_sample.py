@@ -123,6 +123,7 @@ def sample() -> dict[str, Any]:
             "device": "cpu",
             "precision": "f32",
             "layout": "panels",
+            "joined": False,
             "tokens": TOKENS,
             "capacity": 256,
             "buckets": [32, 64, 128, 256],
