@@ -79,7 +79,7 @@ def inspect(graph: Graph) -> GraphFacts:
         )
         if unused:
             (first,) = (t for t in graph.abi.arguments if t.name == unused[0])
-            facts["places"]["unused"] = WEIGHT.sub("", first.weight)
+            facts["places"]["unused"] = WEIGHT.sub("", parts_in(first.weight)[0])
         for anchor, more in _encoded_products(graph, block, ir).items():
             facts["matmuls"][anchor] = facts["matmuls"].get(anchor, 0) + more
         return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch)
@@ -111,7 +111,9 @@ def _encoded_products(graph: Graph, block: Any, ir: Any) -> Counter[str]:
     halves = {t.weight for t in graph.abi.weights if t.encoding.startswith(("int8", "int4"))}
     more: Counter[str] = Counter()
     seen: set[str] = set()
-    for (weight, anchor, name), operations in found.items():
+    place = {operation.operation: i for i, operation in enumerate(block.operations)}
+    in_order = sorted(found.items(), key=lambda item: min(place[operation] for operation in item[1]))
+    for (weight, anchor, name), operations in in_order:
         count = len(operations)
         if name == "stablehlo.reduce":
             more[anchor] += count
