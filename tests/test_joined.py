@@ -9,20 +9,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import quick_xla
+from models import changed, interpreter, quick_xla
 
+from hloracle.conformance.listing import read
+from hloracle.conformance.localization import weights_of
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.errors import InputError
 from hloracle.emitters.builder import TensorType
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.matrix import Joined, Matrix
 from hloracle.emitters.model import emit
+from hloracle.localize.anatomy import Anatomy
+from hloracle.localize.probes import probe
+from hloracle.localize.workbench import Workbench
 from hloracle.reference.archive import archive_of
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
 from hloracle.reference.contract import graph_abi
 from hloracle.reference.encodings import ENCODINGS, PRECISIONS, argument_parts
 from hloracle.reference.fixtures import resolve
+from hloracle.reference.lower import lower
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY, write_tiny
 from hloracle.reference.weights import default_layout, joined, joins, parts_in, taken_shapes, weight_shapes
@@ -260,3 +266,50 @@ def test_every_family_can_be_emitted_joined(architecture: str) -> None:
     for phase in PHASES:
         graph = emit(config, phase, "token", CAPACITY, BUCKET, layout_of(config, "int4"))
         assert {w.weight for w in graph.abi.weights} >= set(joins(config))
+
+
+# ---- graphs taken apart
+
+
+@cache
+def one_layer(precision: str, biased: bool, folder: Path) -> Checkpoint:
+    options = {"num_hidden_layers": 1, "attention_bias": biased, "mlp_bias": biased}
+    base = write_tiny(folder / f"one-{biased}", "llama", **options)
+    return open_checkpoint(resolve(str(base), precision=precision))
+
+
+def test_the_piece_of_a_part_holds_the_whole_product(folder: Path) -> None:
+    """What it reads is the part's own input and the joined weight; no other part's value."""
+    opened = one_layer("int4", False, folder)
+    graph = emit(opened.config, "decode", "logits", CAPACITY, 0, opened.layout("int4", join=True))
+    anatomy = Anatomy(graph, opened.config)
+    arguments = ["layers.0.input_layernorm", *ENCODINGS["int4"].arguments(QKV)]
+    for part in "qkv":
+        piece = anatomy.piece(f"layers.0.self_attn.{part}_proj")
+        assert [a.name for a in piece.graph.abi.arguments] == arguments
+    drawn = {node.anchor: node.weights for node in read(graph).blocks[0].nodes}
+    assert drawn["layers.0.self_attn.q_proj"] == tuple(ENCODINGS["int4"].arguments(QKV))
+    assert drawn["layers.0.self_attn.k_proj"] == drawn["layers.0.self_attn.v_proj"] == ()
+
+
+# Whose slice is another one; of which precision; with biases.
+PROBED = [("", "int4", True), ("k_proj", "f32", False), ("k_proj", "int4", True), ("v_proj", "int4", False)]
+SLICES = {"k_proj": r"96:128\]", "v_proj": r"128:160\]"}
+
+
+@pytest.mark.parametrize(("part", "precision", "biased"), PROBED)
+def test_probes_name_the_part_and_its_slice(part: str, precision: str, biased: bool, folder: Path) -> None:
+    opened = one_layer(precision, biased, folder)
+    config = opened.config
+    graph = emit(config, "prefill", "logits", CAPACITY, 8, opened.layout(precision, join=True))
+    anchor = f"layers.0.self_attn.{part}"
+    if part:
+        graph = changed(graph, SLICES[part], "80:112]", anchor)
+    emitter, oracle = Anatomy(graph, config), Anatomy(lower(config, "prefill", "logits", CAPACITY, 8), config)
+    bench = Workbench(interpreter(), opened.load, weights_of([graph], config))
+    _, failures, worst = probe(emitter, oracle, bench, lambda line: None)
+    assert worst < 0.1
+    assert [failure.anchor for failure in failures] == ([anchor] if part else [])
+    for failure in failures:
+        assert failure.found
+        assert (failure.found.step.name, failure.found.step.anchor) == ("stablehlo.slice", anchor)
