@@ -52,7 +52,7 @@ class Candidate:
 
     def __str__(self) -> str:
         build = self.choice.build(self.phase)
-        return f"{self.phase}, {self.choice.layout}, {build}"
+        return f"{self.phase}, {self.choice.held}, {build}"
 
 
 @dataclass
@@ -175,9 +175,11 @@ def others(best: Choice, phase: str, precision: str, cpus: Sequence[str]) -> lis
     now = best.build(phase)
     floats = phase == "decode" and precision not in QUANTIZED
     layouts = [layout for layout in LAYOUTS if layout != best.layout and floats]
+    joined = [not best.joined] if phase == "decode" else []  # both phases share the weights
     flags = [flags for flags in iree.PHASE_FLAGS[phase] if flags != now.flags]
     return [
         [dataclasses.replace(best, layout=layout) for layout in layouts],
+        [dataclasses.replace(best, joined=one) for one in joined],
         [best.with_build(phase, Build(name, now.cpu)) for name in flags],
         [best.with_build(phase, Build(now.flags, cpu)) for cpu in cpus if cpu != now.cpu],
     ]
@@ -201,9 +203,12 @@ def _fastest(
 
 def _right(judge: Judge, candidate: Candidate, rows: list[dict[str, Any]]) -> Candidate | None:
     with judge.progress.stage(f"{judge.precision}: {candidate}"):
-        status, detail = judge.wrong(candidate)
+        try:
+            status, detail = judge.wrong(candidate)
+        except InputError as error:  # such as nothing to join
+            status, detail = "failed", error.what
     rows.append({
-        "phase": candidate.phase, "choice": str(candidate.choice), "layout": candidate.choice.layout,
+        "phase": candidate.phase, "choice": str(candidate.choice), "layout": candidate.choice.held,
         "build": str(candidate.choice.build(candidate.phase)), "status": status or "right", "detail": detail, "ms": [],
         "best_ms": [],
     })  # fmt: skip

@@ -15,6 +15,7 @@ from hloracle.reference.config import Config, Layer
 from hloracle.reference.contract import effective_window
 from hloracle.reference.encodings import argument_parts
 from hloracle.reference.rope import prefill_tables
+from hloracle.reference.weights import parts_in
 
 
 @cache
@@ -126,12 +127,18 @@ def uses(weight: str, phase: str, config: Config) -> list[str]:
     return ["token" if token else "prompt"]
 
 
+def held_key(weight: str, encoding: str, use: str) -> str:
+    """The row of census.json that pins what a graph needs for a weight that is held otherwise, or joined of several."""
+    parts = len(parts_in(weight))
+    return f"held/{encoding}/{use}" + (f"/{parts}" if parts > 1 else "")
+
+
 def held_ops(abi: Abi, config: Config) -> Counter[str] | None:
     """How many more operations of each kind a graph has, or fewer, because of how it holds weights; None without a pin."""
     found: Counter[str] = Counter()
     for weight, encoding in {argument_parts(w.name)[:2] for w in abi.weights if w.encoding != "plain"}:
         for use in uses(weight, abi.phase, config):
-            row = _pins().get(f"held/{encoding}/{use}")
+            row = _pins().get(held_key(weight, encoding, use))
             if row is None:
                 return None
             found.update(row["fixed"])

@@ -24,7 +24,7 @@ from hloracle.reference.checkpoint import QUANTIZED, Checkpoint, open_checkpoint
 from hloracle.reference.encodings import ENCODINGS, argument_parts
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.truth import truths
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.weights import joins, parts_in, taken_shapes, weight_shapes
 
 
 def check_file(
@@ -92,13 +92,19 @@ def read_graph(path: Path, abi_path: Path) -> Graph:
 
 def _fits(graph: Graph, abi_path: Path, checkpoint: Checkpoint) -> None:
     shapes = weight_shapes(checkpoint.config)
+    shapes = shapes | taken_shapes(checkpoint.config, joins(checkpoint.config))
     for argument in graph.abi.weights:
         weight, encoding, index = argument_parts(argument.name)
         shape = shapes.get(weight)
+        parts = parts_in(weight)
         have = "absent" if shape is None else f"{list(shape)}, which {encoding} cannot hold"
-        if shape is not None and encoding in QUANTIZED and encoding != checkpoint.encoded.get(weight):
-            have = f"in {checkpoint.encoded.get(weight, 'float32')}"
-        elif shape is not None and (not encoding or ENCODINGS[encoding].fits(shape)):
+        if (
+            shape is not None
+            and encoding in QUANTIZED
+            and {checkpoint.encoded.get(part) for part in parts} != {encoding}
+        ):
+            have = f"in {' and '.join(dict.fromkeys(checkpoint.encoded.get(part, 'float32') for part in parts))}"
+        elif shape is not None and (not encoding or all(ENCODINGS[encoding].fits(shapes[part]) for part in parts)):
             wanted = ENCODINGS[encoding].types(shape)[index] if encoding else (shape, "f32")
             if wanted == (argument.shape, argument.dtype) and argument.weight == weight:
                 continue

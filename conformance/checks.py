@@ -21,7 +21,7 @@ from hloracle.reference.anchors import CACHES, products
 from hloracle.reference.config import Config
 from hloracle.reference.rope import decode_tables, prefill_tables
 from hloracle.reference.truth import Truth
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.weights import parts_in, weight_shapes
 
 # Of a decode graph with logits: enough for Llama. What else a mechanism cannot do without stands in `op_kinds_for`.
 MAX_DECODE_OP_KINDS = 20
@@ -119,7 +119,7 @@ def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
     checks = [
         judged(f"{source}.matmuls", title, bool(parsed) and not bad, _join(counts), matmuls, "; ".join(bad), place)
     ]
-    held = {g.name: len({w.weight for w in g.abi.weights}) for g, _ in parsed}
+    held = {g.name: len({part for w in g.abi.weights for part in parts_in(w.weight)}) for g, _ in parsed}
     bad = [f"{name} has {count}" for name, count in held.items() if count != weights]
     counts = sorted(set(held.values()))
     title = "weights: those of each layer's parts, the embedding, the last norm and an untied head"

@@ -46,11 +46,18 @@ class Build:
 
 @dataclass(frozen=True)
 class Choice:
-    """layout: how weights that are floats lie, `panels` or `rows`. builds: phase -> how its graphs are compiled."""
+    """layout: how weights that are floats lie, `panels` or `rows`. joined: those that are multiplied with the same values
+    are one. decode, prefill: how the graphs of that phase are compiled.
+    """
 
     layout: str = "panels"
+    joined: bool = False
     decode: Build = field(default_factory=Build)
     prefill: Build = field(default_factory=lambda: Build("packed"))
+
+    @property
+    def held(self) -> str:
+        return f"{self.layout}{' joined' if self.joined else ''}"
 
     def build(self, phase: str) -> Build:
         return self.decode if phase == "decode" else self.prefill
@@ -58,22 +65,22 @@ class Choice:
     def with_build(self, phase: str, build: Build) -> Choice:
         """The same, with this phase compiled so."""
         decode, prefill = (build, self.prefill) if phase == "decode" else (self.decode, build)
-        return Choice(self.layout, decode, prefill)
+        return Choice(self.layout, self.joined, decode, prefill)
 
     def __str__(self) -> str:
-        return f"{self.layout}, decode {self.decode}, prefill {self.prefill}"
+        return f"{self.held}, decode {self.decode}, prefill {self.prefill}"
 
 
-def untuned(layout: str = "panels") -> Choice:
+def untuned(layout: str = "panels", joined: bool = False) -> Choice:
     """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too."""
-    return Choice(layout) if layout == "panels" else Choice(layout, prefill=Build("plain"))
+    return Choice(layout, joined, prefill=Build("packed" if layout == "panels" else "plain"))
 
 
 def production_graphs(
     checkpoint: Checkpoint, precision: str, choice: Choice, specs: Sequence[tuple[str, str, int, int]]
 ) -> list[Graph]:
     """The emitter's graphs of these (phase, head, capacity, bucket), with the flags that IREE compiles them with."""
-    layout = checkpoint.layout(precision, choice.layout == "panels")
+    layout = checkpoint.layout(precision, choice.layout == "panels", choice.joined)
     return [
         dataclasses.replace(emit(checkpoint.config, *spec, layout), flags=choice.build(spec[0]).all) for spec in specs
     ]
@@ -157,8 +164,12 @@ def keep(checkpoint: Checkpoint, precision: str, threads: int, choice: Choice, m
 def _choice(raw: dict[str, Any]) -> Choice:
     """Raises ValueError for what there is no such thing of: a file does not bring flags of its own."""
     builds = {phase: Build(**raw[phase]) for phase in iree.PHASE_FLAGS}
-    choice = Choice(raw["layout"], **builds)
-    known = choice.layout in LAYOUTS and all(b.flags in iree.FLAG_SETS for b in builds.values())
+    choice = Choice(raw["layout"], raw["joined"], **builds)
+    known = (
+        choice.layout in LAYOUTS
+        and isinstance(choice.joined, bool)
+        and all(b.flags in iree.FLAG_SETS for b in builds.values())
+    )
     if not known or not all(valid_cpu(b.cpu) for b in builds.values()):
         raise ValueError("unknown")
     return choice

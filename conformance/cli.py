@@ -91,6 +91,13 @@ def layout_option(default: str | None = None) -> Option:
     )  # fmt: skip
 
 
+def joined_option(default: bool | None = None) -> Option:
+    return click.option(
+        "--joined/--separate", "joined", default=default, show_default=default is not None,
+        help="Whether weights that are multiplied with the same values, such as q_proj, k_proj and v_proj, are one.",
+    )  # fmt: skip
+
+
 def threads_option() -> Option:
     return click.option(
         "--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given."
@@ -104,6 +111,7 @@ def threads_option() -> Option:
 )
 @precision_option()
 @layout_option()
+@joined_option()
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
@@ -117,8 +125,8 @@ def threads_option() -> Option:
 @threads_option()
 @out_option()
 def run(
-    model: str, device: str, precision: str, layout: str | None, tokens: int, capacity: int, rounds: int, fresh: bool,
-    mutant: str, as_json: bool, threads: int | None, out: Path,
+    model: str, device: str, precision: str, layout: str | None, joined: bool | None, tokens: int, capacity: int, rounds: int,
+    fresh: bool, mutant: str, as_json: bool, threads: int | None, out: Path,
 ) -> int:  # fmt: skip
     """Prove the emitted graphs of MODEL (default: a real model of 135 million parameters).
 
@@ -134,10 +142,10 @@ def run(
 
     threads = threads or threads_available()
     if mutant in MUTANTS:  # in weights that are held otherwise it would not be planted
-        precision, layout = MUTANTS[mutant].held
+        precision, layout, joined = MUTANTS[mutant].held
+    choice = untuned(layout or "panels", bool(joined)) if layout or joined is not None else None
     settings = Settings(
-        model, tokens, capacity, threads, fresh, device, precision, untuned(layout) if layout else None, mutant, out,
-        rounds=rounds,
+        model, tokens, capacity, threads, fresh, device, precision, choice, mutant, out, rounds=rounds
     )  # fmt: skip
     settings.validate()
     _prepare_folder(out)
@@ -238,6 +246,7 @@ def check(
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @precision_option()
 @layout_option("panels")
+@joined_option(False)
 @click.option(
     "--gemm", metavar="TARGET", default=None,
     help="Leave products with weights to a custom_call of this name (docs/custom-call.md). Takes --layout rows.",
@@ -256,7 +265,7 @@ def check(
     "-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it."
 )
 def emit(
-    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, precision: str, layout: str,
+    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, precision: str, layout: str, joined: bool,
     gemm: str | None, portable: bool, taps: str | None, output: Path,
 ) -> int:  # fmt: skip
     """Write one graph of MODEL, and NAME.abi.json beside it.
@@ -268,7 +277,7 @@ def emit(
 
     with terminal.status("emitting") if terminal.is_terminal else _silence():
         graph_path, abi_path = emit_file(
-            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, output, gemm
+            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, joined, output, gemm
         )
     click.echo(f"{graph_path}\n{abi_path}")
     return 0

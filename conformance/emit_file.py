@@ -17,12 +17,12 @@ from hloracle.reference.contract import BUCKETS
 from hloracle.reference.encodings import Layout
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.registry import load_config
-from hloracle.reference.weights import default_layout
+from hloracle.reference.weights import default_layout, joined
 
 
 def emit_file(
     model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, taps: str | None,
-    precision: str, layout: str, output: Path, gemm: str | None = None,
+    precision: str, layout: str, join: bool, output: Path, gemm: str | None = None,
 ) -> tuple[Path, Path]:  # fmt: skip
     """Write the graph to `output` and the ABI beside it; returns both paths.
 
@@ -36,12 +36,15 @@ def emit_file(
         raise InputError(f"is {precision}", "--precision", "the reference's graphs take float32 weights")
     if gemm is not None:
         _allows_gemm(gemm, source, precision, layout)
+    if source == "reference" and join:
+        raise InputError("is given", "--joined", "the reference's graphs take weights one by one")
     directory = resolve(model, precision=precision if precision in QUANTIZED else "f32")
     if precision in QUANTIZED:
         held, config = open_checkpoint(directory).layout(precision), load_config(directory)
     else:
         config = load_config(directory)
         held = default_layout(config, precision, layout == "panels")
+    held = joined(config, held) if join else held
     if phase == "prefill" and bucket not in BUCKETS:
         raise InputError(f"is {bucket}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
     if capacity < 1:

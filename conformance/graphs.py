@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from hloracle.core.abi import Graph
 from hloracle.core.store import digest
 from hloracle.reference.anchors import anchor_of
+from hloracle.reference.weights import parts_in
 
 LINE = re.compile(r"\":(\d+):\d+")
 SCOPE = re.compile(r"loc\(\"([^\"]+)\"\)")
@@ -27,7 +28,8 @@ class GraphFacts:
     ops: operations of the StableHLO dialect by kind, those in regions included.
     scopes: the same by anchor, with layers folded into `layers.*`.
     others: operations of other dialects than func and builtin.
-    matmuls: products by anchor, layers told apart: dot_general, and sums of a weight that is held in another way.
+    matmuls: products by anchor, layers told apart: dot_general, and sums of a weight that is held in another way; that of a
+      joined weight once for each part that takes its own rows of it.
     tables: constants of more than one value, as digests of their distinct absolute float32 values.
     places: for each of the findings below, the anchor where the first of them stands.
     custom_calls: targets that are not allowed. allowed_calls: how often each target that is allowed is called.
@@ -79,7 +81,7 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
         )
         if unused:
             (first,) = (t for t in graph.abi.arguments if t.name == unused[0])
-            facts["places"]["unused"] = WEIGHT.sub("", first.weight)
+            facts["places"]["unused"] = WEIGHT.sub("", parts_in(first.weight)[0])
         for anchor, more in _encoded_products(graph, block, ir).items():
             facts["matmuls"][anchor] = facts["matmuls"].get(anchor, 0) + more
         return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch)
@@ -95,7 +97,8 @@ TOWARDS_A_SUM = frozenset(
 def _encoded_products(graph: Graph, block: Any, ir: Any) -> Counter[str]:
     """Anchor -> how many products with encoded weights there are, less the dot_general that they are written as.
 
-    A sum that a weight goes into is a product. Two dot_general are one where a weight is in halves.
+    A sum that a weight goes into is a product. Two dot_general are one where a weight is in halves. One that is written
+    for a joined weight counts where its parts take their rows; a second one of the same weight for nobody.
     """
     found: dict[tuple[str, str, str], set[Any]] = {}
     for tensor, argument in zip(graph.abi.arguments, block.arguments, strict=False):
@@ -104,20 +107,79 @@ def _encoded_products(graph: Graph, block: Any, ir: Any) -> Counter[str]:
             for use in todo.pop().uses:
                 operation = use.owner.operation
                 if operation.name in ("stablehlo.reduce", "stablehlo.dot_general"):
-                    place = operation.location
-                    anchor = anchor_of(place.name_str) if isinstance(place, ir.NameLoc) else ""
-                    found.setdefault((tensor.weight, anchor, operation.name), set()).add(operation)
+                    found.setdefault((tensor.weight, _anchor(operation, ir), operation.name), set()).add(operation)
                 elif operation.name in TOWARDS_A_SUM:
                     todo += list(operation.results)
     halves = {t.weight for t in graph.abi.weights if t.encoding.startswith(("int8", "int4"))}
     more: Counter[str] = Counter()
-    for (weight, anchor, name), operations in found.items():
+    seen: set[str] = set()
+    place = {operation.operation: i for i, operation in enumerate(block.operations)}
+    in_order = sorted(found.items(), key=lambda item: min(place[operation] for operation in item[1]))
+    for (weight, anchor, name), operations in in_order:
         count = len(operations)
         if name == "stablehlo.reduce":
             more[anchor] += count
         elif weight in halves:
             more[anchor] += (count + 1) // 2 - count
+        parts = [WEIGHT.sub("", part) for part in parts_in(weight)]
+        if len(parts) > 1 and (taken := _rows_taken(operations, ir)):
+            more[anchor] -= 1
+            if weight not in seen:
+                more.update(_right_rows(parts, taken))
+            seen.add(weight)
     return more
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What an operation at an anchor takes of a product with N rows of a weight: those from `start` to `limit`."""
+
+    anchor: str
+    start: int
+    limit: int
+    of: int
+
+
+def _rows_taken(operations: Iterable[Any], ir: Any) -> list[Rows]:
+    """The slices of the product [T, N] that these operations make together, by where they begin."""
+    found: dict[Any, Rows] = {}
+    todo = [result for operation in operations for result in operation.results]
+    while todo:
+        value = todo.pop()
+        for operation in (use.owner.operation for use in value.uses):
+            if operation.name in ("stablehlo.add", "stablehlo.reshape"):
+                todo += list(operation.results)
+            elif operation.name == "stablehlo.slice":
+                (*_, of), (*_, start), (*_, limit) = (
+                    ir.RankedTensorType(value.type).shape,
+                    *(ir.DenseI64ArrayAttr(operation.attributes[f"{name}_indices"]) for name in ("start", "limit")),
+                )
+                found[operation] = Rows(_anchor(operation, ir), start, limit, of)
+    return sorted(found.values(), key=lambda rows: rows.start)
+
+
+def _right_rows(parts: Sequence[str], taken: Sequence[Rows]) -> Counter[str]:
+    """Where parts of a joined weight, one after another, take the rows that are theirs.
+
+    How many those are is taken from the slices: reshapes after them, or sums, hold each to its own shape.
+    """
+    if not any(rows.anchor for rows in taken):  # a graph without locations
+        of = {part: [rows] for part, rows in zip(parts, taken, strict=False)}
+    else:
+        of = {part: [rows for rows in taken if rows.anchor == part] for part in parts}
+    size = {part: rows[0].limit - rows[0].start if len(rows) == 1 else 0 for part, rows in of.items()}
+    missing = [part for part in parts if not size.get(part)]
+    if len(missing) == 1:
+        size[missing[0]] = taken[0].of - sum(size.values())
+    right: Counter[str] = Counter()
+    for i, part in enumerate(parts):
+        if len(of.get(part, ())) == 1 and of[part][0].start == sum(size.get(before, 0) for before in parts[:i]):
+            right[of[part][0].anchor] += 1
+    return right
+
+
+def _anchor(operation: Any, ir: Any) -> str:
+    return anchor_of(operation.location.name_str) if isinstance(operation.location, ir.NameLoc) else ""
 
 
 def _place_of_error(text: str, message: str) -> str:

@@ -175,7 +175,7 @@ def _right(report: Report, key: tuple[str, str]) -> tuple[dict[str, Any], dict[s
 def _run(
     report: Report, model: str, weights: str, capacity: int, mutant: str, backends: tuple[str, ...] = BACKENDS
 ) -> dict[str, Any]:  # fmt: skip
-    precision, layout = held_as(weights)
+    precision, layout, joined = held_as(weights)
     with alone(), plain_compilers():
         settings = Settings(
             model,
@@ -187,14 +187,14 @@ def _run(
             lean=model in LATE,
             backends=backends,
             precision=precision,
-            choice=untuned(layout),
+            choice=untuned(layout, joined),
         )
         return run(settings, Progress(report))
 
 
 def _command(model: str, weights: str) -> str:
-    precision, layout = held_as(weights)
-    return f"hloracle run {model} --precision {precision} --layout {layout}"
+    precision, layout, joined = held_as(weights)
+    return f"hloracle run {model} --precision {precision} --layout {layout}{' --joined' if joined else ''}"
 
 
 def _capacity(model: str) -> int:

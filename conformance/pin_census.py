@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hloracle.conformance.census import census_key, layer_kind, uses
+from hloracle.conformance.census import census_key, held_key, layer_kind, uses
 from hloracle.conformance.graphs import inspect
 from hloracle.core.abi import Graph
 from hloracle.core.store import write_file
@@ -25,7 +25,7 @@ from hloracle.reference.encodings import ENCODINGS
 from hloracle.reference.lower import lower
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.weights import taken_shapes
 
 # Other options that checkpoints of an architecture have, besides those of its tiny model.
 _DEFAULT_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
@@ -117,9 +117,18 @@ def census() -> dict[str, dict[str, Any]]:
     return rows
 
 
-# A model with each use of a weight, of sizes that panels fit and a look-up of one expert.
+# A model with each use of a weight, of sizes that panels fit and a look-up of one expert; and weights joined of two and three.
 HELD: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
-    ("llama", {"vocab_size": 272}, ("model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight")),
+    (
+        "llama",
+        {"vocab_size": 272},
+        (
+            "model.layers.0.self_attn.q_proj.weight",
+            "model.embed_tokens.weight",
+            "model.layers.0.self_attn.q_proj-k_proj-v_proj.weight",
+            "model.layers.0.mlp.gate_proj-up_proj.weight",
+        ),
+    ),
     ("mixtral", {}, ("model.layers.0.mlp.experts.gate_up_proj",)),
     ("deepseek_v3", {}, ("model.layers.0.self_attn.kv_b_proj.weight",)),
 )
@@ -131,13 +140,13 @@ def held() -> dict[str, dict[str, Any]]:
     for architecture, changes, weights in HELD:
         config = from_hf({**TINY[architecture], **changes})
         for weight, encoding, phase in itertools.product(weights, ENCODINGS.values(), PHASES):
-            if not encoding.fits(weight_shapes(config)[weight]):
+            if not encoding.fits(taken_shapes(config, {weight})[weight]):
                 continue
             spec = (config, phase, "logits", CAPACITY, BUCKET if phase == "prefill" else 0)
             plain, with_it = (Counter(inspect(emit(*spec, layout)).ops) for layout in ({}, {weight: encoding.name}))
             grown = {op: with_it[op] - plain[op] for op in sorted(with_it | plain) if with_it[op] != plain[op]}
             (use,) = uses(weight, phase, config)
-            found = rows.setdefault(f"held/{encoding.name}/{use}", {"fixed": grown, "layers": {}})
+            found = rows.setdefault(held_key(weight, encoding.name, use), {"fixed": grown, "layers": {}})
             if found["fixed"] != grown:
                 raise ValueError(f"the census of {encoding.name} in {use} depends on the weight: {weight}")
     return rows

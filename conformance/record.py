@@ -31,7 +31,7 @@ from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import Config
 from hloracle.reference.contract import PHASES
 from hloracle.reference.truth import Truth
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.weights import parts_in, weight_shapes
 
 LONGEST_LINE = 600  # characters of a graph's line that are kept
 TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
@@ -75,6 +75,7 @@ def record_of(
             "device": settings.device,
             "precision": settings.precision,
             "layout": evidence.choice.layout,
+            "joined": evidence.choice.joined,
             "builds": {phase: str(evidence.choice.build(phase)) for phase in PHASES},
             "chosen": evidence.chosen,
             "ignored": evidence.ignored,
@@ -260,7 +261,7 @@ def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | 
         "ops": facts.ops,
         "op_total": facts.total,
         "op_kinds": len(facts.ops),
-        "weights": len({weight.weight for weight in abi.weights}),
+        "weights": len({part for weight in abi.weights for part in parts_in(weight.weight)}),
         "flops": _total([scope.flops for scope in reading.scopes]) if reading else None,
         "bytes": _total([scope.bytes for scope in reading.scopes]) if reading else None,
         "text_bytes": len(graph.text.encode()),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.emitters.builder import Value
-from hloracle.emitters.matrix import Matrix, MatrixBuilder
+from hloracle.emitters.matrix import Joined, Matrix, MatrixBuilder
 from hloracle.reference.config import Experts
 from hloracle.reference.rope import RopeTables
 
@@ -77,7 +77,7 @@ class LayerBuilder(MatrixBuilder):
 
     # ---- projections and norms
 
-    def linear(self, x: Value, weight: Value | Matrix, bias: Value | None = None) -> Value:
+    def linear(self, x: Value, weight: Value | Matrix | Joined, bias: Value | None = None) -> Value:
         """x [T, in], weight [out, in], bias [out] -> [T, out]. Every product with a matrix goes through here."""
         y = self.product(x, weight)  # [T, out]
         return y if bias is None else self.add(y, self.over_last(bias, y.shape))

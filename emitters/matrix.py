@@ -24,6 +24,15 @@ class Matrix:
     parts: tuple[Value, ...]
 
 
+@dataclass(frozen=True)
+class Joined:
+    """A weight that is some rows of one that holds several: those from `start` to `limit`."""
+
+    whole: Matrix
+    start: int
+    limit: int
+
+
 class MatrixBuilder(Builder):
     """A Builder that also writes products with weights, and looks up their rows. A plain float32 weight is a Value.
 
@@ -34,15 +43,27 @@ class MatrixBuilder(Builder):
     def __init__(self, gemm: str | None = None) -> None:
         super().__init__()
         self._gemm = gemm
+        self._products: dict[Matrix, tuple[Value, Value]] = {}  # of joined weights: what with, and the product
 
-    def product(self, x: Value, weight: Value | Matrix) -> Value:
+    def product(self, x: Value, weight: Value | Matrix | Joined) -> Value:
         """x [T, K], weight [N, K] -> [T, N]"""
         if isinstance(weight, Value) and self._gemm is not None:
             return self.custom_call(self._gemm, (x, weight), TensorType((x.shape[0], weight.shape[0]), "f32"))
         if isinstance(weight, Value):
             return self.dot_general(x, weight, contracting_dimensions=((1,), (1,)))
+        if isinstance(weight, Joined):
+            return self.slice(self._whole(x, weight.whole), (0, weight.start), (x.shape[0], weight.limit))
         strategy = STRATEGIES[weight.encoding]
         return (strategy.token if x.shape[0] == 1 else strategy.prompt).write(self, x, weight)
+
+    def _whole(self, x: Value, weight: Matrix) -> Value:
+        """The product with a joined weight, which is written where the first of its parts asks for it."""
+        if weight not in self._products:
+            self._products[weight] = x, self.product(x, weight)
+        asked, y = self._products[weight]
+        if asked != x:
+            raise ValueError(f"{weight.parts[0].name} is multiplied with {asked.name} and {x.name}, in {self.anchor}")
+        return y
 
     def rows(self, weight: Value | Matrix, indices: Value) -> Value:
         """The rows of a weight [V, ...] at indices [T, 1] -> [T, ...], float32."""

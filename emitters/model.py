@@ -14,19 +14,19 @@ from typing import Any
 from hloracle.core.abi import Graph
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder, RopeRows
-from hloracle.emitters.matrix import Matrix
+from hloracle.emitters.matrix import Joined, Matrix
 from hloracle.reference.config import Config
 from hloracle.reference.contract import effective_window, graph_abi, graph_name
 from hloracle.reference.encodings import ENCODINGS, Layout
 from hloracle.reference.rope import decode_tables, prefill_tables
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.weights import parts_in, taken_shapes, weight_shapes
 
 
 @dataclass(frozen=True)
 class Weights:
     """The weights by name, seen from inside a module: `prefix` is that module's path.
 
-    One that is a Matrix is for products and look-ups only: see `MatrixBuilder`.
+    One that is a Matrix is for products and look-ups only, one that is Joined for products: see `MatrixBuilder`.
     """
 
     values: dict[str, Any]
@@ -42,7 +42,7 @@ class Weights:
         """A weight that not every model has."""
         return self.values.get(self.prefix + name)
 
-    def linear(self, name: str) -> tuple[Value | Matrix, Value | None]:
+    def linear(self, name: str) -> tuple[Value | Matrix | Joined, Value | None]:
         """The projection's weight, and its bias if this model has one."""
         return self[f"{name}.weight"], self.get(f"{name}.bias")
 
@@ -117,6 +117,24 @@ def _weight(name: str, shape: tuple[int, ...], encoding: str | None, named: dict
     return Matrix(shape, encoding, tuple(named[part] for part in ENCODINGS[encoding].arguments(name)))
 
 
+def _weights(config: Config, layout: Layout, named: dict[str, Value]) -> Weights:
+    """All weights, those that are joined by their parts' own names."""
+    shapes = weight_shapes(config)
+    values: dict[str, Value | Matrix | Joined] = {}
+    for name, shape in taken_shapes(config, layout).items():
+        weight = _weight(name, shape, layout.get(name), named)
+        parts = parts_in(name)
+        if len(parts) == 1:
+            values[name] = weight
+            continue
+        assert isinstance(weight, Matrix), "only what is encoded is joined"
+        start = 0
+        for part in parts:
+            values[part] = Joined(weight, start, start + shapes[part][0])
+            start += shapes[part][0]
+    return Weights(values)
+
+
 def emit(
     config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, layout: Layout | None = None,
     gemm: str | None = None,
@@ -129,9 +147,7 @@ def emit(
     b = LayerBuilder(gemm)
     arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
     named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
-    weights = Weights({
-        name: _weight(name, shape, (layout or {}).get(name), named) for name, shape in weight_shapes(config).items()
-    })  # fmt: skip
+    weights = _weights(config, layout or {}, named)
     model = weights.inside("model")
 
     if phase == "prefill":

@@ -16,6 +16,8 @@ from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Piece, Step
 from hloracle.localize.workbench import Workbench
+from hloracle.reference.encodings import argument_parts
+from hloracle.reference.weights import parts_in
 
 # Of a value's elements, the share that the other graph has to have too: a few may fall between two roundings.
 SHARE = 0.98
@@ -118,6 +120,7 @@ def unlike(anatomy: Anatomy, piece: Piece, peer: Anatomy, value: Value, bench: W
     results = by_itself(steps, value, bench)
     pool = [value(a.name) for p in (piece, peer.piece(piece.anchor)) for a in p.graph.abi.arguments]
     pool += by_itself(peer.steps(peer.piece(piece.anchor)), value, bench)
+    pool += _joined_products(piece, peer, value, bench)
     known = _Numbers(pool)
     if not steps:
         return None
@@ -143,6 +146,21 @@ def unlike(anatomy: Anatomy, piece: Piece, peer: Anatomy, value: Value, bench: W
     if known.have(results[first]):
         why = "it has the right numbers in the wrong places"
     return Found(steps[first], graph, _inputs(graph, value), None, results[first], why)
+
+
+def _joined_products(piece: Piece, peer: Anatomy, value: Value, bench: Workbench) -> list[np.ndarray]:
+    """What a piece computes with joined weights, by the right graph: the products of their parts, side by side."""
+    names = {parts_in(argument_parts(a.name)[0]) for a in piece.graph.abi.arguments}
+    found = []
+    for parts in (parts for parts in names if len(parts) > 1):
+        products: list[np.ndarray] = []
+        for anchor in (part.removeprefix("model.").removesuffix(".weight") for part in parts):
+            steps = peer.steps(peer.piece(anchor)) if anchor in peer.values else []
+            results = zip(steps, by_itself(steps, value, bench), strict=True)
+            products += [result for step, result in results if step.name == "stablehlo.dot_general"]
+        if len(products) == len(parts):
+            found.append(np.concatenate(products, axis=-1))
+    return found
 
 
 class _Numbers:

@@ -17,7 +17,7 @@ from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Piece
 from hloracle.localize.operations import Found, unlike
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.anchors import CACHES, split
+from hloracle.reference.anchors import CACHES, anchors, split
 
 # Ordinary values; scores of hundreds, whose exponentials overflow; values so small that a norm's epsilon rules.
 SCALES = (1.0, 300.0, 1e-3)
@@ -111,8 +111,12 @@ def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str],
             shape = results[anatomy.graph.abi.result(part)].shape
             return rng.normal(0, scale, shape).astype(np.float32)
         argument = arguments.get(name)
-        if argument is not None:
-            return bench.weight(name) if argument.role == "weight" else _scalar(anatomy, argument, rng)
+        if argument is not None and argument.role != "weight":
+            return _scalar(anatomy, argument, rng)
+        if argument is not None or name not in anchors(
+            anatomy.config
+        ):  # of either graph: they hold weights in their own ways
+            return bench.weight(name)
         shape = anatomy.shape(name)
         if part == "self_attn.probs":
             return np.asarray(rng.dirichlet(np.ones(shape[-1]), shape[:-1]), np.float32)

@@ -14,6 +14,7 @@ from hloracle.mutants import (  # noqa: F401  (each registers its faults)
     gemma,
     head,
     hygiene,
+    joined,
     latent,
     layernorm,
     mask,

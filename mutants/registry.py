@@ -41,7 +41,8 @@ class Mutant:
     plant: inside of it the fault is in force in this process.
     module: where it is written down.
     note: for a fault that the values of an ordinary run do not show, what must be looked at.
-    weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision.
+    weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision; `+joined` behind
+      it joins them.
     """
 
     id: str
@@ -57,8 +58,8 @@ class Mutant:
     weights: str = "rows"
 
     @property
-    def held(self) -> tuple[str, str]:
-        """The precision and the layout of that run."""
+    def held(self) -> tuple[str, str, bool]:
+        """The precision and the layout of that run, and whether weights are joined."""
         return held_as(self.weights)
 
     @property
@@ -74,9 +75,10 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def held_as(weights: str) -> tuple[str, str]:
-    """The precision and the layout of a run whose weights are held so: see Mutant."""
-    return ("f32", weights) if weights in ("rows", "panels") else (weights, "panels")
+def held_as(weights: str) -> tuple[str, str, bool]:
+    """The precision and the layout of a run whose weights are held so, and whether they are joined: see Mutant."""
+    held, _, joined = weights.partition("+")
+    return (*(("f32", held) if held in ("rows", "panels") else (held, "panels")), bool(joined))
 
 
 def planted(id: str) -> AbstractContextManager[None]:

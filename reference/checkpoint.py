@@ -21,7 +21,7 @@ from hloracle.core.store import digest, known_digest
 from hloracle.reference.config import Config
 from hloracle.reference.encodings import ENCODINGS, Layout, argument_parts, exactly
 from hloracle.reference.registry import FAMILIES, load_config
-from hloracle.reference.weights import default_layout, matrices, stored, stored_shapes, weight_shapes
+from hloracle.reference.weights import default_layout, joined, matrices, parts_in, stored, stored_shapes, weight_shapes
 
 DTYPES = ("BF16", "F16", "F32")
 # What the encoded weights of a quantized checkpoint are made of; transformers reads the float ones, which are the same.
@@ -52,12 +52,16 @@ class Checkpoint:
         paths = sorted({*self.files.values(), *([self.directory / ENCODED] if self.encoded else [])})
         return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in paths))
 
-    def layout(self, precision: str, panels: bool = True) -> Layout:
+    def layout(self, precision: str, panels: bool = True, join: bool = False) -> Layout:
         """How graphs of a precision hold this checkpoint's weights. Raises InputError for a quantized one that it lacks.
 
         Args:
-          panels: where they fit, for weights that are not quantized.
+          panels: where they fit, for weights that are not quantized. join: see `joined`.
         """
+        held = self._held(precision, panels)
+        return joined(self.config, held) if join else held
+
+    def _held(self, precision: str, panels: bool) -> Layout:
         if precision not in QUANTIZED:
             return default_layout(self.config, precision, panels)
         if self.precision != precision:
@@ -66,11 +70,13 @@ class Checkpoint:
         return self.encoded
 
     def load(self, name: str) -> np.ndarray:
-        """One argument of a graph: a weight as a contiguous float32 array, or what an encoded one is made of.
+        """One argument of a graph: a weight as a contiguous float32 array, or what an encoded or joined one is made of.
 
         Raises InputError if it holds a NaN or an infinity, or is not of the precision that the name says.
         """
         weight, encoding, index = argument_parts(name)
+        if len(parts := parts_in(weight)) > 1:
+            return np.concatenate([self.load(part + name.removeprefix(weight)) for part in parts])
         if not encoding:
             return self._weight(name)
         if self.encoded.get(weight) == encoding:

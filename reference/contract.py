@@ -11,7 +11,7 @@ from hloracle.core.abi import Abi, Tensor
 from hloracle.core.errors import InputError
 from hloracle.reference.config import Config
 from hloracle.reference.encodings import ENCODINGS, Layout
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.weights import taken_shapes
 
 PHASES = ("prefill", "decode")
 HEADS = ("token", "logits")
@@ -23,7 +23,7 @@ def graph_abi(
 ) -> Abi:
     """The ABI of one graph; `capacity` is the cache slots S, `bucket` the prompt tokens T of a prefill.
 
-    Weights are held as `layout` says, plain float32 without one.
+    Weights are held, and joined, as `layout` says, plain float32 without one.
 
     Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says. A decode graph's caches are donated: results
     alias arguments.
@@ -31,7 +31,7 @@ def graph_abi(
     if phase == "prefill" and not 0 < bucket <= capacity:
         raise InputError(f"bucket {bucket} does not fit capacity {capacity}", "prefill", "raise the capacity")
     weights: list[Tensor] = []
-    for name, shape in weight_shapes(config).items():
+    for name, shape in taken_shapes(config, layout or {}).items():
         encoding = (layout or {}).get(name)
         weights += ENCODINGS[encoding].tensors(name, shape) if encoding else [Tensor("weight", name, shape, "f32")]
     shapes = config.cache_shapes(capacity)

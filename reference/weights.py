@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
+from hloracle.core.errors import InputError
 from hloracle.reference.config import Config
 from hloracle.reference.encodings import ENCODINGS, NARROW
 from hloracle.reference.parts import Weight, shape
@@ -84,6 +85,51 @@ def default_layout(config: Config, precision: str, panels: bool = True) -> dict[
         name: next((e for e in candidates(name) if ENCODINGS[e].fits(size)), "") for name, size in matrices(config).items()
     }  # fmt: skip
     return {name: encoding for name, encoding in found.items() if encoding}
+
+
+# Parts of a layer that every family multiplies with the same values, so that one product can be that of all of them.
+JOINS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+@lru_cache(maxsize=64)
+def joins(config: Config) -> dict[str, tuple[str, ...]]:
+    """The weights that graphs can take as one, their rows one after another: `…self_attn.q_proj-k_proj-v_proj.weight`."""
+    names = (
+        f"{weight.removesuffix(f'{parts[0]}.weight')}{'-'.join(parts)}.weight"
+        for weight in matrices(config) for parts in JOINS if weight.endswith(f".{parts[0]}.weight")
+    )  # fmt: skip
+    return {name: parts_in(name) for name in names if set(parts_in(name)) <= set(matrices(config))}
+
+
+def parts_in(weight: str) -> tuple[str, ...]:
+    """The weights that a joined one holds, in order; any other weight is its only one."""
+    if "-" not in weight:
+        return (weight,)
+    module, parts, end = weight.rsplit(".", 2)
+    return tuple(f"{module}.{part}.{end}" for part in parts.split("-"))
+
+
+def joined(config: Config, layout: Mapping[str, str]) -> dict[str, str]:
+    """The layout with joined weights in place of their parts, where all parts are held in one encoding.
+
+    Raises InputError where there is nothing to join.
+    """
+    held = {name: {layout.get(part, "") for part in parts} for name, parts in joins(config).items()}
+    whole = {name: next(iter(found)) for name, found in held.items() if len(found) == 1 and "" not in found}
+    if not whole:
+        raise InputError("joins nothing in this model, held so", "--joined", "leave it out")
+    gone = {part for name in whole for part in parts_in(name)}
+    return {name: encoding for name, encoding in layout.items() if name not in gone} | whole
+
+
+def taken_shapes(config: Config, layout: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every weight as graphs of a layout take them: a joined one where its first part would stand."""
+    whole = {part: name for name, parts in joins(config).items() if name in layout for part in parts}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part, (rows, *columns) in weight_shapes(config).items():
+        name = whole.get(part, part)
+        shapes[name] = (rows + (shapes[name][0] if name in shapes else 0), *columns)
+    return shapes
 
 
 @lru_cache(maxsize=64)

@@ -49,7 +49,7 @@ def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[V
 
 # What settings say that did not say it yet: there was no other layout, and nothing else could be asked for.
 EARLIER = {
-    "layout": "rows", "builds": dict.fromkeys(("decode", "prefill"), "not recorded"), "chosen": "untuned", "ignored": "",
+    "layout": "rows", "joined": False, "builds": dict.fromkeys(("decode", "prefill"), "not recorded"), "chosen": "untuned", "ignored": "",
     "backends": ["iree-cpu", "xla-cpu"], "custom_calls": [],
 }  # fmt: skip
 

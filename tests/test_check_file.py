@@ -24,7 +24,7 @@ from hloracle.reference.contract import graph_abi
 from hloracle.reference.encodings import PRECISIONS
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY
-from hloracle.reference.weights import default_layout
+from hloracle.reference.weights import default_layout, joined
 from hloracle.reports.record import load
 
 CONFIG = from_hf(TINY["llama"])
@@ -78,6 +78,14 @@ def test_emit_in_a_precision(precision: str, layout: str, tmp_path: Path) -> Non
     """Integers lie in one way only."""
     path = emitted(tmp_path, "--phase", "decode", "--precision", precision, "--layout", layout)
     held = default_layout(CONFIG, precision, layout == "panels")
+    assert Abi.from_file(path.with_suffix(".abi.json")) == graph_abi(CONFIG, "decode", "logits", 128, 0, held)
+    assert path.read_text() == emit(CONFIG, "decode", "logits", 128, 0, held).text
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_emit_joined(precision: str, tmp_path: Path) -> None:
+    path = emitted(tmp_path, "--phase", "decode", "--precision", precision, "--joined")
+    held = joined(CONFIG, default_layout(CONFIG, precision))
     assert Abi.from_file(path.with_suffix(".abi.json")) == graph_abi(CONFIG, "decode", "logits", 128, 0, held)
     assert path.read_text() == emit(CONFIG, "decode", "logits", 128, 0, held).text
 

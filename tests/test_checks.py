@@ -30,7 +30,7 @@ from hloracle.conformance.checks import (
 )
 from hloracle.conformance.graphs import GraphFacts, inspect
 from hloracle.core.abi import Abi, Graph
-from hloracle.emitters.matrix import MatrixBuilder
+from hloracle.emitters.matrix import Joined, MatrixBuilder
 from hloracle.emitters.model import emit
 from hloracle.reference.config import Config
 from hloracle.reference.encodings import PRECISIONS
@@ -39,7 +39,7 @@ from hloracle.reference.registry import FAMILIES, from_hf
 from hloracle.reference.rope import prefill_tables
 from hloracle.reference.tiny import TINY
 from hloracle.reference.truth import Truth
-from hloracle.reference.weights import default_layout
+from hloracle.reference.weights import default_layout, joined, joins, parts_in
 
 CONFIG = from_hf(TINY["llama"])
 Inspected = tuple[Graph, GraphFacts]
@@ -554,6 +554,128 @@ def test_a_weight_too_few() -> None:
     assert "has 29" in found.detail
 
 
+# ---- weights that are joined
+
+
+def held_joined(phase: str = "decode", precision: str = "int4", family: str = "llama") -> Inspected:
+    config = from_hf(TINY[family])
+    layout = joined(config, default_layout(config, precision))
+    return facts(emit(config, phase, "logits", 64, 32 if phase == "prefill" else 0, layout))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("family", ["llama", "qwen2_moe", "deepseek_v3", "gpt_oss"])
+def test_right_joined_graphs_pass(family: str, precision: str) -> None:
+    """Every part counts as a product, and as a weight."""
+    config = from_hf(TINY[family])
+    graphs = [held_joined(phase, precision, family) for phase in ("decode", "prefill")]
+    found = by_id(graph_checks("emitter", graphs, config))
+    assert {id: c.detail for id, c in found.items() if c.status != "passed"} == {}
+    assert fewer_ops(graphs, [facts(lower(config, "decode", "logits", 64))], config).status == "passed"
+
+
+def moved(by: dict[str, int]) -> Any:
+    """Parts of layer 1 that take their rows of the product so many further on."""
+
+    def product(right: Any, b: Any, x: Any, weight: Any) -> Any:
+        _, _, part = b.anchor.partition("layers.1.")
+        if part in by and isinstance(weight, Joined):
+            weight = dataclasses.replace(weight, start=weight.start + by[part], limit=weight.limit + by[part])
+        return right(b, x, weight)
+
+    return product
+
+
+def slice_twice(right: Any, b: Any, x: Any, weight: Any) -> Any:
+    if b.anchor == UP:
+        right(b, x, weight)
+    return right(b, x, weight)
+
+
+def slice_in_another_scope(right: Any, b: Any, x: Any, weight: Any) -> Any:
+    if b.anchor != UP:
+        return right(b, x, weight)
+    outer, b._scope = b._scope, (*b._scope[:-1], "down_proj")
+    y = right(b, x, weight)
+    b._scope = outer
+    return y
+
+
+def whole_product_beside(right: Any, b: Any, x: Any, weight: Any) -> Any:
+    if b.anchor == UP:
+        right(b, x, weight.whole)
+    return right(b, x, weight)
+
+
+def product_of_its_own(right: Any, b: Any, x: Any, weight: Any) -> Any:
+    """The whole once more, and the right rows of that."""
+    if b.anchor == UP:
+        return b.part(right(b, x, weight.whole), 1, weight.start, weight.limit)
+    return right(b, x, weight)
+
+
+def part_left_out(right: Any, b: Any, x: Any, weight: Any) -> Any:
+    return b.f32(0.5, (x.shape[0], weight.limit - weight.start)) if b.anchor == UP else right(b, x, weight)
+
+
+K_PROJ, V_PROJ, GATE = "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj"
+WRONG_PARTS = {
+    "k early": (moved({K_PROJ: -16}), f"layers.1.{K_PROJ}", {"matmuls"}),
+    "k late": (moved({K_PROJ: 16}), f"layers.1.{K_PROJ}", {"matmuls"}),
+    "q late": (moved({"self_attn.q_proj": 1}), "layers.1.self_attn.q_proj", {"matmuls"}),
+    "v early": (moved({V_PROJ: -1}), f"layers.1.{V_PROJ}", {"matmuls"}),
+    "k and v early": (moved({K_PROJ: -16, V_PROJ: -16}), f"layers.1.{K_PROJ}", {"matmuls"}),
+    "k and v swapped": (moved({K_PROJ: 32, V_PROJ: -32}), f"layers.1.{K_PROJ}", {"matmuls"}),
+    "gate and up swapped": (moved({GATE: 112, "mlp.up_proj": -112}), f"layers.1.{GATE}", {"matmuls"}),
+    "up early": (moved({"mlp.up_proj": -3}), UP, {"matmuls"}),
+    "slice twice": (slice_twice, UP, {"matmuls", "census"}),
+    "slice in another scope": (slice_in_another_scope, UP, {"matmuls"}),
+    "whole product beside": (whole_product_beside, UP, {"matmuls", "census"}),
+    "product of its own": (product_of_its_own, UP, {"matmuls", "census"}),
+    "part left out": (part_left_out, UP, {"matmuls", "census"}),
+}
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+@pytest.mark.parametrize("precision", ["f32", "bf16", "int4"])
+@pytest.mark.parametrize("name", WRONG_PARTS)
+def test_a_part_that_does_not_take_its_rows_does_not_count(
+    name: str, precision: str, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong, place, ids = WRONG_PARTS[name]
+    other = held_joined("prefill" if phase == "decode" else "decode", precision)
+    right = MatrixBuilder.product
+    monkeypatch.setattr(MatrixBuilder, "product", lambda *arguments: wrong(right, *arguments))
+    graph = held_joined(phase, precision)
+    found = found_in(graph, other)
+    assert not graph[1].error
+    assert {id.partition(".")[2] for id, c in found.items() if c.status != "passed"} == ids
+    assert found["emitter.matmuls"].anchor == place
+
+
+def test_a_joined_weight_too_few() -> None:
+    graph, _ = held_joined()
+    (name,) = (name for name in joins(CONFIG) if "layers.1.mlp" in name)
+    arguments = tuple(a for a in graph.abi.arguments if a.weight != name)
+    wrong = facts(with_abi(lambda abi: dataclasses.replace(abi, arguments=arguments))(graph))
+    found = found_in(wrong, held_joined("prefill"))["emitter.weights"]
+    assert (found.status, found.expected) == ("failed", "30")
+    assert f"has {30 - len(parts_in(name))}" in found.detail
+
+
+def test_the_place_of_a_joined_weight_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of its first part."""
+    whole = MatrixBuilder._whole
+
+    def nothing(b: Any, x: Any, weight: Any) -> Any:
+        of_layer_1 = "layers.1.mlp" in b.anchor
+        return b.f32(0.5, (x.shape[0], weight.shape[0])) if of_layer_1 else whole(b, x, weight)
+
+    monkeypatch.setattr(MatrixBuilder, "_whole", nothing)
+    found = by_id(graph_checks("emitter", [held_joined()], CONFIG))["emitter.arguments-used"]
+    assert (found.status, found.anchor) == ("failed", f"layers.1.{GATE}")
+
+
 def test_op_kinds_of_4_bits_are_those_that_they_need() -> None:
     graph, other = held(), held("prefill")
     own = census.held_kinds(graph[0].abi, CONFIG)
@@ -869,6 +991,8 @@ def test_nan_is_the_worst() -> None:
 def test_a_graph_without_locations_is_walked_too() -> None:
     """As other tools print it: nothing says then where a product stands, but it is counted."""
     config = from_hf(TINY["llama"])
-    graph = emit(config, "decode", "logits", 64, 0, default_layout(config, "int4"))
-    bare = dataclasses.replace(graph, text=re.sub(r' loc\("[^"]*"\)', "", graph.text))
-    assert sum(inspect(bare).matmuls.values()) == sum(inspect(graph).matmuls.values())
+    layout = default_layout(config, "int4")
+    for held in (layout, joined(config, layout)):
+        graph = emit(config, "decode", "logits", 64, 0, held)
+        bare = dataclasses.replace(graph, text=re.sub(r' loc\("[^"]*"\)', "", graph.text))
+        assert sum(inspect(bare).matmuls.values()) == sum(inspect(graph).matmuls.values())

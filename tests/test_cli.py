@@ -28,7 +28,7 @@ from hloracle.reference.encodings import PRECISIONS, Layout
 from hloracle.reference.fixtures import FIXTURES, resolve
 from hloracle.reference.registry import from_hf, load_config
 from hloracle.reference.tiny import TINY, write_tiny
-from hloracle.reference.weights import default_layout
+from hloracle.reference.weights import default_layout, joined
 
 Refused = Callable[..., str]
 HLORACLE = (sys.executable, "-m", "hloracle.conformance.cli")
@@ -237,6 +237,7 @@ def test_names_that_are_no_names(model: str, refused: Refused, tmp_path: Path) -
         (("--device", "tpu"), ("--device", "'cpu'")),
         (("--precision", "f8"), ("--precision", "'f8' is not one of 'f32', 'bf16', 'f16', 'int8', 'int4'")),
         (("--layout", "columns"), ("--layout", "'columns' is not one of 'panels', 'rows'")),
+        (("--layout", "rows", "--joined"), ("--joined: joins nothing", "held so; leave it out")),
         (("--colour",), ("No such option", "--colour")),
         (("--tokens",), ("--tokens", "requires an argument")),
         (("more",), ("unexpected extra argument",)),
@@ -286,6 +287,14 @@ def test_taps(source: str, tmp_path: Path) -> None:
         (
             ("emit", "tiny-llama", "--phase", "decode", "--precision", "int4", "--source", "reference", "-o", "x.mlir"),
             "--precision: is int4; the reference's graphs take float32 weights",
+        ),
+        (
+            ("emit", "tiny-llama", "--phase", "decode", "--joined", "--source", "reference", "-o", "x.mlir"),
+            "--joined: is given; the reference's graphs take weights one by one",
+        ),
+        (
+            ("emit", "tiny-phi3", "--phase", "decode", "--joined", "-o", "x.mlir"),
+            "--joined: joins nothing in this model",
         ),
         (("emit", "tiny-mamba", "--phase", "decode", "--precision", "int4", "-o", "x.mlir"), "no such model"),
         (
@@ -585,6 +594,27 @@ def test_check_refuses_an_encoded_weight(
     graph, abi = write_graph(tmp_path, layout=default_layout(CONFIG, "int4"))
     raw = json.loads(abi.read_text())
     (entry,) = (a for a in raw["arguments"] if a["name"] == f"{UP}.int4.{part}")
+    entry.update(changes)
+    abi.write_text(json.dumps(raw))
+    command = ("check", graph, "--abi", abi, "--model", "tiny-llama", "--precision", "int4", "--out", tmp_path / "out")
+    assert words in refused(*command)
+
+
+JOINED = "model.layers.0.mlp.gate_proj-up_proj.weight.int4.scale"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shape": [112, 21]}, "is [112, 21] f32, and in the model it is [224, 21] f32"),
+        ({"name": JOINED.replace("gate_proj-up_proj", "up_proj-gate_proj")}, "and in the model it is absent"),
+        ({"name": JOINED.replace("int4", "int8"), "encoding": "int8.scale"}, "and in the model it is in int4"),
+    ],
+)
+def test_check_refuses_a_joined_weight(changes: dict[str, Any], words: str, refused: Refused, tmp_path: Path) -> None:
+    graph, abi = write_graph(tmp_path, layout=joined(CONFIG, default_layout(CONFIG, "int4")))
+    raw = json.loads(abi.read_text())
+    (entry,) = (a for a in raw["arguments"] if a["name"] == JOINED)
     entry.update(changes)
     abi.write_text(json.dumps(raw))
     command = ("check", graph, "--abi", abi, "--model", "tiny-llama", "--precision", "int4", "--out", tmp_path / "out")

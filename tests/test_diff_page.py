@@ -493,7 +493,9 @@ def test_a_record_of_the_version_before(
             del graph[key]
     for timing in older["timings"]:
         del timing["begin"], timing["parts"]
-    del older["environment"]["commit"], older["settings"]["lean"], older["settings"]["layout"]
+    del older["environment"]["commit"]
+    for key in ("lean", "layout", "joined"):
+        del older["settings"][key]
     page = tmp_path / "d.html"
     head = sample()
     head["settings"]["layout"] = "rows"  # as the older one's are

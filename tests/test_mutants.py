@@ -28,6 +28,7 @@ from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant, planted
+from hloracle.mutants.registry import held_as
 from hloracle.reference import registry
 from hloracle.reference.anchors import TOKEN, anchor_of, anchor_shape, anchors, split
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
@@ -36,7 +37,7 @@ from hloracle.reference.encodings import ENCODINGS
 from hloracle.reference.lower import lower
 from hloracle.reference.registry import FAMILIES
 from hloracle.reference.tiny import TINY, write_tiny
-from hloracle.reference.weights import default_layout
+from hloracle.reference.weights import default_layout, joined, parts_in, taken_shapes
 
 CAPACITY = 64
 Run = tuple[str, str]  # a model, and how its weights are held
@@ -61,8 +62,9 @@ def tiny(run: Run = LLAMA) -> Config:
 
 
 def layout(run: Run) -> dict[str, str]:
-    weights = run[1]
-    return default_layout(tiny(run), "f32" if weights in ("rows", "panels") else weights, weights != "rows")
+    precision, how, join = held_as(run[1])
+    found = default_layout(tiny(run), precision, how == "panels")
+    return joined(tiny(run), found) if join else found
 
 
 def bucket(run: Run) -> int:
@@ -105,7 +107,8 @@ def test_parts() -> None:
     assert min(counts[part] for part in ("reference", "compiler", "session")) >= 6
     assert set(counts) == {"emitter", "reference", "compiler", "session"}
     held = Counter(m.weights for m in MUTANTS.values())
-    assert set(held) == {"rows", "panels", "bf16", "f16", "int8", "int4"}
+    plain = {"rows", "panels", "bf16", "f16", "int8", "int4"}
+    assert set(held) == {*plain, *(f"{weights}+joined" for weights in ("panels", "bf16", "int8", "int4"))}
     assert {m.part for m in MUTANTS.values() if m.weights != "rows"} == {"emitter"}
 
 
@@ -272,7 +275,8 @@ def checkpoint(model: str, folder: Path) -> Checkpoint:
 
 def held(opened: Checkpoint, layout: dict[str, str]) -> Iterator[np.ndarray]:
     """The weights as the arguments of a graph hold them."""
-    for name, weight in opened.weights():
+    for name in taken_shapes(opened.config, layout):
+        weight = np.concatenate([opened.load(part) for part in parts_in(name)])
         yield from ENCODINGS[layout[name]].encode(weight) if name in layout else [weight]
 
 

@@ -111,12 +111,15 @@ def test_a_wrong_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "precision", "layout"),
-    [("rows", "f32", "rows"), ("panels", "f32", "panels"), ("int4", "int4", "panels"), ("bf16", "bf16", "panels")],
-)
-def test_how_a_run_holds_its_weights(
-    weights: str, precision: str, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ("weights", "options"),
+    [
+        ("rows", "--precision f32 --layout rows"), ("panels", "--precision f32 --layout panels"),
+        ("int4", "--precision int4 --layout panels"), ("bf16", "--precision bf16 --layout panels"),
+        ("panels+joined", "--precision f32 --layout panels --joined"),
+        ("int4+joined", "--precision int4 --layout panels --joined"),
+    ],
+)  # fmt: skip
+def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a mutant, and that of the right model beside it."""
     asked: list[Settings] = []
     monkeypatch.setattr(mutation, "run", lambda settings, progress: asked.append(settings) or {})
@@ -124,10 +127,11 @@ def test_how_a_run_holds_its_weights(
     mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights) and m.part == "emitter")
     mutation._judged(lambda line: None, mutant.id)
     mutation._right(lambda line: None, mutant.run)
-    assert [(s.model, s.precision, s.layout, s.mutant) for s in asked] == [
-        ("tiny-llama", precision, layout, id) for id in (mutant.id, "")
+    found = [
+        (f"--precision {s.precision} --layout {s.layout}{' --joined' * s.joined}", s.model, s.mutant) for s in asked
     ]
-    assert mutation._command(*mutant.run) == f"hloracle run tiny-llama --precision {precision} --layout {layout}"
+    assert found == [(options, "tiny-llama", id) for id in (mutant.id, "")]
+    assert mutation._command(*mutant.run) == f"hloracle run tiny-llama {options}"
 
 
 def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,7 @@ def sample() -> dict[str, Any]:
             "device": "cpu",
             "precision": "f32",
             "layout": "panels",
+            "joined": False,
             "builds": {"decode": "plain", "prefill": "packed"},
             "chosen": "untuned",
             "ignored": "",
