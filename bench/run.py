@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import Any
 
+import psutil
 from pytest_benchmark.stats import Stats
 
 from hloracle.bench import contenders
@@ -56,6 +57,11 @@ class Process:
     def open(self, task: Task) -> None:
         self.opened = self.ask(OPEN_SECONDS, contenders.open_, self.spec, task, time.time())
 
+    def refuse(self, why: str) -> None:
+        """Take it out before it is opened."""
+        self.failure = why
+        self.close()
+
     def ask(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
         """What `function(*arguments)` gives there, or None."""
         if self.failure:
@@ -82,7 +88,7 @@ class Process:
 def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress) -> dict[str, Any]:
     """The figures of a bench, as JSON. Raises InputError when the model cannot be used."""
     with progress.stage("models"):
-        open_checkpoint(resolve(task.model, progress.report))
+        config = open_checkpoint(resolve(task.model, progress.report)).config
         for precision in dict.fromkeys(s.precision for s in specs if s.id.startswith("emitter")):
             resolve(task.model, progress.report, precision)
     with progress.stage("compile"):
@@ -91,10 +97,17 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
                 with contextlib.suppress(ToolchainError, ChildDied):  # what does not compile says so when it is opened
                     run_in_child(contenders.compile_, spec, task, timeout=OPEN_SECONDS, report=progress.report)
     with ExitStack() as stack:
-        processes = []
+        processes, free = [], psutil.virtual_memory().available
         for spec in (MACHINE, *specs):
             processes.append(Process(spec))
             stack.callback(processes[-1].close)
+            if spec != MACHINE:
+                # All have their weights at once: one that makes others wait for a disk would be measured, and they too.
+                needed = contenders.memory_for(spec, config)
+                if needed > free:
+                    processes[-1].refuse(too_large(needed, free))
+                    continue
+                free -= needed
             with progress.stage(f"open {spec.title}"):
                 processes[-1].open(task)
         rows = {p.spec.id: _row(p) for p in processes}
@@ -111,13 +124,17 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
                 row |= {"decode": [], "prefill": []}
     for row in rows.values():
         for measured in row["decode"] + row["prefill"]:
-            measured |= _statistics(measured["ms"])
+            measured |= statistics_of(measured["ms"])
     found = {
         "schema": SCHEMA, "model": task.model, "contexts": list(task.contexts), "lengths": list(task.lengths),
         "tokens": task.tokens, "rounds": rounds, "threads": task.threads, "capacity": task.capacity,
         "bandwidth": rows.pop(MACHINE.id)["bandwidth"], "contenders": rows, "environment": describe(),
     }  # fmt: skip
     return {**found, "targets": targets(found)}
+
+
+def too_large(needed: int, free: int) -> str:
+    return f"its weights take {needed / 1e9:.1f} GB of memory, and {max(free, 0) / 1e9:.1f} GB are free"
 
 
 def _row(process: Process) -> dict[str, Any]:
@@ -180,8 +197,8 @@ def _agreement(processes: Sequence[Process], task: Task, rows: dict[str, Any], r
             rows[process.spec.id]["agreed"] = {"equal": equal, "total": AGREED_TOKENS}
 
 
-def _statistics(ms: Sequence[float]) -> dict[str, float]:
+def statistics_of(values: Sequence[float]) -> dict[str, float]:
     stats = Stats()
-    for value in ms:
+    for value in values:
         stats.update(value)
     return {key: float(getattr(stats, key)) for key in ("median", "min", "max", "iqr")}
