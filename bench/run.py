@@ -16,10 +16,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import Any
 
-import psutil
 from pytest_benchmark.stats import Stats
 
-from hloracle.bench import contenders
+from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
 from hloracle.bench.targets import targets
 from hloracle.conformance.environment import describe
@@ -97,7 +96,7 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
                 with contextlib.suppress(ToolchainError, ChildDied):  # what does not compile says so when it is opened
                     run_in_child(contenders.compile_, spec, task, timeout=OPEN_SECONDS, report=progress.report)
     with ExitStack() as stack:
-        processes, free = [], psutil.virtual_memory().available
+        processes, free = [], machine.free_bytes()
         for spec in (MACHINE, *specs):
             processes.append(Process(spec))
             stack.callback(processes[-1].close)

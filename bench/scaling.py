@@ -20,10 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import psutil
-
 from hloracle.backends.iree import flags_of, iree_compile
-from hloracle.bench import contenders
+from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import Spec, Task
 from hloracle.bench.run import OPEN_SECONDS, ROUND_SECONDS, Process, statistics_of, too_large
 from hloracle.conformance.environment import describe
@@ -248,7 +246,7 @@ def _memory(plan: Plan, failures: list[str], progress: Progress) -> list[Figures
             abi = graph_abi(checkpoint.config, "decode", "token", task.capacity, 0, checkpoint.layout(plan.precision))
             weights = sum(w.nbytes for w in abi.weights)
             caches = sum(a.nbytes for a in abi.arguments if a.role.endswith("_cache"))
-            free = psutil.virtual_memory().available
+            free = machine.free_bytes()
             if weights > free:
                 failures.append(f"{model}: {too_large(weights, free)}")
                 continue

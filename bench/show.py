@@ -80,6 +80,7 @@ WHAT = {
 def print_scaling(figures: Figures, console: Console) -> None:
     """What was measured against each size, and how it grows."""
     rows: list[tuple[str, ...]]
+    heads: tuple[str, ...]
     if figures["decode"]:
         rows = [
             (f"{e['capacity']:,}", f"{e['position']:,}", _spread(e), f"{1000 / e['median']:.1f}") for e in figures["decode"]
