@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,9 +27,11 @@ from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.reference.archive import archive_of
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.config import Config
 from hloracle.reference.encodings import PRECISIONS
 from hloracle.reference.fixtures import FIXTURES, SOURCE, Packaged, resolve
 from hloracle.reference.gguf_blocks import TYPES
+from hloracle.reference.weights import weight_shapes
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Opened:
-    """seconds: until it could answer, imports and all; first_token_ms: its first prompt, the shortest of the lengths.
+    """seconds: until it could answer, imports and all; first_token_ms: its first prompt, the shortest of the lengths, or 0.
 
     read_bytes: of weights, in a decode step. resident_bytes: of the process, with everything ready.
     """
@@ -99,6 +102,15 @@ def gguf_of(model: str) -> Path | None:
         return path
     # Of any other directory the file may be of other weights than what stands there now.
     return resolve(model) / SOURCE if isinstance(FIXTURES.get(model), Packaged) else None
+
+
+# Of a parameter, where nothing is shared with another process; what is less than a matrix is not worth counting.
+_BYTES = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "int8": 1.125, "int4": 0.75}
+
+
+def memory_for(spec: Spec, config: Config) -> int:
+    """About how many bytes a contender's weights take."""
+    return int(sum(math.prod(shape) for shape in weight_shapes(config).values()) * _BYTES[spec.precision])
 
 
 def holds_blocks(path: Path) -> bool:

@@ -7,10 +7,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import psutil
 
 # Larger than any cache.
 BYTES = 512 * 1024 * 1024
 PASSES = 3
+
+
+def free_bytes() -> int:
+    """What processes may still take without anything being swapped."""
+    return int(psutil.virtual_memory().available)
 
 
 class Reader:

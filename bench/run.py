@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_benchmark.stats import Stats
 
-from hloracle.bench import contenders
+from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
 from hloracle.bench.targets import targets
 from hloracle.conformance.choice import tuned
@@ -58,6 +58,11 @@ class Process:
     def open(self, task: Task) -> None:
         self.opened = self.ask(OPEN_SECONDS, contenders.open_, self.spec, task, time.time())
 
+    def refuse(self, why: str) -> None:
+        """Take it out before it is opened."""
+        self.failure = why
+        self.close()
+
     def ask(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
         """What `function(*arguments)` gives there, or None."""
         if self.failure:
@@ -84,7 +89,7 @@ class Process:
 def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress) -> dict[str, Any]:
     """The figures of a bench, as JSON. Raises InputError when the model cannot be used."""
     with progress.stage("models"):
-        open_checkpoint(resolve(task.model, progress.report))
+        config = open_checkpoint(resolve(task.model, progress.report)).config
         chosen = [_as_tuned(spec, task, progress) for spec in specs]
         specs = [spec for spec, _ in chosen]
     with progress.stage("compile"):
@@ -93,10 +98,17 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
                 with contextlib.suppress(ToolchainError, ChildDied):  # what does not compile says so when it is opened
                     run_in_child(contenders.compile_, spec, task, timeout=OPEN_SECONDS, report=progress.report)
     with ExitStack() as stack:
-        processes = []
+        processes, free = [], machine.free_bytes()
         for spec in (MACHINE, *specs):
             processes.append(Process(spec))
             stack.callback(processes[-1].close)
+            if spec != MACHINE:
+                # All have their weights at once: one that makes others wait for a disk would be measured, and they too.
+                needed = contenders.memory_for(spec, config)
+                if needed > free:
+                    processes[-1].refuse(too_large(needed, free))
+                    continue
+                free -= needed
             with progress.stage(f"open {spec.title}"):
                 processes[-1].open(task)
         rows = {p.spec.id: _row(p) for p in processes}
@@ -113,7 +125,7 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
                 row |= {"decode": [], "prefill": []}
     for row in rows.values():
         for measured in row["decode"] + row["prefill"]:
-            measured |= _statistics(measured["ms"])
+            measured |= statistics_of(measured["ms"])
     found = {
         "schema": SCHEMA, "model": task.model, "contexts": list(task.contexts), "lengths": list(task.lengths),
         "tokens": task.tokens, "rounds": rounds, "threads": task.threads, "capacity": task.capacity,
@@ -129,6 +141,10 @@ def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
     checkpoint = open_checkpoint(resolve(task.model, progress.report, spec.precision))
     found = tuned(checkpoint, spec.precision, task.threads)
     return (dataclasses.replace(spec, choice=found.choice) if found.choice else spec), found.ignored
+
+
+def too_large(needed: int, free: int) -> str:
+    return f"its weights take {needed / 1e9:.1f} GB of memory, and {max(free, 0) / 1e9:.1f} GB are free"
 
 
 def _row(process: Process) -> dict[str, Any]:
@@ -192,8 +208,8 @@ def _agreement(processes: Sequence[Process], task: Task, rows: dict[str, Any], r
             rows[process.spec.id]["agreed"] = {"equal": equal, "total": AGREED_TOKENS}
 
 
-def _statistics(ms: Sequence[float]) -> dict[str, float]:
+def statistics_of(values: Sequence[float]) -> dict[str, float]:
     stats = Stats()
-    for value in ms:
+    for value in values:
         stats.update(value)
     return {key: float(getattr(stats, key)) for key in ("median", "min", "max", "iqr")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -112,6 +113,89 @@ def print_tuned(figures: Figures, console: Console) -> None:
             console.print(
                 f"[red]{row['precision']}: nothing was kept: {escape(chosen + row['verdict'])}[/]", soft_wrap=True
             )
+
+
+WHAT = {
+    "emit_seconds": "time to emit", "graph_bytes": "the graph's text", "compile_cpu_seconds": "processor time to compile",
+    "module_bytes": "the module",
+}  # fmt: skip
+
+
+def print_scaling(figures: Figures, console: Console) -> None:
+    """What was measured against each size, and how it grows."""
+    rows: list[tuple[str, ...]]
+    heads: tuple[str, ...]
+    if figures["decode"]:
+        rows = [
+            (f"{e['capacity']:,}", f"{e['position']:,}", _spread(e), f"{1000 / e['median']:.1f}") for e in figures["decode"]
+        ]  # fmt: skip
+        _print_table(console, ("cache slots", "position", "ms per token\nmedian, range", "tokens/s"), rows)
+    if figures["prefill"]:
+        rows = [
+            (f"{e['length']:,}", _spread(e), f"{e['length'] / e['median'] * 1000:.0f}") for e in figures["prefill"]
+        ]  # fmt: skip
+        _print_table(console, ("prompt", "ms\nmedian, range", "tokens/s"), rows)
+    if figures["layers"]:
+        rows = [
+            (
+                f"{e['phase']}, {e['layers']}", f"{e['emit_seconds'] * 1000:.0f}", f"{e['graph_bytes'] / 1e6:.2f}",
+                f"{e['compile_seconds']:.1f}", f"{e['compile_cpu_seconds']:.1f}",
+                f"{e['compile_cpu_seconds'] / e['layers'] * 1000:.0f}", f"{e['compile_peak_bytes'] / 1e6:.0f}",
+                f"{e['module_bytes'] / 1e6:.2f}",
+            )
+            for e in figures["layers"]
+        ]  # fmt: skip
+        heads = (
+            "layers", "emit\nms", "graph\nMB", "compile\ns", "CPU\ns", "a layer\nCPU ms", "at most\nMB", "module\nMB"
+        )  # fmt: skip
+        _print_table(console, heads, rows)
+        rows = [
+            (
+                f"{e['phase']}: {WHAT[e['what']]}", "" if e["exponent"] is None else f"{e['exponent']:.2f}",
+                f"{e['most']:g}", _verdict(e["passed"]),
+            )
+            for e in figures["growth"]
+        ]  # fmt: skip
+        _print_table(console, ("grows with layers to the power of", "measured", "at most", ""), rows)
+    if figures["memory"]:
+        rows = [
+            (
+                escape(e["model"]), f"{e['weight_bytes'] / 1e9:.2f}", f"{e['cache_bytes'] / 1e9:.3f}",
+                f"{e['peak_bytes'] / 1e9:.2f}", f"{e['load_seconds']:.1f}", f"{e['share']:.2f}", _verdict(e["passed"]),
+            )
+            for e in figures["memory"]
+        ]  # fmt: skip
+        heads = (
+            "model", "weights\nGB", "caches\nGB", "peak\nGB", "load\ns", f"peak / weights\nat most {_most(figures)}", ""
+        )  # fmt: skip
+        _print_table(console, heads, rows)
+    for line in figures["failures"]:
+        console.print(f"[red]not measured: {escape(line)}[/]")
+    console.print(
+        f"{escape(figures['model'])}, {escape(figures['precision'])}, {figures['rounds']} rounds of {figures['tokens']} "
+        f"tokens, {figures['threads']} threads, {escape(figures['environment']['cpu'])}"
+    )
+
+
+def _most(figures: Figures) -> str:
+    return f"{figures['memory'][0]['most']:g}"
+
+
+def _spread(entry: Figures) -> str:
+    return f"{entry['median']:.1f}  ({entry['min']:.1f}–{entry['max']:.1f})"
+
+
+def _verdict(passed: bool) -> str:
+    return "[green]reached[/]" if passed else "[yellow]not reached[/]"
+
+
+def _print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(*heads, box=SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def _number(x: float | None) -> str:

@@ -24,6 +24,8 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 # As in reference/encodings.py, which imports more than a command line needs to be parsed.
 PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
 BACKENDS = ("iree-cpu", "xla-cpu")  # as in conformance/evidence.py
+# As in bench/scaling.py, likewise.
+SCALING_PARTS = ("decode", "prefill", "layers", "memory")
 MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
 terminal = Console(stderr=True, highlight=False)
 Option = Callable[[Callable[..., int]], Callable[..., int]]
@@ -423,6 +425,68 @@ def tune(
     else:
         print_tuned(figures, Output(highlight=False))
     return 0 if all(row["file"] for row in figures["precisions"]) else 1
+
+
+@cli.command(epilog=MODEL_HELP)
+@model_argument("synthetic-llama-135m")
+@click.option(
+    "--part", "parts", type=click.Choice(SCALING_PARTS), multiple=True, default=SCALING_PARTS,
+    help="What is measured; may be given several times. All by default.",
+)  # fmt: skip
+@click.option(
+    "--context", "contexts", type=click.IntRange(1), multiple=True, default=(256, 512, 1024, 2048, 4096), show_default=True,
+    help="Cache slots at which decode is timed; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--length", "lengths", type=click.IntRange(1), multiple=True, default=(32, 64, 128, 256, 512, 1024), show_default=True,
+    help="Tokens of a prompt that is timed; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--layers", type=click.IntRange(1), multiple=True, default=(8, 16, 24, 32, 48, 64, 80), show_default=True,
+    help="Layers of a model of MODEL's shape that is emitted and compiled; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--beside", multiple=True, default=("synthetic-llama-1b", "synthetic-llama-3b"), show_default=True, metavar="MODEL",
+    help="A model whose memory is measured after MODEL's; may be given several times.",
+)  # fmt: skip
+@precision_option()
+@click.option("--tokens", type=click.IntRange(1), default=16, show_default=True, help="Decode steps of a measurement.")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, of which medians are taken."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@threads_option()
+@out_option("scaling.json and scaling.html")
+def scale(
+    model: str, parts: tuple[str, ...], contexts: tuple[int, ...], lengths: tuple[int, ...], layers: tuple[int, ...],
+    beside: tuple[str, ...], precision: str, tokens: int, rounds: int, as_json: bool, threads: int | None, out: Path,
+) -> int:  # fmt: skip
+    """How time and memory grow with the context, a prompt's length, the layers, and the model's size.
+
+    Compiles graphs of MODEL's shape with more and more layers, nothing of which comes from the cache: processor time must
+    not grow faster than layers to the power of 1.1. The memory of a session is to exceed its weights and caches by at most
+    15 %. In f32 the two models of the default --beside take 27 GB of disk in the cache, and the larger one 13 GB of memory.
+    Exits with 1 if anything could not be measured, or grows faster.
+    """
+    from hloracle.bench.scaling import Plan, run_scaling
+    from hloracle.bench.show import print_scaling
+    from hloracle.conformance.environment import threads_available
+    from hloracle.reports.scaling import write_scaling
+
+    _prepare_folder(out)
+    plan = Plan(
+        model, tuple(sorted(set(contexts))), tuple(sorted(set(lengths))), tuple(sorted(set(layers))),
+        tuple(dict.fromkeys((model, *beside))), tuple(dict.fromkeys(parts)), precision, tokens, rounds,
+        threads or threads_available(),
+    )  # fmt: skip
+    with _progress() as progress:
+        figures = run_scaling(plan, progress)
+    write_scaling(figures, out)
+    if as_json:
+        click.echo(json.dumps(figures, indent=1))
+    else:
+        print_scaling(figures, Output(highlight=False))
+    return 0 if all(one["passed"] for one in figures["growth"]) and not figures["failures"] else 1
 
 
 @cli.command()

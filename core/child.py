@@ -100,7 +100,7 @@ def _child(pipe: Connection) -> None:
     function, arguments = pipe.recv()
     try:
         value = function(lambda line: pipe.send(("report", line)), *arguments)
-        pipe.send(("value", (value, _peak_bytes())))
+        pipe.send(("value", (value, peak_bytes())))
     except (InputError, ToolchainError) as error:
         pipe.send(("error", error))
     except MemoryError:
@@ -131,8 +131,9 @@ def _failure(function: Callable[..., Any], error: Exception) -> str:
     return f"{function.__name__} failed: {' '.join(line.split())}"
 
 
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+def peak_bytes(who: int = resource.RUSAGE_SELF) -> int:
+    """The most that this process has had resident; with RUSAGE_CHILDREN, any that it started and that has ended."""
+    return resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @contextlib.contextmanager

@@ -25,11 +25,12 @@ import numpy as np
 
 from hloracle.core.errors import InputError
 from hloracle.core.store import build_directory, cache_root, digest, file_digest, known_digest
-from hloracle.reference import tiny
+from hloracle.reference import synthetic, tiny
 from hloracle.reference.checkpoint import QUANTIZED, open_checkpoint
 from hloracle.reference.encodings import PRECISIONS
 from hloracle.reference.precision import beside, write_in_precision
 from hloracle.reference.registry import from_hf
+from hloracle.reference.synthetic import SHAPE_OF, SYNTHETIC, write_synthetic
 from hloracle.reference.tiny import TINY, write_tiny
 from hloracle.reference.weights import weight_shapes
 
@@ -63,7 +64,7 @@ class Packaged(Fixture):
     member_sha256: str = ""
 
 
-def _tiny_parameters(raw: dict[str, Any]) -> int:
+def _parameters(raw: dict[str, Any]) -> int:
     return sum(int(np.prod(shape)) for shape in weight_shapes(from_hf(raw)).values())
 
 
@@ -91,11 +92,20 @@ FIXTURES: dict[str, Fixture] = {
     **{
         f"tiny-{architecture}": Fixture(
             description=f"random weights, {raw['num_hidden_layers']} layers. {about(architecture)}",
-            parameters=_tiny_parameters(raw),
+            parameters=_parameters(raw),
             source="generated",
             license="Apache-2.0",
         )
         for architecture, raw in TINY.items()
+    },
+    **{
+        name: Fixture(
+            description=f"random weights in the shape of {SHAPE_OF[name]}, bfloat16, no tokenizer: for its speed alone",
+            parameters=_parameters(raw),
+            source="generated",
+            license="Apache-2.0",
+        )
+        for name, raw in SYNTHETIC.items()
     },
 }
 
@@ -151,11 +161,17 @@ def _as_it_is(model: str, path: Path, progress: Progress) -> Path:
         )
     if isinstance(fixture, Packaged):
         return _from_package(model, fixture, progress)
-    architecture = model.removeprefix("tiny-")
-    entry = _entry(model, digest(json.dumps(TINY[architecture]), Path(str(tiny.__file__)).read_bytes())[:12])
+    large, architecture = SYNTHETIC.get(model), model.removeprefix("tiny-")
+    # What decides the weights: of a large one how it is written too.
+    code = [Path(str(module.__file__)).read_bytes() for module in ((tiny, synthetic) if large else (tiny,))]
+    entry = _entry(model, digest(json.dumps(large or TINY[architecture]), *code)[:12])
 
     def build(directory: Path) -> None:
-        write_tiny(directory, architecture)
+        if large:
+            progress(f"writing {model} ({fixture.parameters * 2 / 1e9:.1f} GB)")
+            write_synthetic(directory, large)
+        else:
+            write_tiny(directory, architecture)
 
     build_directory(entry, build)
     return entry

@@ -229,21 +229,29 @@ def random_weight(
     name: str, shape: tuple[int, ...], seed: int, center: float = 1.0, tied: bool = False
 ) -> np.ndarray:  # fmt: skip
     """Values of sensible scale for a weight of this name: float64, like `shape`. center: of a norm's weights."""
-    # A stream of its own for each name, so that one more weight does not change the others.
-    values: np.ndarray = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
+    mean, deviation = scale_of(name, shape, center, tied)
+    return mean + deviation * stream(name, seed).standard_normal(shape)
+
+
+def stream(name: str, seed: int) -> np.random.Generator:
+    """Of its own for each name, so that one more weight does not change the others."""
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def scale_of(name: str, shape: tuple[int, ...], center: float = 1.0, tied: bool = False) -> tuple[float, float]:
+    """Mean and standard deviation of a weight of this name and shape."""
     *_, kind = parts = name.split(".")
     if kind.endswith("bias"):
         # Wider ones would decide the next token, whatever came before it.
-        return values / 8
+        return 0.0, 1 / 8
     if kind == "sinks":
-        return 1 + values
+        return 1.0, 1.0
     gains = TINY_GAIN | ((TIED_GAIN if center else TIED_GAIN_OF_GEMMA) if tied else {})
     gain = next((gains[part] for part in reversed(parts) if part in gains), 1.0)
     if "norm" in name:
-        return center - 1 + gain + gain * values / 4
+        return center - 1 + gain, gain / 4
     # Matrices are [out, in] but for those of experts that are stored as one, [X, in, out].
-    values *= gain / shape[1] ** 0.5
-    return values
+    return 0.0, gain / shape[1] ** 0.5
 
 
 def as_readable_as_the_config(path: Path) -> None:
