@@ -129,7 +129,8 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
     found = {
         "schema": SCHEMA, "model": task.model, "contexts": list(task.contexts), "lengths": list(task.lengths),
         "tokens": task.tokens, "rounds": rounds, "threads": task.threads, "capacity": task.capacity,
-        "ignored": [why for _, why in chosen if why], "bandwidth": rows.pop(MACHINE.id)["bandwidth"], "contenders": rows, "environment": describe(),
+        "ignored": [why for _, why in chosen if why], "bandwidth": rows.pop(MACHINE.id)["bandwidth"], "contenders": rows,
+        "environment": describe(),
     }  # fmt: skip
     return {**found, "targets": targets(found)}
 

@@ -15,20 +15,25 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from hloracle.bench.commands import BENCH_COMMANDS
+from hloracle.conformance.options import (
+    BACKENDS,
+    DEFAULT_MODEL,
+    MODEL_HELP,
+    joined_option,
+    layout_option,
+    model_argument,
+    out_option,
+    precision_option,
+    prepare_folder,
+    progress_shown,
+    terminal,
+    threads_option,
+)
 from hloracle.core.child import ChildDied, kill_descendants
 from hloracle.core.console import Output, verdict_stands
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.reports.commands import RECORD_COMMANDS
-
-DEFAULT_MODEL = "smollm2-135m-instruct"
-# As in reference/encodings.py, which imports more than a command line needs to be parsed.
-PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
-BACKENDS = ("iree-cpu", "xla-cpu")  # as in conformance/evidence.py
-# As in bench/scaling.py, likewise.
-SCALING_PARTS = ("decode", "prefill", "layers", "memory")
-MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
-terminal = Console(stderr=True, highlight=False)
-Option = Callable[[Callable[..., int]], Callable[..., int]]
 
 
 class Interrupted(BaseException):
@@ -65,45 +70,6 @@ def cli() -> None:
     hloracle diff BASE.json HEAD.json -o diff.html     what a change made worse
     hloracle generate MODEL -p "Hello" --stream
     """
-
-
-def model_argument(default: str | None = None) -> Option:
-    return click.argument("model", default=default, required=default is None)
-
-
-def out_option(files: str = "report.json, report.html, summary.md and junit.xml") -> Option:
-    return click.option(
-        "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out"), show_default=True,
-        help=f"Folder for {files}.",
-    )  # fmt: skip
-
-
-def precision_option() -> Option:
-    return click.option(
-        "--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True,
-        help="What weights are held in: all sums are float32, and the truth is Hugging Face's over the same weights.",
-    )  # fmt: skip
-
-
-def layout_option(default: str | None = None) -> Option:
-    words = "How floats lie: 16 rows side by side, which is read faster; or as in the checkpoint."
-    return click.option(
-        "--layout", type=click.Choice(["panels", "rows"]), default=default, show_default=default is not None,
-        help=words if default else f"{words} When not given, what `hloracle tune` found here, or else panels.",
-    )  # fmt: skip
-
-
-def joined_option(default: bool | None = None) -> Option:
-    return click.option(
-        "--joined/--separate", "joined", default=default, show_default=default is not None,
-        help="Whether weights that are multiplied with the same values, such as q_proj, k_proj and v_proj, are one.",
-    )  # fmt: skip
-
-
-def threads_option() -> Option:
-    return click.option(
-        "--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given."
-    )
 
 
 @cli.command(epilog=MODEL_HELP)
@@ -150,8 +116,8 @@ def run(
         model, tokens, capacity, threads, fresh, device, precision, choice, mutant, out, rounds=rounds
     )  # fmt: skip
     settings.validate()
-    _prepare_folder(out)
-    with _progress() as progress:
+    prepare_folder(out)
+    with progress_shown() as progress:
         record = run_all(settings, progress)
     return _finish(record, out, as_json)
 
@@ -184,10 +150,10 @@ def suite(
     real = None if families else Settings(DEFAULT_MODEL, threads=threads, fresh=fresh, out=out, rounds=rounds)
     if real is not None:
         real.validate()
-    _prepare_folder(out)
+    prepare_folder(out)
     for name in selected(()):
         remove_family(out, name)
-    with _progress() as progress:
+    with progress_shown() as progress:
         record = run_suite(
             chosen, real, jobs or threads_available(), fresh, out, lambda name, r: write_family(r, out, name), progress
         )
@@ -227,8 +193,8 @@ def check(
     from hloracle.conformance.environment import threads_available
 
     chosen = [backend for backend in BACKENDS if backend in backends]
-    _prepare_folder(out)
-    with _progress() as progress:
+    prepare_folder(out)
+    with progress_shown() as progress:
         record = check_file(
             graph, abi, model, tokens, threads or threads_available(), progress, out, precision, chosen, custom_calls
         )
@@ -333,162 +299,6 @@ def generate(
     return 0
 
 
-@cli.command(epilog=MODEL_HELP)
-@model_argument(DEFAULT_MODEL)
-@click.option(
-    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS,
-    help="Of the emitted graphs; may be given several times. All of them by default.",
-)  # fmt: skip
-@click.option(
-    "--context", "contexts", type=click.IntRange(0), multiple=True, default=(16,), show_default=True,
-    help="Position of the first decode step that is timed; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--length", "lengths", type=click.IntRange(1), multiple=True, default=(32, 256), show_default=True,
-    help="Tokens of a prompt that is timed; may be given several times.",
-)  # fmt: skip
-@click.option("--tokens", type=click.IntRange(1), default=16, show_default=True, help="Decode steps a round.")
-@click.option(
-    "--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds; contenders take turns in each."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@threads_option()
-@out_option("bench.json and bench.html")
-def bench(
-    model: str, precisions: tuple[str, ...], contexts: tuple[int, ...], lengths: tuple[int, ...], tokens: int,
-    rounds: int, as_json: bool, threads: int | None, out: Path,
-) -> int:  # fmt: skip
-    """How fast the emitted graphs are on IREE, beside the oracle on XLA, Hugging Face, and llama.cpp where it can be had.
-
-    Each contender has a process of its own; they take turns. The machine's own read bandwidth is measured with them, and
-    bounds a decode step, which reads every weight once. Exits with 1 if an emitted graph could not be measured. llama.cpp
-    takes part where llama-cpp-python is installed
-    (`pip install hloracle[llama]` builds it) and MODEL is, or was made from, a GGUF file.
-    """
-    from hloracle.bench.contenders import Task, contenders
-    from hloracle.bench.run import run_bench
-    from hloracle.bench.show import print_figures
-    from hloracle.conformance.environment import threads_available
-    from hloracle.reports.bench import write_bench
-
-    _prepare_folder(out)
-    task = Task(
-        model, tuple(sorted(set(contexts))), tuple(sorted(set(lengths))), tokens, threads or threads_available()
-    )  # fmt: skip
-    with _progress() as progress:
-        figures = run_bench(task, rounds, contenders(model, list(dict.fromkeys(precisions))), progress)
-    write_bench(figures, out)
-    if as_json:
-        click.echo(json.dumps(figures, indent=1))
-    else:
-        print_figures(figures, Output(highlight=False))
-    rows = figures["contenders"].items()
-    return 1 if any(row["failure"] for id, row in rows if id.startswith("emitter/")) else 0
-
-
-@cli.command(epilog=MODEL_HELP)
-@model_argument(DEFAULT_MODEL)
-@click.option(
-    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS,
-    help="May be given several times. All of them by default.",
-)  # fmt: skip
-@click.option(
-    "--target-cpu", "cpus", multiple=True, default=("host",), show_default=True, metavar="NAME",
-    help="What to compile for, in LLVM's words (`host`, `x86-64-v3`, `znver3`); given several times, the fastest is taken.",
-)  # fmt: skip
-@click.option(
-    "--rounds", type=click.IntRange(3), default=5, show_default=True, help="In which two candidates take turns."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print what came of each candidate as JSON.")
-@threads_option()
-def tune(
-    model: str, precisions: tuple[str, ...], cpus: tuple[str, ...], rounds: int, as_json: bool, threads: int | None
-) -> int:  # fmt: skip
-    """Find the fastest right way to write and compile MODEL's graphs on this machine.
-
-    Candidates (how weights lie, the compiler's flags for each phase, the CPU that it compiles for) are first held to Hugging
-    Face's tokens, and then timed in turns with the best so far. What is best conforms in a whole run before it is kept, in
-    the cache; `run`, `generate` and `bench` take it from there on this machine, with these versions and as many threads, and
-    say so. Takes some minutes a precision. Exits with 1 if for one of them nothing could be kept.
-    """
-    from hloracle.bench.show import print_tuned
-    from hloracle.bench.tune import run_tune
-    from hloracle.conformance.environment import threads_available
-
-    with _progress() as progress:
-        figures = run_tune(
-            model, list(dict.fromkeys(precisions)), list(dict.fromkeys(cpus)), threads or threads_available(), rounds,
-            progress,
-        )  # fmt: skip
-    if as_json:
-        click.echo(json.dumps(figures, indent=1))
-    else:
-        print_tuned(figures, Output(highlight=False))
-    return 0 if all(row["file"] for row in figures["precisions"]) else 1
-
-
-@cli.command(epilog=MODEL_HELP)
-@model_argument("synthetic-llama-135m")
-@click.option(
-    "--part", "parts", type=click.Choice(SCALING_PARTS), multiple=True, default=SCALING_PARTS,
-    help="What is measured; may be given several times. All by default.",
-)  # fmt: skip
-@click.option(
-    "--context", "contexts", type=click.IntRange(1), multiple=True, default=(256, 512, 1024, 2048, 4096), show_default=True,
-    help="Cache slots at which decode is timed; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--length", "lengths", type=click.IntRange(1), multiple=True, default=(32, 64, 128, 256, 512, 1024), show_default=True,
-    help="Tokens of a prompt that is timed; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--layers", type=click.IntRange(1), multiple=True, default=(8, 16, 24, 32, 48, 64, 80), show_default=True,
-    help="Layers of a model of MODEL's shape that is emitted and compiled; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--beside", multiple=True, default=("synthetic-llama-1b", "synthetic-llama-3b"), show_default=True, metavar="MODEL",
-    help="A model whose memory is measured after MODEL's; may be given several times.",
-)  # fmt: skip
-@precision_option()
-@click.option("--tokens", type=click.IntRange(1), default=16, show_default=True, help="Decode steps of a measurement.")
-@click.option(
-    "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, of which medians are taken."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@threads_option()
-@out_option("scaling.json and scaling.html")
-def scale(
-    model: str, parts: tuple[str, ...], contexts: tuple[int, ...], lengths: tuple[int, ...], layers: tuple[int, ...],
-    beside: tuple[str, ...], precision: str, tokens: int, rounds: int, as_json: bool, threads: int | None, out: Path,
-) -> int:  # fmt: skip
-    """How time and memory grow with the context, a prompt's length, the layers, and the model's size.
-
-    Compiles graphs of MODEL's shape with more and more layers, nothing of which comes from the cache: processor time must
-    not grow faster than layers to the power of 1.1. The memory of a session is to exceed its weights and caches by at most
-    15 %. In f32 the two models of the default --beside take 27 GB of disk in the cache, and the larger one 13 GB of memory.
-    Exits with 1 if anything could not be measured, or grows faster.
-    """
-    from hloracle.bench.scaling import Plan, run_scaling
-    from hloracle.bench.show import print_scaling
-    from hloracle.conformance.environment import threads_available
-    from hloracle.reports.scaling import write_scaling
-
-    _prepare_folder(out)
-    plan = Plan(
-        model, tuple(sorted(set(contexts))), tuple(sorted(set(lengths))), tuple(sorted(set(layers))),
-        tuple(dict.fromkeys((model, *beside))), tuple(dict.fromkeys(parts)), precision, tokens, rounds,
-        threads or threads_available(),
-    )  # fmt: skip
-    with _progress() as progress:
-        figures = run_scaling(plan, progress)
-    write_scaling(figures, out)
-    if as_json:
-        click.echo(json.dumps(figures, indent=1))
-    else:
-        print_scaling(figures, Output(highlight=False))
-    return 0 if all(one["passed"] for one in figures["growth"]) and not figures["failures"] else 1
-
-
 @cli.command()
 @click.argument("ids", nargs=-1, metavar="[MUTANT]...")
 @click.option("--list", "listing", is_flag=True, help="List them instead of running them.")
@@ -512,7 +322,7 @@ def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, fresh: bool, 
         print_mutants(chosen, Output(highlight=False))
         return 0
     out = Output(highlight=False)
-    with _progress() as progress:
+    with progress_shown() as progress:
         trials = run_mutants(
             chosen, jobs or threads_available(), progress.report,
             lambda t: None if as_json else print_trial(t, out), fresh,
@@ -548,33 +358,17 @@ def fetch(name: str, precision: str) -> int:
     """Bring the model NAME into the cache, and print where its checkpoint directory is."""
     from hloracle.reference.fixtures import resolve
 
-    with _progress() as progress, progress.stage(f"fetch {name}"):
+    with progress_shown() as progress, progress.stage(f"fetch {name}"):
         directory = resolve(name, progress.report, precision)
     click.echo(directory)
     return 0
 
 
-for _command in RECORD_COMMANDS:
+for _command in (*BENCH_COMMANDS, *RECORD_COMMANDS):
     cli.add_command(_command)
 
 
 # ---- shared by the commands
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A spinner with the current step, and a line per finished stage, on a terminal; nothing in a pipe."""
-    from hloracle.conformance.evidence import Progress
-
-    if not terminal.is_terminal:
-        yield Progress()
-        return
-    with terminal.status("starting") as status:
-
-        def finished(stage: str, seconds: float, reused: bool) -> None:
-            terminal.print(f"[green]✓[/] {stage:<28} [dim]{seconds:6.1f} s{'  reused' if reused else ''}[/]")
-
-        yield Progress(lambda line: status.update(f"[dim]{line}[/]"), finished)
 
 
 @contextmanager
@@ -585,14 +379,6 @@ def _silence() -> Iterator[None]:
 def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield first
     yield from rest
-
-
-def _prepare_folder(out: Path) -> None:
-    """Find out before the work, not after it, that the report cannot be written."""
-    from hloracle.core.store import write_file
-
-    write_file(out / ".hloracle", "")
-    (out / ".hloracle").unlink()
 
 
 def _finish(

@@ -20,8 +20,9 @@ from typing import Any
 import click
 import numpy as np
 
-from hloracle.conformance.cli import main, terminal
+from hloracle.conformance.cli import main
 from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.options import terminal
 from hloracle.conformance.pool import NO_OPTIMIZER, environment, run_each, xla_flags
 from hloracle.conformance.run import run
 from hloracle.conformance.verdict import PASSING

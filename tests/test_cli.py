@@ -18,7 +18,7 @@ from gguf_files import write_gguf
 from tokenizer import add_words as add_tokenizer
 
 from hloracle.backends import iree
-from hloracle.conformance import cli
+from hloracle.conformance import cli, options
 from hloracle.core import store
 from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied
@@ -677,4 +677,4 @@ def test_generate_refuses_a_damaged_file(name: str, refused: Refused, tmp_path: 
 
 
 def test_precisions_are_those_of_the_encodings() -> None:
-    assert cli.PRECISIONS == PRECISIONS
+    assert options.PRECISIONS == PRECISIONS

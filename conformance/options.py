@@ -1,0 +1,82 @@
+"""What several commands share: their options, and how they show that they work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+# As in reference/encodings.py, which imports more than a command line needs to be parsed.
+PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
+BACKENDS = ("iree-cpu", "xla-cpu")  # as in conformance/evidence.py
+MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
+terminal = Console(stderr=True, highlight=False)
+Option = Callable[[Callable[..., int]], Callable[..., int]]
+
+
+def model_argument(default: str | None = None) -> Option:
+    return click.argument("model", default=default, required=default is None)
+
+
+def out_option(files: str = "report.json, report.html, summary.md and junit.xml") -> Option:
+    return click.option(
+        "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out"), show_default=True,
+        help=f"Folder for {files}.",
+    )  # fmt: skip
+
+
+def precision_option() -> Option:
+    return click.option(
+        "--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True,
+        help="What weights are held in: all sums are float32, and the truth is Hugging Face's over the same weights.",
+    )  # fmt: skip
+
+
+def layout_option(default: str | None = None) -> Option:
+    words = "How floats lie: 16 rows side by side, which is read faster; or as in the checkpoint."
+    return click.option(
+        "--layout", type=click.Choice(["panels", "rows"]), default=default, show_default=default is not None,
+        help=words if default else f"{words} When not given, what `hloracle tune` found here, or else panels.",
+    )  # fmt: skip
+
+
+def joined_option(default: bool | None = None) -> Option:
+    return click.option(
+        "--joined/--separate", "joined", default=default, show_default=default is not None,
+        help="Whether weights that are multiplied with the same values, such as q_proj, k_proj and v_proj, are one.",
+    )  # fmt: skip
+
+
+def threads_option() -> Option:
+    return click.option(
+        "--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given."
+    )
+
+
+@contextmanager
+def progress_shown() -> Iterator[Any]:
+    """A spinner with the current step, and a line per finished stage, on a terminal; nothing in a pipe."""
+    from hloracle.conformance.evidence import Progress
+
+    if not terminal.is_terminal:
+        yield Progress()
+        return
+    with terminal.status("starting") as status:
+
+        def finished(stage: str, seconds: float, reused: bool) -> None:
+            terminal.print(f"[green]✓[/] {stage:<28} [dim]{seconds:6.1f} s{'  reused' if reused else ''}[/]")
+
+        yield Progress(lambda line: status.update(f"[dim]{line}[/]"), finished)
+
+
+def prepare_folder(out: Path) -> None:
+    """Find out before the work, not after it, that the report cannot be written."""
+    from hloracle.core.store import write_file
+
+    write_file(out / ".hloracle", "")
+    (out / ".hloracle").unlink()
