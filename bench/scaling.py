@@ -41,8 +41,8 @@ Figures = dict[str, Any]
 
 # Of the graphs whose layers are counted.
 CAPACITY, BUCKET = 256, 64
-# What may grow with the layers, and must not grow faster: time that processors spend, because the clock's hangs on who else
-# has them.
+# What may grow with the layers, and must not grow faster. Times are those that processors spend: the clock's hang on who
+# else has them.
 GROWING = ("emit_seconds", "graph_bytes", "compile_cpu_seconds", "module_bytes")
 MOST_EXPONENT = 1.1
 # Resident bytes of a session, its caches left out, over the bytes of its weights.
@@ -178,14 +178,14 @@ def _layers(plan: Plan, raw: dict[str, Any], progress: Progress) -> list[Figures
 def layer_cost(report: Report, raw: dict[str, Any], layers: int, phase: str, precision: str) -> Figures:
     """What a graph of so many layers takes to emit and to compile, in this process; nothing comes from the cache.
 
-    Returns seconds, bytes of the graph's text and of the module, and the compiler's peak memory in bytes.
+    Returns seconds (of the processor for `emit_seconds` and `compile_cpu_seconds`), bytes of the graph's text and of the module, and the compiler's peak memory in bytes.
     """
     config = from_hf({**raw, "num_hidden_layers": layers})
     importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")  # not a part of emitting
-    started = time.perf_counter()
+    started = time.process_time()
     bucket = BUCKET if phase == "prefill" else 0
     graph = emit(config, phase, "token", CAPACITY, bucket, default_layout(config, precision))
-    emitted = time.perf_counter() - started
+    emitted = time.process_time() - started
     with TemporaryDirectory() as folder:
         source = Path(folder) / "graph.mlir"
         source.write_text(graph.text)
