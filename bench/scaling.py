@@ -178,7 +178,8 @@ def _layers(plan: Plan, raw: dict[str, Any], progress: Progress) -> list[Figures
 def layer_cost(report: Report, raw: dict[str, Any], layers: int, phase: str, precision: str) -> Figures:
     """What a graph of so many layers takes to emit and to compile, in this process; nothing comes from the cache.
 
-    Returns seconds (of the processor for `emit_seconds` and `compile_cpu_seconds`), bytes of the graph's text and of the module, and the compiler's peak memory in bytes.
+    Returns seconds, bytes of the graph's text and of the module, and the compiler's peak memory in bytes. `emit_seconds` and
+    `compile_cpu_seconds` are the processor's, `compile_seconds` the clock's.
     """
     config = from_hf({**raw, "num_hidden_layers": layers})
     importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")  # not a part of emitting
@@ -272,5 +273,6 @@ def memory_row(model: str, weights: int, caches: int, resident: int, peak: int, 
     share = (peak - caches) / weights
     return {
         "model": model, "weight_bytes": weights, "cache_bytes": caches, "resident_bytes": resident, "peak_bytes": peak,
-        "load_seconds": round(seconds, 2), "share": round(share, 4), "most": MOST_RESIDENT, "passed": share <= MOST_RESIDENT,
+        "load_seconds": round(seconds, 2), "share": round(share, 4), "most": MOST_RESIDENT,
+        "passed": share <= MOST_RESIDENT,
     }  # fmt: skip

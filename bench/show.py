@@ -166,7 +166,7 @@ def print_scaling(figures: Figures, console: Console) -> None:
             for e in figures["memory"]
         ]  # fmt: skip
         heads = (
-            "model", "weights\nGB", "caches\nGB", "peak\nGB", "load\ns", f"peak / weights\nat most {_most(figures)}", ""
+            "model", "weights\nGB", "caches\nGB", "peak\nGB", "load\ns", f"peak /\nweights\n≤ {_most(figures)}", ""
         )  # fmt: skip
         _print_table(console, heads, rows)
     for line in figures["failures"]:

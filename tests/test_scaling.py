@@ -29,9 +29,9 @@ LAYERS = (8, 16, 24, 32, 48, 64, 80)
 def rows(seconds: Callable[[int], float]) -> list[dict[str, Any]]:
     return [
         {
-            "phase": "decode", "layers": n, "emit_seconds": 0.003 * n, "graph_bytes": 25_000 * n, "compile_seconds": seconds(n),
-            "compile_cpu_seconds": seconds(n), "compile_peak_bytes": 160_000_000, "module_bytes": 80_000 + 4000 * n,
-            "rounds": [],
+            "phase": "decode", "layers": n, "emit_seconds": 0.003 * n, "graph_bytes": 25_000 * n,
+            "compile_seconds": seconds(n), "compile_cpu_seconds": seconds(n), "compile_peak_bytes": 160_000_000,
+            "module_bytes": 80_000 + 4000 * n, "rounds": [],
         }
         for n in LAYERS
     ]  # fmt: skip
@@ -48,7 +48,7 @@ def figures() -> dict[str, Any]:
         "decode": [timed(capacity=256, position=240), timed(capacity=512, position=240), timed(capacity=512, position=496)],
         "prefill": [timed(capacity=64, length=32), timed(capacity=64, length=64)],
         "layers": measured, "growth": growth(measured),
-        "memory": [memory_row("some", 538_000_000, 12_000_000, 600_000_000, 610_000_000, 0.8)],
+        "memory": [memory_row("synthetic-llama-135m", 538_000_000, 12_000_000, 600_000_000, 610_000_000, 0.8)],
         "failures": [], "environment": {"cpu": "a processor", "date": "2026-11-22T00:00:00+00:00"},
     }  # fmt: skip
 
@@ -169,6 +169,7 @@ def test_table() -> None:
     text = out.getvalue()
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "21.0  (20.0–25.0)" in text
+    assert "synthetic-llama-135m" in text
     assert "decode: processor time to compile" in text
     assert "not reached" not in text
     found = figures()
