@@ -73,7 +73,9 @@ class MatrixBuilder(Builder):
             shift, mask = (self.constant(n, "i32", indices.shape) for n in (PANEL.bit_length() - 1, PANEL - 1))
             panel, inside = self.shift_right_logical(indices, shift), self.and_(indices, mask)
             at = self.concatenate([panel, inside], 1)  # [T, 2]
-            return self.as_f32(self.gather(weight.parts[0], at, (0, 2)))
+            # Without the barrier IREE 3.13 fuses this with the norm that follows, and holds whole rows of eight tokens on the
+            # stack: from 1024 columns on that is more than it allows, and it refuses the graph.
+            return self.optimization_barrier(self.as_f32(self.gather(weight.parts[0], at, (0, 2))))
         rows = tuple(self.gather_rows(part, indices) for part in weight.parts)
         return self.dense(Matrix((indices.shape[0], *weight.shape[1:]), weight.encoding, rows))
 

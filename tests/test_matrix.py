@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from graphs import operations, parse, run
 from models import quick_xla
 
 from hloracle.backends.interpreter import Interpreter
-from hloracle.backends.iree import IreeCpu
+from hloracle.backends.iree import IreeCpu, flags_of, iree_compile
 from hloracle.backends.session import Backend, _vocab_size
 from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.errors import ToolchainError
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.matrix import STRATEGIES, Matrix
@@ -23,9 +25,11 @@ from hloracle.emitters.model import emit
 from hloracle.reference.anchors import anchor_of, products
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.contract import graph_abi
-from hloracle.reference.encodings import ENCODINGS, PRECISIONS
+from hloracle.reference.encodings import ENCODINGS, NARROW, PRECISIONS
 from hloracle.reference.fixtures import resolve
-from hloracle.reference.weights import matrices
+from hloracle.reference.registry import from_hf
+from hloracle.reference.tiny import TINY
+from hloracle.reference.weights import default_layout, matrices
 
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "uint8": "ui8", "int32": "i32"}
 # Groups of 32, 4 and 16; one row, one group, an odd number of rows; more columns than rows and the other way round.
@@ -301,3 +305,18 @@ def test_a_vocabulary_is_as_long_as_its_embedding_whatever_holds_it(name: str) -
     tensors = ENCODINGS[name].tensors(table, (rows, 84)) if name else [abi.weights[0]]
     assert abi.weights[0].name == table
     assert _vocab_size(Abi("decode", (*tensors, *abi.arguments[1:]), abi.results)) == rows
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_prompt_of_a_wide_model_compiles(precision: str, tmp_path: Path) -> None:
+    """A look-up of rows that is fused with the norm after it needs more stack than IREE allows."""
+    config = from_hf({**TINY["llama"], "hidden_size": 2048, "num_hidden_layers": 1, "vocab_size": 64})
+    graph = emit(config, "prefill", "token", 64, 64, default_layout(config, precision))
+    source = tmp_path / "prompt.mlir"
+    source.write_text(graph.text)
+    assert iree_compile(source, flags_of(graph))
+    if precision in ("f32", *NARROW):
+        (barrier,) = (line for line in graph.text.splitlines() if "optimization_barrier %embed_tokens" in line)
+        source.write_text(graph.text.replace(barrier, "").replace(barrier.split()[0], barrier.split()[3]))
+        with pytest.raises(ToolchainError, match="stack allocation limit"):
+            iree_compile(source, flags_of(graph))
