@@ -10,10 +10,11 @@ from importlib import resources
 from typing import Any
 
 from hloracle.core.abi import Abi, Graph
+from hloracle.emitters.matrix import hands_of
 from hloracle.reference.anchors import anchors
 from hloracle.reference.config import Config, Layer
 from hloracle.reference.contract import effective_window
-from hloracle.reference.encodings import argument_parts
+from hloracle.reference.encodings import Shape, argument_parts
 from hloracle.reference.rope import prefill_tables
 from hloracle.reference.weights import parts_in
 
@@ -127,18 +128,26 @@ def uses(weight: str, phase: str, config: Config) -> list[str]:
     return ["token" if token else "prompt"]
 
 
-def held_key(weight: str, encoding: str, use: str) -> str:
-    """The row of census.json that pins what a graph needs for a weight that is held otherwise, or joined of several."""
+def held_key(weight: str, encoding: str, use: str, part: Shape) -> str:
+    """The row of census.json that pins what a graph needs for a weight that is held otherwise, or joined of several.
+
+    Args:
+      part: the shape of its first argument.
+    """
     parts = len(parts_in(weight))
-    return f"held/{encoding}/{use}" + (f"/{parts}" if parts > 1 else "")
+    hands = hands_of(part[-2]) if use == "token" and encoding in ("int8", "int4") else 1
+    return f"held/{encoding}/{use}" + f"/{parts}" * (parts > 1) + f"/{hands} hands" * (hands > 1)
 
 
 def held_ops(abi: Abi, config: Config) -> Counter[str] | None:
     """How many more operations of each kind a graph has, or fewer, because of how it holds weights; None without a pin."""
     found: Counter[str] = Counter()
-    for weight, encoding in {argument_parts(w.name)[:2] for w in abi.weights if w.encoding != "plain"}:
+    for argument in abi.weights:
+        weight, encoding, part = argument_parts(argument.name)
+        if not encoding or part:
+            continue
         for use in uses(weight, abi.phase, config):
-            row = _pins().get(held_key(weight, encoding, use))
+            row = _pins().get(held_key(weight, encoding, use, argument.shape))
             if row is None:
                 return None
             found.update(row["fixed"])

@@ -117,17 +117,14 @@ def census() -> dict[str, dict[str, Any]]:
     return rows
 
 
+Q = "model.layers.0.self_attn.q_proj.weight"
+JOINED = ("model.layers.0.self_attn.q_proj-k_proj-v_proj.weight", "model.layers.0.mlp.gate_proj-up_proj.weight")
 # A model with each use of a weight, of sizes that panels fit and a look-up of one expert; and weights joined of two and three.
 HELD: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
-    (
-        "llama",
-        {"vocab_size": 272},
-        (
-            "model.layers.0.self_attn.q_proj.weight",
-            "model.embed_tokens.weight",
-            "model.layers.0.self_attn.q_proj-k_proj-v_proj.weight",
-            "model.layers.0.mlp.gate_proj-up_proj.weight",
-        ),
+    *(
+        # Groups that are dealt to three hands, to one, two and four.
+        ("llama", {"vocab_size": 272, "hidden_size": hidden}, (*alone, *JOINED))
+        for hidden, alone in ((84, (Q, "model.embed_tokens.weight")), (32, (Q,)), (64, (Q,)), (128, (Q,)))
     ),
     ("mixtral", {}, ("model.layers.0.mlp.experts.gate_up_proj",)),
     ("deepseek_v3", {}, ("model.layers.0.self_attn.kv_b_proj.weight",)),
@@ -146,7 +143,8 @@ def held() -> dict[str, dict[str, Any]]:
             plain, with_it = (Counter(inspect(emit(*spec, layout)).ops) for layout in ({}, {weight: encoding.name}))
             grown = {op: with_it[op] - plain[op] for op in sorted(with_it | plain) if with_it[op] != plain[op]}
             (use,) = uses(weight, phase, config)
-            found = rows.setdefault(held_key(weight, encoding.name, use), {"fixed": grown, "layers": {}})
+            part, _ = encoding.types(taken_shapes(config, {weight})[weight])[0]
+            found = rows.setdefault(held_key(weight, encoding.name, use, part), {"fixed": grown, "layers": {}})
             if found["fixed"] != grown:
                 raise ValueError(f"the census of {encoding.name} in {use} depends on the weight: {weight}")
     return rows

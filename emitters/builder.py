@@ -280,17 +280,27 @@ class Builder:
         body = f"%{operand.name}, dims = {list(dimensions)} : {operand.type}"
         return self._append("reverse", "rev", operand.type, body)
 
-    def slice(self, operand: Value, start_indices: Sequence[int], limit_indices: Sequence[int]) -> Value:
-        """Strides are 1."""
+    def slice(
+        self,
+        operand: Value,
+        start_indices: Sequence[int],
+        limit_indices: Sequence[int],
+        strides: Sequence[int] | None = None,
+        hint: str = "sl",
+    ) -> Value:
+        """Strides are 1 unless they are given."""
         op, starts, limits = "slice", len(start_indices), len(limit_indices)
-        counts = f"{starts} start_indices, {limits} limit_indices, operand={operand.type}"
-        self._check(op, "C2", starts == limits == operand.rank, counts)
+        steps = [1] * starts if strides is None else strides
+        counts = f"{starts} start_indices, {limits} limit_indices, {len(steps)} strides, operand={operand.type}"
+        self._check(op, "C2", starts == limits == len(steps) == operand.rank, counts)
         bounds = list(zip(start_indices, limit_indices, strict=True))
         inside = all(0 <= a <= b <= n for (a, b), n in zip(bounds, operand.shape, strict=True))
         self._check(op, "C3", inside, f"indices {bounds} leave operand={operand.type}")
-        type = TensorType(tuple(b - a for a, b in bounds), operand.dtype)
-        spans = ", ".join(f"{a}:{b}" for a, b in bounds)
-        return self._append(op, "sl", type, f"%{operand.name} [{spans}] : ({operand.type}) -> {type}")
+        self._check(op, "C4", all(step > 0 for step in steps), f"strides={list(steps)}")
+        sizes = [-(-(b - a) // step) for (a, b), step in zip(bounds, steps, strict=True)]
+        type = TensorType(tuple(sizes), operand.dtype)
+        spans = ", ".join(f"{a}:{b}" + f":{step}" * (step > 1) for (a, b), step in zip(bounds, steps, strict=True))
+        return self._append(op, hint, type, f"%{operand.name} [{spans}] : ({operand.type}) -> {type}")
 
     def concatenate(self, inputs: Sequence[Value], dimension: int) -> Value:
         op = "concatenate"

@@ -10,9 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 from hloracle.emitters.builder import Builder, TensorType, Value
 from hloracle.reference.encodings import PANEL
+
+# At most so many groups of one token's product are added lane by lane before they are summed: IREE 3.13 adds up a vector's
+# lanes at each step of a sum, a third of the work where a step is a group or two. SmolLM2 135M, ms a step with 1, 2, 3, 4, 6:
+# int4 9.9, 9.4, 9.1, 9.0, 9.0; int8 11.0, 10.0, 9.7, 9.7, 9.5; and int4 compiles in 7, 9, 11, 11, 20 s. [8192, 2048] and
+# [2048, 8192], 10^9 weights a second with 1, 2, 4, 8: int4 17, 19, 20, 12; int8 16, 17, 19, 9: of 8, some terms are written to
+# memory.
+HANDS = 4
+
+
+def hands_of(groups: int) -> int:
+    """How many hands a row's groups are dealt to: the most that all get as many."""
+    return max(n for n in range(1, HANDS + 1) if groups % n == 0)
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,26 @@ class MatrixBuilder(Builder):
         low, high = (self.broadcast_in_dim(h, like.shape, (0, 1, 2)) for h in halves)
         return low, high
 
+    def _dealt(self, x: Value, weight: Matrix) -> list[tuple[Value, Matrix]]:
+        """One token's x [1, K] and a weight, their groups dealt out in turns: the products of the hands add up to theirs."""
+        N, K = weight.shape
+        G = weight.parts[0].shape[1]
+        hands = hands_of(G)
+        if hands == 1:
+            return [(x, weight)]
+
+        def hand(part: Value, first: int, hint: str) -> Value:
+            rest = part.rank - 2
+            return self.slice(part, (0, first, *[0] * rest), part.shape, (1, hands, *[1] * rest), hint)
+
+        grouped = self.reshape(x, (1, G, K // G))
+        dealt = []
+        for first in range(hands):
+            parts = tuple(hand(part, first, part.name.rpartition(".")[2]) for part in weight.parts)
+            own = self.reshape(hand(grouped, first, "x"), (1, K // hands))
+            dealt.append((own, Matrix((N, K // hands), weight.encoding, parts)))
+        return dealt
+
     def _summed(self, terms: Value, dimensions: tuple[int, ...]) -> Value:
         """The sums over these dimensions as one row, [1, N]."""
         sums = self.reduce(terms, self.constant(0.0, "f32"), dimensions, "add")
@@ -184,16 +217,22 @@ def sum_panels(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
 
 
 def sum_int8(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
-    low, high, scale = (b.as_f32(part) for part in weight.parts)  # [N, G, g/2] twice, [N, G]
-    x_low, x_high = b._x_halves(x, low)
-    terms = b.add(b.multiply(low, x_low), b.multiply(high, x_high))
-    return b._summed(b.multiply(terms, b._per_group(scale, terms)), (1, 2))
+    def terms(x: Value, weight: Matrix) -> Value:
+        low, high, scale = (b.as_f32(part) for part in weight.parts)  # [N, G, g/2] twice, [N, G]
+        x_low, x_high = b._x_halves(x, low)
+        found = b.add(b.multiply(low, x_low), b.multiply(high, x_high))
+        return b.multiply(found, b._per_group(scale, found))
+
+    return b._summed(reduce(b.add, [terms(*hand) for hand in b._dealt(x, weight)]), (1, 2))
 
 
 def sum_int4(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
-    low, high = b._halves_of(weight)  # [N, G, g/2] each
-    x_low, x_high = b._x_halves(x, low)
-    return b._summed(b.add(b.multiply(low, x_low), b.multiply(high, x_high)), (1, 2))
+    def terms(x: Value, weight: Matrix) -> Value:
+        low, high = b._halves_of(weight)  # [N, G, g/2] each
+        x_low, x_high = b._x_halves(x, low)
+        return b.add(b.multiply(low, x_low), b.multiply(high, x_high))
+
+    return b._summed(reduce(b.add, [terms(*hand) for hand in b._dealt(x, weight)]), (1, 2))
 
 
 @dataclass(frozen=True)
@@ -224,9 +263,9 @@ STRATEGIES: dict[str, Strategies] = {
     "bf16": Strategies(Strategy(sum_columns, "4.7; for shapes that panels do not fit"), _PROMPT),
     "f16": Strategies(Strategy(sum_columns, "4.7; for shapes that panels do not fit"), _PROMPT),
     "int8": Strategies(
-        Strategy(sum_int8, "18.9 host, 17.1 znver3; with both halves in one array 1.7 and 12.3; in panels 5.8"), _HALVES
+        Strategy(sum_int8, "21; without hands 18.9, and 17.1 on znver3; with both halves in one array 1.7 and 12.3; in panels 5.8"), _HALVES
     ),
     "int4": Strategies(
-        Strategy(sum_int4, "18.8 host, 14 znver3; with the minimum as a product of its own 11.2; in panels 8"), _HALVES
+        Strategy(sum_int4, "22; without hands 18.8, and 14 on znver3; with the minimum as a product of its own 11.2; in panels 8"), _HALVES
     ),
 }  # fmt: skip

@@ -59,7 +59,7 @@ def high_nibble_unshifted(right: Right[Halves], b: LayerBuilder, packed: Value) 
 )  # fmt: skip
 def minimum_negative(right: Right[Value], b: LayerBuilder, x: Value, like: Value) -> Value:
     found = right(b, x, like)
-    return b.scaled(found, -1.0) if x.name.endswith(".minimum") else found
+    return b.scaled(found, -1.0) if ".minimum" in x.name else found
 
 
 @mutant(
@@ -67,7 +67,7 @@ def minimum_negative(right: Right[Value], b: LayerBuilder, x: Value, like: Value
     anchor="layers.1.self_attn.v_proj", replaces=PER_GROUP, weights="int4",
 )  # fmt: skip
 def minimum_of_first_group(right: Right[Value], b: LayerBuilder, x: Value, like: Value) -> Value:
-    if x.name.endswith("layers.1.self_attn.v_proj.weight.int4.minimum"):
+    if b.anchor == "layers.1.self_attn.v_proj" and ".minimum" in x.name:
         x = b.broadcast_in_dim(b.part(x, x.rank - 1, 0, 1), x.shape, range(x.rank))
     return right(b, x, like)
 
@@ -77,7 +77,9 @@ def minimum_of_first_group(right: Right[Value], b: LayerBuilder, x: Value, like:
     weights="int4",
 )  # fmt: skip
 def scale_of_neighbour(right: Right[Value], b: LayerBuilder, x: Value, like: Value) -> Value:
-    return right(b, rolled(b, x, x.rank - 1) if x.name.endswith("int4.scale") else x, like)
+    # The head is int8.
+    scale = ".scale" in x.name and b.anchor.endswith("_proj")
+    return right(b, rolled(b, x, x.rank - 1) if scale else x, like)
 
 
 @mutant(
@@ -87,6 +89,19 @@ def scale_of_neighbour(right: Right[Value], b: LayerBuilder, x: Value, like: Val
 def group_of_neighbour(right: Right[Halves], b: LayerBuilder, x: Value, like: Value) -> Halves:
     low, high = right(b, x, like)
     return (rolled(b, low, 1), rolled(b, high, 1)) if b.anchor != "lm_head" else (low, high)
+
+
+@mutant(
+    "int4-hands-crossed", "int4", "decode multiplies the groups dealt to one hand with the inputs of another, but for the head",
+    anchor=Q, replaces=f"{MATRIX}._dealt", weights="int4",
+)  # fmt: skip
+def hands_crossed(
+    right: Right[list[tuple[Value, Matrix]]], b: LayerBuilder, x: Value, weight: Matrix
+) -> list[tuple[Value, Matrix]]:
+    dealt = right(b, x, weight)
+    if b.anchor == "lm_head":
+        return dealt
+    return [(dealt[i - 1][0], one) for i, (_, one) in enumerate(dealt)]
 
 
 # ---- 8 bits

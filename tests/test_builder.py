@@ -195,7 +195,7 @@ def test_reverse_c3(b: Builder, dimension: int) -> None:
 
 @pytest.mark.parametrize(("starts", "limits"), [((0,), (1,)), ((0, 0), (1,)), ((0, 0, 0), (1, 1, 1))])
 def test_slice_c2(b: Builder, starts: tuple[int, ...], limits: tuple[int, ...]) -> None:
-    counts = f"{len(starts)} start_indices, {len(limits)} limit_indices"
+    counts = f"{len(starts)} start_indices, {len(limits)} limit_indices, {len(starts)} strides"
     with refused(f"slice (C2): {counts}, operand=tensor<2x3xf32>"):
         b.slice(argument(b, 2, 3), starts, limits)
 
@@ -204,6 +204,25 @@ def test_slice_c2(b: Builder, starts: tuple[int, ...], limits: tuple[int, ...]) 
 def test_slice_c3(b: Builder, bounds: tuple[int, int]) -> None:
     with refused(f"slice (C3): indices [(0, 2), {bounds}] leave operand=tensor<2x3xf32>"):
         b.slice(argument(b, 2, 3), (0, bounds[0]), (2, bounds[1]))
+
+
+def test_slice_c2_of_strides(b: Builder) -> None:
+    with refused("slice (C2): 2 start_indices, 2 limit_indices, 1 strides, operand=tensor<2x3xf32>"):
+        b.slice(argument(b, 2, 3), (0, 0), (2, 3), (1,))
+
+
+@pytest.mark.parametrize("stride", [0, -1])
+def test_slice_c4(b: Builder, stride: int) -> None:
+    with refused(f"slice (C4): strides=[1, {stride}]"):
+        b.slice(argument(b, 2, 3), (0, 0), (2, 3), (1, stride))
+
+
+def test_slice_with_strides(b: Builder) -> None:
+    """As many as there are before the limit; a stride of 1 is not written."""
+    x = argument(b, 2, 7, 4)
+    found = b.slice(x, (0, 1, 0), (2, 7, 4), (1, 3, 2), hint="every_third")
+    assert (found.shape, found.name) == ((2, 2, 2), "l3_self_attn.every_third")
+    assert "[0:2, 1:7:3, 0:4:2]" in b._lines[-1]
 
 
 def test_concatenate_c1(b: Builder) -> None:

@@ -14,7 +14,7 @@ from graphs import operations, parse, run
 from models import quick_xla
 
 from hloracle.backends.interpreter import Interpreter
-from hloracle.backends.iree import IreeCpu, flags_of, iree_compile
+from hloracle.backends.iree import IreeCpu, compile_to_stream, flags_of, iree_compile
 from hloracle.backends.session import Backend, _vocab_size
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import ToolchainError
@@ -32,8 +32,8 @@ from hloracle.reference.tiny import TINY
 from hloracle.reference.weights import default_layout, matrices
 
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "uint8": "ui8", "int32": "i32"}
-# Groups of 32, 4 and 16; one row, one group, an odd number of rows; more columns than rows and the other way round.
-GROUPED = ((5, 96), (37, 84), (7, 112), (1, 32), (2, 320))
+# Groups of 32, 4 and 16, dealt to one to four hands; one row, one group, an odd number of rows; more columns than rows and the other way round.
+GROUPED = ((5, 96), (37, 84), (7, 112), (1, 32), (2, 320), (3, 256))
 SHAPES = {
     name: GROUPED if name in ("int8", "int4") else ((32, 3), (48, 84), (16, 1)) if name.endswith("panels") else
     ((5, 7), (37, 84), (1, 3))
@@ -144,6 +144,35 @@ def test_a_tokens_product_is_a_sum_and_a_prompts_is_dot_general(name: str) -> No
         text = graph_of(product, name, TABLES[name], random(tokens, 84)).text
         kinds = set(re.findall(r"stablehlo\.(dot_general|reduce)\b", text))
         assert kinds == {wanted}
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize(("groups", "hands"), [(1, 1), (2, 2), (3, 3), (7, 1), (18, 3), (64, 4)])
+def test_groups_are_dealt_to_as_many_hands_as_come_out_even(name: str, groups: int, hands: int) -> None:
+    shape = (5, 32 * groups)
+    text = graph_of(product, name, shape, random(1, shape[1])).text
+    assert text.count(f"-> tensor<5x{groups // hands}xf32>") == (hands if hands > 1 else 0) * (
+        2 if name == "int4" else 1
+    )
+    assert text.count("stablehlo.reduce(") == 1
+
+
+def dispatches(name: str, shape: tuple[int, int]) -> int:
+    """Of one token's product with a bias, and something added to it."""
+    x = random(1, shape[1])
+
+    def build(b: LayerBuilder, w: Matrix, x: Value) -> Value:
+        return b.add(b.linear(x, w, b.f32(0.5, (w.shape[0],))), b.part(x, 1, 0, w.shape[0]))
+
+    return compile_to_stream(graph_of(build, name, shape, x)).count("stream.cmd.dispatch ")
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_one_tokens_product_is_one_dispatch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of too many hands IREE writes some terms to memory."""
+    assert dispatches(name, (96, 576)) == dispatches(name, (96, 2048)) == 1
+    monkeypatch.setattr("hloracle.emitters.matrix.HANDS", 16)
+    assert dispatches(name, (96, 2048)) > 1
 
 
 def test_every_encoding_has_strategies_that_were_measured() -> None:
