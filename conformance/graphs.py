@@ -90,7 +90,7 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
 # What a weight goes through between an argument and the sum that a product of one token is written as.
 TOWARDS_A_SUM = frozenset(
     f"stablehlo.{op}"
-    for op in ("add", "and", "broadcast_in_dim", "convert", "multiply", "reshape", "shift_right_logical")
+    for op in ("add", "and", "broadcast_in_dim", "convert", "multiply", "reshape", "shift_right_logical", "slice")
 )
 
 
