@@ -490,8 +490,8 @@ def plain_product_beside(right: Any, b: Any, x: Any, weight: Any) -> Any:
 
 def minimum_left_out(right: Any, b: Any, x: Any, weight: Any) -> Any:
     if b.anchor == UP:
-        nibbles, scale, minimum = weight.parts
-        weight = dataclasses.replace(weight, parts=(nibbles, scale, b.f32(0.5, minimum.shape)))
+        nibbles, scale, _ = weight.parts
+        weight = dataclasses.replace(weight, parts=(nibbles, scale, b.negate(scale)))
     return right(b, x, weight)
 
 
