@@ -136,9 +136,6 @@ class Evidence:
     checks: list[Check] = field(default_factory=list)
     graphs: dict[str, Inspected] = field(default_factory=dict)
     prompts: list[Prompt] = field(default_factory=list)
-    choice: Choice = field(default_factory=untuned)
-    chosen: str = "untuned"  # or `tuned`, or `asked` for
-    ignored: str = ""  # why what was measured on this machine was not taken
     truths: dict[str, Truth] = field(default_factory=dict)
     outcomes: list[CellOutcome] = field(default_factory=list)
     anchored: list[AnchorOutcome] = field(default_factory=list)
@@ -146,3 +143,6 @@ class Evidence:
     shown: list[tuple[str, Graph, Reading]] = field(default_factory=list)  # by source: what a reader is shown
     speed: list[Contender] = field(default_factory=list)
     speed_reason: str = "the run did not get so far"
+    choice: Choice = field(default_factory=untuned)
+    chosen: str = "untuned"  # or `tuned`, or `asked` for
+    ignored: str = ""  # why what was measured on this machine was not taken
