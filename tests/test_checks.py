@@ -491,7 +491,7 @@ def plain_product_beside(right: Any, b: Any, x: Any, weight: Any) -> Any:
 def minimum_left_out(right: Any, b: Any, x: Any, weight: Any) -> Any:
     if b.anchor == UP:
         nibbles, scale, _ = weight.parts
-        weight = dataclasses.replace(weight, parts=(nibbles, scale, b.negate(scale)))
+        weight = dataclasses.replace(weight, parts=(nibbles, scale, b.multiply(scale, scale)))
     return right(b, x, weight)
 
 
