@@ -81,7 +81,8 @@ def load(path: Path) -> Record:
             raise InputError(f"is not a valid record of {found!r}", path, fix) from None
         found = SCHEMA
     if found == SCHEMA and isinstance(record.get("settings"), dict):
-        record["settings"] = {**EARLIER, **record["settings"]}
+        for key, value in EARLIER.items():
+            record["settings"].setdefault(key, value)
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
         raise InputError(f"{words}, not {SCHEMA!r}", path, fix)

@@ -710,7 +710,7 @@ def test_fewer_ops_but_for_what_4_bits_need(oracle: Inspected) -> None:
         assert fewer_ops([wrong], [oracle], CONFIG).status == status
 
 
-@pytest.mark.parametrize(("unpinned", "status"), [(("prompt",), "failed"), (("prompt", "token/3"), "skipped")])
+@pytest.mark.parametrize(("unpinned", "status"), [(("prompt",), "failed"), (("prompt", "token/3 hands"), "skipped")])
 def test_a_use_of_a_weight_without_a_pin(
     unpinned: tuple[str, ...], status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,7 +128,9 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
     mutation._judged(lambda line: None, mutant.id)
     mutation._right(lambda line: None, mutant.run)
     found = [
-        (f"--precision {s.precision} --layout {s.layout}{' --joined' * s.joined}", s.model, s.mutant) for s in asked
+        (f"--precision {s.precision} --layout {c.layout}{' --joined' * c.joined}", s.model, s.mutant)
+        for s in asked
+        if (c := s.choice)
     ]
     assert found == [(options, "tiny-llama", id) for id in (mutant.id, "")]
     assert mutation._command(*mutant.run) == f"hloracle run tiny-llama {options}"

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from hloracle.backends import compiled, iree
 from hloracle.bench import contenders, machine, run, scaling, show, targets
+from hloracle.bench.commands import SCALING_PARTS
 from hloracle.bench.contenders import MACHINE, Spec, Task
 from hloracle.bench.scaling import Plan, exponent, growth, layer_cost, memory_row
 from hloracle.conformance import cli
-from hloracle.conformance.cli import SCALING_PARTS
 from hloracle.conformance.evidence import Progress
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY

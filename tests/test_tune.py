@@ -34,7 +34,7 @@ from hloracle.core.errors import InputError
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.fixtures import resolve
 
-OTHER = Choice("rows", Build("O3", "x86-64-v3"), Build("plain"))
+OTHER = Choice("rows", False, Build("O3", "x86-64-v3"), Build("plain"))
 DECODE = ("decode", "token", 32, 0)
 PREFILL = ("prefill", "token", 32, 32)
 
@@ -178,11 +178,12 @@ def test_a_run_takes_what_was_asked_for_or_kept_or_says_why_not(checkpoint: Chec
 def test_every_thing_is_tried_by_itself() -> None:
     first = first_choice(["x86-64-v3", "host"])
     assert first.decode == Build("plain", "x86-64-v3")
-    layouts, flags, cpus = others(first, "decode", "f32", ["x86-64-v3", "host"])
+    layouts, joined, flags, cpus = others(first, "decode", "f32", ["x86-64-v3", "host"])
     assert [c.layout for c in layouts] == ["rows"]
+    assert [c.joined for c in joined] == [True]
     assert [c.decode for c in flags] == [Build("O3", "x86-64-v3"), Build("packed", "x86-64-v3")]
     assert [c.decode for c in cpus] == [Build("plain", "host")]
-    assert all(c.prefill == first.prefill for c in (*layouts, *flags, *cpus))
+    assert all(c.prefill == first.prefill for c in (*layouts, *joined, *flags, *cpus))
 
 
 @pytest.mark.parametrize(("phase", "precision"), [("decode", "int4"), ("decode", "int8"), ("prefill", "f32")])
