@@ -197,7 +197,7 @@ def test_imports_of_siblings_are_seen(line: str) -> None:
 
 # What reads a config, what writes one, and what brings an older record up to date.
 KNOW_MODEL_TYPE = {
-    *(f"reference/{file}.py" for file in ("registry", "keys", "tiny", "random_model", "gguf")),
+    *(f"reference/{file}.py" for file in ("registry", "keys", "tiny", "synthetic", "random_model", "gguf")),
     *("reports/record.py", "reports/history/store.py"),
 }
 
