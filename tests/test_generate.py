@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import pytest
 from tokenizer import CHAT, V, add_bytes, add_words
 
+from hloracle.conformance import choice as choices
 from hloracle.conformance import cli
 from hloracle.conformance import generate as module
-from hloracle.conformance.choice import Choice, keep, production_graphs, tuned_file, untuned
+from hloracle.conformance.choice import Choice, keep, production_graphs, untuned
 from hloracle.conformance.generate import end_of_text, generate_text
 from hloracle.conformance.prompts import encode, load_tokenizer
 from hloracle.core.abi import Graph
@@ -156,8 +157,11 @@ def test_long_texts_get_a_larger_cache(spelled: Path, monkeypatch: pytest.Monkey
     assert asked == [("decode", "token", 512, 0), ("prefill", "token", 512, 64)]
 
 
-def test_what_was_tuned_here_is_taken_or_ignored_with_a_word(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_tuned_here_is_taken_or_ignored_with_a_word(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken, told = [], []
+    monkeypatch.setattr(choices, "cache_root", lambda: tmp_path)
 
     def emitted(checkpoint: Checkpoint, precision: str, choice: Choice, specs: list[tuple[Any, ...]]) -> list[Graph]:
         taken.append(choice)
@@ -166,11 +170,10 @@ def test_what_was_tuned_here_is_taken_or_ignored_with_a_word(words: Path, monkey
     monkeypatch.setattr(module, "production_graphs", emitted)
     checkpoint = open_checkpoint(words)
     keep(checkpoint, "f32", 1, untuned("rows"), [])
-    try:
-        texts = ["".join(generate_text(str(words), "a w5", 3, False, "emitter", "iree-cpu", threads, "f32", told.append))
-                 for threads in (1, 2)]  # fmt: skip
-    finally:
-        tuned_file(checkpoint, "f32").unlink()
+    texts = [
+        "".join(generate_text(str(words), "a w5", 3, False, "emitter", "iree-cpu", threads, "f32", told.append))
+        for threads in (1, 2)
+    ]
     assert texts[0] == texts[1]
     assert taken == [untuned("rows"), untuned()]
     assert len(told) == 1

@@ -45,14 +45,9 @@ def checkpoint() -> Checkpoint:
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept(checkpoint: Checkpoint) -> Any:
-    path = tuned_file(checkpoint, "f32")
-    before = path.read_bytes() if path.is_file() else None
-    path.unlink(missing_ok=True)
-    yield
-    path.unlink(missing_ok=True)
-    if before is not None:
-        path.write_bytes(before)
+def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choices of a test's own: others run beside it."""
+    monkeypatch.setattr(choices, "cache_root", lambda: tmp_path)
 
 
 # ---- a choice
