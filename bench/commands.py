@@ -156,7 +156,8 @@ def scale(
 
     Compiles graphs of MODEL's shape with more and more layers, nothing of which comes from the cache: processor time must
     not grow faster than layers to the power of 1.1. The memory of a session is to exceed its weights and caches by at most
-    15 %. In f32 the two models of the default --beside take 27 GB of disk in the cache, and the larger one 13 GB of memory.
+    15 %: that is said, and does not count in the exit status, for the process by itself is more than 15 % of a small model.
+    In f32 the two models of the default --beside take 27 GB of disk in the cache, and the larger one 13 GB of memory.
     Exits with 1 if anything could not be measured, or grows faster.
     """
     from hloracle.bench.scaling import Plan, run_scaling

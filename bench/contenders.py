@@ -218,7 +218,7 @@ class OnSession(Contender):
 
 
 class Transformers(Contender):
-    """Hugging Face as its users run it: scaled_dot_product_attention, and a cache that grows."""
+    """Hugging Face as its users run it: its own choice of attention, and a cache that grows."""
 
     def __init__(self, task: Task, spec: Spec) -> None:
         super().__init__(task)
@@ -229,7 +229,7 @@ class Transformers(Contender):
         self.torch = torch
         torch.set_num_threads(task.threads)
         names = {"f32": "float32", "bf16": "bfloat16"}
-        self.model = load_model(resolve(task.model), names[spec.precision], attention="sdpa")
+        self.model = load_model(resolve(task.model), names[spec.precision], attention=None)
         config = open_checkpoint(resolve(task.model)).config
         self.vocabulary = config.vocab_size
         self.config = config

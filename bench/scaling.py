@@ -24,11 +24,11 @@ from hloracle.backends.iree import flags_of, iree_compile
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import Spec, Task
 from hloracle.bench.run import OPEN_SECONDS, ROUND_SECONDS, Process, statistics_of, too_large
+from hloracle.conformance.choice import production_graph, untuned
 from hloracle.conformance.environment import describe
 from hloracle.conformance.evidence import Progress
 from hloracle.core.child import ChildDied, Report, peak_bytes, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.emitters.model import emit
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.contract import graph_abi
 from hloracle.reference.fixtures import resolve
@@ -185,7 +185,8 @@ def layer_cost(report: Report, raw: dict[str, Any], layers: int, phase: str, pre
     importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")  # not a part of emitting
     started = time.process_time()
     bucket = BUCKET if phase == "prefill" else 0
-    graph = emit(config, phase, "token", CAPACITY, bucket, default_layout(config, precision))
+    layout = default_layout(config, precision)
+    graph = production_graph(config, (phase, "token", CAPACITY, bucket), layout, untuned())
     emitted = time.process_time() - started
     with TemporaryDirectory() as folder:
         source = Path(folder) / "graph.mlir"

@@ -82,15 +82,8 @@ def print_tuned(figures: Figures, console: Console) -> None:
     """What was tried for each precision, and what came of it."""
     for row in figures["precisions"]:
         table = Table(
-            escape(row["precision"]),
-            "layout",
-            "flags",
-            "ms",
-            "the best\nbefore it",
-            "",
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-        )
+            escape(row["precision"]), "layout", "flags", "ms", "the best\nbefore it", "", box=SIMPLE_HEAD, pad_edge=False
+        )  # fmt: skip
         for column in table.columns[3:5]:
             column.justify = "right"
         for tried in row["candidates"]:

@@ -26,6 +26,7 @@ from hloracle.conformance.environment import CELL_PACKAGES, describe, versions
 from hloracle.conformance.evidence import Progress, Settings
 from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.run import run
+from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.reference.checkpoint import QUANTIZED, Checkpoint, open_checkpoint
 from hloracle.reference.fixtures import resolve
@@ -68,7 +69,7 @@ class Judge:
     truths: dict[str, Truth]
     progress: Progress
 
-    def graphs(self, candidate: Candidate) -> list[Any]:
+    def graphs(self, candidate: Candidate) -> list[Graph]:
         specs = [("decode", "token", CAPACITY, 0)]
         if candidate.phase == "prefill":
             specs.append(("prefill", "token", CAPACITY, PROMPT))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from hloracle.core.store import cache_root, digest, write_file
 from hloracle.emitters.model import emit
 from hloracle.reference.archive import weight_sources
 from hloracle.reference.checkpoint import Checkpoint
+from hloracle.reference.config import Config
 
 HOST = "host"
 LAYOUTS = ("panels", "rows")
@@ -81,9 +82,14 @@ def production_graphs(
 ) -> list[Graph]:
     """The emitter's graphs of these (phase, head, capacity, bucket), with the flags that IREE compiles them with."""
     layout = checkpoint.layout(precision, choice.layout == "panels", choice.joined)
-    return [
-        dataclasses.replace(emit(checkpoint.config, *spec, layout), flags=choice.build(spec[0]).all) for spec in specs
-    ]
+    return [production_graph(checkpoint.config, spec, layout, choice) for spec in specs]
+
+
+def production_graph(
+    config: Config, spec: tuple[str, str, int, int], layout: Mapping[str, str], choice: Choice
+) -> Graph:  # fmt: skip
+    """The emitter's graph of a (phase, head, capacity, bucket), of weights that lie so."""
+    return dataclasses.replace(emit(config, *spec, layout), flags=choice.build(spec[0]).all)
 
 
 # ---- what was measured

@@ -204,7 +204,7 @@ def _odd_one_out(scopes: dict[str, Counter[str]]) -> str:
     return ""
 
 
-def _walk(module, ir, allowed) -> dict:  # type: ignore[no-untyped-def, type-arg]
+def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
     ops: Counter[str] = Counter()
     scopes: dict[str, Counter[str]] = {}
     others: list[str] = []
@@ -228,7 +228,7 @@ def _walk(module, ir, allowed) -> dict:  # type: ignore[no-untyped-def, type-arg
             todo += [use.owner for result in found.results for use in reversed(list(result.uses))]
         return ""
 
-    def visit(operation):  # type: ignore[no-untyped-def]
+    def visit(operation: Any) -> Any:
         dialect, _, kind = operation.name.partition(".")
         location = operation.location
         anchor = location.name_str if isinstance(location, ir.NameLoc) else ""

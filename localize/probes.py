@@ -113,9 +113,8 @@ def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str],
         argument = arguments.get(name)
         if argument is not None and argument.role != "weight":
             return _scalar(anatomy, argument, rng)
-        if argument is not None or name not in anchors(
-            anatomy.config
-        ):  # of either graph: they hold weights in their own ways
+        # A weight of either graph: they hold them in their own ways.
+        if argument is not None or name not in anchors(anatomy.config):
             return bench.weight(name)
         shape = anatomy.shape(name)
         if part == "self_attn.probs":

@@ -192,9 +192,10 @@ def _writer(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray) -> Cal
     return write
 
 
-def load_model(directory: Path, dtype: str = "float32", attention: str = "eager") -> Any:
+def load_model(directory: Path, dtype: str = "float32", attention: str | None = "eager") -> Any:
     """transformers' model of a checkpoint directory, in evaluation mode. Only safetensors, no remote code.
 
+    attention: how it is implemented; None for what transformers takes for this architecture by itself.
     Raises InputError unless its weights are exactly those of the directory: transformers makes up one that is missing.
     """
     import torch

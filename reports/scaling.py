@@ -146,7 +146,7 @@ def _tables(figures: Figures) -> list[dict[str, Any]]:
     if figures["layers"]:
         found.append({
             "title": "Graphs by layers",
-            "heads": ("phase", "layers", "emit", "graph", "compile", "processor time", "at most", "module"),
+            "heads": ("phase", "layers", "emit", "graph", "compile", "processor time", "compiler's memory", "module"),
             "rows": [
                 (
                     e["phase"], str(e["layers"]), f"{e['emit_seconds'] * 1000:.0f} ms", f"{e['graph_bytes'] / 1e6:.2f} MB",
@@ -157,7 +157,7 @@ def _tables(figures: Figures) -> list[dict[str, Any]]:
             ],
         })  # fmt: skip
         found.append({
-            "title": "How they grow", "heads": ("phase", "what", "with layers to the power of", "at most", ""),
+            "title": "How they grow", "heads": ("phase", "what", "with layers to the power of", "at most", "result"),
             "rows": [
                 (
                     e["phase"], f"{TITLES[e['what']][0]}, {TITLES[e['what']][1]}",
@@ -168,7 +168,7 @@ def _tables(figures: Figures) -> list[dict[str, Any]]:
         })  # fmt: skip
     if figures["memory"]:
         found.append({
-            "title": "Memory", "heads": ("model", "weights", "caches", "peak", "peak / weights", "at most", ""),
+            "title": "Memory", "heads": ("model", "weights", "caches", "peak", "peak / weights", "at most", "result"),
             "rows": [
                 (
                     e["model"], f"{e['weight_bytes'] / 1e9:.2f} GB", f"{e['cache_bytes'] / 1e9:.3f} GB",

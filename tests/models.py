@@ -197,3 +197,26 @@ def handmade(
     np.save(folder / "noise.npy", np.full((len(stored), n), noise, np.float32))
     (folder / "about.json").write_text(json.dumps({"tokens": list(tokens), "anchors": stored}))
     return AnchorTruth(tuple(tokens), folder, reused=True)
+
+
+def _inputs(opened: Checkpoint, graph: Graph) -> list[np.ndarray]:
+    """Its arguments, in order."""
+    rng, given = np.random.default_rng(1), []
+    fixed = {"length": 29, "token": 77, "position": 45}
+    for a in graph.abi.arguments:
+        if a.role == "weight":
+            given.append(opened.load(a.name))
+        elif a.role == "tokens":
+            given.append(rng.integers(0, opened.config.vocab_size, a.shape).astype(np.int32))
+        elif a.role in fixed:
+            given.append(np.array(fixed[a.role], np.int32))
+        else:
+            given.append(rng.standard_normal(a.shape).astype(np.float32))
+    return given
+
+
+def results(backend: Backend, opened: Checkpoint, graph: Graph) -> list[np.ndarray]:
+    """What a graph gives of a prompt, or of a token after caches of noise."""
+    # Copies: XLA may take over a numpy array as it is, and then write to a cache that is donated.
+    arguments = [backend.upload(a.copy()) for a in _inputs(opened, graph)]
+    return [backend.download(r).copy() for r in backend.load(graph)(arguments)]

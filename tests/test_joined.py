@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import changed, interpreter, quick_xla
+from models import changed, interpreter, quick_xla, results
 
 from hloracle.conformance.listing import read
 from hloracle.conformance.localization import weights_of
-from hloracle.core.abi import Abi, Graph
+from hloracle.core.abi import Abi
 from hloracle.core.errors import InputError
 from hloracle.emitters.builder import TensorType
 from hloracle.emitters.layers import LayerBuilder
@@ -207,27 +207,10 @@ def test_parts_of_different_inputs_are_refused() -> None:
             b.linear(other, Joined(whole, 6, 8))
 
 
-def inputs(opened: Checkpoint, graph: Graph) -> list[np.ndarray]:
-    """The weights, and a prompt or a token after caches of noise."""
-    rng, fixed, given = np.random.default_rng(1), {"length": 29, "token": 77, "position": 45}, []
-    for a in graph.abi.arguments:
-        if a.role == "weight":
-            given.append(opened.load(a.name))
-        elif a.role == "tokens":
-            given.append(rng.integers(0, opened.config.vocab_size, a.shape).astype(np.int32))
-        elif a.role in fixed:
-            given.append(np.array(fixed[a.role], np.int32))
-        else:
-            given.append(rng.standard_normal(a.shape).astype(np.float32))
-    return given
-
-
-def results(opened: Checkpoint, phase: str, layout: dict[str, str]) -> list[np.ndarray]:
-    xla = quick_xla()
-    graph = emit(opened.config, phase, "logits", CAPACITY, BUCKET if phase == "prefill" else 0, layout)
-    # Copies: XLA may take over a numpy array as it is, and then write to a cache that is donated.
-    arguments = [xla.upload(a.copy()) for a in inputs(opened, graph)]
-    return [xla.download(r).copy() for r in xla.load(graph)(arguments)]
+def results_of(opened: Checkpoint, phase: str, layout: dict[str, str]) -> list[np.ndarray]:
+    return results(
+        quick_xla(), opened, emit(opened.config, phase, "logits", CAPACITY, BUCKET if phase == "prefill" else 0, layout)
+    )
 
 
 @cache
@@ -254,7 +237,7 @@ def test_a_joined_graph_gives_what_the_separate_one_gives(name: str, precision: 
     opened = model(name, precision, folder)
     layout, plain = (dict(opened.layout(precision, join=join)) for join in (True, False))
     assert len(layout) < len(plain)
-    found, expected = (results(opened, phase, held) for held in (layout, plain))
+    found, expected = (results_of(opened, phase, held) for held in (layout, plain))
     for one, right in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, right, rtol=0, atol=1e-5 * np.abs(right).max())
 

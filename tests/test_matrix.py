@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from graphs import operations, parse, run
-from models import quick_xla
+from models import quick_xla, results
 
 from hloracle.backends.interpreter import Interpreter
 from hloracle.backends.iree import IreeCpu, compile_to_stream, flags_of, iree_compile
@@ -248,28 +248,6 @@ def checkpoint(model: str, precision: str) -> Checkpoint:
 def emitted(opened: Checkpoint, phase: str, precision: str | None) -> Graph:
     layout = opened.layout(precision) if precision else {}
     return emit(opened.config, phase, "logits", CAPACITY, BUCKET if phase == "prefill" else 0, layout)
-
-
-def inputs(opened: Checkpoint, graph: Graph) -> list[np.ndarray]:
-    """The weights, and a prompt or a token after caches of noise."""
-    rng, given = np.random.default_rng(1), []
-    fixed = {"length": 29, "token": 77, "position": 45}
-    for a in graph.abi.arguments:
-        if a.role == "weight":
-            given.append(opened.load(a.name))
-        elif a.role == "tokens":
-            given.append(rng.integers(0, opened.config.vocab_size, a.shape).astype(np.int32))
-        elif a.role in fixed:
-            given.append(np.array(fixed[a.role], np.int32))
-        else:
-            given.append(rng.standard_normal(a.shape).astype(np.float32))
-    return given
-
-
-def results(backend: Backend, opened: Checkpoint, graph: Graph) -> list[np.ndarray]:
-    # Copies: XLA may take over a numpy array as it is, and then write to a cache that is donated.
-    arguments = [backend.upload(a.copy()) for a in inputs(opened, graph)]
-    return [backend.download(r).copy() for r in backend.load(graph)(arguments)]
 
 
 @cache

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import history_rows
+import test_bench
 import test_reports_sample as samples
+import test_scaling
 
+from hloracle.reports import bench as bench_page
+from hloracle.reports import scaling as scaling_page
 from hloracle.reports.compare import page as diff_page
 from hloracle.reports.compare.comparison import compare
 from hloracle.reports.facts import Record
@@ -138,6 +142,10 @@ PAGES = [
     _diff("diff-suite", samples.suite_sample, samples.failing_suite_sample),
     _diff("diff-hostile", hostile_base, hostile),
     _history("history", history_rows.mixed),
+    _page("bench", lambda: bench_page.render(test_bench.figures())),
+    _page("bench-hostile", lambda: bench_page.render({**test_bench.figures(), "model": HOSTILE, "ignored": [HOSTILE]})),
+    _page("scaling", lambda: scaling_page.render(test_scaling.figures())),
+    _page("scaling-hostile", lambda: scaling_page.render({**test_scaling.figures(), "failures": [HOSTILE]})),
     _history("history-many", history_rows.many),
     _history("history-empty", list),
     _history("history-hostile", hostile_days),
