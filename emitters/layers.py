@@ -162,6 +162,15 @@ class LayerBuilder(MatrixBuilder):
 
     # ---- attention
 
+    def layer_numbers(self, layers: int, position: Value) -> Value:
+        """0, 1, 2 and so on, i32 [layers], as numbers that only the caller knows: a position is never negative.
+
+        What is addressed with a constant of its own in each layer IREE 3.13 compiles for each layer anew: of SmolLM2's
+        decode 106 executables, which take 9.4 s of processor time; with these numbers 20, and 3.0 s.
+        """
+        zero = self.subtract(self.maximum(position, self.i32(0)), position)
+        return self.add(self.iota((layers,), "i32"), self.broadcast_in_dim(zero, (layers,), ()))
+
     def visible_to_position(self, position: Value, slots: int, window: int | None = None) -> Value:
         """Decode's mask: slot s is visible when s <= position, and in the window. i1 [S]"""
         slot = self.iota((slots,), "i32")

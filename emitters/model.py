@@ -74,13 +74,17 @@ class Cache(ABC):
 
 @dataclass
 class DecodeCache(Cache):
-    """Given by the caller, updated in place: this layer's key and value go to slot `position`."""
+    """Given by the caller, updated in place: this layer's key and value go to slot `position`.
+
+    numbers: i32 [L], those of the layers.
+    """
 
     position: Value = field(kw_only=True)
+    numbers: Value = field(kw_only=True)
 
     def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
         (_, K, D), (_, _, S, _) = new.shape, cache.shape
-        zero, layer = b.i32(0), b.i32(self.layer)
+        zero, layer = b.i32(0), b.reshape(b.dynamic_slice(self.numbers, (b.i32(self.layer),), (1,)), ())
         new = b.reshape(new, (1, K, 1, D))
         cache = b.dynamic_update_slice(cache, new, (layer, zero, self.position, zero))
         mine = b.dynamic_slice(cache, (layer, zero, zero, zero), (1, K, S, D))
@@ -156,7 +160,8 @@ def emit(
         tables, start, length = {r: prefill_tables(r, bucket) for r in config.ropes}, None, named["length"]
         keys, mask = bucket, partial(b.visible_causal, bucket)
     else:
-        cache = DecodeCache(named["k_cache"], named["v_cache"], position=named["position"])
+        numbers = b.layer_numbers(len(config.layers), named["position"])
+        cache = DecodeCache(named["k_cache"], named["v_cache"], position=named["position"], numbers=numbers)
         tables, start, length = {r: decode_tables(r, capacity) for r in config.ropes}, named["position"], None
         keys, mask = capacity, partial(b.visible_to_position, named["position"], capacity)
     seen = {window: effective_window(window, keys) for window in config.windows}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
@@ -235,6 +236,14 @@ class Anatomy:
             )
             names[result] = len(found) - 1
         return found
+
+    def whole_numbers(self, piece: Piece) -> list[np.ndarray]:
+        """The scalar integers that stand in a piece as constants."""
+        values = [o.results[0] for o in piece.parts if o.operation.name == "stablehlo.constant"]
+        return [
+            np.array(ir.DenseElementsAttr(v.owner.attributes["value"]).get_splat_value().value)
+            for v in values if not ir.RankedTensorType(v.type).shape and isinstance(v.type.element_type, ir.IntegerType)
+        ]  # fmt: skip
 
     def prefix(self, piece: Piece, index: int) -> Graph:
         """The piece up to one of its steps, whose result is the only one."""

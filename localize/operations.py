@@ -121,7 +121,7 @@ def unlike(anatomy: Anatomy, piece: Piece, peer: Anatomy, value: Value, bench: W
     pool = [value(a.name) for p in (piece, peer.piece(piece.anchor)) for a in p.graph.abi.arguments]
     pool += by_itself(peer.steps(peer.piece(piece.anchor)), value, bench)
     pool += _joined_products(piece, peer, value, bench)
-    known = _Numbers(pool)
+    known = _Numbers(pool, peer.whole_numbers(peer.piece(piece.anchor)))
     if not steps:
         return None
     seen: set[int] = set()
@@ -164,14 +164,16 @@ def _joined_products(piece: Piece, peer: Anatomy, value: Value, bench: Workbench
 
 
 class _Numbers:
-    """Absolute values, to be looked up by nearness."""
+    """Absolute values, to be looked up by nearness. constants: what a whole value may be, too."""
 
-    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray], constants: Sequence[np.ndarray] = ()) -> None:
         self._by_size: dict[int, list[np.ndarray]] = {}
         self._by_shape: dict[tuple[object, ...], list[np.ndarray]] = {}
         for array in arrays:
             found = _magnitudes(array)
             self._by_size.setdefault(len(found), []).append(found)
+            self._by_shape.setdefault(_kind(array), []).append(array)
+        for array in constants:
             self._by_shape.setdefault(_kind(array), []).append(array)
         self._all = np.unique(np.concatenate([m for found in self._by_size.values() for m in found]))
 

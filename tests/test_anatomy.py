@@ -359,7 +359,9 @@ def test_steps_one_by_one_are_the_piece(id: str) -> None:
 def test_steps_stand_in_their_anchor(id: str) -> None:
     anatomy = of(id)
     for anchor in ("layers.1.self_attn.probs", "layers.0.mlp.act", "layers.1.self_attn.o_proj", "k_cache.1"):
-        assert {s.anchor for s in anatomy.steps(anatomy.piece(anchor))} == {anchor}
+        found = {s.anchor for s in anatomy.steps(anatomy.piece(anchor))}
+        # The layers' numbers are in no layer.
+        assert found == ({anchor, ""} if (anchor, id) == ("k_cache.1", "emitter-decode") else {anchor})
 
 
 def test_lines_are_those_of_the_file() -> None:

@@ -42,10 +42,15 @@ module @deepseek_v3_decode_logits {
     %k_cache: tensor<2x1x5x5xf32> {tf.aliasing_output = 1 : i32},
     %v_cache: tensor<2x1x5x4xf32> {tf.aliasing_output = 2 : i32}
   ) -> (tensor<17xf32>, tensor<2x1x5x5xf32>, tensor<2x1x5x4xf32>) {
-    %iota = stablehlo.iota dim = 0 : tensor<5xi32>
-    %bc = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
-    %cmp = stablehlo.compare LE, %iota, %bc, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
     %c = stablehlo.constant dense<0> : tensor<i32>
+    %max = stablehlo.maximum %position, %c : tensor<i32>
+    %sub = stablehlo.subtract %max, %position : tensor<i32>
+    %iota = stablehlo.iota dim = 0 : tensor<2xi32>
+    %bc = stablehlo.broadcast_in_dim %sub, dims = [] : (tensor<i32>) -> tensor<2xi32>
+    %add = stablehlo.add %iota, %bc : tensor<2xi32>
+    %iota1 = stablehlo.iota dim = 0 : tensor<5xi32>
+    %bc1 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
+    %cmp = stablehlo.compare LE, %iota1, %bc1, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
     %c1 = stablehlo.constant dense<"0x3DD4733F3DD4733F3DD4733F3DD4733FCCBD033F0BD4733FCCBD033F0BD4733FF8EFCABE75D3733FF8EFCABE75D3733F916371BF7BD2733F916371BF7BD2733F97601FBF1ED1733F97601FBF1ED1733F"> : tensor<5x2x2xf32>
     %ds = stablehlo.dynamic_slice %c1, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
     %c2 = stablehlo.constant dense<"0x00000080000000800000000000000000D12C4DBFE90C1CBBD12C4D3FE90C1C3B8FB65DBFC90C9CBB8FB65D3FC90C9C3BFAA209BEDD12EABBFAA2093EDD12EA3BCA87383F490C1CBCCA8738BF490C1C3C"> : tensor<5x2x2xf32>
@@ -119,22 +124,26 @@ module @deepseek_v3_decode_logits {
     %l0_self_attn_k_rope.add = stablehlo.add %l0_self_attn_k_rope.mul, %l0_self_attn_k_rope.mul1 : tensor<1x1x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.r4 = stablehlo.reshape %l0_self_attn_k_rope.add : (tensor<1x1x2x2xf32>) -> tensor<1x1x4xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn.r = stablehlo.reshape %l0_self_attn_kv_a_layernorm.mul3 : (tensor<1x5xf32>) -> tensor<1x1x5xf32> loc("layers.0.self_attn")
-    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn.r : (tensor<1x1x5xf32>) -> tensor<1x1x1x5xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r, %c, %c, %position, %c : (tensor<2x1x5x5xf32>, tensor<1x1x1x5xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x1x5x5xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %c, %c, %c, %c, sizes = [1, 1, 5, 5] : (tensor<2x1x5x5xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x5x5xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1x1x5x5xf32>) -> tensor<1x5x5xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_k_rope.r4 : (tensor<1x1x4xf32>) -> tensor<1x1x1x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r, %c, %c, %position, %c : (tensor<2x1x5x4xf32>, tensor<1x1x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x1x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %c, %c, %c, %c, sizes = [1, 1, 5, 4] : (tensor<2x1x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1x1x5x4xf32>) -> tensor<1x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn.r : (tensor<1x1x5xf32>) -> tensor<1x1x1x5xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r1, %l0_self_attn_k_cache.r, %c, %position, %c : (tensor<2x1x5x5xf32>, tensor<1x1x1x5xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x1x5x5xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %l0_self_attn_k_cache.r, %c, %c, %c, sizes = [1, 1, 5, 5] : (tensor<2x1x5x5xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x5x5xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r2 = stablehlo.reshape %l0_self_attn_k_cache.ds1 : (tensor<1x1x5x5xf32>) -> tensor<1x5x5xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_k_rope.r4 : (tensor<1x1x4xf32>) -> tensor<1x1x1x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r1, %l0_self_attn_v_cache.r, %c, %position, %c : (tensor<2x1x5x4xf32>, tensor<1x1x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x1x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %l0_self_attn_v_cache.r, %c, %c, %c, sizes = [1, 1, 5, 4] : (tensor<2x1x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r2 = stablehlo.reshape %l0_self_attn_v_cache.ds1 : (tensor<1x1x5x4xf32>) -> tensor<1x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn.r1 = stablehlo.reshape %model.layers.0.self_attn.kv_b_proj.weight : (tensor<30x5xf32>) -> tensor<6x5x5xf32> loc("layers.0.self_attn")
     %l0_self_attn.sl = stablehlo.slice %l0_self_attn_q_b_proj.r [0:1, 0:6, 0:3] : (tensor<1x6x7xf32>) -> tensor<1x6x3xf32> loc("layers.0.self_attn")
     %l0_self_attn.sl1 = stablehlo.slice %l0_self_attn.r1 [0:6, 0:3, 0:5] : (tensor<6x5x5xf32>) -> tensor<6x3x5xf32> loc("layers.0.self_attn")
     %l0_self_attn.sl2 = stablehlo.slice %l0_self_attn.r1 [0:6, 3:5, 0:5] : (tensor<6x5x5xf32>) -> tensor<6x2x5xf32> loc("layers.0.self_attn")
     %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn.sl, %l0_self_attn.sl1, batching_dims = [1] x [0], contracting_dims = [2] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x6x3xf32>, tensor<6x3x5xf32>) -> tensor<6x1x5xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.t = stablehlo.transpose %l0_self_attn_scores.dot, dims = [1, 0, 2] : (tensor<6x1x5xf32>) -> tensor<1x6x5xf32> loc("layers.0.self_attn.scores")
-    %l0_self_attn_scores.dot1 = stablehlo.dot_general %l0_self_attn_scores.t, %l0_self_attn_k_cache.r1, contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x5xf32>, tensor<1x5x5xf32>) -> tensor<1x6x1x5xf32> loc("layers.0.self_attn.scores")
-    %l0_self_attn_scores.dot2 = stablehlo.dot_general %l0_self_attn_q_rope.r3, %l0_self_attn_v_cache.r1, contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x4xf32>, tensor<1x5x4xf32>) -> tensor<1x6x1x5xf32> loc("layers.0.self_attn.scores")
+    %l0_self_attn_scores.dot1 = stablehlo.dot_general %l0_self_attn_scores.t, %l0_self_attn_k_cache.r2, contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x5xf32>, tensor<1x5x5xf32>) -> tensor<1x6x1x5xf32> loc("layers.0.self_attn.scores")
+    %l0_self_attn_scores.dot2 = stablehlo.dot_general %l0_self_attn_q_rope.r3, %l0_self_attn_v_cache.r2, contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x4xf32>, tensor<1x5x4xf32>) -> tensor<1x6x1x5xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.add = stablehlo.add %l0_self_attn_scores.dot1, %l0_self_attn_scores.dot2 : tensor<1x6x1x5xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_scores.add : (tensor<1x6x1x5xf32>) -> tensor<1x1x6x5xf32> loc("layers.0.self_attn.scores")
     %c9 = stablehlo.constant dense<0.5141771014461197> : tensor<1x1x6x5xf32>
@@ -151,7 +160,7 @@ module @deepseek_v3_decode_logits {
     %l0_self_attn_probs.bc1 = stablehlo.broadcast_in_dim %l0_self_attn_probs.red1, dims = [0, 1, 2] : (tensor<1x1x6xf32>) -> tensor<1x1x6x5xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.div = stablehlo.divide %l0_self_attn_probs.exponential, %l0_self_attn_probs.bc1 : tensor<1x1x6x5xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_context.r = stablehlo.reshape %l0_self_attn_probs.div : (tensor<1x1x6x5xf32>) -> tensor<1x6x5xf32> loc("layers.0.self_attn.context")
-    %l0_self_attn_context.r1 = stablehlo.reshape %l0_self_attn_k_cache.r1 : (tensor<1x5x5xf32>) -> tensor<5x5xf32> loc("layers.0.self_attn.context")
+    %l0_self_attn_context.r1 = stablehlo.reshape %l0_self_attn_k_cache.r2 : (tensor<1x5x5xf32>) -> tensor<5x5xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_context.r, %l0_self_attn_context.r1, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<1x6x5xf32>, tensor<5x5xf32>) -> tensor<1x6x5xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_context.dot1 = stablehlo.dot_general %l0_self_attn_context.dot, %l0_self_attn.sl2, batching_dims = [1] x [0], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x5xf32>, tensor<6x2x5xf32>) -> tensor<6x1x2xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_context.t = stablehlo.transpose %l0_self_attn_context.dot1, dims = [1, 0, 2] : (tensor<6x1x2xf32>) -> tensor<1x6x2xf32> loc("layers.0.self_attn.context")
@@ -239,22 +248,26 @@ module @deepseek_v3_decode_logits {
     %l1_self_attn_k_rope.r4 = stablehlo.reshape %l1_self_attn_k_rope.add : (tensor<1x1x2x2xf32>) -> tensor<1x1x4xf32> loc("layers.1.self_attn.k_rope")
     %l1_self_attn.r = stablehlo.reshape %l1_self_attn_kv_a_layernorm.mul3 : (tensor<1x5xf32>) -> tensor<1x1x5xf32> loc("layers.1.self_attn")
     %c12 = stablehlo.constant dense<1> : tensor<i32>
-    %l1_self_attn_k_cache.r = stablehlo.reshape %l1_self_attn.r : (tensor<1x1x5xf32>) -> tensor<1x1x1x5xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_k_cache.dus, %l1_self_attn_k_cache.r, %c12, %c, %position, %c : (tensor<2x1x5x5xf32>, tensor<1x1x1x5xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x1x5x5xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.ds = stablehlo.dynamic_slice %l1_self_attn_k_cache.dus, %c12, %c, %c, %c, sizes = [1, 1, 5, 5] : (tensor<2x1x5x5xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x5x5xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.r1 = stablehlo.reshape %l1_self_attn_k_cache.ds : (tensor<1x1x5x5xf32>) -> tensor<1x5x5xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_v_cache.r = stablehlo.reshape %l1_self_attn_k_rope.r4 : (tensor<1x1x4xf32>) -> tensor<1x1x1x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_v_cache.dus, %l1_self_attn_v_cache.r, %c12, %c, %position, %c : (tensor<2x1x5x4xf32>, tensor<1x1x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x1x5x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.ds = stablehlo.dynamic_slice %l1_self_attn_v_cache.dus, %c12, %c, %c, %c, sizes = [1, 1, 5, 4] : (tensor<2x1x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x5x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.r1 = stablehlo.reshape %l1_self_attn_v_cache.ds : (tensor<1x1x5x4xf32>) -> tensor<1x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_k_cache.ds = stablehlo.dynamic_slice %add, %c12, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r = stablehlo.reshape %l1_self_attn_k_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r1 = stablehlo.reshape %l1_self_attn.r : (tensor<1x1x5xf32>) -> tensor<1x1x1x5xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_k_cache.dus, %l1_self_attn_k_cache.r1, %l1_self_attn_k_cache.r, %c, %position, %c : (tensor<2x1x5x5xf32>, tensor<1x1x1x5xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x1x5x5xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.ds1 = stablehlo.dynamic_slice %l1_self_attn_k_cache.dus, %l1_self_attn_k_cache.r, %c, %c, %c, sizes = [1, 1, 5, 5] : (tensor<2x1x5x5xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x5x5xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r2 = stablehlo.reshape %l1_self_attn_k_cache.ds1 : (tensor<1x1x5x5xf32>) -> tensor<1x5x5xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_v_cache.ds = stablehlo.dynamic_slice %add, %c12, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.r = stablehlo.reshape %l1_self_attn_v_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.r1 = stablehlo.reshape %l1_self_attn_k_rope.r4 : (tensor<1x1x4xf32>) -> tensor<1x1x1x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_v_cache.dus, %l1_self_attn_v_cache.r1, %l1_self_attn_v_cache.r, %c, %position, %c : (tensor<2x1x5x4xf32>, tensor<1x1x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x1x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.ds1 = stablehlo.dynamic_slice %l1_self_attn_v_cache.dus, %l1_self_attn_v_cache.r, %c, %c, %c, sizes = [1, 1, 5, 4] : (tensor<2x1x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.r2 = stablehlo.reshape %l1_self_attn_v_cache.ds1 : (tensor<1x1x5x4xf32>) -> tensor<1x5x4xf32> loc("layers.1.self_attn.v_cache")
     %l1_self_attn.r1 = stablehlo.reshape %model.layers.1.self_attn.kv_b_proj.weight : (tensor<30x5xf32>) -> tensor<6x5x5xf32> loc("layers.1.self_attn")
     %l1_self_attn.sl = stablehlo.slice %l1_self_attn_q_b_proj.r [0:1, 0:6, 0:3] : (tensor<1x6x7xf32>) -> tensor<1x6x3xf32> loc("layers.1.self_attn")
     %l1_self_attn.sl1 = stablehlo.slice %l1_self_attn.r1 [0:6, 0:3, 0:5] : (tensor<6x5x5xf32>) -> tensor<6x3x5xf32> loc("layers.1.self_attn")
     %l1_self_attn.sl2 = stablehlo.slice %l1_self_attn.r1 [0:6, 3:5, 0:5] : (tensor<6x5x5xf32>) -> tensor<6x2x5xf32> loc("layers.1.self_attn")
     %l1_self_attn_scores.dot = stablehlo.dot_general %l1_self_attn.sl, %l1_self_attn.sl1, batching_dims = [1] x [0], contracting_dims = [2] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x6x3xf32>, tensor<6x3x5xf32>) -> tensor<6x1x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.t = stablehlo.transpose %l1_self_attn_scores.dot, dims = [1, 0, 2] : (tensor<6x1x5xf32>) -> tensor<1x6x5xf32> loc("layers.1.self_attn.scores")
-    %l1_self_attn_scores.dot1 = stablehlo.dot_general %l1_self_attn_scores.t, %l1_self_attn_k_cache.r1, contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x5xf32>, tensor<1x5x5xf32>) -> tensor<1x6x1x5xf32> loc("layers.1.self_attn.scores")
-    %l1_self_attn_scores.dot2 = stablehlo.dot_general %l1_self_attn_q_rope.r3, %l1_self_attn_v_cache.r1, contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x4xf32>, tensor<1x5x4xf32>) -> tensor<1x6x1x5xf32> loc("layers.1.self_attn.scores")
+    %l1_self_attn_scores.dot1 = stablehlo.dot_general %l1_self_attn_scores.t, %l1_self_attn_k_cache.r2, contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x5xf32>, tensor<1x5x5xf32>) -> tensor<1x6x1x5xf32> loc("layers.1.self_attn.scores")
+    %l1_self_attn_scores.dot2 = stablehlo.dot_general %l1_self_attn_q_rope.r3, %l1_self_attn_v_cache.r2, contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x4xf32>, tensor<1x5x4xf32>) -> tensor<1x6x1x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.add = stablehlo.add %l1_self_attn_scores.dot1, %l1_self_attn_scores.dot2 : tensor<1x6x1x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.r = stablehlo.reshape %l1_self_attn_scores.add : (tensor<1x6x1x5xf32>) -> tensor<1x1x6x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.mul = stablehlo.multiply %l1_self_attn_scores.r, %c9 : tensor<1x1x6x5xf32> loc("layers.1.self_attn.scores")
@@ -268,7 +281,7 @@ module @deepseek_v3_decode_logits {
     %l1_self_attn_probs.bc1 = stablehlo.broadcast_in_dim %l1_self_attn_probs.red1, dims = [0, 1, 2] : (tensor<1x1x6xf32>) -> tensor<1x1x6x5xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.div = stablehlo.divide %l1_self_attn_probs.exponential, %l1_self_attn_probs.bc1 : tensor<1x1x6x5xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_context.r = stablehlo.reshape %l1_self_attn_probs.div : (tensor<1x1x6x5xf32>) -> tensor<1x6x5xf32> loc("layers.1.self_attn.context")
-    %l1_self_attn_context.r1 = stablehlo.reshape %l1_self_attn_k_cache.r1 : (tensor<1x5x5xf32>) -> tensor<5x5xf32> loc("layers.1.self_attn.context")
+    %l1_self_attn_context.r1 = stablehlo.reshape %l1_self_attn_k_cache.r2 : (tensor<1x5x5xf32>) -> tensor<5x5xf32> loc("layers.1.self_attn.context")
     %l1_self_attn_context.dot = stablehlo.dot_general %l1_self_attn_context.r, %l1_self_attn_context.r1, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<1x6x5xf32>, tensor<5x5xf32>) -> tensor<1x6x5xf32> loc("layers.1.self_attn.context")
     %l1_self_attn_context.dot1 = stablehlo.dot_general %l1_self_attn_context.dot, %l1_self_attn.sl2, batching_dims = [1] x [0], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x6x5xf32>, tensor<6x2x5xf32>) -> tensor<6x1x2xf32> loc("layers.1.self_attn.context")
     %l1_self_attn_context.t = stablehlo.transpose %l1_self_attn_context.dot1, dims = [1, 0, 2] : (tensor<6x1x2xf32>) -> tensor<1x6x2xf32> loc("layers.1.self_attn.context")

@@ -33,27 +33,32 @@ module @gemma3_text_decode_logits {
     %k_cache: tensor<2x2x5x4xf32> {tf.aliasing_output = 1 : i32},
     %v_cache: tensor<2x2x5x4xf32> {tf.aliasing_output = 2 : i32}
   ) -> (tensor<17xf32>, tensor<2x2x5x4xf32>, tensor<2x2x5x4xf32>) {
-    %iota = stablehlo.iota dim = 0 : tensor<5xi32>
-    %bc = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
-    %cmp = stablehlo.compare LE, %iota, %bc, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
-    %c = stablehlo.constant dense<2> : tensor<5xi32>
-    %add = stablehlo.add %iota, %c : tensor<5xi32>
-    %bc1 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
-    %cmp1 = stablehlo.compare GT, %add, %bc1, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
-    %and = stablehlo.and %cmp, %cmp1 : tensor<5xi1>
+    %c = stablehlo.constant dense<0> : tensor<i32>
+    %max = stablehlo.maximum %position, %c : tensor<i32>
+    %sub = stablehlo.subtract %max, %position : tensor<i32>
+    %iota = stablehlo.iota dim = 0 : tensor<2xi32>
+    %bc = stablehlo.broadcast_in_dim %sub, dims = [] : (tensor<i32>) -> tensor<2xi32>
+    %add = stablehlo.add %iota, %bc : tensor<2xi32>
     %iota1 = stablehlo.iota dim = 0 : tensor<5xi32>
+    %bc1 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
+    %cmp = stablehlo.compare LE, %iota1, %bc1, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
+    %c1 = stablehlo.constant dense<2> : tensor<5xi32>
+    %add1 = stablehlo.add %iota1, %c1 : tensor<5xi32>
     %bc2 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
-    %cmp2 = stablehlo.compare LE, %iota1, %bc2, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
-    %c1 = stablehlo.constant dense<0> : tensor<i32>
+    %cmp1 = stablehlo.compare GT, %add1, %bc2, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
+    %and = stablehlo.and %cmp, %cmp1 : tensor<5xi1>
+    %iota2 = stablehlo.iota dim = 0 : tensor<5xi32>
+    %bc3 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
+    %cmp2 = stablehlo.compare LE, %iota2, %bc3, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
     %c2 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803F40510A3F7ABE7F3F40510A3F7ABE7F3F3311D5BE08FA7E3F3311D5BE08FA7E3F26707DBF0FB37D3F26707DBF0FB37D3F305527BF38EA7B3F305527BF38EA7B3F"> : tensor<5x2x2xf32>
-    %ds = stablehlo.dynamic_slice %c2, %position, %c1, %c1, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
+    %ds = stablehlo.dynamic_slice %c2, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
     %c3 = stablehlo.constant dense<"0x00000080000000800000000000000000A46A57BF1D1E37BDA46A573F1D1E373DB7C768BF3FEFB6BDB7C7683F3FEFB63DC38110BEE4F808BEC381103EE4F8083ECFBD413F0B3436BECFBD41BF0B34363E"> : tensor<5x2x2xf32>
-    %ds1 = stablehlo.dynamic_slice %c3, %position, %c1, %c1, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
+    %ds1 = stablehlo.dynamic_slice %c3, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
     %c4 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803FAB007E3FFFFF7F3FAB007E3FFFFF7F3FA50A783FFBFF7F3FA50A783FFBFF7F3FBF356E3FF4FF7F3FBF356E3FF4FF7F3F40A9603FEBFF7F3F40A9603FEBFF7F3F"> : tensor<5x2x2xf32>
-    %ds2 = stablehlo.dynamic_slice %c4, %position, %c1, %c1, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
+    %ds2 = stablehlo.dynamic_slice %c4, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
     %c5 = stablehlo.constant dense<"0x000000800000008000000000000000007755FFBD373ECFB97755FF3D373ECF3977577DBE363E4FBA77577D3E363E4F3A1388BBBEA76E9BBA1388BB3EA76E9B3A4477F5BE313ECFBA4477F53E313ECF3A"> : tensor<5x2x2xf32>
-    %ds3 = stablehlo.dynamic_slice %c5, %position, %c1, %c1, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
-    %embed_tokens.ds = stablehlo.dynamic_slice %model.embed_tokens.weight, %token, %c1, sizes = [1, 18] : (tensor<17x18xf32>, tensor<i32>, tensor<i32>) -> tensor<1x18xf32> loc("embed_tokens")
+    %ds3 = stablehlo.dynamic_slice %c5, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
+    %embed_tokens.ds = stablehlo.dynamic_slice %model.embed_tokens.weight, %token, %c, sizes = [1, 18] : (tensor<17x18xf32>, tensor<i32>, tensor<i32>) -> tensor<1x18xf32> loc("embed_tokens")
     %c6 = stablehlo.constant dense<4.242640495300293> : tensor<1x18xf32>
     %embed_tokens.mul = stablehlo.multiply %embed_tokens.ds, %c6 : tensor<1x18xf32> loc("embed_tokens")
     %c7 = stablehlo.constant dense<1.0> : tensor<18xf32>
@@ -117,16 +122,20 @@ module @gemma3_text_decode_logits {
     %l0_self_attn_k_rope.mul1 = stablehlo.multiply %l0_self_attn_k_rope.rev, %l0_self_attn_k_rope.bc1 : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.add = stablehlo.add %l0_self_attn_k_rope.mul, %l0_self_attn_k_rope.mul1 : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.r1 = stablehlo.reshape %l0_self_attn_k_rope.add : (tensor<1x2x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r, %c1, %c1, %position, %c1 : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %c1, %c1, %c1, %c1, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r, %c1, %c1, %position, %c1 : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %c1, %c1, %c1, %c1, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r1, %l0_self_attn_k_cache.r, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %l0_self_attn_k_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r2 = stablehlo.reshape %l0_self_attn_k_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r1, %l0_self_attn_v_cache.r, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %l0_self_attn_v_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r2 = stablehlo.reshape %l0_self_attn_v_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.r1 : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.scores")
-    %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r1, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
+    %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r2, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %c16 = stablehlo.constant dense<0.20851441405707477> : tensor<2x1x3x5xf32>
     %l0_self_attn_scores.mul = stablehlo.multiply %l0_self_attn_scores.dot, %c16 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.bc = stablehlo.broadcast_in_dim %and, dims = [3] : (tensor<5xi1>) -> tensor<2x1x3x5xi1> loc("layers.0.self_attn.scores")
@@ -140,7 +149,7 @@ module @gemma3_text_decode_logits {
     %l0_self_attn_probs.red1 = stablehlo.reduce(%l0_self_attn_probs.exponential init: %c8) applies stablehlo.add across dimensions = [3] : (tensor<2x1x3x5xf32>, tensor<f32>) -> tensor<2x1x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.bc1 = stablehlo.broadcast_in_dim %l0_self_attn_probs.red1, dims = [0, 1, 2] : (tensor<2x1x3xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.div = stablehlo.divide %l0_self_attn_probs.exponential, %l0_self_attn_probs.bc1 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.probs")
-    %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.r1, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.0.self_attn.context")
+    %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.r2, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_context.r = stablehlo.reshape %l0_self_attn_context.dot : (tensor<2x1x3x4xf32>) -> tensor<1x24xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_o_proj.dot = stablehlo.dot_general %l0_self_attn_context.r, %model.layers.0.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x24xf32>, tensor<18x24xf32>) -> tensor<1x18xf32> loc("layers.0.self_attn.o_proj")
     %l0_post_attention_layernorm.add = stablehlo.add %model.layers.0.post_attention_layernorm.weight, %c7 : tensor<18xf32> loc("layers.0.post_attention_layernorm")
@@ -245,16 +254,20 @@ module @gemma3_text_decode_logits {
     %l1_self_attn_k_rope.add = stablehlo.add %l1_self_attn_k_rope.mul, %l1_self_attn_k_rope.mul1 : tensor<1x2x2x2xf32> loc("layers.1.self_attn.k_rope")
     %l1_self_attn_k_rope.r1 = stablehlo.reshape %l1_self_attn_k_rope.add : (tensor<1x2x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.1.self_attn.k_rope")
     %c23 = stablehlo.constant dense<1> : tensor<i32>
-    %l1_self_attn_k_cache.r = stablehlo.reshape %l1_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_k_cache.dus, %l1_self_attn_k_cache.r, %c23, %c1, %position, %c1 : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.ds = stablehlo.dynamic_slice %l1_self_attn_k_cache.dus, %c23, %c1, %c1, %c1, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.r1 = stablehlo.reshape %l1_self_attn_k_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_v_cache.r = stablehlo.reshape %l1_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_v_cache.dus, %l1_self_attn_v_cache.r, %c23, %c1, %position, %c1 : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.ds = stablehlo.dynamic_slice %l1_self_attn_v_cache.dus, %c23, %c1, %c1, %c1, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.r1 = stablehlo.reshape %l1_self_attn_v_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_k_cache.ds = stablehlo.dynamic_slice %add, %c23, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r = stablehlo.reshape %l1_self_attn_k_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r1 = stablehlo.reshape %l1_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_k_cache.dus, %l1_self_attn_k_cache.r1, %l1_self_attn_k_cache.r, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.ds1 = stablehlo.dynamic_slice %l1_self_attn_k_cache.dus, %l1_self_attn_k_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r2 = stablehlo.reshape %l1_self_attn_k_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_v_cache.ds = stablehlo.dynamic_slice %add, %c23, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.r = stablehlo.reshape %l1_self_attn_v_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.r1 = stablehlo.reshape %l1_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_v_cache.dus, %l1_self_attn_v_cache.r1, %l1_self_attn_v_cache.r, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.ds1 = stablehlo.dynamic_slice %l1_self_attn_v_cache.dus, %l1_self_attn_v_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.r2 = stablehlo.reshape %l1_self_attn_v_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.v_cache")
     %l1_self_attn_scores.r = stablehlo.reshape %l1_self_attn_q_rope.r1 : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.1.self_attn.scores")
-    %l1_self_attn_scores.dot = stablehlo.dot_general %l1_self_attn_scores.r, %l1_self_attn_k_cache.r1, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
+    %l1_self_attn_scores.dot = stablehlo.dot_general %l1_self_attn_scores.r, %l1_self_attn_k_cache.r2, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.mul = stablehlo.multiply %l1_self_attn_scores.dot, %c16 : tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.bc = stablehlo.broadcast_in_dim %cmp2, dims = [3] : (tensor<5xi1>) -> tensor<2x1x3x5xi1> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.sel = stablehlo.select %l1_self_attn_scores.bc, %l1_self_attn_scores.mul, %c17 : tensor<2x1x3x5xi1>, tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
@@ -265,7 +278,7 @@ module @gemma3_text_decode_logits {
     %l1_self_attn_probs.red1 = stablehlo.reduce(%l1_self_attn_probs.exponential init: %c8) applies stablehlo.add across dimensions = [3] : (tensor<2x1x3x5xf32>, tensor<f32>) -> tensor<2x1x3xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.bc1 = stablehlo.broadcast_in_dim %l1_self_attn_probs.red1, dims = [0, 1, 2] : (tensor<2x1x3xf32>) -> tensor<2x1x3x5xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.div = stablehlo.divide %l1_self_attn_probs.exponential, %l1_self_attn_probs.bc1 : tensor<2x1x3x5xf32> loc("layers.1.self_attn.probs")
-    %l1_self_attn_context.dot = stablehlo.dot_general %l1_self_attn_probs.div, %l1_self_attn_v_cache.r1, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.1.self_attn.context")
+    %l1_self_attn_context.dot = stablehlo.dot_general %l1_self_attn_probs.div, %l1_self_attn_v_cache.r2, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.1.self_attn.context")
     %l1_self_attn_context.r = stablehlo.reshape %l1_self_attn_context.dot : (tensor<2x1x3x4xf32>) -> tensor<1x24xf32> loc("layers.1.self_attn.context")
     %l1_self_attn_o_proj.dot = stablehlo.dot_general %l1_self_attn_context.r, %model.layers.1.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x24xf32>, tensor<18x24xf32>) -> tensor<1x18xf32> loc("layers.1.self_attn.o_proj")
     %l1_post_attention_layernorm.add = stablehlo.add %model.layers.1.post_attention_layernorm.weight, %c7 : tensor<18xf32> loc("layers.1.post_attention_layernorm")

@@ -42,23 +42,28 @@ module @gpt_oss_decode_logits {
     %k_cache: tensor<2x2x5x4xf32> {tf.aliasing_output = 1 : i32},
     %v_cache: tensor<2x2x5x4xf32> {tf.aliasing_output = 2 : i32}
   ) -> (tensor<17xf32>, tensor<2x2x5x4xf32>, tensor<2x2x5x4xf32>) {
-    %iota = stablehlo.iota dim = 0 : tensor<5xi32>
-    %bc = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
-    %cmp = stablehlo.compare LE, %iota, %bc, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
-    %c = stablehlo.constant dense<2> : tensor<5xi32>
-    %add = stablehlo.add %iota, %c : tensor<5xi32>
-    %bc1 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
-    %cmp1 = stablehlo.compare GT, %add, %bc1, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
-    %and = stablehlo.and %cmp, %cmp1 : tensor<5xi1>
+    %c = stablehlo.constant dense<0> : tensor<i32>
+    %max = stablehlo.maximum %position, %c : tensor<i32>
+    %sub = stablehlo.subtract %max, %position : tensor<i32>
+    %iota = stablehlo.iota dim = 0 : tensor<2xi32>
+    %bc = stablehlo.broadcast_in_dim %sub, dims = [] : (tensor<i32>) -> tensor<2xi32>
+    %add = stablehlo.add %iota, %bc : tensor<2xi32>
     %iota1 = stablehlo.iota dim = 0 : tensor<5xi32>
+    %bc1 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
+    %cmp = stablehlo.compare LE, %iota1, %bc1, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
+    %c1 = stablehlo.constant dense<2> : tensor<5xi32>
+    %add1 = stablehlo.add %iota1, %c1 : tensor<5xi32>
     %bc2 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
-    %cmp2 = stablehlo.compare LE, %iota1, %bc2, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
-    %c1 = stablehlo.constant dense<0> : tensor<i32>
+    %cmp1 = stablehlo.compare GT, %add1, %bc2, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
+    %and = stablehlo.and %cmp, %cmp1 : tensor<5xi1>
+    %iota2 = stablehlo.iota dim = 0 : tensor<5xi32>
+    %bc3 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
+    %cmp2 = stablehlo.compare LE, %iota2, %bc3, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
     %c2 = stablehlo.constant dense<"0x9CBE913F9CBE913F9CBE913F9CBE913F047E1D3F7EBE913F047E1D3F7EBE913FC59AF2BE25BE913FC59AF2BE25BE913F394990BF8FBD913F394990BF8FBD913FAF873EBFBEBC913FAF873EBFBEBC913F"> : tensor<5x2x2xf32>
-    %ds = stablehlo.dynamic_slice %c2, %position, %c1, %c1, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
+    %ds = stablehlo.dynamic_slice %c2, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
     %c3 = stablehlo.constant dense<"0x00000080000000800000000000000000974775BF888D3ABB9747753F888D3A3B718684BF628DBABB7186843F628DBA3B308A24BED9E90BBC308A243ED9E90B3C86995C3FC98C3ABC86995CBFC98C3A3C"> : tensor<5x2x2xf32>
-    %ds1 = stablehlo.dynamic_slice %c3, %position, %c1, %c1, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
-    %embed_tokens.ds = stablehlo.dynamic_slice %model.embed_tokens.weight, %token, %c1, sizes = [1, 10] : (tensor<17x10xf32>, tensor<i32>, tensor<i32>) -> tensor<1x10xf32> loc("embed_tokens")
+    %ds1 = stablehlo.dynamic_slice %c3, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
+    %embed_tokens.ds = stablehlo.dynamic_slice %model.embed_tokens.weight, %token, %c, sizes = [1, 10] : (tensor<17x10xf32>, tensor<i32>, tensor<i32>) -> tensor<1x10xf32> loc("embed_tokens")
     %l0_input_layernorm.mul = stablehlo.multiply %embed_tokens.ds, %embed_tokens.ds : tensor<1x10xf32> loc("layers.0.input_layernorm")
     %c4 = stablehlo.constant dense<0.0> : tensor<f32>
     %l0_input_layernorm.red = stablehlo.reduce(%l0_input_layernorm.mul init: %c4) applies stablehlo.add across dimensions = [1] : (tensor<1x10xf32>, tensor<f32>) -> tensor<1xf32> loc("layers.0.input_layernorm")
@@ -99,16 +104,20 @@ module @gpt_oss_decode_logits {
     %l0_self_attn_k_rope.mul1 = stablehlo.multiply %l0_self_attn_k_rope.rev, %l0_self_attn_k_rope.bc1 : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.add = stablehlo.add %l0_self_attn_k_rope.mul, %l0_self_attn_k_rope.mul1 : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.r1 = stablehlo.reshape %l0_self_attn_k_rope.add : (tensor<1x2x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r, %c1, %c1, %position, %c1 : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %c1, %c1, %c1, %c1, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r, %c1, %c1, %position, %c1 : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %c1, %c1, %c1, %c1, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r1, %l0_self_attn_k_cache.r, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %l0_self_attn_k_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r2 = stablehlo.reshape %l0_self_attn_k_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r1, %l0_self_attn_v_cache.r, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %l0_self_attn_v_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r2 = stablehlo.reshape %l0_self_attn_v_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.r1 : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.scores")
-    %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r1, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
+    %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r2, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %c7 = stablehlo.constant dense<0.5> : tensor<2x1x3x5xf32>
     %l0_self_attn_scores.mul = stablehlo.multiply %l0_self_attn_scores.dot, %c7 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.bc = stablehlo.broadcast_in_dim %and, dims = [3] : (tensor<5xi1>) -> tensor<2x1x3x5xi1> loc("layers.0.self_attn.scores")
@@ -128,7 +137,7 @@ module @gpt_oss_decode_logits {
     %l0_self_attn_probs.add = stablehlo.add %l0_self_attn_probs.red1, %l0_self_attn_probs.exponential1 : tensor<2x1x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.bc2 = stablehlo.broadcast_in_dim %l0_self_attn_probs.add, dims = [0, 1, 2] : (tensor<2x1x3xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.div = stablehlo.divide %l0_self_attn_probs.exponential, %l0_self_attn_probs.bc2 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.probs")
-    %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.r1, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.0.self_attn.context")
+    %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.r2, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_context.r = stablehlo.reshape %l0_self_attn_context.dot : (tensor<2x1x3x4xf32>) -> tensor<1x24xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_o_proj.dot = stablehlo.dot_general %l0_self_attn_context.r, %model.layers.0.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x24xf32>, tensor<10x24xf32>) -> tensor<1x10xf32> loc("layers.0.self_attn.o_proj")
     %l0_self_attn_o_proj.bc = stablehlo.broadcast_in_dim %model.layers.0.self_attn.o_proj.bias, dims = [1] : (tensor<10xf32>) -> tensor<1x10xf32> loc("layers.0.self_attn.o_proj")
@@ -156,7 +165,7 @@ module @gpt_oss_decode_logits {
     %l0_mlp_routing.cmp2 = stablehlo.compare GT, %l0_mlp_routing.bc1, %l0_mlp_routing.bc, FLOAT : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x4xi1> loc("layers.0.mlp.routing")
     %l0_mlp_routing.sel = stablehlo.select %l0_mlp_routing.cmp, %l0_mlp_routing.cmp1, %l0_mlp_routing.cmp2 : tensor<1x4x4xi1>, tensor<1x4x4xi1> loc("layers.0.mlp.routing")
     %l0_mlp_routing.as = stablehlo.convert %l0_mlp_routing.sel : (tensor<1x4x4xi1>) -> tensor<1x4x4xi32> loc("layers.0.mlp.routing")
-    %l0_mlp_routing.red = stablehlo.reduce(%l0_mlp_routing.as init: %c1) applies stablehlo.add across dimensions = [2] : (tensor<1x4x4xi32>, tensor<i32>) -> tensor<1x4xi32> loc("layers.0.mlp.routing")
+    %l0_mlp_routing.red = stablehlo.reduce(%l0_mlp_routing.as init: %c) applies stablehlo.add across dimensions = [2] : (tensor<1x4x4xi32>, tensor<i32>) -> tensor<1x4xi32> loc("layers.0.mlp.routing")
     %c10 = stablehlo.constant dense<2> : tensor<1x4xi32>
     %l0_mlp_routing.cmp3 = stablehlo.compare LT, %l0_mlp_routing.red, %c10, SIGNED : (tensor<1x4xi32>, tensor<1x4xi32>) -> tensor<1x4xi1> loc("layers.0.mlp.routing")
     %c11 = stablehlo.constant dense<0xFF800000> : tensor<1x4xf32>
@@ -178,14 +187,14 @@ module @gpt_oss_decode_logits {
     %l0_mlp_experts.cmp2 = stablehlo.compare GT, %l0_mlp_experts.bc1, %l0_mlp_experts.bc, FLOAT : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x4xi1> loc("layers.0.mlp.experts")
     %l0_mlp_experts.sel = stablehlo.select %l0_mlp_experts.cmp, %l0_mlp_experts.cmp1, %l0_mlp_experts.cmp2 : tensor<1x4x4xi1>, tensor<1x4x4xi1> loc("layers.0.mlp.experts")
     %l0_mlp_experts.as = stablehlo.convert %l0_mlp_experts.sel : (tensor<1x4x4xi1>) -> tensor<1x4x4xi32> loc("layers.0.mlp.experts")
-    %l0_mlp_experts.red = stablehlo.reduce(%l0_mlp_experts.as init: %c1) applies stablehlo.add across dimensions = [2] : (tensor<1x4x4xi32>, tensor<i32>) -> tensor<1x4xi32> loc("layers.0.mlp.experts")
+    %l0_mlp_experts.red = stablehlo.reduce(%l0_mlp_experts.as init: %c) applies stablehlo.add across dimensions = [2] : (tensor<1x4x4xi32>, tensor<i32>) -> tensor<1x4xi32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.bc2 = stablehlo.broadcast_in_dim %l0_mlp_experts.red, dims = [0, 1] : (tensor<1x4xi32>) -> tensor<2x4xi32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.iota2 = stablehlo.iota dim = 0 : tensor<2x4xi32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.cmp3 = stablehlo.compare EQ, %l0_mlp_experts.bc2, %l0_mlp_experts.iota2, SIGNED : (tensor<2x4xi32>, tensor<2x4xi32>) -> tensor<2x4xi1> loc("layers.0.mlp.experts")
     %l0_mlp_experts.iota3 = stablehlo.iota dim = 1 : tensor<2x4xi32> loc("layers.0.mlp.experts")
     %c12 = stablehlo.constant dense<0> : tensor<2x4xi32>
     %l0_mlp_experts.sel1 = stablehlo.select %l0_mlp_experts.cmp3, %l0_mlp_experts.iota3, %c12 : tensor<2x4xi1>, tensor<2x4xi32> loc("layers.0.mlp.experts")
-    %l0_mlp_experts.red1 = stablehlo.reduce(%l0_mlp_experts.sel1 init: %c1) applies stablehlo.add across dimensions = [1] : (tensor<2x4xi32>, tensor<i32>) -> tensor<2xi32> loc("layers.0.mlp.experts")
+    %l0_mlp_experts.red1 = stablehlo.reduce(%l0_mlp_experts.sel1 init: %c) applies stablehlo.add across dimensions = [1] : (tensor<2x4xi32>, tensor<i32>) -> tensor<2xi32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.r = stablehlo.reshape %l0_mlp_experts.red1 : (tensor<2xi32>) -> tensor<2x1xi32> loc("layers.0.mlp.experts")
     %l0_mlp_experts.bc3 = stablehlo.broadcast_in_dim %l0_mlp_routing.div, dims = [0, 1] : (tensor<1x4xf32>) -> tensor<2x4xf32> loc("layers.0.mlp.experts")
     %c13 = stablehlo.constant dense<0.0> : tensor<2x4xf32>
@@ -260,16 +269,20 @@ module @gpt_oss_decode_logits {
     %l1_self_attn_k_rope.add = stablehlo.add %l1_self_attn_k_rope.mul, %l1_self_attn_k_rope.mul1 : tensor<1x2x2x2xf32> loc("layers.1.self_attn.k_rope")
     %l1_self_attn_k_rope.r1 = stablehlo.reshape %l1_self_attn_k_rope.add : (tensor<1x2x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.1.self_attn.k_rope")
     %c18 = stablehlo.constant dense<1> : tensor<i32>
-    %l1_self_attn_k_cache.r = stablehlo.reshape %l1_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_k_cache.dus, %l1_self_attn_k_cache.r, %c18, %c1, %position, %c1 : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.ds = stablehlo.dynamic_slice %l1_self_attn_k_cache.dus, %c18, %c1, %c1, %c1, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_k_cache.r1 = stablehlo.reshape %l1_self_attn_k_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.k_cache")
-    %l1_self_attn_v_cache.r = stablehlo.reshape %l1_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_v_cache.dus, %l1_self_attn_v_cache.r, %c18, %c1, %position, %c1 : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.ds = stablehlo.dynamic_slice %l1_self_attn_v_cache.dus, %c18, %c1, %c1, %c1, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.v_cache")
-    %l1_self_attn_v_cache.r1 = stablehlo.reshape %l1_self_attn_v_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_k_cache.ds = stablehlo.dynamic_slice %add, %c18, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r = stablehlo.reshape %l1_self_attn_k_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r1 = stablehlo.reshape %l1_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_k_cache.dus, %l1_self_attn_k_cache.r1, %l1_self_attn_k_cache.r, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.ds1 = stablehlo.dynamic_slice %l1_self_attn_k_cache.dus, %l1_self_attn_k_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_k_cache.r2 = stablehlo.reshape %l1_self_attn_k_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.k_cache")
+    %l1_self_attn_v_cache.ds = stablehlo.dynamic_slice %add, %c18, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.r = stablehlo.reshape %l1_self_attn_v_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.r1 = stablehlo.reshape %l1_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %l0_self_attn_v_cache.dus, %l1_self_attn_v_cache.r1, %l1_self_attn_v_cache.r, %c, %position, %c : (tensor<2x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.ds1 = stablehlo.dynamic_slice %l1_self_attn_v_cache.dus, %l1_self_attn_v_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<2x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.1.self_attn.v_cache")
+    %l1_self_attn_v_cache.r2 = stablehlo.reshape %l1_self_attn_v_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.1.self_attn.v_cache")
     %l1_self_attn_scores.r = stablehlo.reshape %l1_self_attn_q_rope.r1 : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.1.self_attn.scores")
-    %l1_self_attn_scores.dot = stablehlo.dot_general %l1_self_attn_scores.r, %l1_self_attn_k_cache.r1, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
+    %l1_self_attn_scores.dot = stablehlo.dot_general %l1_self_attn_scores.r, %l1_self_attn_k_cache.r2, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.mul = stablehlo.multiply %l1_self_attn_scores.dot, %c7 : tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.bc = stablehlo.broadcast_in_dim %cmp2, dims = [3] : (tensor<5xi1>) -> tensor<2x1x3x5xi1> loc("layers.1.self_attn.scores")
     %l1_self_attn_scores.sel = stablehlo.select %l1_self_attn_scores.bc, %l1_self_attn_scores.mul, %c8 : tensor<2x1x3x5xi1>, tensor<2x1x3x5xf32> loc("layers.1.self_attn.scores")
@@ -286,7 +299,7 @@ module @gpt_oss_decode_logits {
     %l1_self_attn_probs.add = stablehlo.add %l1_self_attn_probs.red1, %l1_self_attn_probs.exponential1 : tensor<2x1x3xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.bc2 = stablehlo.broadcast_in_dim %l1_self_attn_probs.add, dims = [0, 1, 2] : (tensor<2x1x3xf32>) -> tensor<2x1x3x5xf32> loc("layers.1.self_attn.probs")
     %l1_self_attn_probs.div = stablehlo.divide %l1_self_attn_probs.exponential, %l1_self_attn_probs.bc2 : tensor<2x1x3x5xf32> loc("layers.1.self_attn.probs")
-    %l1_self_attn_context.dot = stablehlo.dot_general %l1_self_attn_probs.div, %l1_self_attn_v_cache.r1, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.1.self_attn.context")
+    %l1_self_attn_context.dot = stablehlo.dot_general %l1_self_attn_probs.div, %l1_self_attn_v_cache.r2, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.1.self_attn.context")
     %l1_self_attn_context.r = stablehlo.reshape %l1_self_attn_context.dot : (tensor<2x1x3x4xf32>) -> tensor<1x24xf32> loc("layers.1.self_attn.context")
     %l1_self_attn_o_proj.dot = stablehlo.dot_general %l1_self_attn_context.r, %model.layers.1.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x24xf32>, tensor<10x24xf32>) -> tensor<1x10xf32> loc("layers.1.self_attn.o_proj")
     %l1_self_attn_o_proj.bc = stablehlo.broadcast_in_dim %model.layers.1.self_attn.o_proj.bias, dims = [1] : (tensor<10xf32>) -> tensor<1x10xf32> loc("layers.1.self_attn.o_proj")
@@ -314,7 +327,7 @@ module @gpt_oss_decode_logits {
     %l1_mlp_routing.cmp2 = stablehlo.compare GT, %l1_mlp_routing.bc1, %l1_mlp_routing.bc, FLOAT : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x4xi1> loc("layers.1.mlp.routing")
     %l1_mlp_routing.sel = stablehlo.select %l1_mlp_routing.cmp, %l1_mlp_routing.cmp1, %l1_mlp_routing.cmp2 : tensor<1x4x4xi1>, tensor<1x4x4xi1> loc("layers.1.mlp.routing")
     %l1_mlp_routing.as = stablehlo.convert %l1_mlp_routing.sel : (tensor<1x4x4xi1>) -> tensor<1x4x4xi32> loc("layers.1.mlp.routing")
-    %l1_mlp_routing.red = stablehlo.reduce(%l1_mlp_routing.as init: %c1) applies stablehlo.add across dimensions = [2] : (tensor<1x4x4xi32>, tensor<i32>) -> tensor<1x4xi32> loc("layers.1.mlp.routing")
+    %l1_mlp_routing.red = stablehlo.reduce(%l1_mlp_routing.as init: %c) applies stablehlo.add across dimensions = [2] : (tensor<1x4x4xi32>, tensor<i32>) -> tensor<1x4xi32> loc("layers.1.mlp.routing")
     %l1_mlp_routing.cmp3 = stablehlo.compare LT, %l1_mlp_routing.red, %c10, SIGNED : (tensor<1x4xi32>, tensor<1x4xi32>) -> tensor<1x4xi1> loc("layers.1.mlp.routing")
     %l1_mlp_routing.sel1 = stablehlo.select %l1_mlp_routing.cmp3, %l1_mlp_router.add, %c11 : tensor<1x4xi1>, tensor<1x4xf32> loc("layers.1.mlp.routing")
     %l1_mlp_routing.red1 = stablehlo.reduce(%l1_mlp_routing.sel1 init: %c9) applies stablehlo.maximum across dimensions = [1] : (tensor<1x4xf32>, tensor<f32>) -> tensor<1xf32> loc("layers.1.mlp.routing")
@@ -334,13 +347,13 @@ module @gpt_oss_decode_logits {
     %l1_mlp_experts.cmp2 = stablehlo.compare GT, %l1_mlp_experts.bc1, %l1_mlp_experts.bc, FLOAT : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x4xi1> loc("layers.1.mlp.experts")
     %l1_mlp_experts.sel = stablehlo.select %l1_mlp_experts.cmp, %l1_mlp_experts.cmp1, %l1_mlp_experts.cmp2 : tensor<1x4x4xi1>, tensor<1x4x4xi1> loc("layers.1.mlp.experts")
     %l1_mlp_experts.as = stablehlo.convert %l1_mlp_experts.sel : (tensor<1x4x4xi1>) -> tensor<1x4x4xi32> loc("layers.1.mlp.experts")
-    %l1_mlp_experts.red = stablehlo.reduce(%l1_mlp_experts.as init: %c1) applies stablehlo.add across dimensions = [2] : (tensor<1x4x4xi32>, tensor<i32>) -> tensor<1x4xi32> loc("layers.1.mlp.experts")
+    %l1_mlp_experts.red = stablehlo.reduce(%l1_mlp_experts.as init: %c) applies stablehlo.add across dimensions = [2] : (tensor<1x4x4xi32>, tensor<i32>) -> tensor<1x4xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.bc2 = stablehlo.broadcast_in_dim %l1_mlp_experts.red, dims = [0, 1] : (tensor<1x4xi32>) -> tensor<2x4xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.iota2 = stablehlo.iota dim = 0 : tensor<2x4xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.cmp3 = stablehlo.compare EQ, %l1_mlp_experts.bc2, %l1_mlp_experts.iota2, SIGNED : (tensor<2x4xi32>, tensor<2x4xi32>) -> tensor<2x4xi1> loc("layers.1.mlp.experts")
     %l1_mlp_experts.iota3 = stablehlo.iota dim = 1 : tensor<2x4xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.sel1 = stablehlo.select %l1_mlp_experts.cmp3, %l1_mlp_experts.iota3, %c12 : tensor<2x4xi1>, tensor<2x4xi32> loc("layers.1.mlp.experts")
-    %l1_mlp_experts.red1 = stablehlo.reduce(%l1_mlp_experts.sel1 init: %c1) applies stablehlo.add across dimensions = [1] : (tensor<2x4xi32>, tensor<i32>) -> tensor<2xi32> loc("layers.1.mlp.experts")
+    %l1_mlp_experts.red1 = stablehlo.reduce(%l1_mlp_experts.sel1 init: %c) applies stablehlo.add across dimensions = [1] : (tensor<2x4xi32>, tensor<i32>) -> tensor<2xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.r = stablehlo.reshape %l1_mlp_experts.red1 : (tensor<2xi32>) -> tensor<2x1xi32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.bc3 = stablehlo.broadcast_in_dim %l1_mlp_routing.div, dims = [0, 1] : (tensor<1x4xf32>) -> tensor<2x4xf32> loc("layers.1.mlp.experts")
     %l1_mlp_experts.sel2 = stablehlo.select %l1_mlp_experts.cmp3, %l1_mlp_experts.bc3, %c13 : tensor<2x4xi1>, tensor<2x4xf32> loc("layers.1.mlp.experts")

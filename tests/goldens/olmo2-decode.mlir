@@ -19,10 +19,15 @@ module @olmo2_decode_logits {
     %k_cache: tensor<1x2x5x4xf32> {tf.aliasing_output = 1 : i32},
     %v_cache: tensor<1x2x5x4xf32> {tf.aliasing_output = 2 : i32}
   ) -> (tensor<17xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>) {
-    %iota = stablehlo.iota dim = 0 : tensor<5xi32>
-    %bc = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
-    %cmp = stablehlo.compare LE, %iota, %bc, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
     %c = stablehlo.constant dense<0> : tensor<i32>
+    %max = stablehlo.maximum %position, %c : tensor<i32>
+    %sub = stablehlo.subtract %max, %position : tensor<i32>
+    %iota = stablehlo.iota dim = 0 : tensor<1xi32>
+    %bc = stablehlo.broadcast_in_dim %sub, dims = [] : (tensor<i32>) -> tensor<1xi32>
+    %add = stablehlo.add %iota, %bc : tensor<1xi32>
+    %iota1 = stablehlo.iota dim = 0 : tensor<5xi32>
+    %bc1 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
+    %cmp = stablehlo.compare LE, %iota1, %bc1, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
     %c1 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803F40510A3FB9FC7F3F40510A3FB9FC7F3F3311D5BEE5F27F3F3311D5BEE5F27F3F26707DBF83E27F3F26707DBF83E27F3F305527BF94CB7F3F305527BF94CB7F3F"> : tensor<5x2x2xf32>
     %ds = stablehlo.dynamic_slice %c1, %position, %c, %c, sizes = [1, 2, 2] : (tensor<5x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x2xf32>
     %c2 = stablehlo.constant dense<"0x00000080000000800000000000000000A46A57BF57D623BCA46A573F57D6233CB7C768BF3ED4A3BCB7C7683F3ED4A33CC38110BE20B9F5BCC381103E20B9F53CCFBD413FDBCB23BDCFBD41BFDBCB233D"> : tensor<5x2x2xf32>
@@ -76,16 +81,20 @@ module @olmo2_decode_logits {
     %l0_self_attn_k_rope.mul1 = stablehlo.multiply %l0_self_attn_k_rope.rev, %l0_self_attn_k_rope.bc1 : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.add = stablehlo.add %l0_self_attn_k_rope.mul, %l0_self_attn_k_rope.mul1 : tensor<1x2x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.r1 = stablehlo.reshape %l0_self_attn_k_rope.add : (tensor<1x2x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r, %c, %c, %position, %c : (tensor<1x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %c, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<1x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r, %c, %c, %position, %c : (tensor<1x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %c, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<1x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<1xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_rope.r1 : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r1, %l0_self_attn_k_cache.r, %c, %position, %c : (tensor<1x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %l0_self_attn_k_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<1x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r2 = stablehlo.reshape %l0_self_attn_k_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<1xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r1, %l0_self_attn_v_cache.r, %c, %position, %c : (tensor<1x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %l0_self_attn_v_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<1x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r2 = stablehlo.reshape %l0_self_attn_v_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.r1 : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.scores")
-    %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r1, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
+    %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r2, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %c7 = stablehlo.constant dense<0.5> : tensor<2x1x3x5xf32>
     %l0_self_attn_scores.mul = stablehlo.multiply %l0_self_attn_scores.dot, %c7 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.bc = stablehlo.broadcast_in_dim %cmp, dims = [3] : (tensor<5xi1>) -> tensor<2x1x3x5xi1> loc("layers.0.self_attn.scores")
@@ -99,7 +108,7 @@ module @olmo2_decode_logits {
     %l0_self_attn_probs.red1 = stablehlo.reduce(%l0_self_attn_probs.exponential init: %c3) applies stablehlo.add across dimensions = [3] : (tensor<2x1x3x5xf32>, tensor<f32>) -> tensor<2x1x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.bc1 = stablehlo.broadcast_in_dim %l0_self_attn_probs.red1, dims = [0, 1, 2] : (tensor<2x1x3xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.div = stablehlo.divide %l0_self_attn_probs.exponential, %l0_self_attn_probs.bc1 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.probs")
-    %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.r1, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.0.self_attn.context")
+    %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.r2, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_context.r = stablehlo.reshape %l0_self_attn_context.dot : (tensor<2x1x3x4xf32>) -> tensor<1x24xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_o_proj.dot = stablehlo.dot_general %l0_self_attn_context.r, %model.layers.0.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x24xf32>, tensor<10x24xf32>) -> tensor<1x10xf32> loc("layers.0.self_attn.o_proj")
     %l0_post_attention_layernorm.mul = stablehlo.multiply %l0_self_attn_o_proj.dot, %l0_self_attn_o_proj.dot : tensor<1x10xf32> loc("layers.0.post_attention_layernorm")

@@ -25,10 +25,15 @@ module @stablelm_decode_logits {
     %k_cache: tensor<1x2x5x4xf32> {tf.aliasing_output = 1 : i32},
     %v_cache: tensor<1x2x5x4xf32> {tf.aliasing_output = 2 : i32}
   ) -> (tensor<17xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>) {
-    %iota = stablehlo.iota dim = 0 : tensor<5xi32>
-    %bc = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
-    %cmp = stablehlo.compare LE, %iota, %bc, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
     %c = stablehlo.constant dense<0> : tensor<i32>
+    %max = stablehlo.maximum %position, %c : tensor<i32>
+    %sub = stablehlo.subtract %max, %position : tensor<i32>
+    %iota = stablehlo.iota dim = 0 : tensor<1xi32>
+    %bc = stablehlo.broadcast_in_dim %sub, dims = [] : (tensor<i32>) -> tensor<1xi32>
+    %add = stablehlo.add %iota, %bc : tensor<1xi32>
+    %iota1 = stablehlo.iota dim = 0 : tensor<5xi32>
+    %bc1 = stablehlo.broadcast_in_dim %position, dims = [] : (tensor<i32>) -> tensor<5xi32>
+    %cmp = stablehlo.compare LE, %iota1, %bc1, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>
     %c1 = stablehlo.constant dense<"0x0000803F0000803F40510A3F40510A3F3311D5BE3311D5BE26707DBF26707DBF305527BF305527BF"> : tensor<5x2x1xf32>
     %ds = stablehlo.dynamic_slice %c1, %position, %c, %c, sizes = [1, 2, 1] : (tensor<5x2x1xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x1xf32>
     %c2 = stablehlo.constant dense<"0x0000008000000000A46A57BFA46A573FB7C768BFB7C7683FC38110BEC381103ECFBD413FCFBD41BF"> : tensor<5x2x1xf32>
@@ -116,16 +121,20 @@ module @stablelm_decode_logits {
     %l0_self_attn_k_rope.r1 = stablehlo.reshape %l0_self_attn_k_rope.add : (tensor<1x2x2x1xf32>) -> tensor<1x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.sl1 = stablehlo.slice %l0_self_attn_k_layernorm.mul4 [0:1, 0:2, 2:4] : (tensor<1x2x4xf32>) -> tensor<1x2x2xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_rope.cat = stablehlo.concatenate %l0_self_attn_k_rope.r1, %l0_self_attn_k_rope.sl1, dim = 2 : (tensor<1x2x2xf32>, tensor<1x2x2xf32>) -> tensor<1x2x4xf32> loc("layers.0.self_attn.k_rope")
-    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_rope.cat : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r, %c, %c, %position, %c : (tensor<1x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %c, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<1x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r, %c, %c, %position, %c : (tensor<1x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %c, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<1x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_k_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<1xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r1 = stablehlo.reshape %l0_self_attn_k_rope.cat : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %k_cache, %l0_self_attn_k_cache.r1, %l0_self_attn_k_cache.r, %c, %position, %c : (tensor<1x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_k_cache.dus, %l0_self_attn_k_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<1x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.r2 = stablehlo.reshape %l0_self_attn_k_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_v_cache.ds = stablehlo.dynamic_slice %add, %c, sizes = [1] : (tensor<1xi32>, tensor<i32>) -> tensor<1xi32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_cache.ds : (tensor<1xi32>) -> tensor<i32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r1 = stablehlo.reshape %l0_self_attn_v_proj.r : (tensor<1x2x4xf32>) -> tensor<1x2x1x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %v_cache, %l0_self_attn_v_cache.r1, %l0_self_attn_v_cache.r, %c, %position, %c : (tensor<1x2x5x4xf32>, tensor<1x2x1x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.ds1 = stablehlo.dynamic_slice %l0_self_attn_v_cache.dus, %l0_self_attn_v_cache.r, %c, %c, %c, sizes = [1, 2, 5, 4] : (tensor<1x2x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.r2 = stablehlo.reshape %l0_self_attn_v_cache.ds1 : (tensor<1x2x5x4xf32>) -> tensor<2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.cat : (tensor<1x6x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.scores")
-    %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r1, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
+    %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.r2, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<1x2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %c10 = stablehlo.constant dense<0.5> : tensor<2x1x3x5xf32>
     %l0_self_attn_scores.mul = stablehlo.multiply %l0_self_attn_scores.dot, %c10 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.bc = stablehlo.broadcast_in_dim %cmp, dims = [3] : (tensor<5xi1>) -> tensor<2x1x3x5xi1> loc("layers.0.self_attn.scores")
@@ -139,7 +148,7 @@ module @stablelm_decode_logits {
     %l0_self_attn_probs.red1 = stablehlo.reduce(%l0_self_attn_probs.exponential init: %c3) applies stablehlo.add across dimensions = [3] : (tensor<2x1x3x5xf32>, tensor<f32>) -> tensor<2x1x3xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.bc1 = stablehlo.broadcast_in_dim %l0_self_attn_probs.red1, dims = [0, 1, 2] : (tensor<2x1x3xf32>) -> tensor<2x1x3x5xf32> loc("layers.0.self_attn.probs")
     %l0_self_attn_probs.div = stablehlo.divide %l0_self_attn_probs.exponential, %l0_self_attn_probs.bc1 : tensor<2x1x3x5xf32> loc("layers.0.self_attn.probs")
-    %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.r1, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.0.self_attn.context")
+    %l0_self_attn_context.dot = stablehlo.dot_general %l0_self_attn_probs.div, %l0_self_attn_v_cache.r2, batching_dims = [0] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<2x1x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x1x3x4xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_context.r = stablehlo.reshape %l0_self_attn_context.dot : (tensor<2x1x3x4xf32>) -> tensor<1x24xf32> loc("layers.0.self_attn.context")
     %l0_self_attn_o_proj.dot = stablehlo.dot_general %l0_self_attn_context.r, %model.layers.0.self_attn.o_proj.weight, contracting_dims = [1] x [1], precision = [HIGHEST, HIGHEST] : (tensor<1x24xf32>, tensor<24x24xf32>) -> tensor<1x24xf32> loc("layers.0.self_attn.o_proj")
     %l0.add = stablehlo.add %embed_tokens.ds, %l0_self_attn_o_proj.dot : tensor<1x24xf32> loc("layers.0")
