@@ -119,6 +119,42 @@ def tune(
 
 
 @click.command(epilog=MODEL_HELP)
+@model_argument(DEFAULT_MODEL)
+@click.option(
+    "--phase", type=click.Choice(["decode", "prefill"]), default="decode", show_default=True,
+    help="A step at the middle of the cache, or a prompt.",
+)  # fmt: skip
+@click.option("--length", type=click.IntRange(1), default=256, show_default=True, help="Tokens of the prompt.")
+@click.option(
+    "--capacity", type=click.IntRange(1), default=256, show_default=True, help="Slots of the key and value caches."
+)
+@precision_option()
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@threads_option()
+def profile(
+    model: str, phase: str, length: int, capacity: int, precision: str, as_json: bool, threads: int | None
+) -> int:  # fmt: skip
+    """Where the time of one decode step, or of one prompt, goes: the emitted graph's dispatches on IREE.
+
+    Measured by IREE's own tools, on weights that are all one number: times do not hang on them. A row is of the dispatches
+    of one shape that read the same weights, of all layers together. `workers` is how many threads were at work on one, on
+    average. The step is timed without the profiler too, which takes time itself.
+    """
+    from hloracle.bench.profile import Asked, run_profile
+    from hloracle.bench.show import print_profile
+    from hloracle.conformance.environment import threads_available
+
+    asked = Asked(model, phase, precision, length, capacity, threads or threads_available())
+    with progress_shown() as progress:
+        figures = run_profile(asked, progress)
+    if as_json:
+        click.echo(json.dumps(figures, indent=1))
+    else:
+        print_profile(figures, Output(highlight=False))
+    return 0
+
+
+@click.command(epilog=MODEL_HELP)
 @model_argument("synthetic-llama-135m")
 @click.option(
     "--part", "parts", type=click.Choice(SCALING_PARTS), multiple=True, default=SCALING_PARTS,
@@ -181,4 +217,4 @@ def scale(
     return 0 if all(one["passed"] for one in figures["growth"]) and not figures["failures"] else 1
 
 
-BENCH_COMMANDS = (bench, scale, tune)
+BENCH_COMMANDS = (bench, profile, scale, tune)

@@ -22,7 +22,7 @@ from hloracle.backends.session import Session, greedy
 from hloracle.bench.machine import Reader
 from hloracle.conformance.cells import make_backend
 from hloracle.conformance.choice import Choice, production_graphs, untuned
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.reference.archive import archive_of
@@ -149,6 +149,15 @@ class Contender(ABC):
         """Greedy tokens after a prompt."""
 
 
+def read_bytes(config: Config, weights: Sequence[Tensor]) -> int:
+    """Of weights, in a decode step: of experts those that are chosen, of an embedding that is no head nothing."""
+    experts = config.experts
+    looked_up = () if config.tie_word_embeddings else ("model.embed_tokens.weight",)
+    share = experts.num_experts_per_tok / experts.num_experts if experts else 1
+    read = [w for w in weights if w.weight not in looked_up]
+    return int(sum(w.nbytes * (share if ".experts." in w.weight else 1) for w in read))
+
+
 def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
     """Decode, and a prefill for each length."""
     phases = [("decode", "token", task.capacity, 0), *(("prefill", "token", task.capacity, n) for n in task.lengths)]
@@ -191,12 +200,7 @@ class OnSession(Contender):
 
     @property
     def read_bytes(self) -> int:
-        """Of experts, those that are chosen; of an embedding that is no head, a row."""
-        config, experts = self.config, self.config.experts
-        looked_up = () if config.tie_word_embeddings else ("model.embed_tokens.weight",)
-        share = experts.num_experts_per_tok / experts.num_experts if experts else 1
-        read = [w for w in self.weights if w.weight not in looked_up]
-        return int(sum(w.nbytes * (share if ".experts." in w.weight else 1) for w in read))
+        return read_bytes(self.config, self.weights)
 
     def decode(self, context: int) -> float:
         # What the slots before hold changes nothing about the time.

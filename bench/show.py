@@ -170,6 +170,51 @@ def print_scaling(figures: Figures, console: Console) -> None:
     )
 
 
+# Of a step: what takes less is summed up in one row.
+LEAST_SHARE = 0.01
+
+
+def print_profile(figures: Figures, console: Console) -> None:
+    """The kinds of dispatches, and what a step takes beside them."""
+    table = Table(
+        "dispatches", "of", "count", "ms", "each\nus", "share", "workers", box=SIMPLE_HEAD, pad_edge=False
+    )  # fmt: skip
+    table.columns[0].overflow = "fold"
+    for column in table.columns[2:]:
+        column.justify = "right"
+    shown = [row for row in figures["dispatches"] if row["share"] >= LEAST_SHARE]
+    for row in shown:
+        workers = "" if row["workers"] is None else f"{row['workers']:.2f}"
+        table.add_row(
+            escape(row["kind"]), escape(", ".join(row["weights"])), f"{row['count']:g}", f"{row['ms']:.2f}",
+            f"{row['us']:.1f}", f"{row['share']:.0%}", workers,
+        )  # fmt: skip
+    if rest := [row for row in figures["dispatches"] if row["share"] < LEAST_SHARE]:
+        table.add_row(
+            f"{len(rest)} other kinds", "", f"{sum(r['count'] for r in rest):g}", f"{sum(r['ms'] for r in rest):.2f}", "",
+            f"{sum(r['share'] for r in rest):.0%}", "",
+        )  # fmt: skip
+    console.print(table)
+    decode = figures["phase"] == "decode"
+    what = f"a step at position {figures['position']}" if decode else f"a prompt of {figures['length']}"
+    console.print(
+        f"{what} takes {figures['median']:.2f} ms ({min(figures['ms']):.2f}–{max(figures['ms']):.2f}); under the profiler "
+        f"{figures['profiled_ms']:.2f} ms, with {figures['dispatch_ms']:.2f} ms of dispatches"
+    )
+    if decode:
+        speed, size = figures["bandwidth"], figures["read_bytes"]
+        console.print(
+            f"memory is read at {speed / 1e9:.1f} GB/s: the weights' {size / 1e6:.3g} MB in {size / speed * 1000:.2f} ms"
+        )
+    if figures["ignored"]:
+        console.print(f"[yellow]{escape(figures['ignored'])}[/]")
+    console.print(
+        f"{escape(figures['model'])}, {figures['precision']}, {figures['capacity']} cache slots, {figures['threads']} "
+        f"threads, {escape(figures['choice'])}; {escape(figures['environment']['cpu'])}, IREE "
+        f"{figures['environment']['packages']['iree-base-compiler']}"
+    )
+
+
 def _most(figures: Figures) -> str:
     return f"{figures['memory'][0]['most']:g}"
 
