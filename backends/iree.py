@@ -101,6 +101,12 @@ def precompile(graph: Graph, with_stream: bool = False) -> bool:
     return compiled(graph.text, _identity(flags), build)[1]
 
 
+def module_path(graph: Graph) -> Path:
+    """The graph's module in the cache, which is compiled if it is not there."""
+    flags = flags_of(graph)
+    return compiled(graph.text, _identity(flags), lambda source: iree_compile(source, flags))[0]
+
+
 def _stream_flags(graph: Graph) -> tuple[str, ...]:
     return (*flags_of(graph), "--compile-to=stream")
 
@@ -129,8 +135,7 @@ class IreeCpu:
         self._config = rt.Config("local-task")
 
     def load(self, graph: Graph) -> Executable:
-        flags = flags_of(graph)
-        path, _ = compiled(graph.text, _identity(flags), lambda source: iree_compile(source, flags))
+        path = module_path(graph)
         try:
             module = self._rt.VmModule.mmap(self._config.vm_instance, str(path))
             context = self._rt.SystemContext(vm_modules=[module], config=self._config)

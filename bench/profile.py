@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hloracle.backends import iree
-from hloracle.backends.compiled import compiled
 from hloracle.bench.contenders import read_bytes
 from hloracle.bench.machine import Reader, free_bytes
 from hloracle.bench.run import too_large
@@ -77,9 +76,7 @@ def run_profile(asked: Asked, progress: Progress) -> Figures:
         raise InputError(too_large(needed, free), asked.model, "name a smaller model, or a narrower --precision")
     with progress.stage("compile") as stage:
         stage["reused"] = iree.precompile(graph, with_stream=True)
-        flags = iree.flags_of(graph)
-        identity = iree._identity(flags)  # as IreeCpu.load has it
-        module, _ = compiled(graph.text, identity, lambda source: iree.iree_compile(source, flags))
+        module = iree.module_path(graph)
         reads = weights_read(iree.compile_to_stream(graph), graph)
     with progress.stage("read speed"):
         bandwidth = Reader(asked.threads).bandwidth()

@@ -204,7 +204,7 @@ def print_profile(figures: Figures, console: Console) -> None:
     if decode:
         speed, size = figures["bandwidth"], figures["read_bytes"]
         console.print(
-            f"memory is read at {speed / 1e9:.1f} GB/s: the weights' {size / 1e6:.3g} MB in {size / speed * 1000:.2f} ms"
+            f"memory is read at {speed / 1e9:.1f} GB/s: the weights' {size / 1e6:,.1f} MB in {size / speed * 1000:.2f} ms"
         )
     if figures["ignored"]:
         console.print(f"[yellow]{escape(figures['ignored'])}[/]")

@@ -288,7 +288,7 @@ def test_what_takes_little_is_summed_up() -> None:
     text = shown(found)
     assert "small " not in text
     assert re.search(r"2 other kinds +4 +0\.16 +2%", text)
-    assert "the weights' 5 MB in 0.50 ms" in text
+    assert "the weights' 5.0 MB in 0.50 ms" in text
     assert "a [file] was ignored" in text
     assert "[rows]" in text
     found["dispatches"] = [row("large", 10.0)]
