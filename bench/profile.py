@@ -195,9 +195,13 @@ def dispatches(text: str, steps: int, reads: dict[str, list[str]]) -> list[Figur
     ]  # fmt: skip
 
 
+_TYPE = r"(?:b?f|u?i)\d+"
+_TYPES = re.compile(rf"_{_TYPE}(?:x{_TYPE})*$|x{_TYPE}(?=_|$)|_dispatch_tensor_store$")
+
+
 def kind_of(name: str) -> str:
-    """A dispatch's name without function, number, and the element types that end it: `reduction_1536x6x16`."""
-    return re.sub(r"(_(b?f|u?i)\d+(x(b?f|u?i)\d+)*)$", "", re.sub(r"^.*?_(dispatch|encoding)_\d+_?", "", name)) or name
+    """A dispatch's name without function, number, element types and how it stores: `reduction_1536x6x16`."""
+    return _TYPES.sub("", _TYPES.sub("", re.sub(r"^.*?_(dispatch|encoding)_\d+_?", "", name))) or name
 
 
 def _timed(command: Sequence[str], *more: str) -> tuple[list[float], int]:

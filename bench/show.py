@@ -177,11 +177,11 @@ LEAST_SHARE = 0.01
 def print_profile(figures: Figures, console: Console) -> None:
     """The kinds of dispatches, and what a step takes beside them."""
     table = Table(
-        "dispatches", "of", "count", "ms", "each\nus", "share", "workers", box=SIMPLE_HEAD, pad_edge=False
+        "dispatches", "of", "count", "ms", "each\nus", "share", "work-\ners", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )  # fmt: skip
-    table.columns[0].overflow = "fold"
+    table.columns[0].overflow, table.columns[0].min_width = "fold", 26
     for column in table.columns[2:]:
-        column.justify = "right"
+        column.justify, column.no_wrap = "right", True
     shown = [row for row in figures["dispatches"] if row["share"] >= LEAST_SHARE]
     for row in shown:
         workers = "" if row["workers"] is None else f"{row['workers']:.2f}"

@@ -70,10 +70,10 @@ def test_rows_of_one_shape_and_weight_are_one() -> None:
     [
         ("main_dispatch_12_reduction_96x16x576_f32", "reduction_96x16x576"),
         ("main_dispatch_546_reduction_49152x6x16_f32xf32xi8xbf16xi32", "reduction_49152x6x16"),
-        ("main_dispatch_14_softmax_3x1x3x512xf32_dispatch_tensor_store", "softmax_3x1x3x512xf32_dispatch_tensor_store"),
+        ("main_dispatch_14_softmax_3x1x3x512xf32_dispatch_tensor_store", "softmax_3x1x3x512"),
         ("main_dispatch_29_slow_memcpy", "slow_memcpy"),
         ("main$async_dispatch_0_elementwise_18x16_i8xf32xf32", "elementwise_18x16"),
-        ("_encoding_4_encode_84x96xf32_to_84x96xf32", "encode_84x96xf32_to_84x96xf32"),
+        ("_encoding_4_encode_84x96xf32_to_84x96xf32", "encode_84x96_to_84x96"),
         ("main_dispatch_3", "main_dispatch_3"),
         ("other", "other"),
     ],
