@@ -241,7 +241,7 @@ class Anatomy:
         """The scalar integers that stand in a piece as constants."""
         values = [o.results[0] for o in piece.parts if o.operation.name == "stablehlo.constant"]
         return [
-            np.array(ir.DenseElementsAttr(v.owner.attributes["value"]).get_splat_value().value)
+            np.array(ir.IntegerAttr(ir.DenseElementsAttr(v.owner.attributes["value"]).get_splat_value()).value)
             for v in values if not ir.RankedTensorType(v.type).shape and isinstance(v.type.element_type, ir.IntegerType)
         ]  # fmt: skip
 
