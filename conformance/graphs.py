@@ -147,7 +147,7 @@ def _rows_taken(operations: Iterable[Any], ir: Any) -> list[Rows]:
     while todo:
         value = todo.pop()
         for operation in (use.owner.operation for use in value.uses):
-            if operation.name in ("stablehlo.add", "stablehlo.reshape"):
+            if operation.name in ("stablehlo.add", "stablehlo.reshape", "stablehlo.transpose"):
                 todo += list(operation.results)
             elif operation.name == "stablehlo.slice":
                 (*_, of), (*_, start), (*_, limit) = (
