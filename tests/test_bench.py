@@ -17,9 +17,10 @@ from rich.console import Console
 from hloracle.bench import contenders, run, show, targets
 from hloracle.bench.contenders import MACHINE, Spec, Task
 from hloracle.bench.machine import Reader
-from hloracle.conformance import cli
+from hloracle.conformance import cli, speed
 from hloracle.conformance.evidence import Progress
 from hloracle.core.errors import InputError
+from hloracle.reference.fixtures import resolve
 from hloracle.reports.bench import render, write_bench
 
 TASK = Task("tiny-llama", (0, 40), (32, 64), 2, 1)
@@ -146,6 +147,13 @@ def test_every_contender_answers(spec: Spec, monkeypatch: pytest.MonkeyPatch) ->
     one, other = contenders.text([5, 6, 7], 4), contenders.text([5, 6, 7], 4)
     assert one == other
     assert len(one) == 4
+
+
+def test_hugging_face_has_the_attention_that_it_supports() -> None:
+    """transformers refuses scaled_dot_product_attention for this architecture."""
+    task = Task("tiny-gpt_oss", (4,), (), 2, 1)
+    assert contenders.Transformers(task, Spec("transformers/f32", "HF f32")).decode(4) > 0
+    assert speed._transformers(resolve("tiny-gpt_oss"))([3, 1, 4], 2) > 0
 
 
 def test_contenders_of_one_precision_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
