@@ -148,7 +148,8 @@ def test_arithmetic_and_traffic(shape: str, source: str, phase: str) -> None:
     def norm(rows: int) -> tuple[int, int]:
         return 4 * rows * E + 3 * rows, 4 * (rows * E + E + rows * E)
 
-    cache = 0, 4 * (k + k) + (4 if phase == "decode" else 0)  # a slot for each new key, in and out, and where
+    # A slot for each new key, in and out; in decode its number, and in the emitter's the layer's, which is no constant.
+    cache = 0, 4 * (k + k) + 4 * (phase == "decode") * (1 + emitted)
     layer = {
         "input_layernorm": norm(rows),
         "self_attn.q_proj": linear(E, N * D, "attention_bias"),

@@ -240,7 +240,7 @@ def test_shapes_and_layouts_are_kept(tmp_path: Path) -> None:
     for file in (tmp_path / "r").glob("*.npy"):
         header = np.load(file)
         assert header.flags.c_contiguous, "the tools read files in this order only"
-    assert sorted(np.load(f).ndim for f in (tmp_path / "r").glob("[0-9]*.npy")) == [0, 4, 4]
+    assert sorted(np.load(f).ndim for f in (tmp_path / "r").glob("[0-9]*.npy")) == [0, 0, 4, 4]
     np.testing.assert_array_equal(np.load(tmp_path / "r" / "expected.npy"), what.got[..., ::-1])
 
 
