@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -113,11 +116,16 @@ def _stream_flags(graph: Graph) -> tuple[str, ...]:
 
 @cache
 def compiler_path() -> str:
-    try:
-        from iree.compiler.tools import binaries
-    except ImportError:
-        raise InputError("is not installed", "iree-base-compiler", "pip install iree-base-compiler") from None
-    return str(binaries.find_tool("iree-compile"))
+    """Where iree-compile is, as `iree.compiler.tools` finds it: on IREE_TOOL_PATH, or in its package.
+
+    Without importing that: it loads the compiler's library, 57 MB of memory that a session has no use for.
+    """
+    if found := shutil.which("iree-compile", path=os.environ.get("IREE_TOOL_PATH", "")):
+        return found
+    package = importlib.util.find_spec("iree.compiler") if importlib.util.find_spec("iree") else None
+    if package is None or package.origin is None:
+        raise InputError("is not installed", "iree-base-compiler", "pip install iree-base-compiler")
+    return str(Path(package.origin).parent / "_mlir_libs" / "iree-compile")
 
 
 class IreeCpu:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from hloracle.backends.xla import XlaCpu, has_compiled
 from hloracle.conformance import cli
 from hloracle.conformance.gate_zero import gate_zero, product_graph, sum_graph
 from hloracle.core.abi import Graph
-from hloracle.core.errors import ToolchainError
+from hloracle.core.errors import InputError, ToolchainError
 from hloracle.reports.record import load
 
 
@@ -274,6 +277,24 @@ def test_another_compiler_is_another_module(stub: Path, empty_cache: Path) -> No
     os.environ.pop("IREE_TOOL_PATH")
     iree.compiler_path.cache_clear()
     assert not precompile(sum_graph())
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "iree.compiler" else find(name))
+    iree.compiler_path.cache_clear()
+    with pytest.raises(InputError, match="iree-base-compiler: is not installed; pip install iree-base-compiler"):
+        iree.compiler_path()
+    iree.compiler_path.cache_clear()
+
+
+def test_to_find_the_compiler_does_not_load_it() -> None:
+    """Its library would be a tenth of a small session's memory."""
+    script = (
+        "import sys, pathlib; from hloracle.backends.iree import compiler_path; assert pathlib.Path(compiler_path()).exists();"
+        " assert 'iree.compiler' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 # ---- gate zero
