@@ -69,6 +69,19 @@ def conformance_cpu(session: nox.Session) -> None:
         run(session, "hloracle", "suite")
 
 
+@nox.session(name="conformance-cuda", venv_backend="none", requires=["environment"], default=False)
+def conformance_cuda(session: nox.Session) -> None:
+    """The same on an NVIDIA GPU. Without one it fails: a session that proves nothing is no pass.
+
+    Arguments go to `hloracle run`, as those of conformance-cpu. HLORACLE_WHEELS names a folder of wheels for a machine
+    without network, to whose own Python they are added: see docs/cuda.md.
+    """
+    if session.posargs:
+        run(session, "hloracle", "run", "--device", "cuda", *session.posargs)
+    else:
+        run(session, "hloracle", "suite", "--device", "cuda")
+
+
 @nox.session(venv_backend="none", requires=["environment"])
 def mutants(session: nox.Session) -> None:
     """Plant every deliberate fault and see it caught, in its class and at its place. Arguments: `hloracle mutants`.

@@ -1,4 +1,4 @@
-"""IREE on the CPU: llvm-cpu modules run by the `local-task` driver."""
+"""IREE: compiles graphs for a device, and runs them on the processor or on a device of its own memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
 from hloracle.backends.compiled import compiled, host_cpu, installed
+from hloracle.backends.devices import CPU, KINDS, Device
 from hloracle.backends.session import Buffer, Executable
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError, ToolchainError
@@ -27,6 +29,8 @@ CPU_FLAGS = (
     "--iree-llvmcpu-target-cpu=host",
     "--iree-opt-level=O2",
 )
+# Of any other device, which Device.flags names.
+DEVICE_FLAGS = ("--iree-input-type=stablehlo", "--iree-opt-level=O2")
 # What else a graph of a phase may be compiled with; the first is taken where nothing was measured on the machine. Of SmolLM2
 # 135M in float32 on 2 cores of an Intel Xeon (Sapphire Rapids): a step of decode, and a prompt of 256, in ms.
 # A prompt's products gain more from packed operands than packing costs; one token's do not. Transposes that are moved
@@ -47,10 +51,11 @@ ALIGNMENT = 64
 STOPPED = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
-def flags_of(graph: Graph) -> tuple[str, ...]:
-    """All that a graph is compiled with: its own flags stand in for those of CPU_FLAGS that they name."""
+def flags_of(graph: Graph, device: Device = CPU) -> tuple[str, ...]:
+    """All that a graph is compiled with: its own flags stand in for those of the device that they name."""
     named = {flag.partition("=")[0] for flag in graph.flags}
-    return (*(flag for flag in CPU_FLAGS if flag.partition("=")[0] not in named), *graph.flags)
+    usual = (*DEVICE_FLAGS, *device.flags) if device.remote else CPU_FLAGS
+    return (*(flag for flag in usual if flag.partition("=")[0] not in named), *graph.flags)
 
 
 def iree_compile(source: Path, flags: Sequence[str]) -> bytes:
@@ -75,21 +80,21 @@ def _iree_compile(source: Path, flags: Sequence[str]) -> subprocess.CompletedPro
         raise ToolchainError("compile", f"iree-compile took more than {COMPILE_SECONDS} s") from None
 
 
-def compile_to_stream(graph: Graph) -> str:
+def compile_to_stream(graph: Graph, device: Device = CPU) -> str:
     """The graph in IREE's stream dialect, where every allocation and copy is explicit."""
-    flags = _stream_flags(graph)
-    path, _ = compiled(graph.text, _identity(flags), lambda source: iree_compile(source, flags))
+    flags = _stream_flags(graph, device)
+    path, _ = compiled(graph.text, _identity(flags, device), lambda source: iree_compile(source, flags))
     return path.read_text()
 
 
-def precompile(graph: Graph, with_stream: bool = False) -> bool:
+def precompile(graph: Graph, device: Device = CPU, with_stream: bool = False) -> bool:
     """Put the graph's module into the cache; returns whether it was there.
 
     Args:
       with_stream: when it is made, also keep what `compile_to_stream` gives, a stage on the way to the module.
     """
 
-    flags = flags_of(graph)
+    flags = flags_of(graph, device)
 
     def build(source: Path) -> bytes:
         if not with_stream:
@@ -98,20 +103,21 @@ def precompile(graph: Graph, with_stream: bool = False) -> bool:
             module = iree_compile(source, [*flags, f"--dump-compilation-phases-to={folder}"])
             stream = [*Path(folder).glob("*.stream.mlir")]
             if stream:
-                compiled(graph.text, _identity(_stream_flags(graph)), lambda _: stream[0].read_bytes())
+                identity = _identity(_stream_flags(graph, device), device)
+                compiled(graph.text, identity, lambda _: stream[0].read_bytes())
             return module
 
-    return compiled(graph.text, _identity(flags), build)[1]
+    return compiled(graph.text, _identity(flags, device), build)[1]
 
 
-def module_path(graph: Graph) -> Path:
+def module_path(graph: Graph, device: Device = CPU) -> Path:
     """The graph's module in the cache, which is compiled if it is not there."""
-    flags = flags_of(graph)
-    return compiled(graph.text, _identity(flags), lambda source: iree_compile(source, flags))[0]
+    flags = flags_of(graph, device)
+    return compiled(graph.text, _identity(flags, device), lambda source: iree_compile(source, flags))[0]
 
 
-def _stream_flags(graph: Graph) -> tuple[str, ...]:
-    return (*flags_of(graph), "--compile-to=stream")
+def _stream_flags(graph: Graph, device: Device) -> tuple[str, ...]:
+    return (*flags_of(graph, device), "--compile-to=stream")
 
 
 @cache
@@ -128,34 +134,37 @@ def compiler_path() -> str:
     return str(Path(package.origin).parent / "_mlir_libs" / "iree-compile")
 
 
-class IreeCpu:
-    """IREE's `local-task` device with `threads` workers. The thread count is process-wide: the first one counts."""
+class Iree:
+    """IREE's runtime with a device."""
 
-    name = "iree-cpu"
+    name: str
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, device: Device) -> None:
         try:
             import iree.runtime as rt
         except ImportError:
             raise InputError("is not installed", "iree-base-runtime", "pip install iree-base-runtime") from None
-        self._rt = rt
-        rt.flags.parse_flags(f"--task_topology_group_count={threads}")
-        self._config = rt.Config("local-task")
+        self._rt, self._device, self.name = rt, device, device.backend
+        self._config = self._open()
+
+    def _open(self) -> Any:
+        """IREE's Config."""
+        return self._rt.Config(KINDS[self._device.kind].driver)
 
     def load(self, graph: Graph) -> Executable:
-        path = module_path(graph)
+        path = module_path(graph, self._device)
         try:
             module = self._rt.VmModule.mmap(self._config.vm_instance, str(path))
             context = self._rt.SystemContext(vm_modules=[module], config=self._config)
             function = context.modules[module.name][graph.abi.function]
         except Exception as error:  # the runtime raises bare RuntimeError, ValueError and KeyError
-            raise ToolchainError("load", str(error), path) from error
+            raise self._failed("load", error, path) from error
 
         def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
             try:
                 results = function(*arguments)
             except Exception as error:
-                raise ToolchainError("run", str(error), path) from error
+                raise self._failed("run", error, path) from error
             # One result comes bare, several as a list.
             return results if isinstance(results, list | tuple) else (results,)
 
@@ -163,6 +172,24 @@ class IreeCpu:
 
     def upload(self, array: np.ndarray) -> Buffer:
         return self._rt.asdevicearray(self._config.device, array)
+
+    def keep(self, array: np.ndarray) -> Buffer:
+        return self.upload(array)
+
+    def _failed(self, stage: str, error: Exception, artifact: object = "") -> ToolchainError:
+        return ToolchainError(stage, str(error), artifact)
+
+
+class IreeCpu(Iree):
+    """The `local-task` device with `threads` workers. The thread count is process-wide: the first one counts."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        super().__init__(CPU)
+
+    def _open(self) -> Any:
+        self._rt.flags.parse_flags(f"--task_topology_group_count={self._threads}")
+        return super()._open()
 
     def keep(self, array: np.ndarray) -> Buffer:
         from iree.runtime.array_interop import map_dtype_to_element_type
@@ -184,13 +211,72 @@ class IreeCpu:
         return np.array(buffer.to_host())
 
 
-def _identity(flags: Sequence[str]) -> dict[str, str]:
+class IreeDevice(Iree):
+    """A device with memory of its own. What is read back goes through memory that both sides see, kept for the next time:
+    for each array IREE 3.13's `to_host` would take new memory and make it known to the driver.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._staging: dict[int, Any] = {}  # by size
+        super().__init__(device)
+
+    def _open(self) -> Any:
+        driver, index = KINDS[self._device.kind].driver, self._device.index
+        if driver == "cuda":
+            self._rt.flags.parse_flags(f"--cuda_use_streams={'false' if self._device.graphs else 'true'}")
+        try:
+            found = self._rt.get_driver(driver).query_available_devices()[index]
+            # A device of CUDA's or Vulkan's has its UUID for a path; of the others there is one, without.
+            return self._rt.Config(f"{driver}://{found['path']}" if found["path"] else driver)
+        except Exception as error:
+            raise self._failed("load", error) from error
+
+    def upload(self, array: np.ndarray) -> Buffer:
+        try:
+            return super().upload(array)
+        except Exception as error:
+            raise self._failed("load", error) from error
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        rt, device = self._rt, self._config.device
+        source = buffer._buffer_view.get_buffer()
+        size = source.byte_length()
+        try:
+            if size not in self._staging:
+                self._staging[size] = device.allocator.allocate_buffer(
+                    memory_type=rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE,
+                    allowed_usage=rt.BufferUsage.TRANSFER_TARGET | rt.BufferUsage.MAPPING_SCOPED, allocation_size=size,
+                )  # fmt: skip
+            done = device.create_semaphore(0)
+            before, after = (rt.HalFence.create_at(done, at) for at in (0, 1))
+            device.queue_copy(source, self._staging[size], before, after)
+            after.wait()
+            return np.array(self._staging[size].map().asarray(list(buffer.shape), np.dtype(buffer.dtype)))
+        except Exception as error:
+            raise self._failed("run", error) from error
+
+    def _failed(self, stage: str, error: Exception, artifact: object = "") -> ToolchainError:
+        words = str(error)
+        if any(known in words for known in OUT_OF_MEMORY):
+            return ToolchainError(
+                stage, f"{self._device} is out of memory: take a narrower --precision or a smaller model"
+            )
+        if isinstance(error, ToolchainError):
+            return error
+        return ToolchainError(stage, f"{self._device}: {words}", artifact)
+
+
+# As IREE and CUDA put it.
+OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "VK_ERROR_OUT_OF_DEVICE_MEMORY")
+
+
+def _identity(flags: Sequence[str], device: Device) -> dict[str, str]:
     return {
-        "backend": IreeCpu.name,
+        "backend": device.backend,
         "compiler": installed("iree-base-compiler"),
         "path": compiler_path(),
         "flags": " ".join(flags),
-        "cpu": host_cpu(),
+        "cpu": host_cpu() if KINDS[device.kind].compiler == "llvm-cpu" else "",
     }
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from hloracle import localize
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
+from hloracle.backends.devices import CPU, Device, Facts
 from hloracle.conformance.cells import Cell, backend_sources, make_backend
 from hloracle.conformance.checks import Check, judged
 from hloracle.conformance.prompts import Prompt
@@ -104,18 +105,20 @@ def _beyond(error: float | None) -> bool:
 
 def run_anchored(
     cell: Cell, graphs: Sequence[Graph], checkpoint: Checkpoint, prompt: Prompt, truth: AnchorTruth, threads: int,
-    versions: dict[str, str], reuse: bool, mutant: str = "", with_canary: bool = False, report: Report | None = None,
+    versions: dict[str, str], reuse: bool, mutant: str = "", with_canary: bool = False, device: Device = CPU,
+    facts: Facts | None = None, report: Report | None = None,
 ) -> AnchorOutcome:  # fmt: skip
     """Run one prompt and the steps after it with every anchor as a result, in a child process.
 
     Args:
       graphs: of the cell's source, with logits: decode, and prefill in the prompt's bucket.
       truth: of the prompt and the tokens after it.
-      reuse: False runs it whatever the cache holds.
+      reuse: False runs it whatever the cache holds. device, facts: see `run_cell`.
     """
     key = digest(
         checkpoint.digest, *backend_sources(), *looking(Path(__file__)), host_cpu(), truth.folder.parent.name, truth.folder.name,
         json.dumps([cell.id, threads, versions, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
+        repr((device, facts) if cell.backend == device.backend else (CPU, None)),
         *(g.text + g.abi.to_json() for g in graphs),
     )  # fmt: skip
     entry = cache_root() / "anchored" / f"{key[:32]}.json"
@@ -123,7 +126,7 @@ def run_anchored(
         return found
     try:
         outcome: AnchorOutcome = run_in_child(
-            _run, cell, list(graphs), checkpoint.directory, prompt, truth, threads, mutant, with_canary,
+            _run, cell, list(graphs), checkpoint.directory, prompt, truth, threads, mutant, with_canary, device,
             timeout=TIMEOUT_SECONDS, report=report,
         ).value  # fmt: skip
     except (ToolchainError, ChildDied) as error:
@@ -156,7 +159,7 @@ def _load(entry: Path, cell: Cell) -> AnchorOutcome | None:
 
 def _run(
     report: Report, cell: Cell, graphs: list[Graph], directory: Path, prompt: Prompt, truth: AnchorTruth, threads: int,
-    mutant: str, with_canary: bool,
+    mutant: str, with_canary: bool, device: Device,
 ) -> AnchorOutcome:  # fmt: skip
     from hloracle.localize.anatomy import anatomy_of
     from hloracle.localize.dissect import Matrix, Side, run_tapped
@@ -164,7 +167,7 @@ def _run(
     with planted(mutant):
         checkpoint = open_checkpoint(directory)
         config, length = checkpoint.config, len(prompt.token_ids)
-        backend = make_backend(cell.backend, threads)
+        backend = make_backend(cell.backend, threads, device)
 
         def matrices(*which: Graph) -> list[Matrix]:
             side = Side(cell.source, cell.backend, which)

@@ -19,6 +19,7 @@ import numpy as np
 from hloracle import backends
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
+from hloracle.backends.devices import CPU, Device, Facts
 from hloracle.backends.session import Backend, Session, greedy
 from hloracle.backends.targets import Target, register
 from hloracle.conformance.prompts import Prompt
@@ -81,15 +82,19 @@ class CellOutcome:
     peak_bytes: int | None = None
 
 
-def make_backend(name: str, threads: int) -> Backend:
-    """The backend of this name: `iree-cpu` or `xla-cpu`."""
-    if name == "iree-cpu":
-        from hloracle.backends.iree import IreeCpu
+def make_backend(name: str, threads: int, device: Device = CPU) -> Backend:
+    """The backend of this name: `iree-cpu`, `xla-cpu`, or that of the device."""
+    if name == "xla-cpu":
+        from hloracle.backends.xla import XlaCpu
 
+        return XlaCpu()
+    from hloracle.backends.iree import IreeCpu, IreeDevice
+
+    if name == CPU.backend:
         return IreeCpu(threads)
-    from hloracle.backends.xla import XlaCpu
-
-    return XlaCpu()
+    if name != device.backend:
+        raise ValueError(f"{name} is not the backend of {device}")
+    return IreeDevice(device)
 
 
 def run_cell(
@@ -104,6 +109,8 @@ def run_cell(
     streamed: Sequence[str] = (),
     mutant: str = "",
     targets: Sequence[Target] = (),
+    device: Device = CPU,
+    facts: Facts | None = None,
     report: Report | None = None,
 ) -> CellOutcome:
     """Run a cell in a child process, or take its outcome from the cache when nothing about it moved.
@@ -115,6 +122,7 @@ def run_cell(
       streamed: ids of prompts that are also streamed through decode and compared with prefill.
       mutant: a deliberate fault to run it with; such an outcome is neither taken from the cache nor kept.
       targets: of custom_calls; XLA finds them, IREE has no such thing.
+      device: where its backend runs graphs, unless that is the processor; facts: which one that is.
     """
     questions = [(p, truths[p.id].tokens) for p in prompts]
     truth_files = [digest(np.ascontiguousarray(truths[p.id].exact).tobytes()) for p in prompts]
@@ -124,6 +132,7 @@ def run_cell(
         Path(__file__).read_bytes(),
         json.dumps([*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]),
         json.dumps([cell.id, threads, sorted(streamed), versions, truth_files]),
+        repr((device, facts) if cell.backend == device.backend else (CPU, None)),
         json.dumps([[p.id, p.token_ids, tokens] for p, tokens in questions]),
         host_cpu(),
         *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),
@@ -135,7 +144,7 @@ def run_cell(
     exact = {p.id: np.asarray(truths[p.id].exact) for p in prompts}
     try:
         child = run_in_child(
-            _run, cell, list(graphs), checkpoint.directory, questions, exact, threads, streamed, mutant, targets,
+            _run, cell, list(graphs), checkpoint.directory, questions, exact, threads, streamed, mutant, targets, device,
             timeout=TIMEOUT_SECONDS, report=report,
         )  # fmt: skip
     except ToolchainError as error:
@@ -165,13 +174,13 @@ def _load(entry: Path, cell: Cell) -> CellOutcome | None:
 def _run(
     report: Report, cell: Cell, graphs: list[Graph], directory: Path, questions: list[tuple[Prompt, list[int]]],
     exact: dict[str, np.ndarray], threads: int, streamed: Sequence[str], mutant: str,
-    targets: Sequence[Target],
+    targets: Sequence[Target], device: Device,
 ) -> dict[str, PromptOutcome]:  # fmt: skip
     if cell.backend == "xla-cpu":
         register(targets)
     with planted(mutant):
         report(f"{cell.id}: loading graphs and weights")
-        session = Session(make_backend(cell.backend, threads), graphs, open_checkpoint(directory).load)
+        session = Session(make_backend(cell.backend, threads, device), graphs, open_checkpoint(directory).load)
         outcomes = {}
         stream: dict[tuple[int, ...], tuple[Any, Any]] = {}
         for prompt, truth in questions:

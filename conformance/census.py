@@ -31,7 +31,7 @@ SIZES = frozenset(
 )
 
 
-def census_key(source: str, abi: Abi, config: Config) -> str:
+def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -> str:
     """The row of census.json that pins this graph: what the operations depend on besides the number of layers."""
     usual = {f.name: f.default for f in dataclasses.fields(Config)}
     options = []
@@ -55,6 +55,7 @@ def census_key(source: str, abi: Abi, config: Config) -> str:
         options += [name for name, found in several.items() if found]
     if config.latent:
         options += [name for name in ("q_lora_rank", "rope_interleave") if getattr(config.latent, name)]
+    options += ["on-device"] if on_device else []
     return "/".join([config.architecture, source, abi.phase, abi.head, *options])
 
 
@@ -69,8 +70,8 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     JAX leaves out broadcasts along axes of one element, so the oracle's census is pinned for models with
     more than one kv head, or a latent. With one layer of a kind, constants coincide that otherwise do not.
     """
-    row = _pins().get(census_key(source, graph.abi, config))
-    held = held_ops(graph.abi, config)
+    row = _pins().get(census_key(source, graph.abi, config, graph.on_device))
+    held = held_ops(graph, config)
     kinds = Counter(layer_kind(layer) for layer in config.layers)
     narrow = source == "oracle" and config.num_key_value_heads == 1 and not config.latent
     if row is None or held is None or config.num_hidden_layers < 2 or narrow or not set(kinds) <= set(row["layers"]):
@@ -112,11 +113,11 @@ def _fused(config: Config) -> bool:
 # ---- weights that are not held as they are
 
 
-def uses(weight: str, phase: str, config: Config) -> list[str]:
+def uses(weight: str, phase: str, config: Config, on_device: bool = False) -> list[str]:
     """What a graph does with a matrix: `row`, `rows`: looks them up; `token`, `prompt`: multiplies with it; `dense`."""
     token = phase == "decode"
     if weight.endswith("embed_tokens.weight"):
-        return ["row" if token else "rows", *(["token"] if config.tie_word_embeddings else [])]
+        return ["row" if token and not on_device else "rows", *(["token"] if config.tie_word_embeddings else [])]
     if weight == "lm_head.weight":  # of a prompt, the last token alone has logits
         return ["token"]
     if experts := config.experts:
@@ -139,14 +140,14 @@ def held_key(weight: str, encoding: str, use: str, part: Shape) -> str:
     return f"held/{encoding}/{use}" + f"/{parts}" * (parts > 1) + f"/{hands} hands" * (hands > 1)
 
 
-def held_ops(abi: Abi, config: Config) -> Counter[str] | None:
+def held_ops(graph: Graph, config: Config) -> Counter[str] | None:
     """How many more operations of each kind a graph has, or fewer, because of how it holds weights; None without a pin."""
     found: Counter[str] = Counter()
-    for argument in abi.weights:
+    for argument in graph.abi.weights:
         weight, encoding, part = argument_parts(argument.name)
         if not encoding or part:
             continue
-        for use in uses(weight, abi.phase, config):
+        for use in uses(weight, graph.abi.phase, config, graph.on_device):
             row = _pins().get(held_key(weight, encoding, use, argument.shape))
             if row is None:
                 return None
@@ -154,8 +155,8 @@ def held_ops(abi: Abi, config: Config) -> Counter[str] | None:
     return found
 
 
-def held_kinds(abi: Abi, config: Config) -> set[str]:
+def held_kinds(graph: Graph, config: Config) -> set[str]:
     """The kinds of operation that these are, and that a Llama of plain weights does not have."""
     llama = _pins()["llama/emitter/decode/logits"]
     usual = {*llama["fixed"], *(op for layer in llama["layers"].values() for op in layer)}
-    return {op for op, n in (held_ops(abi, config) or {}).items() if n > 0} - usual
+    return {op for op, n in (held_ops(graph, config) or {}).items() if n > 0} - usual

@@ -25,6 +25,8 @@ from hloracle.reference.weights import parts_in, weight_shapes
 
 # Of a decode graph with logits: enough for Llama. What else a mechanism cannot do without stands in `op_kinds_for`.
 MAX_DECODE_OP_KINDS = 20
+# What a graph needs to find its own place in tables and caches, and to read a layer of them.
+ON_DEVICE_KINDS = {"gather", "scatter", "slice"}
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
     checks.append(judged(f"{source}.weights", title, bool(parsed) and not bad, _join(counts), weights, "; ".join(bad)))
     if source == "emitter":
         kinds = [len(f.ops) for g, f in parsed if (g.abi.phase, g.abi.head) == ("decode", "logits")]
-        new = {kind for g, _ in parsed if g.abi.phase == "decode" for kind in held_kinds(g.abi, config)}
+        new = {kind for g, _ in parsed if g.abi.phase == "decode" for kind in held_kinds(g, config)}
+        new |= ON_DEVICE_KINDS if any(g.on_device for g, _ in parsed) else set()
         most = MAX_DECODE_OP_KINDS + len(op_kinds_for(config) | new)
         title = "op kinds of the decode graph with logits"
         holds = bool(kinds) and max(kinds) <= most
@@ -165,7 +168,7 @@ def fewer_ops(
     """
     totals = {g.name: f.total for g, f in oracle if not f.error}
     pairs = [
-        (g.name, f.total - sum((held_ops(g.abi, config) or Counter()).values()), totals[g.name])
+        (g.name, f.total - sum((held_ops(g, config) or Counter()).values()), totals[g.name])
         for g, f in emitter if not f.error and g.name in totals
     ]  # fmt: skip
     bad = [f"{name}: {ours} >= {theirs}" for name, ours, theirs in pairs if ours >= theirs]
@@ -240,6 +243,19 @@ def caches_in_place(graph: Graph, stream_text: str) -> Check:
     if unread or not dispatches:
         detail = f"{unread} copies and {dispatches} dispatches: this stream form cannot be judged"
     return judged(id, title, holds, figure, f"less than {layer_bytes} bytes", detail, "k_cache.0")
+
+
+def read_backs(stream_text: str) -> Check:
+    """A step reads nothing back before it is done: what a device had to give first, everything after would wait for."""
+    id, title = "emitter.read-backs", "decode reads nothing back in the midst of a step"
+    main = stream_text.partition("util.func public @")[2]
+    found, dispatches = main.count("stream.resource.load"), main.count("stream.cmd.dispatch")
+    detail = "the host waits for a number of the device's, such as where a dynamic_slice begins, and goes on with it"
+    if not dispatches:
+        detail = "this stream form cannot be judged"
+    return judged(
+        id, title, dispatches > 0 and not found, f"{found} numbers, {dispatches} dispatches", "0 numbers", detail
+    )
 
 
 # ---- cells

@@ -16,6 +16,7 @@ from typing import Any
 from hloracle import emitters
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu, installed
+from hloracle.backends.devices import CPU, Device
 from hloracle.conformance.environment import cpu_name
 from hloracle.core.abi import Graph
 from hloracle.core.store import cache_root, digest, write_file
@@ -48,32 +49,39 @@ class Build:
 @dataclass(frozen=True)
 class Choice:
     """layout: how weights that are floats lie, `panels` or `rows`. joined: those that are multiplied with the same values
-    are one. decode, prefill: how the graphs of that phase are compiled.
+    are one. decode, prefill: how the graphs of that phase are compiled. on_device: see `MatrixBuilder`. graphs: see `Device`.
     """
 
     layout: str = "panels"
     joined: bool = False
     decode: Build = field(default_factory=Build)
     prefill: Build = field(default_factory=lambda: Build("packed"))
+    on_device: bool = False
+    graphs: bool = False
 
     @property
     def held(self) -> str:
-        return f"{self.layout}{' joined' if self.joined else ''}"
+        words = [self.layout, "joined" if self.joined else "", "on device" if self.on_device else ""]
+        return " ".join(filter(None, [*words, "as graphs" if self.graphs else ""]))
 
     def build(self, phase: str) -> Build:
         return self.decode if phase == "decode" else self.prefill
 
     def with_build(self, phase: str, build: Build) -> Choice:
         """The same, with this phase compiled so."""
-        decode, prefill = (build, self.prefill) if phase == "decode" else (self.decode, build)
-        return Choice(self.layout, self.joined, decode, prefill)
+        return (
+            dataclasses.replace(self, decode=build) if phase == "decode" else dataclasses.replace(self, prefill=build)
+        )
 
     def __str__(self) -> str:
         return f"{self.held}, decode {self.decode}, prefill {self.prefill}"
 
 
-def untuned(layout: str = "panels", joined: bool = False) -> Choice:
+def untuned(layout: str = "", joined: bool = False, device: Device = CPU) -> Choice:
     """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too."""
+    if device.remote:  # the threads of a warp read one row, each some of its columns
+        return Choice(layout or "rows", joined, prefill=Build("plain"), on_device=True)
+    layout = layout or "panels"
     return Choice(layout, joined, prefill=Build("packed" if layout == "panels" else "plain"))
 
 
@@ -89,7 +97,8 @@ def production_graph(
     config: Config, spec: tuple[str, str, int, int], layout: Mapping[str, str], choice: Choice
 ) -> Graph:  # fmt: skip
     """The emitter's graph of a (phase, head, capacity, bucket), of weights that lie so."""
-    return dataclasses.replace(emit(config, *spec, layout), flags=choice.build(spec[0]).all)
+    graph = emit(config, *spec, layout, on_device=choice.on_device)
+    return dataclasses.replace(graph, flags=choice.build(spec[0]).all)
 
 
 # ---- what was measured
@@ -170,10 +179,10 @@ def keep(checkpoint: Checkpoint, precision: str, threads: int, choice: Choice, m
 def _choice(raw: dict[str, Any]) -> Choice:
     """Raises ValueError for what there is no such thing of: a file does not bring flags of its own."""
     builds = {phase: Build(**raw[phase]) for phase in iree.PHASE_FLAGS}
-    choice = Choice(raw["layout"], raw["joined"], **builds)
+    choice = Choice(raw["layout"], raw["joined"], **builds, on_device=raw["on_device"], graphs=raw["graphs"])
     known = (
         choice.layout in LAYOUTS
-        and isinstance(choice.joined, bool)
+        and all(isinstance(value, bool) for value in (choice.joined, choice.on_device, choice.graphs))
         and all(b.flags in iree.FLAG_SETS for b in builds.values())
     )
     if not known or not all(valid_cpu(b.cpu) for b in builds.values()):

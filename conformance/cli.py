@@ -20,6 +20,7 @@ from hloracle.conformance.options import (
     BACKENDS,
     DEFAULT_MODEL,
     MODEL_HELP,
+    device_options,
     joined_option,
     layout_option,
     model_argument,
@@ -30,6 +31,7 @@ from hloracle.conformance.options import (
     terminal,
     threads_option,
 )
+from hloracle.conformance.targets_command import targets
 from hloracle.core.child import ChildDied, kill_descendants
 from hloracle.core.console import Output, verdict_stands
 from hloracle.core.errors import InputError, ToolchainError
@@ -74,9 +76,7 @@ def cli() -> None:
 
 @cli.command(epilog=MODEL_HELP)
 @model_argument(DEFAULT_MODEL)
-@click.option(
-    "--device", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where IREE runs the graphs."
-)
+@device_options
 @precision_option()
 @layout_option()
 @joined_option()
@@ -93,8 +93,8 @@ def cli() -> None:
 @threads_option()
 @out_option()
 def run(
-    model: str, device: str, precision: str, layout: str | None, joined: bool | None, tokens: int, capacity: int, rounds: int,
-    fresh: bool, mutant: str, as_json: bool, threads: int | None, out: Path,
+    model: str, device: str, cuda_target: str, precision: str, layout: str | None, joined: bool | None, tokens: int,
+    capacity: int, rounds: int, fresh: bool, mutant: str, as_json: bool, threads: int | None, out: Path,
 ) -> int:  # fmt: skip
     """Prove the emitted graphs of MODEL (default: a real model of 135 million parameters).
 
@@ -102,18 +102,21 @@ def run(
     holds them to Hugging Face transformers at temperature 0, and writes a report. Exits with 0 only
     if every token and every check agrees.
     """
+    from hloracle.backends.devices import open_device
     from hloracle.conformance.choice import untuned
     from hloracle.conformance.environment import threads_available
-    from hloracle.conformance.evidence import Settings
+    from hloracle.conformance.evidence import Settings, backends_on
     from hloracle.conformance.run import run as run_all
     from hloracle.mutants import MUTANTS
 
     threads = threads or threads_available()
     if mutant in MUTANTS:  # in weights that are held otherwise it would not be planted
         precision, layout, joined = MUTANTS[mutant].held
-    choice = untuned(layout or "panels", bool(joined)) if layout or joined is not None else None
+    opened, facts = open_device(device, cuda_target)
+    choice = untuned(layout or "", bool(joined), opened) if layout or joined is not None else None
     settings = Settings(
-        model, tokens, capacity, threads, fresh, device, precision, choice, mutant, out, rounds=rounds
+        model, tokens, capacity, threads, fresh, opened, facts, precision, choice, mutant, out, rounds=rounds,
+        backends=backends_on(opened),
     )  # fmt: skip
     settings.validate()
     prepare_folder(out)
@@ -128,34 +131,49 @@ def run(
 @click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
 @click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
+@device_options
 @threads_option()
 @out_option()
 def suite(
-    families: tuple[str, ...], jobs: int | None, rounds: int, fresh: bool, as_json: bool, threads: int | None, out: Path
-) -> int:
+    families: tuple[str, ...], jobs: int | None, rounds: int, fresh: bool, as_json: bool, device: str, cuda_target: str,
+    threads: int | None, out: Path,
+) -> int:  # fmt: skip
     """Prove a tiny model of every FAMILY (llama, qwen3, …), and the real model in full beside them.
 
     Families that are named run alone, without the real model. The table has a row for each model, and the report is
     that of the real one with the same table; a family's own record goes to families/FAMILY/ beside it. Exits with 0 only
     if all conform.
     """
+    from hloracle.backends.devices import open_device
     from hloracle.conformance.environment import threads_available
-    from hloracle.conformance.evidence import Settings
+    from hloracle.conformance.evidence import Settings, backends_on
     from hloracle.conformance.show import print_families
     from hloracle.conformance.suite import run_suite, selected
     from hloracle.reports.record import remove_family, write_family
 
     chosen = selected(families)
     threads = threads or threads_available()
-    real = None if families else Settings(DEFAULT_MODEL, threads=threads, fresh=fresh, out=out, rounds=rounds)
-    if real is not None:
+    where = open_device(device, cuda_target)
+    real = None
+    if not families:
+        real = Settings(
+            DEFAULT_MODEL, threads=threads, fresh=fresh, device=where[0], facts=where[1], out=out, rounds=rounds,
+            backends=backends_on(where[0]),
+        )  # fmt: skip
         real.validate()
     prepare_folder(out)
     for name in selected(()):
         remove_family(out, name)
     with progress_shown() as progress:
         record = run_suite(
-            chosen, real, jobs or threads_available(), fresh, out, lambda name, r: write_family(r, out, name), progress
+            chosen,
+            real,
+            jobs or threads_available(),
+            fresh,
+            out,
+            lambda name, r: write_family(r, out, name),
+            progress,
+            *where,
         )
     return _finish(record, out, as_json, print_families)
 
@@ -267,27 +285,31 @@ def emit(
 @click.option(
     "--backend",
     type=click.Choice(["iree-cpu", "xla-cpu"]),
-    default="iree-cpu",
-    show_default=True,
-    help="What runs them.",
+    default=None,
+    help="What runs them: IREE on --device, if not given.",
 )
+@device_options
 @precision_option()
 @threads_option()
 def generate(
-    model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str, precision: str,
-    threads: int | None,
+    model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str | None, device: str,
+    cuda_target: str, precision: str, threads: int | None,
 ) -> int:  # fmt: skip
     """Continue a prompt with MODEL at temperature 0, on the compiled graphs.
 
     The prompt is put into the model's chat template if it has one. Stops at the end-of-text token, as
     transformers does.
     """
+    from hloracle.backends.devices import open_device
     from hloracle.conformance.environment import threads_available
     from hloracle.conformance.generate import generate_text
 
+    opened, _ = open_device(device, cuda_target)
+    if backend and opened.remote:
+        raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {opened}")
     with terminal.status("loading") if terminal.is_terminal else _silence():
         pieces = generate_text(
-            model, prompt, count, raw, source, backend, threads or threads_available(), precision,
+            model, prompt, count, raw, source, backend or opened.backend, threads or threads_available(), precision, opened,
             tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
         )  # fmt: skip
         first = next(pieces, "")
@@ -364,7 +386,7 @@ def fetch(name: str, precision: str) -> int:
     return 0
 
 
-for _command in (*BENCH_COMMANDS, *RECORD_COMMANDS):
+for _command in (targets, *BENCH_COMMANDS, *RECORD_COMMANDS):
     cli.add_command(_command)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hloracle.backends.devices import CPU, Device, Facts
 from hloracle.backends.targets import Target
 from hloracle.conformance.anchored import AnchorOutcome
 from hloracle.conformance.cells import CellOutcome
@@ -19,6 +20,7 @@ from hloracle.conformance.listing import Reading
 from hloracle.conformance.localization import Localization
 from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.speed import Contender
+from hloracle.conformance.targets import Compiled
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
@@ -30,6 +32,12 @@ from hloracle.reference.truth import Truth
 LEAN_BUCKET = 64
 LEAN_CAPACITY = 111
 Inspected = list[tuple[Graph, GraphFacts]]
+BACKENDS = ("iree-cpu", "xla-cpu")
+
+
+def backends_on(device: Device) -> tuple[str, ...]:
+    """What a run on a device runs graphs on: the device, and what it is judged by."""
+    return (device.backend, *BACKENDS) if device.remote else BACKENDS
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Settings:
     precision: what the graphs hold weights in. choice: how they are written and compiled; None takes what was found
       fastest on this machine, if that was ever measured, and else what is taken everywhere.
     mutant: a deliberate fault that the run carries.
+    device: where IREE runs the graphs that are judged; facts: what its driver says of it.
     out: the report's folder, where a reproducer goes; None writes none.
     rounds: of the speed comparison; 0 leaves it out.
     backends: those that graphs are run on; the first of them runs the production graph.
@@ -54,7 +63,8 @@ class Settings:
     capacity: int = 256
     threads: int = 1
     fresh: bool = False
-    device: str = "cpu"
+    device: Device = CPU
+    facts: Facts | None = None
     precision: str = "f32"
     choice: Choice | None = None
     mutant: str = ""
@@ -63,7 +73,7 @@ class Settings:
     lean: bool = False
     rounds: int = 5
     busy: Path | None = None
-    backends: tuple[str, ...] = ("iree-cpu", "xla-cpu")
+    backends: tuple[str, ...] = BACKENDS
     targets: tuple[Target, ...] = ()
 
     @property
@@ -141,6 +151,8 @@ class Evidence:
     anchored: list[AnchorOutcome] = field(default_factory=list)
     localization: Localization | None = None
     shown: list[tuple[str, Graph, Reading]] = field(default_factory=list)  # by source: what a reader is shown
+    compiled: list[Compiled] = field(default_factory=list)  # for targets that nothing runs on
+    arithmetic: str = "float32 of the processor"  # of the device
     speed: list[Contender] = field(default_factory=list)
     speed_reason: str = "the run did not get so far"
     choice: Choice = field(default_factory=untuned)

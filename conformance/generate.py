@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Session
 from hloracle.conformance.cells import make_backend
 from hloracle.conformance.choice import Tuned, production_graphs, tuned, untuned
@@ -19,7 +20,7 @@ from hloracle.reference.fixtures import resolve
 
 def generate_text(
     model: str, prompt: str, count: int, raw: bool, source: str, backend: str, threads: int, precision: str,
-    tell: Callable[[str], None] = lambda line: None,
+    device: Device = CPU, tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[str]:  # fmt: skip
     """The continuation in pieces that are whole characters. Stops at an end-of-text token.
 
@@ -45,10 +46,10 @@ def generate_text(
         found = tuned(checkpoint, precision, threads) if backend == "iree-cpu" else Tuned()
         if found.ignored:
             tell(found.ignored)
-        graphs = production_graphs(checkpoint, precision, found.choice or untuned(), specs)
+        graphs = production_graphs(checkpoint, precision, found.choice or untuned(device=device), specs)
     stops = end_of_text(directory)
-    weight = archive_of(checkpoint, graphs[0].abi.weights).load if backend == "iree-cpu" else checkpoint.load
-    session = Session(make_backend(backend, threads), graphs, weight)
+    weight = archive_of(checkpoint, graphs[0].abi.weights).load if backend.startswith("iree") else checkpoint.load
+    session = Session(make_backend(backend, threads, device), graphs, weight)
     tokens: list[int] = []
     shown = ""
     for token in session.generate_streaming_greedy(ids, count):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hloracle.backends.devices import CPU, Device
 from hloracle.backends.targets import Target, register
 from hloracle.conformance.anchored import Rows, floor_rows, rows_of
 from hloracle.conformance.cells import Cell, CellOutcome, make_backend
@@ -67,7 +68,8 @@ def plan(
         wrong, key=lambda c: (c.head == "token", c.backend != "xla-cpu", (c.source != "oracle") == (c.backend == "xla-cpu"))
     )  # fmt: skip
     for cell in order:
-        other = {"xla-cpu": "iree-cpu", "iree-cpu": "xla-cpu"}[cell.backend]
+        # Of a device, the processor: the same compiler.
+        other = "xla-cpu" if cell.backend == "iree-cpu" else "iree-cpu"
         if twin := beside(cell, backend=other):
             return choose(cell, twin, f"the same graph is right on {other}")
         if cell.backend == "xla-cpu" or cell.head == "token":
@@ -125,13 +127,13 @@ def sequence(plan: Plan, truth: Truth) -> list[int]:
 
 def localize(
     report: Report, plan: Plan, graphs: dict[str, list[Graph]], directory: Path, truth: AnchorTruth, threads: int,
-    folder: Path | None, mutant: str, brief: bool = False, targets: Sequence[Target] = (),
+    folder: Path | None, mutant: str, brief: bool = False, targets: Sequence[Target] = (), device: Device = CPU,
 ) -> Localization:  # fmt: skip
     """Runs in a child process.
 
     Args:
       graphs: of every source; what the trusted side lacks (a file is judged without an oracle's graphs) is lowered here.
-      folder: where the reproducer goes. brief: see Question. targets: see `run_cell`.
+      folder: where the reproducer goes. brief: see Question. targets, device: see `run_cell`.
     """
     from hloracle.localize.dissect import Question, Side, dissect
 
@@ -143,7 +145,7 @@ def localize(
 
     def backend(name: str) -> Any:
         if name not in backends:
-            backends[name] = make_backend(name, threads)
+            backends[name] = make_backend(name, threads, device)
         return backends[name]
 
     def side(cell: Cell) -> Side:
@@ -166,7 +168,8 @@ def localize(
             report("writing a reproducer and running it")
             called = [t for t in targets if f"custom_call @{t.name}(" in found.reproducer.graph.text]
             only_on_xla = bool(question.of_compiler or called) and plan.suspect.backend == "xla-cpu"
-            reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "", called)
+            where = device if plan.suspect.backend == device.backend else CPU
+            reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "", called, where)
     errors = []
     accumulated = {(m.phase, a): e for m in found.matrices for a, e in m.worst().items()}
     for phase, anchor in dict.fromkeys([*accumulated, *found.local]):

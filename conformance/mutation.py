@@ -15,11 +15,12 @@ from hloracle import backends, conformance, core, emitters, localize, reference
 from hloracle import mutants as faults
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
+from hloracle.backends.devices import Device
 from hloracle.conformance.choice import untuned
 from hloracle.conformance.environment import versions
-from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.evidence import BACKENDS, Progress, Settings, backends_on
 from hloracle.conformance.pool import plain_compilers, run_each
-from hloracle.conformance.run import BACKENDS, run
+from hloracle.conformance.run import run
 from hloracle.core.child import Report, alone
 from hloracle.core.errors import InputError
 from hloracle.core.store import cache_root, digest, write_file
@@ -43,6 +44,9 @@ FAULTS = Path(str(faults.__file__)).parent
 PINS = FAULTS / "outcomes.json"
 # Anchors that may be named instead of the one that is wrong: its direct consumers. At most this share of all mutants.
 AT_CONSUMER = 0.05
+
+
+Run = tuple[str, str, str]  # a model, how its weights are held, and the kind of device
 
 
 @dataclass(frozen=True)
@@ -99,14 +103,14 @@ def run_mutants(
     Raises InputError when a right model does not conform: then nothing can be told of a wrong one.
     """
     found: dict[str, Trial] = {}
-    right: dict[tuple[str, str], tuple[dict[str, Any], dict[str, set[str]]]] = {}
+    right: dict[Run, tuple[dict[str, Any], dict[str, set[str]]]] = {}
 
     def finish(trial: Trial) -> None:
         found[trial.mutant.id] = trial
         done(trial)
         report(f"{len(found)} of {len(mutants)} mutants, last {trial.mutant.id}")
 
-    def judged(key: tuple[str, str], answer: tuple[dict[str, Any], dict[str, set[str]]] | str, seconds: float) -> None:
+    def judged(key: Run, answer: tuple[dict[str, Any], dict[str, set[str]]] | str, seconds: float) -> None:
         if isinstance(answer, str) or not answer[0]["passed"]:
             why = answer if isinstance(answer, str) else answer[0]["verdict"]["explanation"]
             raise InputError(f"does not conform without any fault: {why}", key[0], f"run `{_command(*key)}`")
@@ -157,25 +161,27 @@ def _judged(report: Report, id: str) -> dict[str, Any]:
     """The record of a run with a mutant; in a child process, of which nothing is a child of its own."""
     mutant = MUTANTS[id]
     capacity = SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.model)
-    return _run(report, mutant.model, mutant.weights, capacity, id)
+    return _run(report, mutant.run, capacity, id)
 
 
-def _right(report: Report, key: tuple[str, str]) -> tuple[dict[str, Any], dict[str, set[str]]]:
+def _right(report: Report, key: Run) -> tuple[dict[str, Any], dict[str, set[str]]]:
     """The record of a run without any fault, and what reads what.
 
     Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
     get depends on IREE then, and that the model is right there is `hloracle suite`'s to prove.
     """
-    model, weights = key
-    beyond = any(m.run == key and m.part in ("compiler", "session") for m in MUTANTS.values())
-    record = _run(report, model, weights, _capacity(model), "", BACKENDS if beyond else BACKENDS[1:])
+    model, *_ = key
+    beyond = any(m.run == key and m.part in ("compiler", "device", "session") for m in MUTANTS.values())
+    record = _run(report, key, _capacity(model), "", None if beyond else BACKENDS[1:])
     return record, _consumers(model)
 
 
 def _run(
-    report: Report, model: str, weights: str, capacity: int, mutant: str, backends: tuple[str, ...] = BACKENDS
+    report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
 ) -> dict[str, Any]:  # fmt: skip
+    model, weights, kind = of
     precision, layout, joined = held_as(weights)
+    device = Device(kind)
     with alone(), plain_compilers():
         settings = Settings(
             model,
@@ -185,16 +191,17 @@ def _run(
             mutant=mutant,
             small=True,
             lean=model in LATE,
-            backends=backends,
+            device=device,
+            backends=backends or backends_on(device),
             precision=precision,
-            choice=untuned(layout, joined),
+            choice=untuned(layout, joined, device),
         )
         return run(settings, Progress(report))
 
 
-def _command(model: str, weights: str) -> str:
+def _command(model: str, weights: str, device: str) -> str:
     precision, layout, joined = held_as(weights)
-    return f"hloracle run {model} --precision {precision} --layout {layout}{' --joined' if joined else ''}"
+    return f"hloracle run {model} --device {device} --precision {precision} --layout {layout}{' --joined' if joined else ''}"
 
 
 def _capacity(model: str) -> int:

@@ -52,6 +52,19 @@ def joined_option(default: bool | None = None) -> Option:
     )  # fmt: skip
 
 
+def device_options(function: Callable[..., int]) -> Callable[..., int]:
+    """`--device` and `--cuda-target`: see `open_device`."""
+    device = click.option(
+        "--device", default="cpu", show_default=True, envvar="HLORACLE_DEVICE", show_envvar=True,
+        metavar="cpu|cuda[:N]|vulkan[:N]", help="Where IREE runs the graphs.",
+    )  # fmt: skip
+    target = click.option(
+        "--cuda-target", default="", metavar="sm_NN", envvar="HLORACLE_CUDA_TARGET", show_envvar=True,
+        help="What is compiled for on CUDA, instead of the highest that the compiler knows and the device runs.",
+    )  # fmt: skip
+    return device(target(function))
+
+
 def threads_option() -> Option:
     return click.option(
         "--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given."

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,9 @@ def graphs() -> Iterator[tuple[str, Callable[..., Graph], str, str, Config]]:
         for changes in ({}, *VARIANTS.get(architecture, ())):
             config = from_hf({**raw, **changes})
             for one, phase in itertools.product((config, *others(config)), PHASES):
-                yield "emitter", emit, phase, "logits", one
-                yield "emitter", emit, phase, "token", one
+                for make in (emit, partial(emit, on_device=True)):
+                    yield "emitter", make, phase, "logits", one
+                    yield "emitter", make, phase, "token", one
                 yield "oracle", lower, phase, "logits", one
 
 
@@ -84,7 +86,8 @@ def census() -> dict[str, dict[str, Any]]:
     rows = {}
     for source, make, phase, head, config in graphs():
         bucket = BUCKET if phase == "prefill" else 0
-        key = census_key(source, graph_abi(config, phase, head, CAPACITY, bucket), config)
+        abi = graph_abi(config, phase, head, CAPACITY, bucket)
+        key = census_key(source, abi, config, isinstance(make, partial))
         if key in rows:
             continue
 

@@ -59,7 +59,8 @@ def plain_compilers() -> Iterator[None]:
     """
     flags = tuple(f.replace("target-cpu=host", "target-cpu=generic") for f in iree.CPU_FLAGS)
     flags = (*flags, *PLAIN_IREE)
-    with xla_flags(*PLAIN_XLA), attribute(iree, "CPU_FLAGS", flags):
+    device_flags = (*iree.DEVICE_FLAGS, *PLAIN_IREE)
+    with xla_flags(*PLAIN_XLA), attribute(iree, "CPU_FLAGS", flags), attribute(iree, "DEVICE_FLAGS", device_flags):
         yield
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hloracle.backends.devices import KINDS
 from hloracle.conformance.anchored import CANARY_FACTOR, AnchorOutcome, Rows
 from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.checks import is_near_tie, limit, mismatches
@@ -21,6 +22,7 @@ from hloracle.conformance.localization import Localization
 from hloracle.conformance.prompts import Prompt, Readable
 from hloracle.conformance.speed import CONTEXT
 from hloracle.conformance.speed import TOKENS as SPEED_TOKENS
+from hloracle.conformance.targets import Compiled
 from hloracle.conformance.verdict import Verdict
 from hloracle.core.abi import Graph
 from hloracle.core.store import digest
@@ -33,6 +35,7 @@ from hloracle.reference.contract import PHASES
 from hloracle.reference.truth import Truth
 from hloracle.reference.weights import parts_in, weight_shapes
 
+TRUTH_ARITHMETIC = "float32, and float64 for its noise, by PyTorch on the processor, no TF32"
 LONGEST_LINE = 600  # characters of a graph's line that are kept
 TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
 
@@ -72,10 +75,12 @@ def record_of(
             "config": _flat(config),
         },
         "settings": {
-            "device": settings.device,
+            "device": str(settings.device),
             "precision": settings.precision,
             "layout": evidence.choice.layout,
             "joined": evidence.choice.joined,
+            "on_device": evidence.choice.on_device,
+            "arithmetic": {"truth": TRUTH_ARITHMETIC, "device": evidence.arithmetic},
             "builds": {phase: str(evidence.choice.build(phase)) for phase in PHASES},
             "chosen": evidence.chosen,
             "ignored": evidence.ignored,
@@ -99,6 +104,7 @@ def record_of(
         "anchors": [_rows(o.cell.id, o.prompt, r) for o in evidence.anchored for r in o.rows]
         + ([_rows(found.plan.suspect.id, found.plan.prompt.id, r) for r in found.rows] if found else []),
         "floors": next((o.floors for o in evidence.anchored if o.floors), found.floors if found else []),
+        "compiled": compiled_rows(evidence.compiled),
         "localization": _localization(found) if found else None,
         "canary": _canary(evidence.anchored),
         "graphs": [
@@ -115,9 +121,34 @@ def record_of(
             "peak_bytes": memory.peak_bytes,
             "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
         },
-        "environment": describe(),
+        "environment": describe() | {"device": _device(settings)},
         "families": [],  # of a run of one model; those of many are in suite.py
     }
+
+
+def compiled_rows(rows: Sequence[Compiled]) -> list[dict[str, Any]]:
+    """What came of graphs that were compiled for targets that nothing was run on."""
+    return [
+        {
+            "source": row.source, "graph": row.graph, "compiler": KINDS[row.kind].compiler, "target": row.target,
+            "status": "compiled" if row.ok else "failed", "message": row.message, "arithmetic": list(row.arithmetic),
+            "seconds": row.seconds,
+        }
+        for row in rows
+    ]  # fmt: skip
+
+
+def _device(settings: Settings) -> dict[str, Any] | None:
+    """What IREE ran the judged graphs on, where that is not the processor."""
+    device, facts = settings.device, settings.facts
+    if not device.remote:
+        return None
+    capability = ".".join(map(str, facts.capability)) if facts and facts.capability else None
+    return {
+        "name": facts.name if facts else device.kind, "target": device.target or None, "capability": capability,
+        "memory_bytes": facts.memory if facts else None, "driver": facts.driver if facts else "",
+        "submitted": ("as graphs" if device.graphs else "on a stream") if device.kind == "cuda" else "",
+    }  # fmt: skip
 
 
 def _flat(config: Config) -> dict[str, Any]:

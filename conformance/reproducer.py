@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloracle.backends import iree
+from hloracle.backends.devices import CPU, Device
 from hloracle.backends.targets import Target
 
 if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
@@ -95,18 +96,19 @@ class Reproducer:
 
 
 def write_reproducer(
-    folder: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target] = ()
+    folder: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target] = (), device: Device = CPU
 ) -> Reproducer:
     """Write `folder` (whole or not at all; an older one is replaced), and run its command once.
 
     Args:
+      device: where IREE runs it.
       targets: of custom_calls that XLA is to find; their libraries are put into the folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".reproducer-") as name:
         work = Path(name) / folder.name
         work.mkdir()
-        files, command = _write(work, found, only_on_xla, anchor, targets)
+        files, command = _write(work, found, only_on_xla, anchor, targets, device)
         status, output = _run(work, command)
         shown = "[FAILED]" in output if found.expected is not None else status not in (0, None)
         output = "\n".join(line[:400] for line in output.splitlines()[:60])
@@ -116,13 +118,13 @@ def write_reproducer(
 
 
 def _write(
-    work: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target]
+    work: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target], device: Device
 ) -> tuple[list[str], str]:
     title = [f"{found.step.name} in {anchor}: {found.why}", found.step.text]
     (work / "piece.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
     if only_on_xla:
         (work / "run_on_xla.py").write_text(RUN_ON_XLA)
-    compile_ = ["iree-compile", "piece.mlir", *iree.flags_of(found.graph), "-o", "piece.vmfb"]
+    compile_ = ["iree-compile", "piece.mlir", *iree.flags_of(found.graph, device), "-o", "piece.vmfb"]
     run_on_xla = ["python", "run_on_xla.py", "piece.mlir"]
     libraries = {f"{target.name}.so": target for target in targets if only_on_xla}
     for name, target in libraries.items():
@@ -151,7 +153,7 @@ def _write(
         files.append("compare.py")
         judge = [f"--output={'@got.npy' if i == found.result else ''}" for i in range(len(flags))]
     commands.append([
-        "iree-run-module", "--device=local-task", "--module=piece.vmfb", "--function=main",
+        "iree-run-module", f"--device={device.uri}", "--module=piece.vmfb", "--function=main",
         *(f"--input=@{i}" for i in inputs), *judge,
     ])  # fmt: skip
     if "compare.py" in files:

@@ -9,7 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from hloracle.backends.iree import compile_to_stream, precompile
+from hloracle.backends.devices import CPU, Device, compiled_for
+from hloracle.backends.iree import compile_to_stream, module_path, precompile
 from hloracle.backends.xla import has_compiled
 from hloracle.conformance import prompts as prompt_suite
 from hloracle.conformance.anchored import STEPS, AnchorOutcome, anchor_check, canary_check, run_anchored
@@ -20,19 +21,28 @@ from hloracle.conformance.checks import (
     cell_checks,
     fewer_ops,
     graph_checks,
+    read_backs,
     truth_check,
 )
-from hloracle.conformance.choice import tuned
+from hloracle.conformance.choice import production_graphs, tuned, untuned
 from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
-from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
+from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings, backends_on
 from hloracle.conformance.gate_zero import gate_zero
 from hloracle.conformance.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
 from hloracle.conformance.localization import localize, plan, sequence
 from hloracle.conformance.probed import run_probes
 from hloracle.conformance.record import record_of
-from hloracle.conformance.sources import PREPARE_SECONDS, emit_all, prepare, production, show_graphs
+from hloracle.conformance.sources import (
+    PREPARE_SECONDS,
+    emit_all,
+    prepare,
+    production,
+    show_graphs,
+    specifications,
+)
 from hloracle.conformance.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.speed import measure
+from hloracle.conformance.targets import arithmetic_check, arithmetic_of, compile_checks, compile_for, for_every_target
 from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, kill_until, run_in_child
@@ -46,15 +56,14 @@ from hloracle.reference.config import Config
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.truth import truths
 
-BACKENDS = Settings.backends
-# The graph that ships comes first: what is judged is run before what it is judged by.
-CELLS = (
-    Cell("emitter", "iree-cpu", "token"),
-    Cell("emitter", "iree-cpu"),
-    Cell("oracle", "iree-cpu"),
-    Cell("emitter", "xla-cpu"),
-    Cell("oracle", "xla-cpu"),
-)
+
+def cells_on(device: Device) -> tuple[Cell, ...]:
+    """The graph that ships comes first: what is judged is run before what it is judged by."""
+    backends = backends_on(device)
+    logits = (Cell(source, backend) for backend in backends for source in ("emitter", "oracle"))
+    return (Cell("emitter", backends[0], "token"), *logits)
+
+
 # What a small run begins with: XLA compiles in a tenth of the time that IREE takes, and often settles the verdict's class.
 FIRST = (Cell("emitter", "xla-cpu"), Cell("oracle", "xla-cpu"))
 SPEED_SECONDS = 900
@@ -94,14 +103,17 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 _probe(evidence, checkpoint, settings, progress)
             _truth_and_modules(evidence, checkpoint, settings, progress)
             evidence.checks.append(truth_check(evidence.truths))
+            if settings.device.remote:
+                evidence.arithmetic = f"float32 of {settings.facts.name if settings.facts else settings.device}"
             if settings.small:
                 _judge_until_settled(evidence, checkpoint, settings, progress)
             else:
-                evidence.checks.append(_caches_in_place(production(evidence.graphs)))
-                for cell in CELLS:
+                evidence.checks += device_checks(production(evidence.graphs), settings.device)
+                for cell in cells_on(settings.device):
                     _judge(cell, evidence, checkpoint, settings, progress)
-            if _only_the_token_is_wrong(evidence):
-                _judge(Cell("emitter", "xla-cpu", "token"), evidence, checkpoint, settings, progress)
+            if _only_the_token_is_wrong(evidence, settings.device):
+                for backend in backends_on(settings.device)[1:]:
+                    _judge(Cell("emitter", backend, "token"), evidence, checkpoint, settings, progress)
             look_inside(evidence, checkpoint, settings, progress)
         verdict = conclude(evidence, checkpoint, settings, progress)
         compare_speed(evidence, checkpoint, settings, verdict, progress)
@@ -131,6 +143,8 @@ def choose(evidence: Evidence, settings: Settings, checkpoint: Checkpoint) -> No
     """How the production graphs are written and compiled."""
     if settings.choice:
         evidence.choice, evidence.chosen = settings.choice, "asked"
+    elif settings.device.remote:
+        evidence.choice = untuned(device=settings.device)
     elif not (settings.small or settings.lean):
         found = tuned(checkpoint, settings.precision, settings.threads)
         evidence.ignored = found.ignored
@@ -142,7 +156,7 @@ def gates(evidence: Evidence, settings: Settings, progress: Progress) -> bool:
     """Gate zero on each backend; False stops the run."""
     for backend in settings.backends:
         with progress.stage(f"gate zero, {backend}"):
-            evidence.checks.append(gate_zero(backend, settings.threads, progress.report))
+            evidence.checks.append(gate_zero(backend, settings.threads, progress.report, settings.device))
     return all(c.status == "passed" for c in evidence.checks)
 
 
@@ -155,11 +169,19 @@ def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
     return [*checks, fewer_ops(graphs["emitter"], graphs["oracle"], config)]
 
 
-def _caches_in_place(graph: Graph) -> Check:
+def device_checks(graph: Graph, device: Device) -> list[Check]:
+    """What IREE makes of the production graph of decode, before it is run."""
     try:
-        return caches_in_place(graph, compile_to_stream(graph))
+        stream = compile_to_stream(graph, device)
     except ToolchainError as error:
-        return Check("emitter.caches-in-place", "no copy of a cache", "error", "", "", str(error))
+        return [Check("emitter.caches-in-place", "no copy of a cache", "error", "", "", str(error))]
+    checks = [caches_in_place(graph, stream)]
+    if device.remote:
+        checks.append(read_backs(stream))
+    if device.kind == "cuda":
+        found = {graph.name: arithmetic_of(module_path(graph, device).read_bytes())}
+        checks.append(arithmetic_check(f"emitter/{device.backend}", found))
+    return checks
 
 
 def _probe(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
@@ -213,12 +235,14 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
         ]
         compiles += [
             pool.submit(
-                timed, f"IREE, {source}, {graph.name}", precompile, graph,
-                with_stream=graph == production(evidence.graphs),
+                timed, ", ".join(["IREE", *([str(device)] if device.remote else []), source, graph.name]), precompile, graph,
+                device, with_stream=graph == production(evidence.graphs) and device == settings.device,
             )
+            for device in dict.fromkeys([settings.device, CPU])
             for source, graphs in whole.items() for graph in graphs
-            if not settings.small
+            if not settings.small and (device == settings.device or graph.abi.head == "logits")
         ]  # fmt: skip
+        others = [pool.submit(compile_for, *one) for one in _elsewhere(evidence, checkpoint, settings)]
         try:
             with progress.stage("truth") as stage:
                 # Prompts that differ only in their bucket have one truth.
@@ -232,12 +256,37 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
                 for done, future in enumerate(compiles, 1):
                     progress.report(f"compile, {done} of {len(compiles)}")
                     future.exception()  # a module that does not compile is its cell's to report
+                evidence.compiled = [future.result() for future in others]
+                evidence.checks += compile_checks(evidence.compiled)
                 stage["reused"] = all(not f.exception() and f.result() for f in compiles)
+                stage["reused"] &= all(row.reused for row in evidence.compiled)
                 stage["parts"] = sorted(parts, key=lambda part: part["begin"])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            kill_until(lambda: all(f.done() for f in compiles))
+            kill_until(lambda: all(f.done() for f in compiles) and all(f.done() for f in others))
             raise
+
+
+def _elsewhere(
+    evidence: Evidence, checkpoint: Checkpoint, settings: Settings
+) -> list[tuple[str, Graph, Device]]:  # fmt: skip
+    """What a run on the processor also compiles: every graph of a session on a GPU, and of the largest model the two that
+    it spends its time in for every target there is.
+    """
+    if settings.small or settings.device.remote:
+        return []
+    cuda = compiled_for("cuda")
+    with planted(settings.mutant):
+        choice = untuned(device=cuda)
+        emitted = production_graphs(checkpoint, settings.precision, choice, specifications(settings, "token"))
+    wanted = [("emitter", graph, cuda) for graph in emitted]
+    wanted += [("oracle", graph, cuda) for graph, facts in evidence.graphs["oracle"] if not facts.error]
+    if settings.lean:
+        return wanted
+    return [
+        *wanted,
+        *(("emitter", g, d) for d in for_every_target() if d.kind not in ("cpu", "cuda") for g in emitted[:2]),
+    ]
 
 
 def _precompile_xla(graphs: list[Graph]) -> bool:
@@ -263,11 +312,11 @@ def _judge(
 
 
 def _streamed(cell: Cell, evidence: Evidence, config: Config) -> list[str]:
-    """The prompts that a cell also streams through decode: one cell does, the emitter's on IREE.
+    """The prompts that a cell also streams through decode: the emitter's on IREE does.
 
     Beyond RoPE's turning point a prompt that is given at once is turned by other angles than token by token.
     """
-    if cell != Cell("emitter", "iree-cpu"):
+    if cell.source != "emitter" or cell.head != "logits" or cell.backend == "xla-cpu":
         return []
     longest = config.turning_point
     return [p.id for p in evidence.prompts if longest is None or len(p.token_ids) <= longest]
@@ -282,24 +331,25 @@ def _judge_until_settled(
     evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
 ) -> None:  # fmt: skip
     """The checks and cells of a small run, the quick ones first, as long as they may change the verdict's class."""
-    left = [cell for cell in CELLS if cell not in FIRST and cell.backend in settings.backends]
+    cells = cells_on(settings.device)
+    left = [cell for cell in cells if cell not in FIRST and cell.backend in settings.backends]
     for cell in FIRST:
         _judge(cell, evidence, checkpoint, settings, progress)
     if left and "oracle/xla-cpu" in _bad(evidence.checks):  # nothing can be told of the emitter then
         _judge(Cell("oracle", "iree-cpu"), evidence, checkpoint, settings, progress)
     if not _bad(evidence.checks) & {cell.id for cell in FIRST}:  # what no cell shows has its place from them alone
         _probe(evidence, checkpoint, settings, progress)
-    if left and not _settled(evidence):
+    if left and not _settled(evidence, settings.device):
         graph = production(evidence.graphs)
         with progress.stage("compile to stream"), contextlib.suppress(ToolchainError):  # its cell says why it does not
-            precompile(graph, with_stream=True)
-        evidence.checks.append(_caches_in_place(graph))
+            precompile(graph, settings.device, with_stream=True)
+        evidence.checks += device_checks(graph, settings.device)
     for cell in left:
-        if not _settled(evidence):
+        if not _settled(evidence, settings.device):
             _judge(cell, evidence, checkpoint, settings, progress)
 
 
-def _settled(evidence: Evidence) -> bool:
+def _settled(evidence: Evidence, device: Device) -> bool:
     """Whether what has not been looked at cannot change the verdict's class any more, unless it dies: see `decide`.
 
     Only IREE streams, so a prefill that is unlike streaming may be the compiler's fault or the graph's: it settles nothing.
@@ -311,14 +361,18 @@ def _settled(evidence: Evidence) -> bool:
         return "oracle/iree-cpu" in ran
     if not {cell.id for cell in FIRST} <= ran:
         return False
-    # The graph's fault, whatever IREE says; or else the compiler's.
-    return bool(failed & {"oracle", "emitter"}) or bool(bad & {"emitter/xla-cpu", "emitter/iree-cpu"})
+    # The graph's fault, whatever IREE says; or else the compiler's; or, where that is right on the processor, the device's.
+    known = bad & {"emitter/xla-cpu", "emitter/iree-cpu"}
+    on_device = (
+        device.remote and "emitter/iree-cpu" in ran and any(id.startswith(f"emitter/{device.backend}") for id in bad)
+    )
+    return bool(failed & {"oracle", "emitter"}) or bool(known) or on_device
 
 
-def _only_the_token_is_wrong(evidence: Evidence) -> bool:
+def _only_the_token_is_wrong(evidence: Evidence, device: Device) -> bool:
     """Then XLA has to run the production graph too, to tell its fault from the compiler's."""
     right = {o.cell.id for o in evidence.outcomes} - _bad(evidence.checks)
-    return "emitter/iree-cpu" in right and "emitter/iree-cpu/token" not in right
+    return f"emitter/{device.backend}" in right and f"emitter/{device.backend}/token" not in right
 
 
 def _cell(
@@ -333,7 +387,7 @@ def _cell(
         outcome = run_cell(
             cell, graphs, checkpoint, evidence.prompts, evidence.truths, settings.threads, versions(CELL_PACKAGES),
             reuse=reuse, streamed=_streamed(cell, evidence, checkpoint.config), mutant=settings.mutant_at_work,
-            report=progress.report,
+            device=settings.device, facts=settings.facts, report=progress.report,
         )  # fmt: skip
         stage["reused"] = outcome.status == "reused"
     return outcome
@@ -372,7 +426,7 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
             outcome = run_anchored(
                 cell, graphs, checkpoint, prompt, truth, settings.threads, versions(CELL_PACKAGES),
                 reuse=not settings.fresh and not with_canary, mutant=settings.mutant_at_work,
-                with_canary=with_canary, report=progress.report,
+                with_canary=with_canary, device=settings.device, facts=settings.facts, report=progress.report,
             )  # fmt: skip
             stage["reused"] = outcome.status == "reused"
         check = anchor_check(outcome)
@@ -393,7 +447,7 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
         # A canary in a wrong graph is none.
         evidence.anchored = [dataclasses.replace(o, canary=None) for o in evidence.anchored]
         seen = {o.cell for o in evidence.anchored}
-        for cell in CELLS:
+        for cell in cells_on(settings.device):
             if cell.head == "logits" and cell not in seen:
                 look(cell)
         put_into = look(Cell("oracle", "xla-cpu"), with_canary=True)
@@ -413,7 +467,7 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
                 truth = anchor_truth(checkpoint, tokens, progress.report, len(found.prompt.token_ids))
                 evidence.localization = run_in_child(
                     localize, found, graphs, checkpoint.directory, truth, settings.threads, folder,
-                    settings.mutant_at_work, settings.small, settings.targets, timeout=LOCALIZE_SECONDS, report=progress.report,
+                    settings.mutant_at_work, settings.small, settings.targets, settings.device, timeout=LOCALIZE_SECONDS, report=progress.report,
                 ).value  # fmt: skip
             except (ChildDied, ToolchainError, InputError) as error:
                 title = "what is wrong is taken apart"
@@ -444,7 +498,7 @@ def compare_speed(
         try:
             evidence.speed = run_in_child(
                 measure, checkpoint.directory, production(evidence.graphs), oracle, SPEED_TOKENS, settings.rounds,
-                settings.threads, timeout=SPEED_SECONDS, report=progress.report,
+                settings.threads, settings.device, timeout=SPEED_SECONDS, report=progress.report,
             ).value  # fmt: skip
         except (ChildDied, ToolchainError) as error:
             evidence.speed_reason = str(error)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Session, greedy
 from hloracle.conformance.cells import make_backend
 from hloracle.core.abi import Graph
@@ -25,11 +26,7 @@ from hloracle.reference.checkpoint import open_checkpoint
 TOKENS = 8  # steps in a round of a run
 CONTEXT = 16  # prompt tokens before the steps that are timed
 BUDGET_SECONDS = 60  # of a run: a large model has fewer rounds
-TITLES = {
-    "emitter/iree-cpu/token": "emitter on IREE",
-    "oracle/xla-cpu": "oracle on XLA",
-    "transformers": "Hugging Face float32",
-}
+PEERS = {"oracle/xla-cpu": "oracle on XLA", "transformers": "Hugging Face float32"}
 
 Run = Callable[[list[int], int], float]  # a prompt and how many tokens -> milliseconds per token
 
@@ -44,12 +41,12 @@ class Contender:
 
     @property
     def title(self) -> str:
-        return TITLES[self.id]
+        return PEERS.get(self.id, "emitter on IREE")
 
 
 def measure(
     report: Report, directory: Path, emitted: Graph, oracle: Graph, tokens: int, rounds: int, threads: int,
-    budget_seconds: float = BUDGET_SECONDS,
+    device: Device = CPU, budget_seconds: float = BUDGET_SECONDS,
 ) -> list[Contender]:  # fmt: skip
     """Each contender's decode steps, for at most so many rounds; runs in a child process. The graphs are decode graphs.
 
@@ -62,14 +59,14 @@ def measure(
     checkpoint = open_checkpoint(directory)
     prompt = np.random.default_rng(0).integers(0, checkpoint.config.vocab_size, CONTEXT).tolist()
     makers: dict[str, Callable[[], Run]] = {
-        "emitter/iree-cpu/token": partial(_session, "iree-cpu", threads, emitted, directory),
-        "oracle/xla-cpu": partial(_session, "xla-cpu", threads, oracle, directory),
+        f"emitter/{device.backend}/token": partial(_session, device.backend, threads, device, emitted, directory),
+        "oracle/xla-cpu": partial(_session, "xla-cpu", threads, device, oracle, directory),
         "transformers": partial(_transformers, directory),
     }
     contenders: dict[str, Callable[[], float]] = {}
     grown: dict[str, int] = {}
     for id, make in makers.items():
-        report(f"loading {TITLES[id]}")
+        report(f"loading {PEERS.get(id, id)}")
         gc.collect()
         before = psutil.Process().memory_info().rss
         contenders[id] = partial(make(), prompt, tokens)
@@ -87,8 +84,8 @@ def measure(
     return [Contender(id, [round(ms, 4) for ms in values], grown[id]) for id, values in found.items()]
 
 
-def _session(backend: str, threads: int, graph: Graph, directory: Path) -> Run:
-    session = Session(make_backend(backend, threads), [graph], open_checkpoint(directory).load)
+def _session(backend: str, threads: int, device: Device, graph: Graph, directory: Path) -> Run:
+    session = Session(make_backend(backend, threads, device), [graph], open_checkpoint(directory).load)
     first: list[int] = []
 
     def run(prompt: list[int], tokens: int) -> float:

@@ -13,9 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from hloracle.backends.devices import CPU, Device, Facts
 from hloracle.conformance.checks import Check
 from hloracle.conformance.environment import MemoryWatch
-from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings, backends_on
 from hloracle.conformance.mutation import outcomes
 from hloracle.conformance.pool import plain_compilers, run_each
 from hloracle.conformance.record import record_of
@@ -45,7 +46,8 @@ def selected(families: Sequence[str]) -> list[str]:
 
 
 def run_suite(
-    families: Sequence[str], real: Settings | None, jobs: int, fresh: bool, out: Path, keep: Keep, progress: Progress
+    families: Sequence[str], real: Settings | None, jobs: int, fresh: bool, out: Path, keep: Keep, progress: Progress,
+    device: Device = CPU, facts: Facts | None = None,
 ) -> Record:  # fmt: skip
     """The tiny models of the families, `jobs` at a time, and the real model beside them; what is timed waits for them.
 
@@ -53,6 +55,7 @@ def run_suite(
       families: names in FAMILIES.
       real: of the real model's run; None leaves it out.
       out: the report's folder. A family's reproducer goes to families/NAME in it.
+      device, facts: where IREE runs the families' graphs, and what its driver says of it.
       keep: is called with a family's name and record as it ends; returns where its page is, relative to `out`, or nothing.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
@@ -76,7 +79,7 @@ def run_suite(
                     raise error
                 return keep(name, record)
 
-            settings = [family_settings(name, fresh, out) for name in families]
+            settings = [family_settings(name, fresh, out, device, facts) for name in families]
             records, ordered = run_families(settings, jobs, done, progress, partial(tell, 0))
         tell(0, "")
         if real is not None and whole is not None:
@@ -174,10 +177,13 @@ def judged_beside(report: Report, settings: Settings, started: float) -> Record:
     return run(settings, Progress(report, lambda *done: report(FINISHED + json.dumps(done)), started=started))
 
 
-def family_settings(name: str, fresh: bool, out: Path) -> Settings:
+def family_settings(
+    name: str, fresh: bool, out: Path, device: Device = CPU, facts: Facts | None = None
+) -> Settings:  # fmt: skip
     return Settings(
-        f"tiny-{name}", TOKENS, LEAN_CAPACITY, threads=1, fresh=fresh, out=out / "families" / name, lean=True, rounds=0
-    )
+        f"tiny-{name}", TOKENS, LEAN_CAPACITY, threads=1, fresh=fresh, out=out / "families" / name, lean=True, rounds=0,
+        device=device, facts=facts, backends=backends_on(device),
+    )  # fmt: skip
 
 
 def judged(report: Report, settings: Settings) -> Record:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hloracle.conformance.cells import Cell, CellOutcome
 from hloracle.conformance.checks import Check, is_near_tie, mismatches
+from hloracle.conformance.evidence import BACKENDS
 from hloracle.conformance.localization import Localization, confidence
 from hloracle.reference.truth import Truth
 
@@ -96,7 +97,16 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
         return verdict("emitter-fault", f"{subject} is wrong {where}.")
     if broken:
         return verdict("emitter-fault", f"The emitted graph breaks an invariant: {broken[0].title}.")
-    for cell, reasons in wrong.items():
+    # The processor's cells first: what is wrong there too is no device's fault. Of the device's those that it runs as well.
+    for cell, reasons in sorted(
+        wrong.items(), key=lambda w: (on_device(w[0]), on_device(w[0]) and w[0].head == "token")
+    ):
+        on_cpu = beside(cell, backend="iree-cpu")
+        if on_device(cell) and on_cpu in right and outcome_of(outcomes, cell).stage != "compile":
+            where = cell.backend.replace("-", " ").replace("iree", "IREE")
+            return verdict(
+                "device-fault", f"The {cell.source}'s graph is right on IREE cpu and wrong on {where} ({cell.id})."
+            )
         if outcome_of(outcomes, cell).status == "failed":
             return verdict("compiler-fault", f"A graph that is valid fails on IREE ({cell.id}).")
         on_xla = beside(cell, backend="xla-cpu")
@@ -108,6 +118,8 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
             return verdict(
                 "compiler-fault", f"The {cell.source}'s graph is right on XLA and wrong on IREE ({cell.id})."
             )
+    if uncompiled := [c for c in bad if c.id.endswith((".compiles", ".arithmetic"))]:
+        return verdict("compiler-fault", f"The compiler breaks what it has to keep: {uncompiled[0].title}.")
     # Only IREE streams the prompts, so XLA has not shown that this graph can be right.
     apart = [c for reasons in wrong.values() for c in reasons if not _is_of_tokens_or_logits(c)]
     if apart:
@@ -160,10 +172,15 @@ def place(
     if allowed and verdict.class_ == "emitter-fault" and (found.operation or {}).get("name") == "stablehlo.custom_call":
         explanation = "A custom_call gives wrong values: what it calls is wrong, or what the graph asks of it."
         return dataclasses.replace(verdict, explanation=explanation)
-    if found.fusion_dependent:
+    if found.fusion_dependent and verdict.class_ != "device-fault":
         explanation = "The graph is wrong as compiled, and right once its intermediate values are made outputs."
         return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
     return verdict
+
+
+def on_device(cell: Cell) -> bool:
+    """Whether it runs on another device than the processor."""
+    return cell.backend not in BACKENDS
 
 
 def outcome_of(outcomes: Sequence[CellOutcome], cell: Cell) -> CellOutcome:

@@ -183,10 +183,12 @@ def _tensor(raw: dict[str, Any], roles: tuple[str, ...]) -> Tensor:
 class Graph:
     """A StableHLO module as text, with its ABI. `name` is for people and file names.
 
-    flags: what IREE compiles it with, beside what names the device.
+    flags: what IREE compiles it with, beside what names the device. on_device: what is looked up at a token or a position
+    is looked up by the graph's own operations; of the emitter's.
     """
 
     name: str
     text: str
     abi: Abi
     flags: tuple[str, ...] = ()
+    on_device: bool = False

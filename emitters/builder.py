@@ -387,6 +387,31 @@ class Builder:
         )
         return self._append(op, "rows", type, body, generic=True)
 
+    def scatter_rows(self, operand: Value, scatter_indices: Value, updates: Value) -> Value:
+        """`scatter` of whole rows: operand [V, ...] with updates [T, ...] in place of its rows at indices [T, 1], all different
+        and lowest first. IREE 3.13 writes outside of the operand where an index is.
+        """
+        op = "scatter"
+        types = f"operand={operand.type}, scatter_indices={scatter_indices.type}, updates={updates.type}"
+        fits = scatter_indices.rank == 2 and scatter_indices.shape[1] == 1
+        self._check(op, "I2", scatter_indices.dtype in INTEGERS and fits, f"indices are not integers [T, 1], {types}")
+        rows = (scatter_indices.shape[0], *operand.shape[1:])
+        self._check(op, "C4", updates.shape == rows, f"updates are not {list(rows)}, {types}")
+        self._check(op, "C6", operand.dtype == updates.dtype, f"element types differ, {types}")
+        window = ", ".join(map(str, range(1, updates.rank)))
+        numbers = (
+            f"update_window_dims = [{window}], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
+            "index_vector_dim = 1"
+        )
+        scalar = f"tensor<{operand.dtype}>"
+        body = (
+            f'"stablehlo.scatter"(%{operand.name}, %{scatter_indices.name}, %{updates.name}) <{{'
+            f"scatter_dimension_numbers = #stablehlo.scatter<{numbers}>, indices_are_sorted = true, unique_indices = true}}> "
+            f"({{ ^bb0(%old: {scalar}, %new: {scalar}): stablehlo.return %new : {scalar} }}) "
+            f": ({operand.type}, {scatter_indices.type}, {updates.type}) -> {operand.type}"
+        )
+        return self._append(op, "put", operand.type, body, generic=True)
+
     def _starts(self, op: str, operand: Value, start_indices: Sequence[Value]) -> None:
         sizes, types, inputs = ("C2", "C3", "I2") if op == "dynamic_slice" else ("C4", "C5", "I3")
         count, listed = len(start_indices), ", ".join(str(v.type) for v in start_indices)

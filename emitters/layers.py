@@ -75,6 +75,13 @@ class LayerBuilder(MatrixBuilder):
         """x broadcast to `shape`, whose first axes are its own."""
         return self.broadcast_in_dim(x, shape, range(x.rank))
 
+    def looked_up(self, x: Value, index: Value) -> Value:
+        """x [N, ...] at a scalar index -> [1, ...]"""
+        if self.on_device:
+            return self.gather_rows(x, self.reshape(index, (1, 1)))
+        zero = self.i32(0)
+        return self.dynamic_slice(x, (index, *[zero] * (x.rank - 1)), (1, *x.shape[1:]))
+
     # ---- projections and norms
 
     def linear(self, x: Value, weight: Value | Matrix | Joined, bias: Value | None = None) -> Value:
@@ -118,14 +125,14 @@ class LayerBuilder(MatrixBuilder):
             variants, positions, *pairs = table.shape
             if variants == 1 and start is None:
                 return self.table(table[0])
-            zero = self.i32(0)
             if start is not None:
-                return self.dynamic_slice(self.table(table[0]), (start, zero, zero), (1, *pairs))
+                return self.looked_up(self.table(table[0]), start)  # [1, *pairs]
             assert length is not None
             # Out of bounds is the nearest there is.
             variant = self.subtract(length, self.i32(tables.first))
-            found = self.dynamic_slice(self.table(table), (variant, zero, zero, zero), (1, positions, *pairs))
-            return self.reshape(found, (positions, *pairs))
+            if self.on_device:
+                variant = self.minimum(self.maximum(variant, self.i32(0)), self.i32(variants - 1))
+            return self.reshape(self.looked_up(self.table(table), variant), (positions, *pairs))
 
         return RopeRows(rows(cos), rows(sin), interleaved)
 
@@ -390,6 +397,20 @@ class LayerBuilder(MatrixBuilder):
         """The index of the largest of [V], the lowest among equals: i32 scalar. V, an impossible id, if any is NaN."""
         (V,) = logits.shape
         maximum = self.reduce(logits, self.f32(-INFINITY), (0,), "maximum")
+        if self.on_device:
+            return self._last_of_those_left(logits, self.optimization_barrier(maximum))
         is_maximum = self.compare(logits, self.broadcast_in_dim(maximum, (V,), ()), "EQ")
         candidates = self.select(is_maximum, self.iota((V,), "i32"), self.i32(V, (V,)))
         return self.reduce(candidates, self.i32(V), (0,), "minimum")
+
+    def _last_of_those_left(self, logits: Value, maximum: Value) -> Value:
+        """The same as `argmax` of the rest: V less the most that is left of [V] from a largest one on, 0 where there is none.
+
+        IREE 3.13 begins a `minimum` of i32 on a GPU with -1, which is less than any index; and what is fused with the maximum
+        that it compares with is wrong from index 16384 on, hence the barrier before. See docs/toolchain-notes.md.
+        """
+        (V,) = logits.shape
+        is_maximum = self.compare(logits, self.broadcast_in_dim(maximum, (V,), ()), "EQ")
+        left = self.subtract(self.i32(V, (V,)), self.iota((V,), "i32"))
+        most = self.reduce(self.select(is_maximum, left, self.i32(0, (V,))), self.i32(0), (0,), "maximum")
+        return self.subtract(self.i32(V), most)

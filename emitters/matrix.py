@@ -51,11 +51,14 @@ class MatrixBuilder(Builder):
 
     Args:
       gemm: the target of a custom_call that products with plain weights are left to; None for none.
+      on_device: what is looked up at a token or a position is looked up by the graph's own operations. IREE reads the starts of
+        a `dynamic_slice` back before it launches what needs them: of the processor's own memory that costs nothing, and then
+        the layers of a decode can share what is compiled (`layer_numbers`); from a device it makes each step wait.
     """
 
-    def __init__(self, gemm: str | None = None) -> None:
+    def __init__(self, gemm: str | None = None, on_device: bool = False) -> None:
         super().__init__()
-        self._gemm = gemm
+        self._gemm, self.on_device = gemm, on_device
         self._products: dict[Matrix, tuple[Value, Value]] = {}  # of joined weights: what with, and the product
 
     def product(self, x: Value, weight: Value | Matrix | Joined) -> Value:
@@ -94,6 +97,8 @@ class MatrixBuilder(Builder):
 
     def row(self, weight: Value | Matrix, index: Value) -> Value:
         """The row of a weight [V, K] at a scalar index -> [1, K], float32."""
+        if self.on_device:
+            return self.rows(weight, self.reshape(index, (1, 1)))
         if isinstance(weight, Matrix) and weight.encoding.endswith("panels"):
             shift, mask = (self.constant(n, "i32") for n in (PANEL.bit_length() - 1, PANEL - 1))
             panel, inside = self.shift_right_logical(index, shift), self.and_(index, mask)

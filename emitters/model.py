@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -92,6 +92,23 @@ class DecodeCache(Cache):
 
 
 @dataclass
+class DecodeCacheOnDevice(Cache):
+    """The same, by an index that the device computes. Rows of D are what is addressed: [L*K*S, D]."""
+
+    position: Value = field(kw_only=True)
+
+    def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
+        (_, K, D), (L, _, S, _) = new.shape, cache.shape
+        heads = b.multiply(b.iota((K, 1), "i32"), b.i32(S, (K, 1)))
+        first = b.add(heads, b.i32(self.layer * K * S, (K, 1)))  # of this layer's slots, for each head
+        at = b.add(first, b.broadcast_in_dim(self.position, (K, 1), ()))
+        rows = b.scatter_rows(b.reshape(cache, (L * K * S, D)), at, b.reshape(new, (K, D)))
+        cache = b.reshape(rows, cache.shape)
+        mine = b.slice(cache, (self.layer, 0, 0, 0), (self.layer + 1, K, S, D))
+        return cache, b.reshape(mine, (K, S, D))
+
+
+@dataclass
 class PrefillCache(Cache):
     """Fresh: the T prompt tokens' keys and values, zeros after them."""
 
@@ -141,14 +158,14 @@ def _weights(config: Config, layout: Layout, named: dict[str, Value]) -> Weights
 
 def emit(
     config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, layout: Layout | None = None,
-    gemm: str | None = None,
+    gemm: str | None = None, on_device: bool = False,
 ) -> Graph:  # fmt: skip
     """The production graph of one phase, with its ABI. See `reference/contract.py` for the arguments, and
-    `MatrixBuilder` for gemm.
+    `MatrixBuilder` for gemm and on_device.
     """
     architecture = importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")
     abi = graph_abi(config, phase, head, capacity, bucket, layout)
-    b = LayerBuilder(gemm)
+    b = LayerBuilder(gemm, on_device)
     arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
     named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
     weights = _weights(config, layout or {}, named)
@@ -160,8 +177,11 @@ def emit(
         tables, start, length = {r: prefill_tables(r, bucket) for r in config.ropes}, None, named["length"]
         keys, mask = bucket, partial(b.visible_causal, bucket)
     else:
-        numbers = b.layer_numbers(len(config.layers), named["position"])
-        cache = DecodeCache(named["k_cache"], named["v_cache"], position=named["position"], numbers=numbers)
+        caches, position = (named["k_cache"], named["v_cache"]), named["position"]
+        if on_device:
+            cache = DecodeCacheOnDevice(*caches, position=position)
+        else:
+            cache = DecodeCache(*caches, position=position, numbers=b.layer_numbers(len(config.layers), position))
         tables, start, length = {r: decode_tables(r, capacity) for r in config.ropes}, named["position"], None
         keys, mask = capacity, partial(b.visible_to_position, named["position"], capacity)
     seen = {window: effective_window(window, keys) for window in config.windows}
@@ -180,8 +200,7 @@ def emit(
         with b.scope(f"layers.{i}"):
             x = architecture.block(b, x, model.inside(f"layers.{i}"), given, config)
     if phase == "prefill":
-        last = b.subtract(named["length"], b.i32(1))
-        x = b.dynamic_slice(x, (last, b.i32(0)), (1, config.hidden_size))  # [1, E]
+        x = b.looked_up(x, b.subtract(named["length"], b.i32(1)))  # [1, E]
     with b.scope("norm"):
         x = architecture.norm(b, x, model.inside("norm"), config)
     with b.scope("lm_head"):
@@ -193,4 +212,5 @@ def emit(
     if head == "token":
         with b.scope("token"):
             result = b.argmax(logits)
-    return b.graph(graph_name(config, phase, head, bucket), abi, [result, *cache.results()])
+    graph = b.graph(graph_name(config, phase, head, bucket), abi, [result, *cache.results()])
+    return replace(graph, on_device=on_device)

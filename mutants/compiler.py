@@ -16,7 +16,9 @@ from hloracle.mutants.registry import Right, mutant
 
 Miscompile = Callable[[str], str]
 
-LOADS = {"iree": "backends.iree:IreeCpu.load", "xla": "backends.xla:XlaCpu.load"}
+LOADS = {
+    "iree": "backends.iree:IreeCpu.load", "xla": "backends.xla:XlaCpu.load", "device": "backends.iree:IreeDevice.load",
+}  # fmt: skip
 PROBS = "layers.0.self_attn.probs"
 
 UNARY = r"(?m)^( *)(%\S+) = stablehlo\.{op} (%\S+) : tensor<(\S*)f32>(.*)$"
@@ -32,7 +34,9 @@ def miscompiles(
     """Register the function below, from a graph's text to the text that is compiled instead."""
 
     def register(wrong: Miscompile) -> Miscompile:
-        @mutant(id, mechanism, fault, anchor=anchor, replaces=LOADS[compiler], part="compiler", note=note)
+        part = "device" if compiler == "device" else "compiler"
+
+        @mutant(id, mechanism, fault, anchor=anchor, replaces=LOADS[compiler], part=part, note=note)
         def load(right: Right[object], backend: object, graph: Graph) -> object:
             return right(backend, dataclasses.replace(graph, text=wrong(graph.text)))
 
@@ -216,3 +220,44 @@ def xla_exponential(text: str) -> str:
 )  # fmt: skip
 def xla_rsqrt_float16(text: str) -> str:
     return rsqrt_float16(text)
+
+
+# ---- a device that is wrong, and the processor is not
+
+
+@miscompiles(
+    "device-exponential", "wrong-device", "the device computes exp(x) as exp(x) - 1", anchor=PROBS, compiler="device"
+)
+def device_exponential(text: str) -> str:
+    return exponential(text)
+
+
+@miscompiles(
+    "device-products-bfloat16", "wrong-device", "the device rounds the left side of every product to bfloat16",
+    anchor="layers.0.self_attn.q_proj", compiler="device", note="what tensor cores may do unasked",
+)  # fmt: skip
+def device_products(text: str) -> str:
+    return rounded_products(text, lambda m: True)
+
+
+@miscompiles(
+    "device-minimum-of-indices", "wrong-device", "the largest of i32 comes out as the smallest", anchor="token",
+    compiler="device", note="as IREE 3.13 does it on GPUs with a minimum: only the token is wrong",
+)  # fmt: skip
+def device_maximum(text: str) -> str:
+    return re.sub(r"(applies stablehlo\.)maximum( .* : \(tensor<\d+xi32>)", r"\1minimum\2", text)
+
+
+@mutant(
+    "device-kernel-fails", "wrong-device", "the device stops at a graph with a reverse", anchor="layers.0.self_attn.q_rope",
+    replaces=LOADS["device"], part="device", note="it compiles: what fails is the call",
+)  # fmt: skip
+def kernel_fails(right: Right[object], backend: object, graph: Graph) -> object:
+    execute = right(backend, graph)
+    if "stablehlo.reverse" not in graph.text:
+        return execute
+
+    def fails(arguments: object) -> object:
+        raise ToolchainError("run", "CUDA_ERROR_LAUNCH_FAILED")
+
+    return fails

@@ -21,6 +21,8 @@ CLASSES = {
     "emitter": "emitter-fault",
     "reference": "reference-fault",
     "compiler": "compiler-fault",
+    # The same graph is right on the processor.
+    "device": "device-fault",
     # The graphs are right, and the session drives them wrongly: that says nothing about any graph.
     "session": "harness-error",
 }
@@ -30,7 +32,7 @@ CLASSES = {
 class Mutant:
     """A deliberate fault.
 
-    part: where it is planted: `emitter`, `reference`, `compiler` or `session`.
+    part: where it is planted: `emitter`, `reference`, `compiler`, `device` or `session`.
     class_: the verdict that it must get.
     model: the tiny model whose run has to notice it.
     anchor: on that model, the first anchor whose own computation, fed with right inputs, is wrong in prefill or
@@ -63,9 +65,14 @@ class Mutant:
         return held_as(self.weights)
 
     @property
-    def run(self) -> tuple[str, str]:
-        """Which right run it is held to: a model, and how its weights are held."""
-        return self.model, self.weights
+    def device(self) -> str:
+        """The kind of device of that run. A device's fault is planted in one that everyone has."""
+        return "simulated" if self.part == "device" else "cpu"
+
+    @property
+    def run(self) -> tuple[str, str, str]:
+        """Which right run it is held to: a model, how its weights are held, and the device."""
+        return self.model, self.weights, self.device
 
     @property
     def architecture(self) -> str:

@@ -193,7 +193,7 @@ def _writer(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray) -> Cal
 
 
 def load_model(directory: Path, dtype: str = "float32", attention: str | None = "eager") -> Any:
-    """transformers' model of a checkpoint directory, in evaluation mode. Only safetensors, no remote code.
+    """transformers' model of a checkpoint directory, in evaluation mode. Only safetensors, no remote code, no TF32.
 
     attention: how it is implemented; None for what transformers takes for this architecture by itself.
     Raises InputError unless its weights are exactly those of the directory: transformers makes up one that is missing.
@@ -201,6 +201,8 @@ def load_model(directory: Path, dtype: str = "float32", attention: str | None = 
     import torch
     import transformers
 
+    # Whoever wants products of float32 rounded to TF32 or bfloat16 can ask PyTorch for it in many places.
+    torch.set_float32_matmul_precision("highest")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:

@@ -50,7 +50,8 @@ def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[V
 # What settings say that did not say it yet: there was no other layout, and nothing else could be asked for.
 EARLIER = {
     "layout": "rows", "joined": False, "builds": dict.fromkeys(("decode", "prefill"), "not recorded"), "chosen": "untuned", "ignored": "",
-    "backends": ["iree-cpu", "xla-cpu"], "custom_calls": [],
+    "backends": ["iree-cpu", "xla-cpu"], "custom_calls": [], "on_device": False,
+    "arithmetic": dict.fromkeys(("truth", "device"), "not recorded"),
 }  # fmt: skip
 
 
@@ -83,6 +84,9 @@ def load(path: Path) -> Record:
     if found == SCHEMA and isinstance(record.get("settings"), dict):
         for key, value in EARLIER.items():
             record["settings"].setdefault(key, value)
+        record.setdefault("compiled", [])
+        if isinstance(record.get("environment"), dict):
+            record["environment"].setdefault("device", None)
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
         raise InputError(f"{words}, not {SCHEMA!r}", path, fix)

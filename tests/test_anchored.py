@@ -156,7 +156,7 @@ def test_a_canary_that_lives_makes_everything_a_harness_error(found: str | None)
 
 @pytest.fixture
 def on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "make_backend", lambda name, threads: interpreter())
+    monkeypatch.setattr(module, "make_backend", lambda *_: interpreter())
 
 
 def look(cell: Cell = CELL, graphs: Sequence[Graph] | None = None, **others: Any) -> AnchorOutcome:
@@ -546,7 +546,7 @@ def test_a_report_appears_either_way(dying: bool, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(run_module, "emit_all", wrong)
     # All but the stream form and the reproducer is computed by the interpreter, which has nothing to compile.
     for place in (cells_module, module, probed_module, localization_module):
-        monkeypatch.setattr(place, "make_backend", lambda name, threads: interpreter())
+        monkeypatch.setattr(place, "make_backend", lambda *_: interpreter())
     for name in ("precompile", "_precompile_xla", "gates"):
         monkeypatch.setattr(run_module, name, lambda *_, **__: True)
     monkeypatch.setattr(evidence_module, "Settings", functools.partial(Settings, small=True))

@@ -681,9 +681,9 @@ def test_the_place_of_a_joined_weight_that_is_not_used(monkeypatch: pytest.Monke
 
 def test_op_kinds_of_4_bits_are_those_that_they_need() -> None:
     graph, other = held(), held("prefill")
-    own = census.held_kinds(graph[0].abi, CONFIG)
+    own = census.held_kinds(graph[0], CONFIG)
     assert own == {"and", "concatenate", "convert", "shift_right_logical", "slice"}
-    assert census.held_kinds(emit(CONFIG, "decode", "logits", 64).abi, CONFIG) == set()
+    assert census.held_kinds(emit(CONFIG, "decode", "logits", 64), CONFIG) == set()
     spare = checks.MAX_DECODE_OP_KINDS + len(own) - len(graph[1].ops)
     more = [f"%k{i} = stablehlo.{kind} %lm_head.dot : tensor<1x257xf32>" for i, kind in enumerate(
         ["cosine", "sine", "floor", "sign", "cbrt", "ceil"])]  # fmt: skip
@@ -699,7 +699,7 @@ def test_op_kinds_of_4_bits_are_those_that_they_need() -> None:
 def test_fewer_ops_but_for_what_4_bits_need(oracle: Inspected) -> None:
     """More of them than the oracle has in all, and not one that the weights do not ask for."""
     graph, own = held()
-    needed = sum((census.held_ops(graph.abi, CONFIG) or {}).values())
+    needed = sum((census.held_ops(graph, CONFIG) or {}).values())
     assert own.total > oracle[1].total > own.total - needed
     (head,) = set(re.findall(r"func\.return (%\S+),", graph.text))
     spare = oracle[1].total - (own.total - needed)

@@ -171,7 +171,7 @@ def test_what_was_tuned_here_is_taken_or_ignored_with_a_word(
     checkpoint = open_checkpoint(words)
     keep(checkpoint, "f32", 1, untuned("rows"), [])
     texts = [
-        "".join(generate_text(str(words), "a w5", 3, False, "emitter", "iree-cpu", threads, "f32", told.append))
+        "".join(generate_text(str(words), "a w5", 3, False, "emitter", "iree-cpu", threads, "f32", tell=told.append))
         for threads in (1, 2)
     ]
     assert texts[0] == texts[1]

@@ -9,15 +9,18 @@ import evidence as by_hand
 import pytest
 from models import model
 
+from hloracle.backends.devices import CPU
 from hloracle.conformance import run as module
 from hloracle.conformance.cells import Cell
 from hloracle.conformance.checks import Check, cell_checks
 from hloracle.conformance.evidence import LEAN_BUCKET, LEAN_CAPACITY, Evidence, Settings
 from hloracle.conformance.prompts import Prompt
-from hloracle.conformance.run import CELLS, _streamed, run
+from hloracle.conformance.run import _streamed, cells_on, run
 from hloracle.conformance.verdict import decide
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY
+
+CELLS = cells_on(CPU)
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def judged_cells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "static_checks": lambda *_: list(found["more"]),
         "probes": lambda *_: (Check("emitter.probes", "", "passed", "", ""), False),
         "_truth_and_modules": truth,
-        "_caches_in_place": lambda graph: right,
+        "device_checks": lambda graph, device: [right],
         "production": lambda graphs: None,
         "_judge": judge,
         "look_inside": lambda *_: None,

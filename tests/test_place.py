@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from evidence import FLOOR, TRUTHS, WRONG_LOGITS, WRONG_TOKEN, Change, failed, gathered, on_prompt, verdict
 
+from hloracle.backends.devices import CPU
 from hloracle.conformance.cells import Cell, CellOutcome
 from hloracle.conformance.checks import Check
 from hloracle.conformance.evidence import Evidence
 from hloracle.conformance.localization import Localization, Plan, confidence, plan, sequence
 from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.reproducer import Reproducer
-from hloracle.conformance.run import CELLS, FIRST, _only_the_token_is_wrong, _settled
+from hloracle.conformance.run import FIRST, _only_the_token_is_wrong, _settled, cells_on
 from hloracle.conformance.verdict import Verdict, place
 
 LONG, SHORT = Prompt("first", 32, "", None, tuple(range(9))), Prompt("second", 64, "", None, (1, 2, 3))
@@ -189,9 +190,9 @@ def test_only_the_token_is_wrong_on_one_compiler() -> None:
     changes = {"emitter/iree-cpu/token": on_prompt(tokens=[3, 2, 4])}
     on_xla = Cell("emitter", "xla-cpu", "token")
     assert verdict(changes).class_ == "emitter-fault"
-    assert verdict(changes, cells=(*CELLS, on_xla)).class_ == "compiler-fault"
+    assert verdict(changes, cells=(*cells_on(CPU), on_xla)).class_ == "compiler-fault"
     changes["emitter/xla-cpu/token"] = on_prompt(tokens=[3, 2, 4])
-    assert verdict(changes, cells=(*CELLS, on_xla)).class_ == "emitter-fault"
+    assert verdict(changes, cells=(*cells_on(CPU), on_xla)).class_ == "emitter-fault"
 
 
 ON_XLA = {"emitter/xla-cpu": WRONG_LOGITS}
@@ -211,9 +212,9 @@ ON_IREE = (Cell("emitter", "iree-cpu", "token"), Cell("emitter", "iree-cpu"), Ce
 def settled(changes: dict[str, Change], cells: tuple[Cell, ...], more: tuple[Check, ...] = ()) -> bool:
     checks, outcomes = gathered(changes, cells=cells)
     evidence = Evidence(checks=[*checks, *more], outcomes=outcomes)
-    found = _settled(evidence)
+    found = _settled(evidence, CPU)
     # A cell that was left out is not one that was right: XLA need not be asked for the production graph.
-    assert not found or not _only_the_token_is_wrong(evidence)
+    assert not found or not _only_the_token_is_wrong(evidence, CPU)
     return found
 
 
@@ -221,7 +222,7 @@ def whatever_comes(
     changes: dict[str, Change], cells: tuple[Cell, ...], more: tuple[Check, ...] = ()
 ) -> set[tuple[str, str]]:  # fmt: skip
     """The classes that a run can end in, with and without what is left, whatever that shows."""
-    left = [cell for cell in CELLS if cell not in cells]
+    left = [cell for cell in cells_on(CPU) if cell not in cells]
     found = {("without", verdict(changes, cells=cells, more=more).class_)}
     every = [(*OUTCOMES, UNLIKE_STREAMING) if cell == Cell("emitter", "iree-cpu") else OUTCOMES for cell in left]
     for shown in itertools.product(*every):

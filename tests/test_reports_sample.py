@@ -124,6 +124,8 @@ def sample() -> dict[str, Any]:
             "precision": "f32",
             "layout": "panels",
             "joined": False,
+            "on_device": False,
+            "arithmetic": {"truth": "float32 and float64 by PyTorch, no TF32", "device": "float32 of the processor"},
             "builds": {"decode": "plain", "prefill": "packed"},
             "chosen": "untuned",
             "ignored": "",
@@ -159,6 +161,7 @@ def sample() -> dict[str, Any]:
             }
             for id_, title, figure, expected in CHECKS
         ],
+        "compiled": _compiled(),
         "graphs": _graphs(),
         "listings": [_listing(source, phase, 0) for phase in ("decode", "prefill") for source in ("oracle", "emitter")],
         "block": _block(0),
@@ -195,6 +198,7 @@ def sample() -> dict[str, Any]:
             "cpu": "AMD EPYC 9554 64-Core Processor",
             "cores": 2,
             "memory_bytes": 16_777_216_000,
+            "device": None,
             "packages": {
                 "jax": "0.10.2",
                 "jaxlib": "0.10.2",
@@ -208,6 +212,28 @@ def sample() -> dict[str, Any]:
         },
         "families": [],
     }
+
+
+def _compiled() -> list[dict[str, Any]]:
+    """For CUDA all graphs, for other targets what a session spends its time in; one of them is refused."""
+    graphs = [(source, f"llama_{phase}_{head}") for source, head in (("emitter", "token"), ("oracle", "logits"))
+              for phase in ("decode", "prefill_32", "prefill_64")]  # fmt: skip
+    wanted = [(source, graph, "cuda", "sm_89") for source, graph in graphs]
+    wanted += [
+        (*graph, compiler, target)
+        for compiler, target in (("rocm", "gfx942"), ("metal-spirv", ""))
+        for graph in graphs[:2]
+    ]
+    message = "error: function 'main_dispatch_544' uses 33024 bytes of shared memory; exceeded the limit of 32768 bytes"
+    return [
+        {
+            "source": source, "graph": graph, "compiler": compiler, "target": target,
+            "status": "failed" if (compiler, graph) == ("metal-spirv", "llama_decode_token") else "compiled",
+            "message": message if (compiler, graph) == ("metal-spirv", "llama_decode_token") else "",
+            "arithmetic": ["fma f32"] if compiler == "cuda" else [], "seconds": 4.1 + 0.3 * i,
+        }
+        for i, (source, graph, compiler, target) in enumerate(wanted)
+    ]  # fmt: skip
 
 
 def failing_sample() -> dict[str, Any]:

@@ -15,17 +15,19 @@ import pytest
 from conftest import SMALL_RUN
 from tokenizer import add_words
 
+from hloracle.backends.devices import CPU
 from hloracle.conformance import cli, environment
 from hloracle.conformance import run as module
 from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.evidence import Settings
-from hloracle.conformance.run import CELLS
+from hloracle.conformance.run import cells_on
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.mutants import MUTANTS
 from hloracle.reference.tiny import write_tiny
 from hloracle.reports.record import load, validate
 
+CELLS = cells_on(CPU)
 IDS = [cell.id for cell in CELLS]
 PRODUCTION = "emitter/iree-cpu/token"
 PROMPTS = ["chat@64", "chat@128", "one-token@32", "long@128", "non-ascii@32", "capacity@128"]

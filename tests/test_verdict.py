@@ -6,13 +6,27 @@ import dataclasses
 
 import numpy as np
 import pytest
-from evidence import CLOSE, FLOOR, TRUTHS, WRONG_LOGITS, WRONG_TOKEN, Change, failed, gathered, on_prompt, verdict
+from evidence import (
+    CELLS,
+    CLOSE,
+    FLOOR,
+    TRUTHS,
+    WRONG_LOGITS,
+    WRONG_TOKEN,
+    Change,
+    failed,
+    gathered,
+    on_prompt,
+    verdict,
+)
 
+from hloracle.backends.devices import Device
 from hloracle.conformance.cells import Cell
 from hloracle.conformance.checks import Check
-from hloracle.conformance.run import CELLS
+from hloracle.conformance.run import cells_on
 from hloracle.conformance.verdict import PASSING, decide
 
+ON_CUDA = cells_on(Device("cuda"))
 FILE = (Cell("file", "iree-cpu"), Cell("file", "xla-cpu"))
 FILE_TOKEN = (Cell("file", "iree-cpu", "token"), Cell("file", "xla-cpu", "token"))
 
@@ -224,3 +238,66 @@ def test_a_hole_in_any_cell_does_not_pass(cell: Cell, change: Change) -> None:
 @pytest.mark.parametrize("errors", [[], [FLOOR], [FLOOR, np.nan, FLOOR], [np.nan, 0.0, 0.0], [0.0, 0.0, np.inf]])
 def test_logits_that_are_missing_or_no_numbers_do_not_pass(cell: Cell, errors: list[float]) -> None:
     assert verdict({cell.id: on_prompt(errors=errors)}).class_ not in PASSING
+
+
+# ---- on a device
+
+
+@pytest.mark.parametrize("change", [WRONG_TOKEN, WRONG_LOGITS, failed("run"), failed("load")])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ("emitter/iree-cuda", "emitter/iree-cuda/token"),
+        ("emitter/iree-cuda", "emitter/iree-cuda/token", "oracle/iree-cuda"),
+        ("oracle/iree-cuda",),
+    ],
+)
+def test_right_on_the_processor_and_wrong_on_the_device(ids: tuple[str, ...], change: Change) -> None:
+    found = verdict(wrong(*ids, change=change), cells=ON_CUDA)
+    assert (found.class_, found.passed) == ("device-fault", False)
+    assert "right on IREE cpu and wrong on IREE cuda" in found.explanation
+
+
+def test_all_right_on_the_device() -> None:
+    assert verdict(cells=ON_CUDA).class_ == "conforms"
+
+
+def test_wrong_on_the_processor_too() -> None:
+    """Then it is the compiler's, and wrong on XLA too, the graph's."""
+    alike = ("emitter/iree-cuda", "emitter/iree-cpu")
+    assert verdict(wrong(*alike), cells=ON_CUDA).class_ == "compiler-fault"
+    assert verdict(wrong(*alike, "emitter/xla-cpu"), cells=ON_CUDA).class_ == "emitter-fault"
+    assert verdict(wrong("oracle/xla-cpu", "oracle/iree-cpu", *alike), cells=ON_CUDA).class_ == "reference-fault"
+
+
+def test_what_does_not_compile_for_the_device_is_the_compilers() -> None:
+    assert verdict(wrong("emitter/iree-cuda", change=failed("compile")), cells=ON_CUDA).class_ == "compiler-fault"
+
+
+def test_only_the_devices_token_is_wrong() -> None:
+    """The same graph on the processor tells."""
+    on_cpu = Cell("emitter", "iree-cpu", "token")
+    only = {"emitter/iree-cuda/token": WRONG_TOKEN}
+    assert verdict(only, cells=(*ON_CUDA, on_cpu)).class_ == "device-fault"
+    both = only | {on_cpu.id: WRONG_TOKEN}
+    assert verdict(both, cells=(*ON_CUDA, on_cpu, Cell("emitter", "xla-cpu", "token"))).class_ == "compiler-fault"
+
+
+def test_only_the_device_streams_otherwise() -> None:
+    """Prefill and decode of the same graphs agree on the processor."""
+    apart = {"emitter/iree-cuda": on_prompt(head_distance=1.0, cache_distance=0.0)}
+    found = verdict(apart, cells=ON_CUDA)
+    assert found.class_ == "device-fault"
+
+
+@pytest.mark.parametrize(
+    "id", ["emitter/iree-cuda.compiles", "oracle/iree-cuda.compiles", "emitter/iree-cuda.arithmetic"]
+)
+def test_what_a_target_is_not_compiled_for(id: str) -> None:
+    found = verdict(more=broken(id))
+    assert (found.class_, found.passed) == ("compiler-fault", False)
+
+
+@pytest.mark.parametrize("id", ["emitter.read-backs", "emitter.caches-in-place"])
+def test_a_step_that_waits_for_the_device(id: str) -> None:
+    assert verdict(more=broken(id), cells=ON_CUDA).class_ == "emitter-fault"

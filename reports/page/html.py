@@ -27,7 +27,7 @@ from hloracle.reports.facts import (
     token_totals,
     worst_share,
 )
-from hloracle.reports.page import charts, graphs, heat
+from hloracle.reports.page import charts, graphs, heat, targets
 from hloracle.reports.page.base import draw
 
 EVIDENCE = 6  # observations that are shown before the rest is folded
@@ -63,6 +63,7 @@ def render(record: Record) -> str:
         "block": graphs.block(record),
         "links": {s["anchor"]: f"scope-{s['id']}" for phase in reversed(phases) for s in phase["scopes"]},
         "censuses": graphs.censuses(record),
+        "targets": targets.matrix(record),
         "speed": charts.speed(record),
         "timeline": charts.timeline(record),
     }

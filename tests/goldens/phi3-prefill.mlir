@@ -20,15 +20,15 @@ module @phi3_prefill_3_logits {
     %sub = stablehlo.subtract %iota, %c1 : tensor<3x3xi32>
     %cmp1 = stablehlo.compare GT, %iota1, %sub, SIGNED : (tensor<3x3xi32>, tensor<3x3xi32>) -> tensor<3x3xi1>
     %and = stablehlo.and %cmp, %cmp1 : tensor<3x3xi1>
-    %c2 = stablehlo.constant dense<0> : tensor<i32>
-    %c3 = stablehlo.constant dense<2> : tensor<i32>
-    %sub1 = stablehlo.subtract %length, %c3 : tensor<i32>
-    %c4 = stablehlo.constant dense<"0xC2624A40C2624A409CB7F83F9CB7F83F943B46BF943B46BFC2624A40C2624A401618444016184440389C3140389C3140"> : tensor<2x3x2x1xf32>
-    %ds = stablehlo.dynamic_slice %c4, %sub1, %c2, %c2, %c2, sizes = [1, 3, 2, 1] : (tensor<2x3x2x1xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x3x2x1xf32>
+    %c2 = stablehlo.constant dense<2> : tensor<i32>
+    %sub1 = stablehlo.subtract %length, %c2 : tensor<i32>
+    %c3 = stablehlo.constant dense<"0xC2624A40C2624A409CB7F83F9CB7F83F943B46BF943B46BFC2624A40C2624A401618444016184440389C3140389C3140"> : tensor<2x3x2x1xf32>
+    %c4 = stablehlo.constant dense<0> : tensor<i32>
+    %ds = stablehlo.dynamic_slice %c3, %sub1, %c4, %c4, %c4, sizes = [1, 3, 2, 1] : (tensor<2x3x2x1xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x3x2x1xf32>
     %r = stablehlo.reshape %ds : (tensor<1x3x2x1xf32>) -> tensor<3x2x1xf32>
-    %sub2 = stablehlo.subtract %length, %c3 : tensor<i32>
+    %sub2 = stablehlo.subtract %length, %c2 : tensor<i32>
     %c5 = stablehlo.constant dense<"0x0000008000000000DDAB1FC0DDAB1F406E3944C06E3944400000008000000000BF4848BFBF48483FCD0EC2BFCD0EC23F"> : tensor<2x3x2x1xf32>
-    %ds1 = stablehlo.dynamic_slice %c5, %sub2, %c2, %c2, %c2, sizes = [1, 3, 2, 1] : (tensor<2x3x2x1xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x3x2x1xf32>
+    %ds1 = stablehlo.dynamic_slice %c5, %sub2, %c4, %c4, %c4, sizes = [1, 3, 2, 1] : (tensor<2x3x2x1xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x3x2x1xf32>
     %r1 = stablehlo.reshape %ds1 : (tensor<1x3x2x1xf32>) -> tensor<3x2x1xf32>
     %embed_tokens.r = stablehlo.reshape %tokens : (tensor<3xi32>) -> tensor<3x1xi32> loc("embed_tokens")
     %embed_tokens.rows = "stablehlo.gather"(%model.embed_tokens.weight, %embed_tokens.r) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 24>}> : (tensor<17x24xf32>, tensor<3x1xi32>) -> tensor<3x24xf32> loc("embed_tokens")
@@ -73,10 +73,10 @@ module @phi3_prefill_3_logits {
     %l0_self_attn_k_rope.cat = stablehlo.concatenate %l0_self_attn_k_rope.r1, %l0_self_attn_k_rope.sl1, dim = 2 : (tensor<3x2x2xf32>, tensor<3x2x2xf32>) -> tensor<3x2x4xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_cache.t = stablehlo.transpose %l0_self_attn_k_rope.cat, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> loc("layers.0.self_attn.k_cache")
     %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_cache.t : (tensor<2x3x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_k_cache.r, %c2, %c2, %c2, %c2 : (tensor<1x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_k_cache.r, %c4, %c4, %c4, %c4 : (tensor<1x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
     %l0_self_attn_v_cache.t = stablehlo.transpose %l0_self_attn_qkv_proj.sl2, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_cache.t : (tensor<2x3x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_v_cache.r, %c2, %c2, %c2, %c2 : (tensor<1x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_v_cache.r, %c4, %c4, %c4, %c4 : (tensor<1x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.cat : (tensor<3x6x4xf32>) -> tensor<3x2x3x4xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.t, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<3x2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")
     %c9 = stablehlo.constant dense<0.5> : tensor<2x3x3x3xf32>
@@ -116,7 +116,7 @@ module @phi3_prefill_3_logits {
     %l0.add1 = stablehlo.add %l0.add, %l0_mlp_down_proj.dot : tensor<3x24xf32> loc("layers.0")
     %c12 = stablehlo.constant dense<1> : tensor<i32>
     %sub3 = stablehlo.subtract %length, %c12 : tensor<i32>
-    %ds2 = stablehlo.dynamic_slice %l0.add1, %sub3, %c2, sizes = [1, 24] : (tensor<3x24xf32>, tensor<i32>, tensor<i32>) -> tensor<1x24xf32>
+    %ds2 = stablehlo.dynamic_slice %l0.add1, %sub3, %c4, sizes = [1, 24] : (tensor<3x24xf32>, tensor<i32>, tensor<i32>) -> tensor<1x24xf32>
     %norm.mul = stablehlo.multiply %ds2, %ds2 : tensor<1x24xf32> loc("norm")
     %norm.red = stablehlo.reduce(%norm.mul init: %c6) applies stablehlo.add across dimensions = [1] : (tensor<1x24xf32>, tensor<f32>) -> tensor<1xf32> loc("norm")
     %c13 = stablehlo.constant dense<0.041666666666666664> : tensor<1xf32>

@@ -22,15 +22,15 @@ module @seed_oss_prefill_3_logits {
     %iota = stablehlo.iota dim = 0 : tensor<3x3xi32>
     %iota1 = stablehlo.iota dim = 1 : tensor<3x3xi32>
     %cmp = stablehlo.compare LE, %iota1, %iota, SIGNED : (tensor<3x3xi32>, tensor<3x3xi32>) -> tensor<3x3xi1>
-    %c1 = stablehlo.constant dense<0> : tensor<i32>
-    %c2 = stablehlo.constant dense<2> : tensor<i32>
-    %sub = stablehlo.subtract %length, %c2 : tensor<i32>
-    %c3 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803F40510A3FB9FC7F3F40510A3FB9FC7F3F3311D5BEE5F27F3F3311D5BEE5F27F3F0000803F0000803F0000803F0000803F40510A3F7AFF7F3F40510A3F7AFF7F3F3311D5BEE7FD7F3F3311D5BEE7FD7F3F"> : tensor<2x3x2x2xf32>
-    %ds = stablehlo.dynamic_slice %c3, %sub, %c1, %c1, %c1, sizes = [1, 3, 2, 2] : (tensor<2x3x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x3x2x2xf32>
+    %c1 = stablehlo.constant dense<2> : tensor<i32>
+    %sub = stablehlo.subtract %length, %c1 : tensor<i32>
+    %c2 = stablehlo.constant dense<"0x0000803F0000803F0000803F0000803F40510A3FB9FC7F3F40510A3FB9FC7F3F3311D5BEE5F27F3F3311D5BEE5F27F3F0000803F0000803F0000803F0000803F40510A3F7AFF7F3F40510A3F7AFF7F3F3311D5BEE7FD7F3F3311D5BEE7FD7F3F"> : tensor<2x3x2x2xf32>
+    %c3 = stablehlo.constant dense<0> : tensor<i32>
+    %ds = stablehlo.dynamic_slice %c2, %sub, %c3, %c3, %c3, sizes = [1, 3, 2, 2] : (tensor<2x3x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x3x2x2xf32>
     %r = stablehlo.reshape %ds : (tensor<1x3x2x2xf32>) -> tensor<3x2x2xf32>
-    %sub1 = stablehlo.subtract %length, %c2 : tensor<i32>
+    %sub1 = stablehlo.subtract %length, %c1 : tensor<i32>
     %c4 = stablehlo.constant dense<"0x00000080000000800000000000000000A46A57BF57D623BCA46A573F57D6233CB7C768BF3ED4A3BCB7C7683F3ED4A33C00000080000000800000000000000000A46A57BF581283BBA46A573F5812833BB7C768BF131203BCB7C7683F1312033C"> : tensor<2x3x2x2xf32>
-    %ds1 = stablehlo.dynamic_slice %c4, %sub1, %c1, %c1, %c1, sizes = [1, 3, 2, 2] : (tensor<2x3x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x3x2x2xf32>
+    %ds1 = stablehlo.dynamic_slice %c4, %sub1, %c3, %c3, %c3, sizes = [1, 3, 2, 2] : (tensor<2x3x2x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x3x2x2xf32>
     %r1 = stablehlo.reshape %ds1 : (tensor<1x3x2x2xf32>) -> tensor<3x2x2xf32>
     %embed_tokens.r = stablehlo.reshape %tokens : (tensor<3xi32>) -> tensor<3x1xi32> loc("embed_tokens")
     %embed_tokens.rows = "stablehlo.gather"(%model.embed_tokens.weight, %embed_tokens.r) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 10>}> : (tensor<17x10xf32>, tensor<3x1xi32>) -> tensor<3x10xf32> loc("embed_tokens")
@@ -76,10 +76,10 @@ module @seed_oss_prefill_3_logits {
     %l0_self_attn_k_rope.r1 = stablehlo.reshape %l0_self_attn_k_rope.add : (tensor<3x2x2x2xf32>) -> tensor<3x2x4xf32> loc("layers.0.self_attn.k_rope")
     %l0_self_attn_k_cache.t = stablehlo.transpose %l0_self_attn_k_rope.r1, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> loc("layers.0.self_attn.k_cache")
     %l0_self_attn_k_cache.r = stablehlo.reshape %l0_self_attn_k_cache.t : (tensor<2x3x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.k_cache")
-    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_k_cache.r, %c1, %c1, %c1, %c1 : (tensor<1x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
+    %l0_self_attn_k_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_k_cache.r, %c3, %c3, %c3, %c3 : (tensor<1x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.k_cache")
     %l0_self_attn_v_cache.t = stablehlo.transpose %l0_self_attn_v_proj.r, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_v_cache.r = stablehlo.reshape %l0_self_attn_v_cache.t : (tensor<2x3x4xf32>) -> tensor<1x2x3x4xf32> loc("layers.0.self_attn.v_cache")
-    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_v_cache.r, %c1, %c1, %c1, %c1 : (tensor<1x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
+    %l0_self_attn_v_cache.dus = stablehlo.dynamic_update_slice %c, %l0_self_attn_v_cache.r, %c3, %c3, %c3, %c3 : (tensor<1x2x5x4xf32>, tensor<1x2x3x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x5x4xf32> loc("layers.0.self_attn.v_cache")
     %l0_self_attn_scores.r = stablehlo.reshape %l0_self_attn_q_rope.r1 : (tensor<3x6x4xf32>) -> tensor<3x2x3x4xf32> loc("layers.0.self_attn.scores")
     %l0_self_attn_scores.dot = stablehlo.dot_general %l0_self_attn_scores.r, %l0_self_attn_k_cache.t, batching_dims = [1] x [0], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<3x2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3x3xf32> loc("layers.0.self_attn.scores")
     %c8 = stablehlo.constant dense<0.5> : tensor<2x3x3x3xf32>
@@ -118,7 +118,7 @@ module @seed_oss_prefill_3_logits {
     %l0.add1 = stablehlo.add %l0.add, %l0_mlp_down_proj.dot : tensor<3x10xf32> loc("layers.0")
     %c11 = stablehlo.constant dense<1> : tensor<i32>
     %sub2 = stablehlo.subtract %length, %c11 : tensor<i32>
-    %ds2 = stablehlo.dynamic_slice %l0.add1, %sub2, %c1, sizes = [1, 10] : (tensor<3x10xf32>, tensor<i32>, tensor<i32>) -> tensor<1x10xf32>
+    %ds2 = stablehlo.dynamic_slice %l0.add1, %sub2, %c3, sizes = [1, 10] : (tensor<3x10xf32>, tensor<i32>, tensor<i32>) -> tensor<1x10xf32>
     %norm.mul = stablehlo.multiply %ds2, %ds2 : tensor<1x10xf32> loc("norm")
     %norm.red = stablehlo.reduce(%norm.mul init: %c5) applies stablehlo.add across dimensions = [1] : (tensor<1x10xf32>, tensor<f32>) -> tensor<1xf32> loc("norm")
     %c12 = stablehlo.constant dense<0.1> : tensor<1xf32>
