@@ -201,7 +201,8 @@ def _run(
 
 def _command(model: str, weights: str, device: str) -> str:
     precision, layout, joined = held_as(weights)
-    return f"hloracle run {model} --device {device} --precision {precision} --layout {layout}{' --joined' if joined else ''}"
+    on = "" if device == "cpu" else f" --device {device}"
+    return f"hloracle run {model}{on} --precision {precision} --layout {layout}{' --joined' if joined else ''}"
 
 
 def _capacity(model: str) -> int:

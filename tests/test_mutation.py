@@ -124,7 +124,7 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
     asked: list[Settings] = []
     monkeypatch.setattr(mutation, "run", lambda settings, progress: asked.append(settings) or {})
     monkeypatch.setattr(mutation, "_consumers", lambda model: {})
-    mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights) and m.part == "emitter")
+    mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu") and m.part == "emitter")
     mutation._judged(lambda line: None, mutant.id)
     mutation._right(lambda line: None, mutant.run)
     found = [
@@ -152,9 +152,9 @@ def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(monkeypatch:
 
     monkeypatch.setattr(mutation, "run_each", each)
     monkeypatch.setattr(mutation, "_keep", lambda trial: None)
-    mutants = [next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights)) for weights in HELD]
+    mutants = [next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu")) for weights in HELD]
     found = mutation.run_mutants([*mutants, mutants[0]], 1, lambda line: None, fresh=True)
-    assert right == [("tiny-llama", weights) for weights in HELD]
+    assert right == [("tiny-llama", weights, "cpu") for weights in HELD]
     assert {t.detail for t in found} == {"every logit is the right one, bit for bit"}
 
 
