@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nox
@@ -11,19 +12,28 @@ nox.options.sessions = ["lint", "tests", "browser", "conformance-cpu", "mutants"
 # pip and not uv: uv does not look where a CPU build of torch may be at hand (`find-links` in pip's configuration).
 nox.options.default_venv_backend = "venv"
 
+# A folder of wheels: nothing is fetched then, and what they lack is taken from the Python that runs nox.
+WHEELS = os.environ.get("HLORACLE_WHEELS", "")
 LINK = Path("build/mypy/hloracle")  # see [tool.mypy] in pyproject.toml
 
 
-@nox.session(reuse_venv=True, default=False)
+@nox.session(reuse_venv=True, default=False, venv_params=["--system-site-packages"] if WHEELS else [])
 def environment(session: nox.Session) -> None:
     """Install hloracle and its tools into the one virtual environment that all sessions share."""
-    wanted = f"{Path.cwd()}\n{Path('pyproject.toml').read_text()}"
+    wanted = f"{Path.cwd()}\n{WHEELS}\n{Path('pyproject.toml').read_text()}"
     stamp = Path(session.virtualenv.location) / "installed.txt"
     if stamp.is_file() and stamp.read_text() == wanted:
         session.log("nothing to install: pyproject.toml is the same")
         return
     session.log("installing; the first time takes minutes (torch, IREE, JAX)")
-    session.install("-e", ".[test,browser,lint]")
+    if WHEELS:
+        wheels = sorted(str(wheel) for wheel in Path(WHEELS).glob("*.whl") if not wheel.name.startswith("hloracle-"))
+        if not wheels:
+            session.error(f"HLORACLE_WHEELS={WHEELS}: holds no wheels; name the folder that `unpack.sh` made")
+        session.install("--no-index", "--no-deps", *wheels)
+        session.install("--no-index", "--no-deps", "--no-build-isolation", "-e", ".")
+    else:
+        session.install("-e", ".[test,browser,lint]")
     stamp.write_text(wanted)
 
 
@@ -73,8 +83,8 @@ def conformance_cpu(session: nox.Session) -> None:
 def conformance_cuda(session: nox.Session) -> None:
     """The same on an NVIDIA GPU. Without one it fails: a session that proves nothing is no pass.
 
-    Arguments go to `hloracle run`, as those of conformance-cpu. HLORACLE_WHEELS names a folder of wheels for a machine
-    without network, to whose own Python they are added: see docs/cuda.md.
+    Arguments go to `hloracle run`, as those of conformance-cpu. On a machine without network HLORACLE_WHEELS names a folder
+    of wheels: see docs/cuda.md.
     """
     if session.posargs:
         run(session, "hloracle", "run", "--device", "cuda", *session.posargs)

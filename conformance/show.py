@@ -19,7 +19,7 @@ def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
     cells = [c["id"] for c in record["cells"]]
     if cells:
         # One word a line, so that the whole matrix fits 80 columns.
-        headings = [cell.replace("/", "\n") for cell in cells]
+        headings = [cell.replace("/", "\n").replace("-", "\n") for cell in cells]
         table = Table("prompt", *headings, title=f"tokens equal to Hugging Face's, {escape(record['model']['name'])}")
         for column in table.columns[1:]:
             column.justify = "right"

@@ -358,6 +358,29 @@ def test_gather_c1_of_two_dimensions(b: Builder) -> None:
         b.gather(argument(b, 5, 3), argument(b, 2, 2, dtype="i32"), (0, 1))
 
 
+def scatter_types(indices: str = "tensor<2x1xi32>", updates: str = "tensor<2x3xf32>") -> str:
+    return f"operand=tensor<5x3xf32>, scatter_indices={indices}, updates={updates}"
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 2), (2, 1, 1)])
+@pytest.mark.parametrize("dtype", ["i32", "f32"])
+def test_scatter_i2(b: Builder, shape: tuple[int, ...], dtype: str) -> None:
+    types = scatter_types(str(TensorType(shape, dtype)))
+    with refused(f"scatter (I2): indices are not integers [T, 1], {types}"):
+        b.scatter_rows(argument(b, 5, 3), argument(b, *shape, dtype=dtype), argument(b, 2, 3))
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4), (2, 3, 1), (2,)])
+def test_scatter_c4(b: Builder, shape: tuple[int, ...]) -> None:
+    with refused(f"scatter (C4): updates are not [2, 3], {scatter_types(updates=str(TensorType(shape, 'f32')))}"):
+        b.scatter_rows(argument(b, 5, 3), argument(b, 2, 1, dtype="i32"), argument(b, *shape))
+
+
+def test_scatter_c6(b: Builder) -> None:
+    with refused(f"scatter (C6): element types differ, {scatter_types(updates='tensor<2x3xi32>')}"):
+        b.scatter_rows(argument(b, 5, 3), argument(b, 2, 1, dtype="i32"), argument(b, 2, 3, dtype="i32"))
+
+
 def dot(b: Builder, lhs: Sequence[int], rhs: Sequence[int], *numbers: Sequence[int]) -> Value:
     """`numbers`: contracting dimensions of lhs and rhs, then batching dimensions of lhs and rhs."""
     lc, rc, lb, rb = numbers
@@ -611,6 +634,11 @@ CASES: dict[str, Case] = {
         (floats(3, 2), floats(1, 2, seed=1), scalar(1), scalar(0)),
         lambda b, v: b.dynamic_update_slice(v[0], v[1], v[2:]),
         lambda x, u, i, j: np.concatenate([x[:1], u, x[2:]]),
+    ),
+    "scatter": Case(
+        (floats(5, 3), np.array([[1], [4]], np.int32), floats(2, 3, seed=1)),
+        lambda b, v: b.scatter_rows(*v),
+        lambda t, i, u: np.stack([u[i[:, 0].tolist().index(n)] if n in i else t[n] for n in range(len(t))]),
     ),
     "gather": Case(
         (floats(5, 3), np.array([[4], [0], [4]], np.int32)), lambda b, v: b.gather_rows(*v), lambda x, i: x[i[:, 0]]

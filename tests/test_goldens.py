@@ -119,12 +119,18 @@ def test_form(architecture: str, phase: str) -> None:
     parse(text)
 
 
+@pytest.mark.parametrize("on_device", [False, True], ids=["golden", "on-device"])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("architecture", FAMILIES)
-def test_value(architecture: str, phase: str) -> None:
-    """The golden's own text computes on XLA what the oracle computes."""
+def test_value(architecture: str, phase: str, on_device: bool) -> None:
+    """The golden's own text computes on XLA what the oracle computes; and so does what a device is given."""
     config, written = small(architecture), graph(architecture, phase)
     golden = Graph("golden", (GOLDENS / f"{architecture}-{phase}.mlir").read_text(), written.abi)
+    if on_device:
+        golden = emit(config, phase, "logits", S, T, on_device=True)
+        assert golden.text != written.text
+        assert "dynamic_slice" not in golden.text
+        parse(golden.text)
     rng = np.random.default_rng(0)
     center = norm_center(architecture)
     weights = [

@@ -12,7 +12,8 @@ import pytest
 import torch
 from graphs import run
 
-from hloracle.backends.iree import IreeCpu
+from hloracle.backends.devices import Device
+from hloracle.backends.iree import IreeCpu, IreeDevice
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.emitters import layers as emitted
 from hloracle.emitters.builder import TensorType, Value
@@ -486,3 +487,49 @@ def test_what_is_ranked_stands_behind_a_barrier(builder: type[LayerBuilder]) -> 
     scores = [sides for sides in compared if set(sides) & {"optimization_barrier", "add"}]
     assert scores
     assert all(sides == ["optimization_barrier"] * 2 for sides in scores) == (builder is LayerBuilder)
+
+
+# ---- on a device
+
+
+@pytest.mark.parametrize("size", [3, 257, 1000, 49152])
+@pytest.mark.parametrize("on", ["xla", "simulated"])
+def test_argmax_on_a_device(size: int, on: str) -> None:
+    """The lowest of the largest ones, wherever they are; and no index at all where a number is not one."""
+    b = LayerBuilder(on_device=True)
+    logits = b.argument(TensorType((size,), "f32"), "logits")
+    abi = Abi("decode", (Tensor("weight", "logits", (size,), "f32"),), (Tensor("tap", "y", (), "i32"),))
+    graph = b.graph("argmax", abi, [b.argmax(logits)])
+    assert "optimization_barrier" in graph.text
+    assert "minimum" not in graph.text
+    device = IreeDevice(Device("simulated"))
+    loaded = device.load(graph) if on == "simulated" else None
+
+    def token(values: np.ndarray) -> int:
+        if loaded:
+            return int(device.download(loaded([device.upload(values)])[0]))
+        return int(run(graph, values)[0])
+
+    rng = np.random.default_rng(size)
+    for largest in ([0], [size - 1], [size // 2], [1, size - 1], rng.integers(0, size, 3).tolist()):
+        values = rng.normal(size=size).astype(np.float32)
+        values[largest] = 9
+        assert token(values) == min(largest)
+    assert token(np.full(size, -np.inf, np.float32)) == 0
+    assert token(np.full(size, np.nan, np.float32)) == size
+
+
+def test_rows_are_put_where_the_indices_say() -> None:
+    b = LayerBuilder()
+    table, indices, rows = (
+        b.argument(TensorType(shape, dtype), name)
+        for name, shape, dtype in (("t", (7, 3), "f32"), ("i", (2, 1), "i32"), ("r", (2, 3), "f32"))
+    )
+    abi = Abi("decode", tuple(Tensor("weight", v.name, v.shape, v.dtype) for v in (table, indices, rows)),
+              (Tensor("tap", "y", (7, 3), "f32"),))  # fmt: skip
+    graph = b.graph("put", abi, [b.scatter_rows(table, indices, rows)])
+    before, new, at = random(7, 3), random(2, 3, seed=1), np.array([[2], [6]], np.int32)
+    (found,) = run(graph, before.copy(), at, new)
+    expected = before.copy()
+    expected[[2, 6]] = new
+    np.testing.assert_array_equal(found, expected)

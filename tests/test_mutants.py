@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from hloracle import mutants as package
-from hloracle.backends.iree import IreeCpu
+from hloracle.backends.devices import Device
+from hloracle.backends.iree import IreeCpu, IreeDevice
 from hloracle.backends.session import Session
 from hloracle.backends.xla import XlaCpu
 from hloracle.conformance.graphs import inspect
@@ -40,7 +41,7 @@ from hloracle.reference.tiny import TINY, write_tiny
 from hloracle.reference.weights import default_layout, joined, parts_in, taken_shapes
 
 CAPACITY = 64
-Run = tuple[str, str]  # a model, and how its weights are held
+Run = tuple[str, ...]  # a model, how its weights are held, and the device
 LLAMA: Run = ("tiny-llama", "rows")
 GRAPHS = tuple((phase, head) for phase in ("decode", "prefill") for head in ("logits", "token"))
 # Above the noise of two compilations, below every fault whose mutant has no note.
@@ -105,7 +106,8 @@ def test_parts() -> None:
     counts = Counter(m.part for m in MUTANTS.values())
     assert counts["emitter"] >= 60
     assert min(counts[part] for part in ("reference", "compiler", "session")) >= 6
-    assert set(counts) == {"emitter", "reference", "compiler", "session"}
+    assert counts["device"] >= 4
+    assert set(counts) == {"emitter", "reference", "compiler", "device", "session"}
     held = Counter(m.weights for m in MUTANTS.values())
     plain = {"rows", "panels", "bf16", "f16", "int8", "int4"}
     assert set(held) == {*plain, *(f"{weights}+joined" for weights in ("panels", "bf16", "int8", "int4"))}
@@ -451,6 +453,20 @@ def compiling(module: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
     with monkeypatch.context() as patch:
         patch.setattr(f"hloracle.backends.{module}.compiled", compiled)
         yield texts
+
+
+@of("device")
+def test_a_devices_fault_changes_what_is_compiled_for_it(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or, of one that shows when it runs, nothing."""
+    device, changed = IreeDevice(Device("simulated")), 0
+    for phase, head in GRAPHS:
+        graph = emit(tiny(), phase, head, CAPACITY, 32, on_device=True)
+        with compiling("iree", monkeypatch) as texts, planted(mutant.id), pytest.raises(ToolchainError):
+            device.load(graph)
+        (text,) = texts
+        assert not inspect(Graph(graph.name, text, graph.abi)).error
+        changed += text != graph.text
+    assert bool(changed) == (mutant.id != "device-kernel-fails")
 
 
 @of("compiler")
