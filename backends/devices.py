@@ -40,11 +40,13 @@ KINDS = {
     "hip": Kind("rocm", ("--iree-hal-target-device=hip", "--iree-rocm-target={target}"), "", "gfx942"),
     "vulkan": Kind("vulkan-spirv", ("--iree-hal-target-device=vulkan",), "vulkan"),
     "metal": Kind("metal-spirv", ("--iree-hal-target-device=metal",)),
+    # CUDA's compiler and runtime with a driver that interprets PTX: see emulator/.
+    "emulated": Kind("cuda", ("--iree-hal-target-device=cuda", "--iree-cuda-target={target}"), "cuda", "sm_89"),
     # The processor, driven as a device that has its own memory: to test what drives such devices where there is none.
     "simulated": Kind("llvm-cpu", (*LOCAL, "--iree-llvmcpu-target-cpu=host"), "local-sync"),
 }
-FLAG, VARIABLE, TARGET_FLAG = "--device", "HLORACLE_DEVICE", "--cuda-target"
-USES = "use cpu, cuda, cuda:1 or vulkan"
+FLAG, TARGET_FLAG = "--device", "--cuda-target"
+USES = "use cpu, cuda, cuda:1, vulkan or emulated"
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ class Device:
     @property
     def backend(self) -> str:
         return f"iree-{self.kind}"
+
+    @property
+    def of_cuda(self) -> bool:
+        return KINDS[self.kind].compiler == "cuda"
 
     @property
     def remote(self) -> bool:
@@ -112,7 +118,8 @@ def open_device(word: str, cuda_target: str = "") -> tuple[Device, Facts | None]
     kind, colon, number = word.partition(":")
     if kind not in KINDS or not KINDS[kind].driver or (colon and not (number.isascii() and number.isdigit())):
         raise InputError("is no device", f"{FLAG} {word!r}", USES)
-    if cuda_target and kind != "cuda":
+    of_cuda = KINDS[kind].compiler == "cuda"
+    if cuda_target and not of_cuda:
         raise InputError("is of CUDA alone", f"{TARGET_FLAG} {cuda_target}", f"leave it out, or say {FLAG} cuda")
     if kind == "cpu":
         if colon:
@@ -123,7 +130,7 @@ def open_device(word: str, cuda_target: str = "") -> tuple[Device, Facts | None]
         have = ", ".join(f"{i}: {f.name}" for i, f in enumerate(facts))
         raise InputError(f"is no device: there are {have}", f"{FLAG} {word}", f"say {FLAG} {kind}:0")
     found = facts[index]
-    target = cuda_target_of(found, cuda_target) if kind == "cuda" else KINDS[kind].target
+    target = cuda_target_of(found, cuda_target) if of_cuda else KINDS[kind].target
     return Device(kind, index, target), found
 
 
@@ -144,8 +151,8 @@ def devices_of(kind: str) -> list[Facts]:
 
 
 def _query(report: Report, kind: str) -> list[Facts]:
-    if kind == "cuda":
-        return cuda_devices()
+    if KINDS[kind].compiler == "cuda":
+        return cuda_devices(driver_library(kind), kind)
     import iree.runtime as rt
 
     driver = KINDS[kind].driver
@@ -166,28 +173,37 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 
-def cuda_devices() -> list[Facts]:
-    """What NVIDIA's driver says of its devices, asked through the library that IREE opens too: so that an index, and
+def driver_library(kind: str) -> str:
+    """What is opened as CUDA's driver: NVIDIA's, or the emulator's, which is built for it."""
+    if kind != "emulated":
+        return LIBRARY
+    from hloracle.emulator import library
+
+    return str(library())
+
+
+def cuda_devices(library: str = LIBRARY, kind: str = "cuda") -> list[Facts]:
+    """What a CUDA driver says of its devices, asked through the library that IREE opens too: so that an index, and
     CUDA_VISIBLE_DEVICES, mean the same to both. Raises InputError.
     """
     try:
-        cuda = ctypes.CDLL(LIBRARY)
+        cuda = ctypes.CDLL(library)
     except OSError:
         raise InputError(
-            f"there is no NVIDIA driver on this machine ({LIBRARY} is not found)", f"{FLAG} cuda",
+            f"there is no NVIDIA driver on this machine ({library} is not found)", f"{FLAG} {kind}",
             f"install one, or say {FLAG} cpu",
         ) from None  # fmt: skip
 
     def call(name: str, *arguments: object) -> None:
         status = getattr(cuda, name)(*arguments)
         if status == NO_DEVICE:
-            raise InputError("the NVIDIA driver finds no device", f"{FLAG} cuda", f"attach one, or say {FLAG} cpu")
+            raise InputError("the NVIDIA driver finds no device", f"{FLAG} {kind}", f"attach one, or say {FLAG} cpu")
         if status:
             words = ctypes.c_char_p()
             cuda.cuGetErrorName(status, ctypes.byref(words))
             named = (words.value or b"an unknown error").decode(errors="replace")
             raise InputError(
-                f"the NVIDIA driver answers {name} with {named} ({status})", f"{FLAG} cuda",
+                f"the NVIDIA driver answers {name} with {named} ({status})", f"{FLAG} {kind}",
                 f"see whether nvidia-smi works, or say {FLAG} cpu",
             )  # fmt: skip
 

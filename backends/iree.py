@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.compiled import compiled, host_cpu, installed
-from hloracle.backends.devices import CPU, KINDS, Device
+from hloracle.backends.devices import CPU, KINDS, Device, driver_library
 from hloracle.backends.session import Buffer, Executable
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError, ToolchainError
@@ -222,6 +223,8 @@ class IreeDevice(Iree):
 
     def _open(self) -> Any:
         driver, index = KINDS[self._device.kind].driver, self._device.index
+        if self._device.kind == "emulated":  # loaded before IREE looks for it, it is what IREE finds
+            ctypes.CDLL(driver_library("emulated"), mode=ctypes.RTLD_GLOBAL)
         if driver == "cuda":
             self._rt.flags.parse_flags(f"--cuda_use_streams={'false' if self._device.graphs else 'true'}")
         try:

@@ -56,7 +56,8 @@ def device_options(function: Callable[..., int]) -> Callable[..., int]:
     """`--device` and `--cuda-target`: see `open_device`."""
     device = click.option(
         "--device", default="cpu", show_default=True, envvar="HLORACLE_DEVICE", show_envvar=True,
-        metavar="cpu|cuda[:N]|vulkan[:N]", help="Where IREE runs the graphs.",
+        metavar="cpu|cuda[:N]|vulkan[:N]|emulated",
+        help="Where IREE runs the graphs; `emulated` is a GPU's code, interpreted on the processor.",
     )  # fmt: skip
     target = click.option(
         "--cuda-target", default="", metavar="sm_NN", envvar="HLORACLE_CUDA_TARGET", show_envvar=True,

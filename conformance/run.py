@@ -178,7 +178,7 @@ def device_checks(graph: Graph, device: Device) -> list[Check]:
     checks = [caches_in_place(graph, stream)]
     if device.remote:
         checks.append(read_backs(stream))
-    if device.kind == "cuda":
+    if device.of_cuda:
         found = {graph.name: arithmetic_of(module_path(graph, device).read_bytes())}
         checks.append(arithmetic_check(f"emitter/{device.backend}", found))
     return checks

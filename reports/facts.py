@@ -31,7 +31,10 @@ class Verdict:
 # In the order in which they are shown.
 SOURCES = {"oracle": "JAX oracle's graph", "emitter": "Emitted graph", "file": "The file's graph"}
 
-BACKENDS = {"interpreter": "Interpreter", "xla-cpu": "XLA cpu", "iree-cpu": "IREE cpu", "iree-cuda": "IREE cuda"}
+BACKENDS = {
+    "interpreter": "Interpreter", "xla-cpu": "XLA cpu", "iree-cpu": "IREE cpu", "iree-cuda": "IREE cuda",
+    "iree-vulkan": "IREE vulkan", "iree-emulated": "IREE cuda, emulated", "iree-simulated": "IREE simulated",
+}  # fmt: skip
 
 VERDICTS = {
     "conforms": Verdict("Conforms", "Every token is equal, and every value is within its measured limit.", "pass"),

@@ -234,7 +234,7 @@ def test_names_that_are_no_names(model: str, refused: Refused, tmp_path: Path) -
         (("--capacity", "512"), ("--capacity: is 512", "465 tokens")),
         (("--capacity", "64", "--tokens", "8"), ("97", "64 cache slots")),
         (("--threads", "0"), ("--threads",)),
-        (("--device", "tpu"), ("--device 'tpu': is no device", "use cpu, cuda, cuda:1 or vulkan")),
+        (("--device", "tpu"), ("--device 'tpu': is no device", "use cpu, cuda, cuda:1, vulkan or emulated")),
         (("--device", "cuda:one"), ("--device 'cuda:one': is no device",)),
         (("--device", "cpu:0"), ("--device 'cpu:0'", "there is one processor")),
         (("--device", "hip"), ("--device 'hip': is no device",)),

@@ -44,7 +44,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch, known: None) -> Iterator[None]:
     found = [H100, Facts("an RTX 4090", (8, 9), 24 << 30, "CUDA 13.0")]
-    monkeypatch.setattr(devices, "cuda_devices", lambda: found)
+    monkeypatch.setattr(devices, "cuda_devices", lambda *_: found)
     with alone():
         yield
 
@@ -84,7 +84,7 @@ def cuda_devices_here() -> list[Facts]:
         ("cuda:", "", "--device 'cuda:': is no device"),
         ("cuda:-1", "", "--device 'cuda:-1': is no device"),
         ("cuda:²", "", "is no device"),
-        ("CUDA", "", "is no device; use cpu, cuda, cuda:1 or vulkan"),
+        ("CUDA", "", "is no device; use cpu, cuda, cuda:1, vulkan or emulated"),
         ("", "", "is no device"),
         ("metal", "", "--device 'metal': is no device"),
         ("cpu:1", "", "there is one processor"),
@@ -337,7 +337,7 @@ def test_the_variable_names_a_device_too(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (
         2,
-        "hloracle: --device 'gpu': is no device; use cpu, cuda, cuda:1 or vulkan\n",
+        "hloracle: --device 'gpu': is no device; use cpu, cuda, cuda:1, vulkan or emulated\n",
     )
 
 

@@ -1,0 +1,50 @@
+"""A CUDA driver that interprets PTX on the processor, so that what is compiled for CUDA can be run where there is no GPU.
+
+IREE's own CUDA runtime drives it, and what runs is the very code that a GPU would be given. It checks each access to memory,
+and says nothing about speed. `driver.cpp` says what it supports; `library()` builds it, once for each processor and source.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from hloracle.backends.compiled import host_cpu
+from hloracle.core.errors import InputError
+from hloracle.core.store import cache_root, digest, locked, write_file
+
+SOURCES = ("driver.cpp", "decoder.h", "reader.h", "handlers.h", "machine.h")
+# The name that IREE's runtime opens: the dynamic linker takes a library that is loaded already and calls itself so.
+NAME = "libcuda.so"
+FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-std=c++17", "-pthread", f"-Wl,-soname,{NAME}")
+BUILD_SECONDS = 600
+
+
+def library() -> Path:
+    """The built library. Raises InputError that names what is missing where it cannot be built."""
+    folder = Path(__file__).parent
+    where, fix = "--device emulated", "install a C++ compiler that is called c++, or say --device cpu"
+    compiler = shutil.which("c++")
+    if compiler is None:
+        raise InputError("its driver is built with c++, which is not installed", where, fix)
+    key = digest(*((folder / name).read_bytes() for name in SOURCES), *FLAGS, host_cpu(), compiler)
+    made = cache_root() / "emulator" / key[:32] / NAME
+    with locked(made):
+        if made.is_file():
+            return made
+        made.parent.mkdir(parents=True, exist_ok=True)
+        beside = made.with_suffix(".new")
+        try:
+            done = subprocess.run(
+                [compiler, *FLAGS, str(folder / "driver.cpp"), "-o", str(beside)], capture_output=True, text=True,
+                timeout=BUILD_SECONDS, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InputError(f"its driver cannot be built ({error})", where, fix) from None
+        if done.returncode:
+            words = next((line for line in done.stderr.splitlines() if "error" in line), "c++ failed without a word")
+            raise InputError(f"its driver cannot be built ({words})", where, fix)
+        write_file(made, beside.read_bytes())
+        beside.unlink()
+    return made
