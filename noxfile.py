@@ -92,6 +92,15 @@ def conformance_cuda(session: nox.Session) -> None:
         run(session, "hloracle", "suite", "--device", "cuda")
 
 
+@nox.session(name="conformance-emulated", venv_backend="none", requires=["environment"], default=False)
+def conformance_emulated(session: nox.Session) -> None:
+    """What conformance-cuda proves, on a CUDA driver that interprets a GPU's code: no GPU is needed, nor any speed to be had.
+
+    Arguments are families: `nox -s conformance-emulated -- llama gemma2`; all of them, and the real model, without.
+    """
+    run(session, "hloracle", "suite", "--device", "emulated", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["environment"])
 def mutants(session: nox.Session) -> None:
     """Plant every deliberate fault and see it caught, in its class and at its place. Arguments: `hloracle mutants`.

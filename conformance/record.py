@@ -147,7 +147,7 @@ def _device(settings: Settings) -> dict[str, Any] | None:
     return {
         "name": facts.name if facts else device.kind, "target": device.target or None, "capability": capability,
         "memory_bytes": facts.memory if facts else None, "driver": facts.driver if facts else "",
-        "submitted": ("as graphs" if device.graphs else "on a stream") if device.kind == "cuda" else "",
+        "submitted": ("as graphs" if device.graphs else "on a stream") if device.of_cuda else "",
     }  # fmt: skip
 
 

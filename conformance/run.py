@@ -103,12 +103,10 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 _probe(evidence, checkpoint, settings, progress)
             _truth_and_modules(evidence, checkpoint, settings, progress)
             evidence.checks.append(truth_check(evidence.truths))
-            if settings.device.remote:
-                evidence.arithmetic = f"float32 of {settings.facts.name if settings.facts else settings.device}"
             if settings.small:
                 _judge_until_settled(evidence, checkpoint, settings, progress)
             else:
-                evidence.checks += device_checks(production(evidence.graphs), settings.device)
+                _on_device(evidence, settings)
                 for cell in cells_on(settings.device):
                     _judge(cell, evidence, checkpoint, settings, progress)
             if _only_the_token_is_wrong(evidence, settings.device):
@@ -167,6 +165,16 @@ def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
     """What is known of the graphs without running them."""
     checks = [check for source in ("emitter", "oracle") for check in graph_checks(source, graphs[source], config)]
     return [*checks, fewer_ops(graphs["emitter"], graphs["oracle"], config)]
+
+
+def _on_device(evidence: Evidence, settings: Settings) -> None:
+    """What is known of the production graph of decode as the device will run it, and what that multiplies with."""
+    found = device_checks(production(evidence.graphs), settings.device)
+    evidence.checks += found
+    if settings.device.remote:
+        name = settings.facts.name if settings.facts else str(settings.device)
+        read = next((check.figure for check in found if check.id.endswith(".arithmetic")), "float32")
+        evidence.arithmetic = f"{read}, {name}"
 
 
 def device_checks(graph: Graph, device: Device) -> list[Check]:
@@ -343,7 +351,7 @@ def _judge_until_settled(
         graph = production(evidence.graphs)
         with progress.stage("compile to stream"), contextlib.suppress(ToolchainError):  # its cell says why it does not
             precompile(graph, settings.device, with_stream=True)
-        evidence.checks += device_checks(graph, settings.device)
+        _on_device(evidence, settings)
     for cell in left:
         if not _settled(evidence, settings.device):
             _judge(cell, evidence, checkpoint, settings, progress)
