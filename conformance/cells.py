@@ -33,6 +33,7 @@ from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.truth import Truth
 
 TIMEOUT_SECONDS = 1800
+REPEATED = 2  # decode steps that are run twice on a device
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class PromptOutcome:
     errors: per step, the largest distance of a logit from the float64 truth; empty for head `token`.
     head_distance, cache_distance: prefill against streaming the prompt through decode: the largest
     distance of a logit, and of a cache entry in units of the largest entry; None where not compared.
+    repeat_distance: the largest distance of a logit from what the same calls gave before; None where they were not repeated.
     """
 
     tokens: list[int]
@@ -67,6 +69,7 @@ class PromptOutcome:
     seconds: float
     head_distance: float | None = None
     cache_distance: float | None = None
+    repeat_distance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ def _run(
     with planted(mutant):
         report(f"{cell.id}: loading graphs and weights")
         session = Session(make_backend(cell.backend, threads, device), graphs, open_checkpoint(directory).load)
-        outcomes = {}
+        outcomes: dict[str, PromptOutcome] = {}
         stream: dict[tuple[int, ...], tuple[Any, Any]] = {}
         for prompt, truth in questions:
             report(f"{cell.id}: {prompt.id}")
@@ -202,8 +205,20 @@ def _run(
             if cell.head == "logits":
                 errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, exact[prompt.id], strict=False)]
             tokens = [greedy(h) for h in heads]
-            outcomes[prompt.id] = PromptOutcome(tokens, errors, time.monotonic() - started, *distances)
+            seconds = time.monotonic() - started
+            repeated = _repeated(session, prompt, truth, heads) if repeats(cell) and not outcomes else None
+            outcomes[prompt.id] = PromptOutcome(tokens, errors, seconds, *distances, repeated)
     return outcomes
+
+
+def repeats(cell: Cell) -> bool:
+    """Whether a cell runs its first prompt twice: on a device sums may be added up in another order each time."""
+    return cell.head == "logits" and cell.backend not in (CPU.backend, "xla-cpu")
+
+
+def _repeated(session: Session, prompt: Prompt, truth: Sequence[int], heads: Sequence[Any]) -> float:
+    again = [session.prefill(prompt.token_ids, prompt.bucket), *map(session.decode_step, truth[:REPEATED])]
+    return float(np.max([np.max(np.abs(a - b)) for a, b in zip(again, heads, strict=False)]))
 
 
 def _against_streaming(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hloracle.conformance.cells import CellOutcome
+from hloracle.conformance.cells import CellOutcome, repeats
 from hloracle.conformance.census import census_pin, held_kinds, held_ops, op_kinds_for
 from hloracle.conformance.graphs import GraphFacts, table_digest
 from hloracle.core.abi import Graph
@@ -336,6 +336,8 @@ def cell_checks(outcome: CellOutcome, truths: dict[str, Truth], streamed: Collec
             ("decode-logits", "logits of decode", slice(1, None)),
         ]
         checks += [_logits(f"{id}.{name}", title, outcome, truths, part) for name, title, part in phases]
+    if repeats(outcome.cell):
+        checks.append(_repeats(f"{id}.repeats", outcome, truths))
     if streamed:
         some = {name: truth for name, truth in truths.items() if name in streamed}
         checks.append(_streaming(f"{id}.prefill-equals-streaming", outcome, some))
@@ -357,6 +359,24 @@ def _logits(id: str, title: str, outcome: CellOutcome, truths: dict[str, Truth],
     figure = f"{ratios[worst]:.2f} floors ({worst})"
     return judged(id, title, holds, figure, f"at most {LOGIT_FLOORS:g} floors",
                   f"worst error {np.max(outcome.prompts[worst].errors[part]):.3g}, floor {truths[worst].floor:.3g}")  # fmt: skip
+
+
+def _repeats(id: str, outcome: CellOutcome, truths: dict[str, Truth]) -> Check:
+    """A device's own noise. What it adds up in another order each time may differ, but by no more than an error may be."""
+    title = "the same calls give the same logits on the device"
+    found = {name: o.repeat_distance for name, o in outcome.prompts.items() if o.repeat_distance is not None}
+    if not found:
+        return Check(id, title, "error", "", "", "nothing was repeated")
+    floors = max(_nan_last(_in_floors(distance, truths[name])) for name, distance in found.items())
+    figure = f"{floors:.2f} floors apart" if floors else "bit for bit"
+    return judged(
+        id,
+        title,
+        floors <= LOGIT_FLOORS,
+        figure,
+        f"at most {LOGIT_FLOORS:g} floors",
+        "the device is not to be relied on",
+    )
 
 
 def _streaming(id: str, outcome: CellOutcome, truths: dict[str, Truth]) -> Check:

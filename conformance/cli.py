@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -428,6 +429,8 @@ def main(command: click.Command = cli) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    # The oracle's XLA is the processor's. A JAX that finds a GPU takes most of its memory as soon as it is used.
+    os.environ["JAX_PLATFORMS"] = "cpu"
     sys.exit(invoke(sys.argv[1:], command))
 
 

@@ -118,6 +118,8 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
             return verdict(
                 "compiler-fault", f"The {cell.source}'s graph is right on XLA and wrong on IREE ({cell.id})."
             )
+    if restless := [c for c in bad if c.id.endswith(".repeats")]:
+        return verdict("device-fault", f"The device does not give the same values twice ({restless[0].id}).")
     if uncompiled := [c for c in bad if c.id.endswith((".compiles", ".arithmetic"))]:
         return verdict("compiler-fault", f"The compiler breaks what it has to keep: {uncompiled[0].title}.")
     # Only IREE streams the prompts, so XLA has not shown that this graph can be right.

@@ -302,8 +302,7 @@ def table(visit: Visit, seconds: float) -> Table:
 
 
 def main() -> None:
-    # JAX would take most of a GPU's memory as soon as it is loaded; only the oracle's timing is to run there.
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["JAX_PLATFORMS"] = "cpu"  # as in cli.py; the oracle's timing alone is to run elsewhere
     sys.exit(invoke(sys.argv[1:], command))
 
 

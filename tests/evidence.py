@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.devices import CPU
-from hloracle.conformance.cells import Cell, CellOutcome, PromptOutcome
+from hloracle.conformance.cells import Cell, CellOutcome, PromptOutcome, repeats
 from hloracle.conformance.checks import Check, cell_checks, judged, truth_check
 from hloracle.conformance.run import cells_on
 from hloracle.conformance.verdict import Verdict, decide
@@ -48,7 +48,7 @@ def outcome(cell: Cell, truths: dict[str, Truth] = TRUTHS) -> CellOutcome:
     for id, t in truths.items():
         errors = [t.floor] * len(t.tokens) if cell.head == "logits" else []
         distances = (0.0, 0.0) if streams(cell) else (None, None)
-        prompts[id] = PromptOutcome(list(t.tokens), errors, 0.1, *distances)
+        prompts[id] = PromptOutcome(list(t.tokens), errors, 0.1, *distances, 0.0 if repeats(cell) else None)
     return CellOutcome(cell, "ran", prompts, seconds=1.0)
 
 

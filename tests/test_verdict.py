@@ -301,3 +301,20 @@ def test_what_a_target_is_not_compiled_for(id: str) -> None:
 @pytest.mark.parametrize("id", ["emitter.read-backs", "emitter.caches-in-place"])
 def test_a_step_that_waits_for_the_device(id: str) -> None:
     assert verdict(more=broken(id), cells=ON_CUDA).class_ == "emitter-fault"
+
+
+def test_a_device_that_does_not_repeat_itself() -> None:
+    """Right on the processor, and wrong only now and then."""
+    noisy = on_prompt(repeat_distance=9 * FLOOR)
+    assert verdict({"oracle/iree-cuda": noisy}, cells=ON_CUDA).class_ == "device-fault"
+    assert verdict({"oracle/iree-cuda": on_prompt(repeat_distance=7 * FLOOR)}, cells=ON_CUDA).class_ == "conforms"
+    assert (
+        verdict({"oracle/iree-cuda": on_prompt(repeat_distance=float("nan"))}, cells=ON_CUDA).class_ == "device-fault"
+    )
+
+
+def test_a_device_that_was_not_asked_twice() -> None:
+    every = lambda found: dataclasses.replace(  # noqa: E731
+        found, prompts={id: dataclasses.replace(p, repeat_distance=None) for id, p in found.prompts.items()}
+    )
+    assert not verdict({"oracle/iree-cuda": every}, cells=ON_CUDA).passed
