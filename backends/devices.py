@@ -222,8 +222,9 @@ def cuda_devices(library: str = LIBRARY, kind: str = "cuda") -> list[Facts]:
             value = ctypes.c_int()
             call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
             capability.append(value.value)
-        major, minor = version.value // 1000, version.value % 1000 // 10
-        words = f"CUDA {major}.{minor}"
+        words = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+        if kind == "emulated":  # what it is built from decides what it computes
+            words += f", emulator {Path(library).parent.name[:8]}"
         found.append(Facts(name.value.decode(errors="replace"), (capability[0], capability[1]), memory.value, words))
     return found
 

@@ -630,13 +630,26 @@ const Ins* trapLanes(Warp& w, const Ins* i) {
 
 const Ins* nothing(Warp&, const Ins* i) { return i + 1; }
 
+// The lanes that the first active lane names in r; active lanes that name
+// others, as tiles of a warp do, are set aside to run this by themselves.
+u32 membersOf(Warp& w, const Ins* i, u32 r) {
+  const u32* members = lanesOf<u32>(w, r);
+  u32 first = members[__builtin_ctz(w.mask)], others = 0;
+  eachLane<false>(w, [&](int l) { others |= members[l] != first ? kBit.of[l] : 0; });
+  if (others) {
+    setAside(w, {i, others, State::Ready, 0, 0});
+    w.stop = i;
+  }
+  return first;
+}
+
 // True once the lanes that `members` names stand here together; else the lanes
 // are set aside and `next` is where to go on.
 bool gathered(Warp& w, const Ins* i, u32 members, const Ins*& next) {
   if (!(members & w.live & ~w.mask)) return true;
   next = endOf(w);
   for (Group& g : w.groups) {
-    if (g.state != State::Parked || g.pc != i) continue;
+    if (g.state != State::Parked || g.pc != i || g.expected != members) continue;
     g.mask |= w.mask;
     w.mask = 0;
     return false;
@@ -652,7 +665,7 @@ const Ins* barrier(Warp& w, const Ins* i) {
 
 const Ins* warpBarrier(Warp& w, const Ins* i) {
   const Ins* next;
-  u32 members = lanesOf<u32>(w, i->r[0])[__builtin_ctz(w.mask)];
+  u32 members = membersOf(w, i, i->r[0]);
   return gathered(w, i, members, next) ? i + 1 : next;
 }
 
@@ -675,7 +688,7 @@ int shuffleSource(Shuffle how, int l, u32 b, u32 c, bool& inside) {
 // A shuffle whose lanes are known: list holds the lane that each reads.
 const Ins* shuffleFixed(Warp& w, const Ins* i) {
   const Ins* next;
-  u32 members = lanesOf<u32>(w, i->r[4])[__builtin_ctz(w.mask)];
+  u32 members = membersOf(w, i, i->r[4]);
   if (!gathered(w, i, members, next)) return next;
   u32 from[kLanes];
   memcpy(from, lanesOf<u32>(w, i->r[1]), sizeof from);
@@ -691,7 +704,7 @@ const Ins* shuffleFixed(Warp& w, const Ins* i) {
 // r: d, a, b, c, members, p or none; a0 is the Shuffle.
 const Ins* shuffle(Warp& w, const Ins* i) {
   const Ins* next;
-  u32 members = lanesOf<u32>(w, i->r[4])[__builtin_ctz(w.mask)];
+  u32 members = membersOf(w, i, i->r[4]);
   if (!gathered(w, i, members, next)) return next;
   u32 from[kLanes], result[kLanes];
   memcpy(from, lanesOf<u32>(w, i->r[1]), sizeof from);
@@ -715,7 +728,7 @@ enum class Vote : u32 { All, Any, Uniform, Ballot };
 // a1 negates p.
 const Ins* vote(Warp& w, const Ins* i) {
   const Ins* next;
-  u32 members = lanesOf<u32>(w, i->r[2])[__builtin_ctz(w.mask)];
+  u32 members = membersOf(w, i, i->r[2]);
   if (!gathered(w, i, members, next)) return next;
   u32 voters = w.mask & members;
   u32 ayes = voters & (predicate(w, i->r[1]) ^ i->a1);
@@ -744,7 +757,7 @@ const Ins* activeMask(Warp& w, const Ins* i) {
 template <class T>
 const Ins* matchLanes(Warp& w, const Ins* i) {
   const Ins* next;
-  u32 members = lanesOf<u32>(w, i->r[2])[__builtin_ctz(w.mask)];
+  u32 members = membersOf(w, i, i->r[2]);
   if (!gathered(w, i, members, next)) return next;
   const T* a = lanesOf<T>(w, i->r[1]);
   u32 found[kLanes], all = 0;
@@ -762,7 +775,7 @@ const Ins* matchLanes(Warp& w, const Ins* i) {
 template <class Op, class T>
 const Ins* reduceLanes(Warp& w, const Ins* i) {
   const Ins* next;
-  u32 members = lanesOf<u32>(w, i->r[2])[__builtin_ctz(w.mask)];
+  u32 members = membersOf(w, i, i->r[2]);
   if (!gathered(w, i, members, next)) return next;
   const T* a = lanesOf<T>(w, i->r[1]);
   T total = a[__builtin_ctz(w.mask)];
@@ -793,9 +806,13 @@ const Ins* loadMatrix(Warp& w, const Ins* i) {
       int lane = int(matrix) * 8 + row;
       u64 address = a[lane] + u64(i->imm);
       Range shared = rangeOf(w, Space::Shared, address, lane);
-      if (address < shared.lo || shared.hi - address < 16 || address % 16)
+      if (address < shared.lo || shared.hi - address < 16)
         fail(CUDA_ERROR_ILLEGAL_ADDRESS, w, i, lane,
-             format("row address 0x%llx", (unsigned long long)address));
+             format("row address 0x%llx is outside the block's memory",
+                    (unsigned long long)address));
+      if (address % 16)
+        fail(CUDA_ERROR_MISALIGNED_ADDRESS, w, i, lane,
+             format("row address 0x%llx is not a multiple of 16", (unsigned long long)address));
       memcpy(rows[row], reinterpret_cast<const void*>(address), 16);
     }
     u32* d = lanesOf<u32>(w, i->r[1 + matrix]);

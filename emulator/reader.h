@@ -7,21 +7,23 @@ namespace {
 // ---------------------------------------------------------------------------
 // Running a block and a grid.
 
+bool isReady(const Warp& w, const Group& g) {
+  return g.state == State::Ready ||
+         (g.state == State::Parked && !(g.expected & w.live & ~g.mask));
+}
+
 // Makes the lanes with the lowest program counter active and returns where
 // they stand; null if none can run.
 const Ins* pickGroup(Warp& w) {
   const Ins* lowest = nullptr;
-  for (const Group& g : w.groups) {
-    bool ready = g.state == State::Ready ||
-                 (g.state == State::Parked && !(g.expected & w.live & ~g.mask));
-    if (ready && (!lowest || g.pc < lowest)) lowest = g.pc;
-  }
+  for (const Group& g : w.groups)
+    if (isReady(w, g) && (!lowest || g.pc < lowest)) lowest = g.pc;
   if (!lowest) return nullptr;
   w.mask = 0;
   w.stop = endOf(w);
   size_t kept = 0;
   for (const Group& g : w.groups) {
-    if (g.state != State::Barrier && g.pc == lowest) {
+    if (g.pc == lowest && isReady(w, g)) {
       w.mask |= g.mask;
       continue;
     }
