@@ -332,13 +332,28 @@ def test_gate_zero_with_a_wrong_sum_fails(monkeypatch: pytest.MonkeyPatch) -> No
     from hloracle.conformance import gate_zero as module
 
     right = [11.0, 22.0, 33.0, 44.0], [[17.0, 8.0, -1.0, -10.0, -19.0], [-28.0, -10.0, 8.0, 26.0, 44.0]]
-    for sums, products, status in (
-        (*right, "passed"),
-        ([11.0, 22.0, 33.0, 45.0], right[1], "failed"),
-        ([], right[1], "failed"),
-        (right[0], [right[1][0]], "failed"),
-        (right[0], [[float("nan")] * 5] * 2, "failed"),
+    for sums, products, rounded, status in (
+        (*right, 0, "passed"),
+        ([11.0, 22.0, 33.0, 45.0], right[1], 0, "failed"),
+        ([], right[1], 0, "failed"),
+        (right[0], [right[1][0]], 0, "failed"),
+        (right[0], [[float("nan")] * 5] * 2, 0, "failed"),
+        (*right, 1, "failed"),
     ):
-        answer = type("Child", (), {"value": (sums, products)})
+        answer = type("Child", (), {"value": (sums, products, rounded)})
         monkeypatch.setattr(module, "run_in_child", lambda *a, answer=answer, **k: answer)
         assert gate_zero("iree-cpu", 2).status == status
+
+
+def test_gate_zero_notices_what_rounds_float32() -> None:
+    """As TF32 does, which tensor cores take for float32 where they are let: most of the wide product is not exact then."""
+    from hloracle.conformance.gate_zero import SIDE, _wide_operands
+
+    x, w = _wide_operands()
+    exact = x.astype(np.float64) @ w.astype(np.float64).T
+    assert np.abs(exact).max() < 2**24
+    np.testing.assert_array_equal(x @ w.T, exact)
+    bits = x.view(np.uint32)
+    tf32 = ((bits + 0x1000) & 0xFFFFE000).view(np.float32)
+    assert np.mean(tf32 @ w.T != exact) > 0.9
+    assert exact.shape == (SIDE, SIDE)

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("core", "reference", "emitters", "backends", "localize", "mutants", "conformance", "bench", "reports")
+PACKAGES = (
+    "core", "reference", "emitters", "backends", "emulator", "localize", "mutants", "conformance", "bench", "reports",
+)  # fmt: skip
 
 
 def run(*command: object, cwd: Path, **environment: str) -> str:
@@ -55,7 +57,7 @@ def test_installs_one_package(installed: Path) -> None:
 
 def test_holds_every_source_and_data_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    suffixes = {".py", ".json", ".j2", ".css", ".js"}
+    suffixes = {".py", ".json", ".j2", ".css", ".js", ".cpp", ".h"}
     sources = [path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.suffix in suffixes]
     missing = [str(path.relative_to(ROOT)) for path in sources if f"hloracle/{path.relative_to(ROOT)}" not in names]
     assert len(sources) > len(PACKAGES)

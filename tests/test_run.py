@@ -61,6 +61,7 @@ def test_every_check_is_there(small_record: dict[str, Any]) -> None:
     wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "truth.noise", "emitter.probes"}
     wanted |= {"oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "harness.canary"}
     wanted |= {"gate-zero.iree-cpu", "gate-zero.xla-cpu", "emitter/iree-cpu.prefill-equals-streaming"}
+    wanted |= {f"{source}/iree-cuda.{name}" for source in ("emitter", "oracle") for name in ("compiles", "arithmetic")}
     wanted |= {f"{id}.tokens" for id in IDS}
     wanted |= {f"{id}.{phase}-logits" for id in IDS if id != PRODUCTION for phase in ("prefill", "decode")}
     assert {c["id"] for c in small_record["checks"]} == wanted
