@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hloracle.backends.compiled import installed
-from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.child import ChildDied, Report, run_in_child, threads
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, digest, locked, write_file
 
@@ -280,7 +279,7 @@ def known_cuda_targets() -> list[str]:
             return [str(target) for target in json.loads(entry.read_text())]
         except (OSError, ValueError, TypeError):
             pass
-        with TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
+        with TemporaryDirectory() as folder, threads() as submit:
             source = Path(folder) / "probe.mlir"
             source.write_text(PROBE)
 
@@ -291,8 +290,8 @@ def known_cuda_targets() -> list[str]:
                     return False
                 return True
 
-            targets = [f"sm_{number}" for number in CAPABILITIES]
-            found = [target for target, known in zip(targets, pool.map(knows, targets), strict=True) if known]
+            probed = {f"sm_{number}": submit(knows, f"sm_{number}") for number in CAPABILITIES}
+            found = [target for target, known in probed.items() if known.result()]
         if found:  # where none is, the compiler itself may have failed
             write_file(entry, json.dumps(found))
         return found

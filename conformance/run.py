@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,7 +44,7 @@ from hloracle.conformance.speed import measure
 from hloracle.conformance.targets import arithmetic_check, arithmetic_of, compile_checks, compile_for, for_every_target
 from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
-from hloracle.core.child import ChildDied, Report, kill_until, run_in_child
+from hloracle.core.child import ChildDied, Report, run_in_child, threads
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, digest, locked, write_file
 from hloracle.mutants import planted
@@ -236,13 +235,14 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
             seconds = round(progress.now() - begin, 3)
             parts.append({"name": name, "begin": begin, "seconds": seconds, "reused": reused})
 
-    with ThreadPoolExecutor(max_workers=settings.threads) as pool:
-        compiles: list[Future[bool]] = [
-            pool.submit(timed, f"XLA, {source}", _precompile_xla, [g for g in graphs if g.abi.head == "logits"])
+    elsewhere = _elsewhere(evidence, checkpoint, settings)
+    with threads(settings.threads) as submit:
+        compiles = [
+            submit(timed, f"XLA, {source}", _precompile_xla, [g for g in graphs if g.abi.head == "logits"])
             for source, graphs in whole.items()
         ]
         compiles += [
-            pool.submit(
+            submit(
                 timed, ", ".join(["IREE", *([str(device)] if device.remote else []), source, graph.name]), precompile, graph,
                 device, with_stream=graph == production(evidence.graphs) and device == settings.device,
             )
@@ -250,29 +250,24 @@ def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Set
             for source, graphs in whole.items() for graph in graphs
             if not settings.small and (device == settings.device or graph.abi.head == "logits")
         ]  # fmt: skip
-        others = [pool.submit(compile_for, *one) for one in _elsewhere(evidence, checkpoint, settings)]
-        try:
-            with progress.stage("truth") as stage:
-                # Prompts that differ only in their bucket have one truth.
-                ids = list(dict.fromkeys(p.token_ids for p in evidence.prompts))
-                found = truths(checkpoint, ids, settings.tokens, progress.report)
-                by_ids = dict(zip(ids, found, strict=True))
-                evidence.truths = {p.id: by_ids[p.token_ids] for p in evidence.prompts}
-                stage["reused"] = all(t.reused for t in found)
-                stage["detail"] = "; ".join(dict.fromkeys(t.moved for t in found if t.moved))
-            with progress.stage("compile") as stage:
-                for done, future in enumerate(compiles, 1):
-                    progress.report(f"compile, {done} of {len(compiles)}")
-                    future.exception()  # a module that does not compile is its cell's to report
-                evidence.compiled = [future.result() for future in others]
-                evidence.checks += compile_checks(evidence.compiled)
-                stage["reused"] = all(not f.exception() and f.result() for f in compiles)
-                stage["reused"] &= all(row.reused for row in evidence.compiled)
-                stage["parts"] = sorted(parts, key=lambda part: part["begin"])
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            kill_until(lambda: all(f.done() for f in compiles) and all(f.done() for f in others))
-            raise
+        others = [submit(compile_for, *one) for one in elsewhere]
+        with progress.stage("truth") as stage:
+            # Prompts that differ only in their bucket have one truth.
+            ids = list(dict.fromkeys(p.token_ids for p in evidence.prompts))
+            found = truths(checkpoint, ids, settings.tokens, progress.report)
+            by_ids = dict(zip(ids, found, strict=True))
+            evidence.truths = {p.id: by_ids[p.token_ids] for p in evidence.prompts}
+            stage["reused"] = all(t.reused for t in found)
+            stage["detail"] = "; ".join(dict.fromkeys(t.moved for t in found if t.moved))
+        with progress.stage("compile") as stage:
+            for done, future in enumerate(compiles, 1):
+                progress.report(f"compile, {done} of {len(compiles)}")
+                future.exception()  # a module that does not compile is its cell's to report
+            evidence.compiled = [future.result() for future in others]
+            evidence.checks += compile_checks(evidence.compiled)
+            stage["reused"] = all(not f.exception() and f.result() for f in compiles)
+            stage["reused"] &= all(row.reused for row in evidence.compiled)
+            stage["parts"] = sorted(parts, key=lambda part: part["begin"])
 
 
 def _elsewhere(

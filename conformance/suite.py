@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +21,7 @@ from hloracle.conformance.pool import plain_compilers, run_each
 from hloracle.conformance.record import record_of
 from hloracle.conformance.run import WAIT, run
 from hloracle.conformance.verdict import decide
-from hloracle.core.child import ChildDied, ChildResult, Report, kill_until, run_in_child
+from hloracle.core.child import ChildDied, ChildResult, Report, run_in_child, threads
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import locked
 from hloracle.reference.checkpoint import open_checkpoint
@@ -65,7 +64,7 @@ def run_suite(
         real.validate()
     tell = _two_lines(progress)
     record, seconds = None, 0.0
-    with TemporaryDirectory(prefix="hloracle-") as folder, _beside() as submit:
+    with TemporaryDirectory(prefix="hloracle-") as folder, threads() as submit:
         busy = Path(folder) / "busy"
         whole: Future[ChildResult] | None = None
         with locked(busy):
@@ -102,23 +101,6 @@ def run_suite(
             raise InputError(first["explanation"].rstrip("."), first["model"], f"see `hloracle run {first['model']}`")
         record = {**records[families[0]], "timings": progress.timings}
     return together(record, ordered)
-
-
-@contextmanager
-def _beside() -> Iterator[Callable[..., Future[ChildResult]]]:
-    """Submit what a thread does beside this; it is not waited for when something else ends this."""
-    futures: list[Future[ChildResult]] = []
-    with ThreadPoolExecutor() as pool:
-
-        def submit(*arguments: Any, **named: Any) -> Future[ChildResult]:
-            futures.append(pool.submit(*arguments, **named))
-            return futures[-1]
-
-        try:
-            yield submit
-        except BaseException:
-            kill_until(lambda: all(future.done() for future in futures))
-            raise
 
 
 def run_families(

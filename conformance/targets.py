@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +16,7 @@ from hloracle.backends.compiled import host_cpu, installed
 from hloracle.backends.devices import KINDS, Device, compiled_for
 from hloracle.conformance.checks import Check, judged
 from hloracle.core.abi import Graph
+from hloracle.core.child import threads
 from hloracle.core.errors import ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
 
@@ -96,8 +96,8 @@ def arithmetic_of(module: bytes) -> tuple[str, ...]:
 
 def compile_all(wanted: Iterable[tuple[str, Graph, Device]], jobs: int) -> list[Compiled]:
     """Each of (source, graph, device), `jobs` at a time."""
-    with ThreadPoolExecutor(jobs) as pool:
-        futures: list[Future[Compiled]] = [pool.submit(compile_for, *one) for one in wanted]
+    with threads(jobs) as submit:
+        futures = [submit(compile_for, *one) for one in wanted]
         return [future.result() for future in futures]
 
 

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +31,7 @@ from hloracle.conformance.evidence import Progress, Settings, backends_on
 from hloracle.conformance.options import DEFAULT_MODEL, PRECISIONS
 from hloracle.conformance.run import run
 from hloracle.conformance.suite import family_settings, run_families, selected
-from hloracle.core.child import ChildDied, run_in_child
+from hloracle.core.child import ChildDied, run_in_child, threads
 from hloracle.core.console import Output
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import write_file
@@ -162,8 +161,10 @@ def _precisions(visit: Visit) -> None:
             if go:
                 _judged(visit, precision, precision, 200)
 
-    with ThreadPoolExecutor(4 if threads_available() >= 8 else 1) as pool:
-        list(pool.map(judge, PRECISIONS[1:]))
+    with threads(4 if threads_available() >= 8 else 1) as submit:
+        judged = [submit(judge, precision) for precision in PRECISIONS[1:]]
+        for one in judged:
+            one.result()
 
 
 # ---- speed
@@ -239,8 +240,9 @@ def _mutants(visit: Visit) -> None:
             verdict = run_in_child(_record, settings, timeout=visit.limit(90)).value["verdict"]
             return "" if verdict["class"] == mutant.class_ else f"{id} is {verdict['class']}"
 
-        with ThreadPoolExecutor(min(threads_available(), len(SAMPLE))) as pool:
-            wrong = [words for words in pool.map(planted, SAMPLE) if words]
+        with threads(min(threads_available(), len(SAMPLE))) as submit:
+            tried = [submit(planted, id) for id in SAMPLE]
+            wrong = [one.result() for one in tried if one.result()]
         words = f"{len(SAMPLE) - len(wrong)} of {len(SAMPLE)} caught in their class"
         visit.row("mutants, a sample", words + (f"; {', '.join(wrong)}" if wrong else ""), not wrong)
 

@@ -12,17 +12,19 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import psutil
 
 from hloracle.core.errors import InputError, ToolchainError
 
 Report = Callable[[str], None]
+Answer = TypeVar("Answer")
 _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _alone = False  # whether this process is itself such a child, of which everything runs inside
 
@@ -175,11 +177,34 @@ def _kill_tree(process: psutil.Process) -> None:
         _kill_tree(child)
 
 
-def kill_until(done: Callable[[], bool]) -> None:
-    """Kill what this process has started, until `done`: a thread of it may be about to start more."""
-    while not done():
-        kill_descendants()
-        time.sleep(0.05)
+class Submit(Protocol):
+    """What `ThreadPoolExecutor.submit` is."""
+
+    def __call__(self, work: Callable[..., Answer], /, *arguments: Any, **named: Any) -> Future[Answer]: ...
+
+
+@contextlib.contextmanager
+def threads(workers: int | None = None) -> Iterator[Submit]:
+    """Submit what threads do beside this with processes of their own, such as a compiler; all is waited for at the end.
+
+    What ends this early, such as Ctrl-C, ends them too: whatever this process has started is killed.
+    """
+    futures: list[Future[Any]] = []
+    with ThreadPoolExecutor(workers) as pool:
+
+        def submit(work: Callable[..., Answer], /, *arguments: Any, **named: Any) -> Future[Answer]:
+            future = pool.submit(work, *arguments, **named)
+            futures.append(future)
+            return future
+
+        try:
+            yield submit
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(future.done() for future in futures):  # a thread may be about to start more
+                kill_descendants()
+                time.sleep(0.05)
+            raise
 
 
 def _start(process: BaseProcess) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import pytest
 
 from hloracle.backends.iree import compiler_path
 from hloracle.core import child as module
-from hloracle.core.child import ChildDied, kill_descendants, run_in_child
+from hloracle.core.child import ChildDied, kill_descendants, run_in_child, threads
 from hloracle.core.errors import InputError, ToolchainError
 
 
@@ -218,6 +219,39 @@ def test_a_child_ends_with_the_process_that_started_it(nested: bool, tmp_path: P
     os.kill(start.pid, signal.SIGKILL)
     start.join()
     assert gone(int(note.read_text()))
+
+
+# ---- what threads do beside
+
+
+def test_what_threads_do_is_waited_for() -> None:
+    with threads(2) as submit:
+        slow = submit(subprocess.run, ("sleep", "0.2"), check=True)
+        bad = submit(int, "no number")
+    assert slow.result().returncode == 0
+    with pytest.raises(ValueError, match="no number"):
+        bad.result()
+
+
+@pytest.mark.parametrize("early", [KeyboardInterrupt, InputError])
+def test_what_ends_it_early_ends_what_threads_do(early: type[BaseException]) -> None:
+    """And what waits to be begun is not begun."""
+    submitted: list[Future[Any]] = []
+
+    def end_early() -> None:
+        with threads(1) as submit:
+            submitted.extend(submit(subprocess.run, ("sleep", "600"), check=False) for _ in range(2))
+            while not psutil.Process().children():
+                time.sleep(0.01)
+            raise early("it", "somewhere", "do that") if early is InputError else early
+
+    started = time.monotonic()
+    with pytest.raises(early):
+        end_early()
+    assert time.monotonic() - started < 20
+    running, waiting = submitted
+    assert running.result().returncode == -signal.SIGKILL
+    assert waiting.cancelled()
 
 
 # ---- Ctrl-C

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from hloracle.conformance.gate_zero import product_graph, sum_graph
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError, ToolchainError
 
+HLORACLE = (sys.executable, "-m", "hloracle.conformance.cli")
 KNOWN = ["sm_60", "sm_75", "sm_80", "sm_86", "sm_89", "sm_120"]
 H100 = Facts("an H100", (9, 0), 80 << 30, "CUDA 13.0")
 
@@ -318,7 +320,7 @@ def test_another_failure_names_the_device(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
     """As `nox -s conformance-cuda` calls it, without a driver, or with one that is shown no device."""
-    command = ["hloracle", "suite", "--device", "cuda", "--out", str(tmp_path / "out")]
+    command = [*HLORACLE, "suite", "--device", "cuda", "--out", str(tmp_path / "out")]
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=hidden)
     assert done.returncode == 2
@@ -329,7 +331,7 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_the_variable_names_a_device_too(tmp_path: Path) -> None:
-    command = ["hloracle", "generate", "tiny-llama", "-p", "a"]
+    command = [*HLORACLE, "generate", "tiny-llama", "-p", "a"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "HLORACLE_DEVICE": "gpu"}
     )
@@ -340,7 +342,7 @@ def test_the_variable_names_a_device_too(tmp_path: Path) -> None:
 
 
 def test_targets_as_json() -> None:
-    done = subprocess.run(["hloracle", "targets", "tiny-llama", "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*HLORACLE, "targets", "tiny-llama", "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     found = json.loads(done.stdout)
     assert {row["compiler"] for row in found["compiled"]} == {"llvm-cpu", "cuda", "rocm", "vulkan-spirv", "metal-spirv"}
