@@ -49,16 +49,32 @@ USES = "use cpu, cuda, cuda:1, vulkan or emulated"
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What a driver says of a device. capability: of CUDA, (9, 0) for an H100; None of others. memory: bytes, if known."""
+
+    name: str
+    capability: tuple[int, int] | None = None
+    memory: int | None = None
+    driver: str = ""
+
+
+@dataclass(frozen=True)
 class Device:
     """kind: a key of KINDS. index: which of several. target: what is compiled for, where the kind has several.
 
-    graphs: CUDA runs the commands of a call as a graph, not on a stream.
+    graphs: CUDA runs the commands of a call as a graph, not on a stream. facts: what its driver says, if it was asked.
     """
 
     kind: str = "cpu"
     index: int = 0
     target: str = ""
     graphs: bool = False
+    facts: Facts | None = None
+
+    @property
+    def name(self) -> str:
+        """What its driver calls it, or else what `--device` does."""
+        return self.facts.name if self.facts else str(self)
 
     @property
     def backend(self) -> str:
@@ -91,23 +107,13 @@ class Device:
 CPU = Device()
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a driver says of a device. capability: of CUDA, (9, 0) for an H100; None of others. memory: bytes, if known."""
-
-    name: str
-    capability: tuple[int, int] | None = None
-    memory: int | None = None
-    driver: str = ""
-
-
 def compiled_for(kind: str, target: str = "") -> Device:
     """No device in particular: graphs are compiled for its kind."""
     return Device(kind, target=target or KINDS[kind].target)
 
 
-def open_device(word: str, cuda_target: str = "") -> tuple[Device, Facts | None]:
-    """The device that `--device` names, as `cpu`, `cuda` or `cuda:1`, and what its driver says of it.
+def open_device(word: str, cuda_target: str = "") -> Device:
+    """The device that `--device` names, as `cpu`, `cuda` or `cuda:1`.
 
     Raises InputError that says what is missing: such a device, its driver, or what compiles for it.
 
@@ -123,14 +129,14 @@ def open_device(word: str, cuda_target: str = "") -> tuple[Device, Facts | None]
     if kind == "cpu":
         if colon:
             raise InputError("is no device: there is one processor", f"{FLAG} {word!r}", USES)
-        return CPU, None
+        return CPU
     facts, index = devices_of(kind), int(number or 0)
     if index >= len(facts):
         have = ", ".join(f"{i}: {f.name}" for i, f in enumerate(facts))
         raise InputError(f"is no device: there are {have}", f"{FLAG} {word}", f"say {FLAG} {kind}:0")
     found = facts[index]
     target = cuda_target_of(found, cuda_target) if of_cuda else KINDS[kind].target
-    return Device(kind, index, target), found
+    return Device(kind, index, target, facts=found)
 
 
 def devices_of(kind: str) -> list[Facts]:

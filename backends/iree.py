@@ -44,6 +44,8 @@ FLAG_SETS: dict[str, tuple[str, ...]] = {
     "O3": ("--iree-opt-level=O3",),
 }
 PHASE_FLAGS = {"decode": ("plain", "O3", "packed"), "prefill": ("packed", "packed-moved", "plain", "O3")}
+# On a device there is no micro-kernel to pack for.
+DEVICE_PHASE_FLAGS = ("plain", "O3")
 TARGET_CPU = "--iree-llvmcpu-target-cpu"
 COMPILE_SECONDS = 600
 # Of a buffer that a module may be given: what it loads in one go.

@@ -11,6 +11,7 @@ from hloracle.conformance.options import (
     DEFAULT_MODEL,
     MODEL_HELP,
     PRECISIONS,
+    device_options,
     model_argument,
     out_option,
     precision_option,
@@ -79,6 +80,7 @@ def bench(
 
 @click.command(epilog=MODEL_HELP)
 @model_argument(DEFAULT_MODEL)
+@device_options
 @click.option(
     "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS,
     help="May be given several times. All of them by default.",
@@ -93,23 +95,27 @@ def bench(
 @click.option("--json", "as_json", is_flag=True, help="Print what came of each candidate as JSON.")
 @threads_option()
 def tune(
-    model: str, precisions: tuple[str, ...], cpus: tuple[str, ...], rounds: int, as_json: bool, threads: int | None
+    model: str, device: str, cuda_target: str, precisions: tuple[str, ...], cpus: tuple[str, ...], rounds: int,
+    as_json: bool, threads: int | None,
 ) -> int:  # fmt: skip
-    """Find the fastest right way to write and compile MODEL's graphs on this machine.
+    """Find the fastest right way to write and compile MODEL's graphs on this machine, or on a device of it.
 
-    Candidates (how weights lie, the compiler's flags for each phase, the CPU that it compiles for) are first held to Hugging
+    Candidates (how weights lie, the compiler's flags for each phase, the CPU that it compiles for; on CUDA, whether a step's
+    commands are one CUDA graph or go to a stream) are first held to Hugging
     Face's tokens, and then timed in turns with the best so far. What is best conforms in a whole run before it is kept, in
     the cache; `run`, `generate` and `bench` take it from there on this machine, with these versions and as many threads, and
     say so. Takes some minutes a precision. Exits with 1 if for one of them nothing could be kept.
     """
+    from hloracle.backends.devices import open_device
     from hloracle.bench.show import print_tuned
     from hloracle.bench.tune import run_tune
     from hloracle.conformance.environment import threads_available
 
+    opened = open_device(device, cuda_target)
     with progress_shown() as progress:
         figures = run_tune(
             model, list(dict.fromkeys(precisions)), list(dict.fromkeys(cpus)), threads or threads_available(), rounds,
-            progress,
+            progress, opened,
         )  # fmt: skip
     if as_json:
         click.echo(json.dumps(figures, indent=1))

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from hloracle.backends.session import Session, greedy
+from hloracle.backends.devices import CPU, Device
+from hloracle.backends.session import Backend, Session, greedy
 from hloracle.bench.machine import Reader
 from hloracle.conformance.cells import make_backend
 from hloracle.conformance.choice import Choice, production_graphs, untuned
@@ -52,6 +53,7 @@ class Task:
     """What all are asked for.
 
     contexts: positions at which decode steps are timed. lengths: tokens of the prompts that are timed, if any.
+    device: where IREE runs the emitter's graphs.
     """
 
     model: str
@@ -59,6 +61,7 @@ class Task:
     lengths: tuple[int, ...]
     tokens: int
     threads: int
+    device: Device = CPU
 
     @property
     def capacity(self) -> int:
@@ -168,13 +171,14 @@ def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
     return [lower(checkpoint.config, *phase) for phase in phases]
 
 
-def backend_of(spec: Spec) -> str:
-    return "iree-cpu" if spec.id.startswith("emitter") else "xla-cpu"
+def backend_of(spec: Spec, task: Task) -> Backend:
+    name = task.device.backend if spec.id.startswith("emitter") else "xla-cpu"
+    return make_backend(name, task.threads, spec.choice.opened(task.device))
 
 
 def compile_(report: Report, spec: Spec, task: Task) -> None:
     """Put a contender's modules and weights into the cache, so that its load time is that of a second start."""
-    backend = make_backend(backend_of(spec), task.threads)
+    backend = backend_of(spec, task)
     checkpoint = open_checkpoint(resolve(task.model, precision=spec.precision))
     for graph in (graphs := graphs_of(task, spec, checkpoint)):
         report(f"compiling {graph.name} for {spec.title}")
@@ -195,7 +199,7 @@ class OnSession(Contender):
         weight = (
             archive_of(checkpoint, graphs[0].abi.weights).load if spec.id.startswith("emitter") else checkpoint.load
         )
-        self.session = Session(make_backend(backend_of(spec), task.threads), graphs, weight)
+        self.session = Session(backend_of(spec, task), graphs, weight)
         self.config, self.weights = config, graphs[0].abi.weights
 
     @property

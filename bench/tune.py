@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hloracle.backends import iree
+from hloracle.backends.devices import CPU, Device
 from hloracle.bench import contenders
 from hloracle.bench.contenders import Spec, Task
 from hloracle.bench.run import ROUND_SECONDS, Process
@@ -23,7 +24,7 @@ from hloracle.conformance.cells import Cell, run_cell
 from hloracle.conformance.checks import cell_checks
 from hloracle.conformance.choice import HOST, LAYOUTS, Build, Choice, keep, production_graphs, untuned, valid_cpu
 from hloracle.conformance.environment import CELL_PACKAGES, describe, versions
-from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.evidence import Progress, Settings, backends_on
 from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.run import run
 from hloracle.core.abi import Graph
@@ -68,6 +69,7 @@ class Judge:
     prompts: list[Prompt]
     truths: dict[str, Truth]
     progress: Progress
+    device: Device = CPU
 
     def graphs(self, candidate: Candidate) -> list[Graph]:
         specs = [("decode", "token", CAPACITY, 0)]
@@ -84,10 +86,10 @@ class Judge:
         by_ids = {p.token_ids: self.truths[p.id] for p in self.prompts}
         expected = {p.id: by_ids[p.token_ids] for p in asked}
         self.progress.report(f"{candidate}: compiling, and comparing tokens")
-        cell = Cell("emitter", "iree-cpu", "token")
+        cell = Cell("emitter", self.device.backend, "token")
         outcome = run_cell(
             cell, self.graphs(candidate), self.checkpoint, asked, expected, self.threads, versions(CELL_PACKAGES),
-            reuse=True, report=self.progress.report,
+            reuse=True, device=candidate.choice.opened(self.device), report=self.progress.report,
         )  # fmt: skip
         tokens, *_ = cell_checks(outcome, expected)
         if tokens.status == "error":
@@ -97,7 +99,7 @@ class Judge:
     def times(self, candidates: Sequence[Candidate]) -> tuple[list[list[float]], str]:
         """Milliseconds of each in every round, in which they take turns; or why one cannot be timed."""
         phase = candidates[0].phase
-        task = Task(self.model, (CONTEXT,), (PROMPT,) if phase == "prefill" else (), STEPS, self.threads)
+        task = Task(self.model, (CONTEXT,), (PROMPT,) if phase == "prefill" else (), STEPS, self.threads, self.device)
         found: list[list[float]] = [[] for _ in candidates]
         with ExitStack() as stack:
             processes = []
@@ -118,21 +120,24 @@ class Judge:
 
 
 def run_tune(
-    model: str, precisions: Sequence[str], cpus: Sequence[str], threads: int, rounds: int, progress: Progress
+    model: str, precisions: Sequence[str], cpus: Sequence[str], threads: int, rounds: int, progress: Progress,
+    device: Device = CPU,
 ) -> dict[str, Any]:  # fmt: skip
     """What came of it, as JSON; the choices that conform are kept. Raises InputError when the model cannot be used."""
+    if device.remote and set(cpus) - {HOST}:
+        raise InputError("is of the processor", f"--target-cpu {cpus[0]}", f"leave it out of --device {device}")
     for cpu in cpus:
         if not valid_cpu(cpu):
             raise InputError(f"is {cpu!r}", "--target-cpu", "give a name that LLVM knows, such as host or x86-64-v3")
-    found = [_tuned(model, precision, cpus or (HOST,), threads, rounds, progress) for precision in precisions]
+    found = [_tuned(model, precision, cpus or (HOST,), threads, rounds, progress, device) for precision in precisions]
     return {
-        "schema": SCHEMA, "model": model, "threads": threads, "rounds": rounds, "precisions": found,
-        "environment": describe(),
+        "schema": SCHEMA, "model": model, "device": device.name, "threads": threads, "rounds": rounds,
+        "precisions": found, "environment": describe(),
     }  # fmt: skip
 
 
 def _tuned(
-    model: str, precision: str, cpus: Sequence[str], threads: int, rounds: int, progress: Progress
+    model: str, precision: str, cpus: Sequence[str], threads: int, rounds: int, progress: Progress, device: Device
 ) -> dict[str, Any]:  # fmt: skip
     with progress.stage(f"{precision}: truth"):
         checkpoint = open_checkpoint(resolve(model, progress.report, precision))
@@ -142,45 +147,50 @@ def _tuned(
         prompts = list({p.token_ids: p for p in every}.values())
         answers = truths(checkpoint, [p.token_ids for p in prompts], TOKENS, progress.report)
         expected = {p.id: t for p, t in zip(prompts, answers, strict=True)}
-    judge = Judge(model, precision, threads, rounds, checkpoint, prompts, expected, progress)
+    judge = Judge(model, precision, threads, rounds, checkpoint, prompts, expected, progress, device)
     rows: list[dict[str, Any]] = []
     best: Choice | None = None
     for phase in ("decode", "prefill"):
-        best = _fastest(judge, phase, best or first_choice(cpus), cpus, rows)
+        best = _fastest(judge, phase, best or first_choice(cpus, device), cpus, rows)
         if best is None:
             break
     row = {"precision": precision, "candidates": rows, "choice": str(best) if best else "", "verdict": "", "file": ""}
     if best is None:
         return row | {"verdict": "no candidate gives the right tokens"}
     with progress.stage(f"{precision}: conformance"):
-        record = run(
-            Settings(model, threads=threads, precision=precision, choice=best, rounds=0),
-            Progress(progress.report),
-        )
+        settings = Settings(
+            model, threads=threads, device=device, precision=precision, choice=best, rounds=0, backends=backends_on(device)
+        )  # fmt: skip
+        record = run(settings, Progress(progress.report))
     row["verdict"] = record["verdict"]["class"]
     if record["passed"]:
-        row["file"] = str(keep(checkpoint, precision, threads, best, rows))
+        row["file"] = str(keep(checkpoint, precision, threads, best, rows, device))
     return row
 
 
-def first_choice(cpus: Sequence[str]) -> Choice:
+def first_choice(cpus: Sequence[str], device: Device = CPU) -> Choice:
     """What is taken where nothing was measured, on the first CPU."""
-    choice = untuned()
+    choice = untuned(device=device)
     for phase in iree.PHASE_FLAGS:
         choice = choice.with_build(phase, Build(choice.build(phase).flags, cpus[0]))
     return choice
 
 
-def others(best: Choice, phase: str, precision: str, cpus: Sequence[str]) -> list[list[Choice]]:
+def others(
+    best: Choice, phase: str, precision: str, cpus: Sequence[str], device: Device = CPU
+) -> list[list[Choice]]:  # fmt: skip
     """What may be better than the best so far: a list for each thing that may be otherwise."""
     now = best.build(phase)
     floats = phase == "decode" and precision not in QUANTIZED
     layouts = [layout for layout in LAYOUTS if layout != best.layout and floats]
     joined = [not best.joined] if phase == "decode" else []  # both phases share the weights
-    flags = [flags for flags in iree.PHASE_FLAGS[phase] if flags != now.flags]
+    graphs = [not best.graphs] if phase == "decode" and device.of_cuda else []  # a device is opened one way
+    sets = iree.DEVICE_PHASE_FLAGS if device.remote else iree.PHASE_FLAGS[phase]
+    flags = [flags for flags in sets if flags != now.flags]
     return [
         [dataclasses.replace(best, layout=layout) for layout in layouts],
         [dataclasses.replace(best, joined=one) for one in joined],
+        [dataclasses.replace(best, graphs=one) for one in graphs],
         [best.with_build(phase, Build(name, now.cpu)) for name in flags],
         [best.with_build(phase, Build(now.flags, cpu)) for cpu in cpus if cpu != now.cpu],
     ]
@@ -191,8 +201,8 @@ def _fastest(
 ) -> Choice | None:  # fmt: skip
     """The fastest of those that give the right tokens, or None; every candidate gets a row."""
     best = _right(judge, Candidate(phase, first), rows)
-    for thing in range(len(others(first, phase, judge.precision, cpus))):
-        for choice in others(best.choice if best else first, phase, judge.precision, cpus)[thing]:
+    for thing in range(len(others(first, phase, judge.precision, cpus, judge.device))):
+        for choice in others(best.choice if best else first, phase, judge.precision, cpus, judge.device)[thing]:
             candidate = _right(judge, Candidate(phase, choice), rows)
             if candidate and (best is None or _beats(judge, candidate, best, rows)):
                 best = candidate

@@ -18,7 +18,7 @@ import numpy as np
 from hloracle import localize
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
-from hloracle.backends.devices import CPU, Device, Facts
+from hloracle.backends.devices import CPU, Device
 from hloracle.conformance.cells import Cell, backend_sources, make_backend
 from hloracle.conformance.checks import Check, judged
 from hloracle.conformance.prompts import Prompt
@@ -106,19 +106,19 @@ def _beyond(error: float | None) -> bool:
 def run_anchored(
     cell: Cell, graphs: Sequence[Graph], checkpoint: Checkpoint, prompt: Prompt, truth: AnchorTruth, threads: int,
     versions: dict[str, str], reuse: bool, mutant: str = "", with_canary: bool = False, device: Device = CPU,
-    facts: Facts | None = None, report: Report | None = None,
+    report: Report | None = None,
 ) -> AnchorOutcome:  # fmt: skip
     """Run one prompt and the steps after it with every anchor as a result, in a child process.
 
     Args:
       graphs: of the cell's source, with logits: decode, and prefill in the prompt's bucket.
       truth: of the prompt and the tokens after it.
-      reuse: False runs it whatever the cache holds. device, facts: see `run_cell`.
+      reuse: False runs it whatever the cache holds. device: see `run_cell`.
     """
     key = digest(
         checkpoint.digest, *backend_sources(), *looking(Path(__file__)), host_cpu(), truth.folder.parent.name, truth.folder.name,
         json.dumps([cell.id, threads, versions, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
-        repr((device, facts) if cell.backend == device.backend else (CPU, None)),
+        repr(device if cell.backend == device.backend else CPU),
         *(g.text + g.abi.to_json() for g in graphs),
     )  # fmt: skip
     entry = cache_root() / "anchored" / f"{key[:32]}.json"

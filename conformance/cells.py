@@ -19,7 +19,7 @@ import numpy as np
 from hloracle import backends
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
-from hloracle.backends.devices import CPU, Device, Facts
+from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Backend, Session, greedy
 from hloracle.backends.targets import Target, register
 from hloracle.conformance.prompts import Prompt
@@ -113,7 +113,6 @@ def run_cell(
     mutant: str = "",
     targets: Sequence[Target] = (),
     device: Device = CPU,
-    facts: Facts | None = None,
     report: Report | None = None,
 ) -> CellOutcome:
     """Run a cell in a child process, or take its outcome from the cache when nothing about it moved.
@@ -125,7 +124,7 @@ def run_cell(
       streamed: ids of prompts that are also streamed through decode and compared with prefill.
       mutant: a deliberate fault to run it with; such an outcome is neither taken from the cache nor kept.
       targets: of custom_calls; XLA finds them, IREE has no such thing.
-      device: where its backend runs graphs, unless that is the processor; facts: which one that is.
+      device: where its backend runs graphs, unless that is the processor.
     """
     questions = [(p, truths[p.id].tokens) for p in prompts]
     truth_files = [digest(np.ascontiguousarray(truths[p.id].exact).tobytes()) for p in prompts]
@@ -135,7 +134,7 @@ def run_cell(
         Path(__file__).read_bytes(),
         json.dumps([*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]),
         json.dumps([cell.id, threads, sorted(streamed), versions, truth_files]),
-        repr((device, facts) if cell.backend == device.backend else (CPU, None)),
+        repr(device if cell.backend == device.backend else CPU),
         json.dumps([[p.id, p.token_ids, tokens] for p, tokens in questions]),
         host_cpu(),
         *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),

@@ -59,6 +59,10 @@ class Choice:
     on_device: bool = False
     graphs: bool = False
 
+    def opened(self, device: Device) -> Device:
+        """The device, driven as chosen."""
+        return dataclasses.replace(device, graphs=self.graphs)
+
     @property
     def held(self) -> str:
         words = [self.layout, "joined" if self.joined else "", "on device" if self.on_device else ""]
@@ -112,20 +116,27 @@ class Tuned:
     ignored: str = ""
 
 
-def tuned_file(checkpoint: Checkpoint, precision: str) -> Path:
+def tuned_file(checkpoint: Checkpoint, precision: str, device: Device = CPU) -> Path:
     """Where the choice for a model of this shape is kept."""
-    config = checkpoint.config
-    return cache_root() / "tuned" / f"{config.architecture}-{digest(repr(config))[:12]}-{precision}.json"
+    config, where = checkpoint.config, f"-{device.kind}{device.index}" if device.remote else ""
+    return cache_root() / "tuned" / f"{config.architecture}-{digest(repr(config))[:12]}-{precision}{where}.json"
 
 
-def circumstances(threads: int) -> dict[str, Any]:
+def circumstances(threads: int, device: Device = CPU) -> dict[str, Any]:
     """What a choice holds for. `graphs` is the code that decides what graphs and weights look like."""
     folder = Path(str(emitters.__file__)).parent
     code = (p.read_bytes() for p in sorted(folder.rglob("*.py")))
+    where: dict[str, Any]
+    if device.remote:
+        where = {
+            "device": device.name,
+            "driver": device.facts.driver if device.facts else "",
+            "target": device.target,
+        }
+    else:
+        where = {"cpu": cpu_name(), "features": host_cpu(), "threads": threads}
     return {
-        "cpu": cpu_name(),
-        "features": host_cpu(),
-        "threads": threads,
+        **where,
         "compiler": installed("iree-base-compiler"),
         "runtime": installed("iree-base-runtime"),
         "graphs": digest(*code, *weight_sources(), Path(str(iree.__file__)).read_bytes()),
@@ -133,6 +144,9 @@ def circumstances(threads: int) -> dict[str, Any]:
 
 
 WORDS = {
+    "device": "was measured on {0}, this is {1}",
+    "driver": "was measured with the driver {0}, this is {1}",
+    "target": "was measured with code for {0}, this is {1}",
     "cpu": "was measured on {0}, this is {1}",
     "features": "was measured on a CPU of the same name with other features",
     "threads": "was measured with {0} threads, these are {1}",
@@ -142,9 +156,9 @@ WORDS = {
 }
 
 
-def tuned(checkpoint: Checkpoint, precision: str, threads: int) -> Tuned:
+def tuned(checkpoint: Checkpoint, precision: str, threads: int, device: Device = CPU) -> Tuned:
     """What was found fastest for a model here. Never raises: a file that cannot be believed is ignored, and says why."""
-    path = tuned_file(checkpoint, precision)
+    path = tuned_file(checkpoint, precision, device)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -154,29 +168,31 @@ def tuned(checkpoint: Checkpoint, precision: str, threads: int) -> Tuned:
     try:
         if raw["schema"] != VERSION or raw["precision"] != precision:
             return _ignored(path, "is of another version of hloracle, or of another precision")
-        here = circumstances(threads)
-        for key, words in WORDS.items():
-            if raw["for"][key] != here[key]:
-                return _ignored(path, words.format(str(raw["for"][key])[:60], here[key]))
+        for key, here in circumstances(threads, device).items():
+            if raw["for"][key] != here:
+                return _ignored(path, WORDS[key].format(str(raw["for"][key])[:60], here))
         if raw["conforms"] is not True:
             return _ignored(path, "names a choice that was not proven")
-        return Tuned(_choice(raw["choice"]))
+        return Tuned(_choice(raw["choice"], device))
     except (KeyError, TypeError, AttributeError, ValueError):
         return _ignored(path, "is damaged")
 
 
-def keep(checkpoint: Checkpoint, precision: str, threads: int, choice: Choice, measured: list[dict[str, Any]]) -> Path:
+def keep(
+    checkpoint: Checkpoint, precision: str, threads: int, choice: Choice, measured: list[dict[str, Any]],
+    device: Device = CPU,
+) -> Path:  # fmt: skip
     """Write down a choice with which a whole run conformed; returns where."""
-    path = tuned_file(checkpoint, precision)
+    path = tuned_file(checkpoint, precision, device)
     found = {
-        "schema": VERSION, "precision": precision, "for": circumstances(threads), "choice": dataclasses.asdict(choice),
-        "conforms": True, "measured": measured,
+        "schema": VERSION, "precision": precision, "for": circumstances(threads, device),
+        "choice": dataclasses.asdict(choice), "conforms": True, "measured": measured,
     }  # fmt: skip
     write_file(path, json.dumps(found, indent=1) + "\n")
     return path
 
 
-def _choice(raw: dict[str, Any]) -> Choice:
+def _choice(raw: dict[str, Any], device: Device) -> Choice:
     """Raises ValueError for what there is no such thing of: a file does not bring flags of its own."""
     builds = {phase: Build(**raw[phase]) for phase in iree.PHASE_FLAGS}
     choice = Choice(raw["layout"], raw["joined"], **builds, on_device=raw["on_device"], graphs=raw["graphs"])
@@ -184,6 +200,8 @@ def _choice(raw: dict[str, Any]) -> Choice:
         choice.layout in LAYOUTS
         and all(isinstance(value, bool) for value in (choice.joined, choice.on_device, choice.graphs))
         and all(b.flags in iree.FLAG_SETS for b in builds.values())
+        and choice.on_device == device.remote
+        and (device.of_cuda or not choice.graphs)
     )
     if not known or not all(valid_cpu(b.cpu) for b in builds.values()):
         raise ValueError("unknown")

@@ -113,10 +113,10 @@ def run(
     threads = threads or threads_available()
     if mutant in MUTANTS:  # in weights that are held otherwise it would not be planted
         precision, layout, joined = MUTANTS[mutant].held
-    opened, facts = open_device(device, cuda_target)
+    opened = open_device(device, cuda_target)
     choice = untuned(layout or "", bool(joined), opened) if layout or joined is not None else None
     settings = Settings(
-        model, tokens, capacity, threads, fresh, opened, facts, precision, choice, mutant, out, rounds=rounds,
+        model, tokens, capacity, threads, fresh, opened, precision, choice, mutant, out, rounds=rounds,
         backends=backends_on(opened),
     )  # fmt: skip
     settings.validate()
@@ -154,12 +154,12 @@ def suite(
 
     chosen = selected(families)
     threads = threads or threads_available()
-    where = open_device(device, cuda_target)
+    opened = open_device(device, cuda_target)
     real = None
     if not families:
         real = Settings(
-            DEFAULT_MODEL, threads=threads, fresh=fresh, device=where[0], facts=where[1], out=out, rounds=rounds,
-            backends=backends_on(where[0]),
+            DEFAULT_MODEL, threads=threads, fresh=fresh, device=opened, out=out, rounds=rounds,
+            backends=backends_on(opened),
         )  # fmt: skip
         real.validate()
     prepare_folder(out)
@@ -174,7 +174,7 @@ def suite(
             out,
             lambda name, r: write_family(r, out, name),
             progress,
-            *where,
+            opened,
         )
     return _finish(record, out, as_json, print_families)
 
@@ -305,7 +305,7 @@ def generate(
     from hloracle.conformance.environment import threads_available
     from hloracle.conformance.generate import generate_text
 
-    opened, _ = open_device(device, cuda_target)
+    opened = open_device(device, cuda_target)
     if backend and opened.remote:
         raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {opened}")
     with terminal.status("loading") if terminal.is_terminal else _silence():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hloracle.backends.devices import CPU, Device, Facts
+from hloracle.backends.devices import CPU, Device
 from hloracle.backends.targets import Target
 from hloracle.conformance.anchored import AnchorOutcome
 from hloracle.conformance.cells import CellOutcome
@@ -47,7 +47,7 @@ class Settings:
     precision: what the graphs hold weights in. choice: how they are written and compiled; None takes what was found
       fastest on this machine, if that was ever measured, and else what is taken everywhere.
     mutant: a deliberate fault that the run carries.
-    device: where IREE runs the graphs that are judged; facts: what its driver says of it.
+    device: where IREE runs the graphs that are judged.
     out: the report's folder, where a reproducer goes; None writes none.
     rounds: of the speed comparison; 0 leaves it out.
     backends: those that graphs are run on; the first of them runs the production graph.
@@ -64,7 +64,6 @@ class Settings:
     threads: int = 1
     fresh: bool = False
     device: Device = CPU
-    facts: Facts | None = None
     precision: str = "f32"
     choice: Choice | None = None
     mutant: str = ""

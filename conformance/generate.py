@@ -43,10 +43,12 @@ def generate_text(
 
         graphs = [lower(checkpoint.config, *spec) for spec in specs]
     else:
-        found = tuned(checkpoint, precision, threads) if backend == "iree-cpu" else Tuned()
+        found = tuned(checkpoint, precision, threads, device) if backend == device.backend else Tuned()
         if found.ignored:
             tell(found.ignored)
-        graphs = production_graphs(checkpoint, precision, found.choice or untuned(device=device), specs)
+        choice = found.choice or untuned(device=device)
+        device = choice.opened(device)
+        graphs = production_graphs(checkpoint, precision, choice, specs)
     stops = end_of_text(directory)
     weight = archive_of(checkpoint, graphs[0].abi.weights).load if backend.startswith("iree") else checkpoint.load
     session = Session(make_backend(backend, threads, device), graphs, weight)

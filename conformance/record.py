@@ -140,7 +140,7 @@ def compiled_rows(rows: Sequence[Compiled]) -> list[dict[str, Any]]:
 
 def _device(settings: Settings) -> dict[str, Any] | None:
     """What IREE ran the judged graphs on, where that is not the processor."""
-    device, facts = settings.device, settings.facts
+    device, facts = settings.device, settings.device.facts
     if not device.remote:
         return None
     capability = ".".join(map(str, facts.capability)) if facts and facts.capability else None

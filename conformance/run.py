@@ -82,6 +82,7 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
                 checkpoint = open_checkpoint(directory)
             refuse_non_finite(checkpoint)
             choose(evidence, settings, checkpoint)
+            settings = dataclasses.replace(settings, device=evidence.choice.opened(settings.device))
         if not gates(evidence, settings, progress):
             verdict = place(decide(evidence.checks, [], {}), evidence.checks, None, [])
             return record_of(settings, checkpoint, evidence, verdict, progress, memory)
@@ -140,10 +141,10 @@ def choose(evidence: Evidence, settings: Settings, checkpoint: Checkpoint) -> No
     """How the production graphs are written and compiled."""
     if settings.choice:
         evidence.choice, evidence.chosen = settings.choice, "asked"
-    elif settings.device.remote:
-        evidence.choice = untuned(device=settings.device)
-    elif not (settings.small or settings.lean):
-        found = tuned(checkpoint, settings.precision, settings.threads)
+        return
+    evidence.choice = untuned(device=settings.device)
+    if not (settings.small or settings.lean):
+        found = tuned(checkpoint, settings.precision, settings.threads, settings.device)
         evidence.ignored = found.ignored
         if found.choice:
             evidence.choice, evidence.chosen = found.choice, "tuned"
@@ -171,9 +172,8 @@ def _on_device(evidence: Evidence, settings: Settings) -> None:
     found = device_checks(production(evidence.graphs), settings.device)
     evidence.checks += found
     if settings.device.remote:
-        name = settings.facts.name if settings.facts else str(settings.device)
         read = next((check.figure for check in found if check.id.endswith(".arithmetic")), "float32")
-        evidence.arithmetic = f"{read}, {name}"
+        evidence.arithmetic = f"{read}, {settings.device.name}"
 
 
 def device_checks(graph: Graph, device: Device) -> list[Check]:
@@ -390,7 +390,7 @@ def _cell(
         outcome = run_cell(
             cell, graphs, checkpoint, evidence.prompts, evidence.truths, settings.threads, versions(CELL_PACKAGES),
             reuse=reuse, streamed=_streamed(cell, evidence, checkpoint.config), mutant=settings.mutant_at_work,
-            device=settings.device, facts=settings.facts, report=progress.report,
+            device=settings.device, report=progress.report,
         )  # fmt: skip
         stage["reused"] = outcome.status == "reused"
     return outcome
@@ -429,7 +429,7 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
             outcome = run_anchored(
                 cell, graphs, checkpoint, prompt, truth, settings.threads, versions(CELL_PACKAGES),
                 reuse=not settings.fresh and not with_canary, mutant=settings.mutant_at_work,
-                with_canary=with_canary, device=settings.device, facts=settings.facts, report=progress.report,
+                with_canary=with_canary, device=settings.device, report=progress.report,
             )  # fmt: skip
             stage["reused"] = outcome.status == "reused"
         check = anchor_check(outcome)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hloracle.backends.devices import CPU, Device, Facts
+from hloracle.backends.devices import CPU, Device
 from hloracle.conformance.checks import Check
 from hloracle.conformance.environment import MemoryWatch
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings, backends_on
@@ -46,7 +46,7 @@ def selected(families: Sequence[str]) -> list[str]:
 
 def run_suite(
     families: Sequence[str], real: Settings | None, jobs: int, fresh: bool, out: Path, keep: Keep, progress: Progress,
-    device: Device = CPU, facts: Facts | None = None,
+    device: Device = CPU,
 ) -> Record:  # fmt: skip
     """The tiny models of the families, `jobs` at a time, and the real model beside them; what is timed waits for them.
 
@@ -54,7 +54,7 @@ def run_suite(
       families: names in FAMILIES.
       real: of the real model's run; None leaves it out.
       out: the report's folder. A family's reproducer goes to families/NAME in it.
-      device, facts: where IREE runs the families' graphs, and what its driver says of it.
+      device: where IREE runs the families' graphs.
       keep: is called with a family's name and record as it ends; returns where its page is, relative to `out`, or nothing.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
@@ -78,7 +78,7 @@ def run_suite(
                     raise error
                 return keep(name, record)
 
-            settings = [family_settings(name, fresh, out, device, facts) for name in families]
+            settings = [family_settings(name, fresh, out, device) for name in families]
             records, ordered = run_families(settings, jobs, done, progress, partial(tell, 0))
         tell(0, "")
         if real is not None and whole is not None:
@@ -160,11 +160,11 @@ def judged_beside(report: Report, settings: Settings, started: float) -> Record:
 
 
 def family_settings(
-    name: str, fresh: bool, out: Path, device: Device = CPU, facts: Facts | None = None
+    name: str, fresh: bool, out: Path, device: Device = CPU
 ) -> Settings:  # fmt: skip
     return Settings(
         f"tiny-{name}", TOKENS, LEAN_CAPACITY, threads=1, fresh=fresh, out=out / "families" / name, lean=True, rounds=0,
-        device=device, facts=facts, backends=backends_on(device),
+        device=device, backends=backends_on(device),
     )  # fmt: skip
 
 

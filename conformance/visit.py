@@ -22,7 +22,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from hloracle.backends.devices import Device, Facts, open_device
+from hloracle.backends.devices import Device, open_device
 from hloracle.bench.device import Measured, bandwidth, emitted, emitted_of_size, measured, oracle, transformers
 from hloracle.conformance.choice import untuned
 from hloracle.conformance.cli import invoke
@@ -56,7 +56,6 @@ class Visit:
     """What is known so far. `rows` are those of the table: what, result, whether it is as it should be."""
 
     device: Device
-    facts: Facts | None
     model: str
     out: Path
     deadline: float
@@ -111,7 +110,7 @@ def _judged(visit: Visit, name: str, precision: str, seconds: float) -> None:
     """A whole run of the real model on the device; its report goes to a folder of its own."""
     folder = visit.out / name
     settings = Settings(
-        visit.model, threads=threads_available(), device=visit.device, facts=visit.facts, precision=precision, out=folder,
+        visit.model, threads=threads_available(), device=visit.device, precision=precision, out=folder,
         rounds=0, backends=backends_on(visit.device),
     )  # fmt: skip
     record = run_in_child(_record, settings, timeout=visit.limit(seconds)).value
@@ -134,7 +133,7 @@ def _families(visit: Visit, brief: bool) -> None:
         if not go:
             return
         names = ["llama"] if brief else selected(())
-        settings = [family_settings(name, False, visit.out, visit.device, visit.facts) for name in names]
+        settings = [family_settings(name, False, visit.out, visit.device) for name in names]
         kept: dict[str, dict[str, Any]] = {}
 
         def keep(name: str, record: dict[str, Any]) -> str:
@@ -234,7 +233,7 @@ def _mutants(visit: Visit) -> None:
         def planted(id: str) -> str:
             mutant = MUTANTS[id]
             settings = Settings(
-                mutant.model, 4, 32, threads=1, device=visit.device, facts=visit.facts, mutant=id, small=True,
+                mutant.model, 4, 32, threads=1, device=visit.device, mutant=id, small=True,
                 backends=backends_on(visit.device), choice=untuned(device=visit.device),
             )  # fmt: skip
             verdict = run_in_child(_record, settings, timeout=visit.limit(90)).value["verdict"]
@@ -273,16 +272,16 @@ def command(device: str, cuda_target: str, model: str, minutes: float, brief: bo
     What is found goes to a folder at once; a table of it is printed last. Exits with 0 only if all of it was done and right.
     """
     begun = time.monotonic()
-    opened, facts = open_device(device, cuda_target)
+    opened = open_device(device, cuda_target)
+    facts = opened.facts
     out.mkdir(parents=True, exist_ok=True)
-    found = Visit(opened, facts, model, out, begun + 60 * minutes)
+    found = Visit(opened, model, out, begun + 60 * minutes)
     found.found = {"schema": SCHEMA, "device": str(opened), "facts": dataclasses.asdict(facts) if facts else None}
     found.found |= {"target": opened.target, "environment": describe()}
-    name = facts.name if facts else str(opened)
     capability = f", compute capability {'.'.join(map(str, facts.capability))}" if facts and facts.capability else ""
     found.row(
         "device",
-        f"{name}{capability}, compiled for {opened.target or opened.kind}, {facts.driver if facts else ''}".rstrip(
+        f"{opened.name}{capability}, compiled for {opened.target or opened.kind}, {facts.driver if facts else ''}".rstrip(
             ", "
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import json
 import os
 import subprocess
@@ -53,8 +54,8 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch, known: None) -> Iterator[None]:
 
 
 def test_the_processor() -> None:
-    assert open_device("cpu") == (CPU, None)
-    assert (str(CPU), CPU.backend, CPU.remote) == ("cpu", "iree-cpu", False)
+    assert open_device("cpu") == CPU
+    assert (CPU.name, CPU.backend, CPU.remote) == ("cpu", "iree-cpu", False)
     assert backends_on(CPU) == ("iree-cpu", "xla-cpu")
 
 
@@ -67,15 +68,12 @@ def test_the_processor() -> None:
     ],
 )
 def test_a_gpu(word: str, target: str, expected: Device, two_gpus: None) -> None:
-    device, facts = open_device(word, target)
-    assert device == expected
-    assert facts == cuda_devices_here()[expected.index]
+    device = open_device(word, target)
+    facts = devices.cuda_devices()[expected.index]
+    assert device == dataclasses.replace(expected, facts=facts)
+    assert device.name == facts.name
     assert (device.backend, str(device)) == ("iree-cuda", f"cuda:{expected.index}")
     assert backends_on(device) == ("iree-cuda", "iree-cpu", "xla-cpu")
-
-
-def cuda_devices_here() -> list[Facts]:
-    return devices.cuda_devices()
 
 
 @pytest.mark.parametrize(

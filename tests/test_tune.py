@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 from rich.console import Console
 
 from hloracle.backends import iree
-from hloracle.bench import show, tune
+from hloracle.backends.devices import CPU, Device, Facts, open_device
+from hloracle.bench import contenders, show, tune
+from hloracle.bench.contenders import OnSession, Spec, Task
 from hloracle.bench.tune import Candidate, Judge, first_choice, is_faster, others, run_tune
 from hloracle.conformance import choice as choices
 from hloracle.conformance import cli
-from hloracle.conformance.cells import Cell, CellOutcome
+from hloracle.conformance.cells import Cell, CellOutcome, make_backend
 from hloracle.conformance.choice import (
     Build,
     Choice,
@@ -34,6 +37,8 @@ from hloracle.core.errors import InputError
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.fixtures import resolve
 
+GPU = Device("cuda", 0, "sm_89", facts=Facts("an H100", (9, 0), 80 << 30, "CUDA 13.0"))
+CONFORMS = {"verdict": {"class": "conforms"}, "passed": True}
 OTHER = Choice("rows", False, Build("O3", "x86-64-v3"), Build("plain"))
 DECODE = ("decode", "token", 32, 0)
 PREFILL = ("prefill", "token", 32, 32)
@@ -142,7 +147,44 @@ def test_a_damaged_file_is_ignored_with_a_word(text: str, checkpoint: Checkpoint
 
 
 def test_of_every_circumstance_there_is_a_word() -> None:
-    assert set(choices.WORDS) == set(circumstances(1))
+    assert set(choices.WORDS) == {*circumstances(1), *circumstances(1, GPU)}
+
+
+def test_of_a_device_its_own_is_kept(checkpoint: Checkpoint) -> None:
+    """And what was measured on another device, driver or for another target is ignored."""
+    assert GPU.facts
+    as_graphs = dataclasses.replace(untuned(device=GPU), graphs=True)
+    keep(checkpoint, "f32", 2, OTHER, [])
+    assert tuned(checkpoint, "f32", 2, GPU) == choices.Tuned()
+    keep(checkpoint, "f32", 2, as_graphs, [], GPU)
+    assert tuned(checkpoint, "f32", 2) == choices.Tuned(OTHER)
+    found = tuned(checkpoint, "f32", 64, GPU).choice  # threads are not what it runs on
+    assert found == as_graphs
+    assert found.opened(GPU) == dataclasses.replace(GPU, graphs=True)
+    newer = dataclasses.replace(GPU.facts, driver="CUDA 14.0")
+    for other, words in (
+        (dataclasses.replace(GPU, target="sm_80"), "with code for sm_89, this is sm_80"),
+        (dataclasses.replace(GPU, facts=newer), "with the driver CUDA 13.0, this is CUDA 14.0"),
+        (dataclasses.replace(GPU, facts=Facts("an L4", (8, 9))), "on an H100, this is an L4"),
+    ):
+        found_of_other = tuned(checkpoint, "f32", 2, other)
+        assert found_of_other.choice is None
+        assert words in found_of_other.ignored
+
+
+@pytest.mark.parametrize(
+    ("choice", "device"),
+    [
+        (OTHER, GPU),  # a graph for the processor has a step wait for what the device reads back
+        (untuned(device=GPU), CPU),
+        (dataclasses.replace(untuned(device=GPU), graphs=True), Device("vulkan")),
+    ],
+)
+def test_a_choice_of_another_kind_of_device_is_ignored(choice: Choice, device: Device, checkpoint: Checkpoint) -> None:
+    keep(checkpoint, "f32", 2, choice, [], device)
+    found = tuned(checkpoint, "f32", 2, device)
+    assert found.choice is None
+    assert "is damaged" in found.ignored
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x;y", "-" * 50, "a/b", "--x=y", 3, None])
@@ -173,12 +215,29 @@ def test_a_run_takes_what_was_asked_for_or_kept_or_says_why_not(checkpoint: Chec
 def test_every_thing_is_tried_by_itself() -> None:
     first = first_choice(["x86-64-v3", "host"])
     assert first.decode == Build("plain", "x86-64-v3")
-    layouts, joined, flags, cpus = others(first, "decode", "f32", ["x86-64-v3", "host"])
+    layouts, joined, graphs, flags, cpus = others(first, "decode", "f32", ["x86-64-v3", "host"])
     assert [c.layout for c in layouts] == ["rows"]
     assert [c.joined for c in joined] == [True]
+    assert graphs == []
     assert [c.decode for c in flags] == [Build("O3", "x86-64-v3"), Build("packed", "x86-64-v3")]
     assert [c.decode for c in cpus] == [Build("plain", "host")]
     assert all(c.prefill == first.prefill for c in (*layouts, *joined, *flags, *cpus))
+
+
+def test_what_is_tried_on_a_gpu() -> None:
+    """How its commands are submitted too, once: a device is opened for both phases."""
+    first = first_choice(["host"], GPU)
+    layouts, joined, graphs, flags, cpus = others(first, "decode", "f32", ["host"], GPU)
+    assert [c.layout for c in layouts] == ["panels"]
+    assert [c.joined for c in joined] == [True]
+    assert [c.graphs for c in graphs] == [True]
+    assert [c.decode for c in flags] == [Build("O3")]
+    assert cpus == []
+    tried = (*layouts, *joined, *graphs, *flags)
+    assert all(c.on_device for c in tried)
+    assert not any(c.graphs for c in (*layouts, *joined, *flags))
+    assert [len(found) for found in others(first, "prefill", "f32", ["host"], GPU)] == [0, 0, 0, 1, 0]
+    assert [len(found) for found in others(first, "decode", "f32", ["host"], Device("vulkan"))] == [1, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("phase", "precision"), [("decode", "int4"), ("decode", "int8"), ("prefill", "f32")])
@@ -236,6 +295,54 @@ def test_the_whole(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], m
     assert "which conforms" in text.getvalue()
 
 
+def test_the_whole_on_a_device(
+    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """The emulated one, where what is submitted as graphs is given as faster; a run then takes it."""
+
+    def times(judge: Judge, candidates: Sequence[Candidate]) -> tuple[list[list[float]], str]:
+        return [[1.0 if c.choice.graphs else 2.0] * judge.rounds for c in candidates], ""
+
+    monkeypatch.setattr(Judge, "times", times)
+    monkeypatch.setattr(tune, "TOKENS", 4)
+    judged: list[Settings] = []
+    monkeypatch.setattr(tune, "run", lambda settings, _: judged.append(settings) or CONFORMS)
+    command = ["tune", "tiny-llama", "--device", "emulated", "--precision", "f32", "--threads", "2", "--json"]
+    assert cli.invoke(command) == 0
+    (row,) = json.loads(capsys.readouterr().out)["precisions"]
+    assert [(r["layout"], r["status"]) for r in row["candidates"] if r["phase"] == "decode"] == [
+        ("rows on device", "right"),
+        ("panels on device", "slower"),
+        ("rows joined on device", "failed"),  # joins nothing in this model
+        ("rows on device as graphs", "chosen"),
+        ("rows on device as graphs", "slower"),
+    ]
+    device = open_device("emulated")
+    assert (judged[0].device, judged[0].backends[0]) == (device, "iree-emulated")
+    assert Path(row["file"]) == tuned_file(checkpoint, "f32", device)
+    evidence = Evidence()
+    choose(evidence, Settings("tiny-llama", threads=2, device=device), checkpoint)
+    assert (str(evidence.choice), evidence.chosen) == (row["choice"], "tuned")
+    assert evidence.choice.opened(device).graphs
+
+
+def test_a_device_is_timed_as_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a stream or with graphs, which the emulated driver both knows."""
+    opened: list[Device] = []
+
+    def make(name: str, threads: int, device: Device) -> Any:
+        opened.append(device)
+        return make_backend(name, threads, device)
+
+    monkeypatch.setattr(contenders, "make_backend", make)
+    device = open_device("emulated")
+    task = Task("tiny-llama", (4,), (), 2, 1, device)
+    for graphs in (False, True):
+        choice = dataclasses.replace(untuned(device=device), graphs=graphs)
+        assert OnSession(task, Spec("emitter/0", "", "f32", choice)).decode(4) > 0
+    assert [d.graphs for d in opened] == [False, True]
+
+
 def test_wrong_tokens_are_found(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever runs it: a candidate is held to the truth's tokens."""
     judge = _judge(checkpoint, monkeypatch)
@@ -289,3 +396,7 @@ def test_what_does_not_conform_is_not_kept(checkpoint: Checkpoint, monkeypatch: 
 def test_a_bad_cpu_is_refused() -> None:
     with pytest.raises(InputError, match="--target-cpu"):
         run_tune("tiny-llama", ["f32"], ["a b"], 2, 3, Progress())
+    with pytest.raises(
+        InputError, match=r"--target-cpu x86-64-v3: is of the processor; leave it out of --device cuda:0"
+    ):
+        run_tune("tiny-llama", ["f32"], ["x86-64-v3"], 2, 3, Progress(), GPU)
