@@ -23,7 +23,7 @@ from hloracle.backends.devices import Device
 from hloracle.backends.session import Session, greedy
 from hloracle.bench.contenders import read_bytes
 from hloracle.conformance.cells import make_backend
-from hloracle.conformance.choice import production_graph, production_graphs, untuned
+from hloracle.conformance.choice import Choice, production_graph, production_graphs, untuned
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
@@ -65,11 +65,13 @@ def measured(id: str, function: Callable[..., Any], *arguments: Any, seconds: fl
         return Measured(id, [], 0, failure=" ".join(str(error).split()))
 
 
-def emitted(report: Report, id: str, model: str, precision: str, device: Device) -> Measured:
-    """The production graphs of a model on IREE."""
+def emitted(
+    report: Report, id: str, model: str, precision: str, device: Device, choice: Choice | None = None
+) -> Measured:  # fmt: skip
+    """The production graphs of a model on IREE, written as they are untuned unless a choice is given."""
     checkpoint = open_checkpoint(resolve(model, precision=precision))
     specs = [("decode", "token", CAPACITY, 0), ("prefill", "token", CAPACITY, PROMPT)]
-    graphs = production_graphs(checkpoint, precision, untuned(device=device), specs)
+    graphs = production_graphs(checkpoint, precision, choice or untuned(device=device), specs)
     return _of_session(id, checkpoint.config, graphs, archive_of(checkpoint, graphs[0].abi.weights).load, device)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from rich.table import Table
 
 from hloracle.backends.devices import Device, open_device
 from hloracle.bench.device import Measured, bandwidth, emitted, emitted_of_size, measured, oracle, transformers
+from hloracle.bench.tune import FASTER
 from hloracle.conformance.choice import untuned
 from hloracle.conformance.cli import invoke
 from hloracle.conformance.environment import describe, threads_available
@@ -43,6 +45,7 @@ from hloracle.reports.record import write_all
 
 SCHEMA = "hloracle-visit/1"
 MINUTES = 9.0
+F32 = "emitter f32"
 # Decode alone, with weights that are not loaded from anywhere.
 SIZES = (("synthetic-llama-1b", ("f32", "bf16", "int4")), ("synthetic-llama-3b", ("bf16", "int4")))
 # One of each mechanism that a device might compile otherwise.
@@ -174,16 +177,24 @@ def _speed(visit: Visit) -> None:
         if go:
             visit.found["bandwidth"] = run_in_child(bandwidth, visit.device, timeout=visit.limit(60)).value
             visit.row("bandwidth", f"{visit.found['bandwidth'] / 1e9:.0f} GB/s, read by PyTorch")
+    untried = untuned(device=visit.device)
+    plain = _timed(visit, F32, emitted, visit.model, "f32", visit.device)
+    if visit.device.kind == "cuda":
+        as_graphs = dataclasses.replace(visit.device, graphs=True)
+        other = _timed(visit, f"{F32}, CUDA graphs", emitted, visit.model, "f32", as_graphs)
+        if plain and other and plain.median and other.median and plain.median >= FASTER * other.median:
+            visit.device = as_graphs
+        visit.row("from here on", "CUDA graphs" if visit.device.graphs else "a stream")
+    for name, choice in (
+        ("panels", dataclasses.replace(untried, layout="panels")), ("joined", dataclasses.replace(untried, joined=True))
+    ):  # fmt: skip
+        _timed(visit, f"{F32}, {name}", emitted, visit.model, "f32", visit.device, choice)
     wanted: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
-        ("emitter f32", emitted, (visit.model, "f32", visit.device)),
         ("Hugging Face float32", transformers, (visit.model, "float32", visit.device)),
         ("JAX oracle f32", oracle, (visit.model, visit.device)),
         *((f"emitter {p}", emitted, (visit.model, p, visit.device)) for p in PRECISIONS[1:]),
         ("Hugging Face bfloat16", transformers, (visit.model, "bfloat16", visit.device)),
     ]
-    if visit.device.kind == "cuda":
-        as_graphs = dataclasses.replace(visit.device, graphs=True)
-        wanted.insert(1, ("emitter f32, CUDA graphs", emitted, (visit.model, "f32", as_graphs)))
     for name, function, arguments in wanted:
         _timed(visit, name, function, *arguments)
 
@@ -207,11 +218,11 @@ def _timed(visit: Visit, name: str, function: Callable[..., Any], *arguments: An
 
 
 def _against(visit: Visit, name: str, found: Measured) -> str:
-    """How many times as fast the emitter's float32 is as this one."""
-    ours = visit.found["speed"].get("emitter f32", {}).get("ms")
-    if not ours or name.startswith("emitter") or found.median is None:
+    """How many times as fast the emitter's float32, in its fastest form, is as this one."""
+    own = [statistics.median(row["ms"]) for n, row in visit.found["speed"].items() if n.startswith(F32) and row["ms"]]
+    if not own or name.startswith("emitter") or found.median is None:
         return ""
-    return f"; emitter f32 is {found.median / sorted(ours)[len(ours) // 2]:.2f} times as fast"
+    return f"; {F32} is {found.median / min(own):.2f} times as fast"
 
 
 def _sizes(visit: Visit) -> None:

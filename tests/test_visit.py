@@ -73,10 +73,30 @@ def test_everything_is_done(answers: Answers, tmp_path: Path, capsys: pytest.Cap
     assert {"int4: conforms", "families", "mutants, a sample", "synthetic-llama-3b int4"} <= set(rows)
     # 538 MB in 2 ms are 0.09 of 3 TB/s.
     assert rows["emitter f32"][0] == "500 tokens/s (400 to 625), 0.09 of the bandwidth, a prompt of 128 in 4.0 ms"
-    assert rows["emitter f32, CUDA graphs"][0].startswith("500 tokens/s")
+    assert {"emitter f32, CUDA graphs", "emitter f32, panels", "emitter f32, joined"} <= set(rows)
+    assert rows["from here on"] == ("a stream", None)
     assert rows["Hugging Face float32"][0].endswith("; emitter f32 is 1.00 times as fast")
     table = capsys.readouterr().out
     assert table.index("s on cuda:0") > table.index("mutants, a sample: 7 of 7 caught in their class")
+
+
+def test_graphs_are_taken_where_they_are_faster(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """From then on; and a peer is held against the fastest of ours."""
+    devices: list[bool] = []
+
+    def timed(name: str, function: Callable[..., Any], *arguments: Any, **_: Any) -> Measured:
+        devices.extend(a.graphs for a in arguments if isinstance(a, Device))
+        return Measured(name, [1.5 if name.endswith("graphs") else 2.0] * 5, 538_000_000)
+
+    monkeypatch.setattr(visit, "measured", timed)
+    _, found = visited(tmp_path)
+    rows = {what: result for what, result, _ in found["rows"]}
+    assert rows["from here on"] == "CUDA graphs"
+    assert devices[:3] == [False, True, True]
+    assert all(devices[1:])
+    assert rows["Hugging Face float32"].endswith("; emitter f32 is 1.33 times as fast")
 
 
 @pytest.mark.parametrize(
