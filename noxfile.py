@@ -76,7 +76,7 @@ def conformance_cpu(session: nox.Session) -> None:
     if session.posargs:
         run(session, "hloracle", "run", "--device", "cpu", *session.posargs)
     else:
-        run(session, "hloracle", "suite")
+        run(session, "hloracle", "suite", "--device", "cpu")
 
 
 @nox.session(name="conformance-cuda", venv_backend="none", requires=["environment"], default=False)

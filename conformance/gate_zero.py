@@ -72,7 +72,8 @@ def _operands() -> tuple[np.ndarray, np.ndarray]:
 def _wide_operands() -> tuple[np.ndarray, np.ndarray]:
     """4096 and a few, times -2 to 2: every sum of 64 products is less than 2^24."""
     rng = np.random.default_rng(0)
-    return tuple(rng.integers(low, high, (SIDE, SIDE)).astype(np.float32) for low, high in ((WIDE, WIDE + 2), (-2, 3)))  # type: ignore[return-value]
+    wide, narrow = (rng.integers(low, high, (SIDE, SIDE)) for low, high in ((WIDE, WIDE + 2), (-2, 3)))
+    return wide.astype(np.float32), narrow.astype(np.float32)
 
 
 def _run(report: Report, name: str, threads: int, device: Device) -> tuple[list[float], list[list[float]], int]:

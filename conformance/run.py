@@ -4,47 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hloracle.backends.devices import CPU, Device, compiled_for
-from hloracle.backends.iree import compile_to_stream, module_path, precompile
-from hloracle.backends.xla import has_compiled
+from hloracle.backends.devices import Device
+from hloracle.backends.iree import precompile
 from hloracle.conformance import prompts as prompt_suite
 from hloracle.conformance.anchored import STEPS, AnchorOutcome, anchor_check, canary_check, run_anchored
-from hloracle.conformance.cells import Cell, CellOutcome, make_backend, run_cell
-from hloracle.conformance.checks import (
-    Check,
-    caches_in_place,
-    cell_checks,
-    fewer_ops,
-    graph_checks,
-    read_backs,
-    truth_check,
-)
-from hloracle.conformance.choice import production_graphs, tuned, untuned
+from hloracle.conformance.cells import Cell, CellOutcome, run_cell
+from hloracle.conformance.checks import Check, cell_checks, fewer_ops, graph_checks, truth_check
+from hloracle.conformance.choice import tuned, untuned
 from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
 from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings, backends_on
 from hloracle.conformance.gate_zero import gate_zero
 from hloracle.conformance.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
 from hloracle.conformance.localization import localize, plan, sequence
+from hloracle.conformance.modules import on_device, truth_and_modules
 from hloracle.conformance.probed import run_probes
 from hloracle.conformance.record import record_of
-from hloracle.conformance.sources import (
-    PREPARE_SECONDS,
-    emit_all,
-    prepare,
-    production,
-    show_graphs,
-    specifications,
-)
+from hloracle.conformance.sources import emit_all, prepare, production, show_graphs
 from hloracle.conformance.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.speed import measure
-from hloracle.conformance.targets import arithmetic_check, arithmetic_of, compile_checks, compile_for, for_every_target
 from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
-from hloracle.core.child import ChildDied, Report, run_in_child, threads
+from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, digest, locked, write_file
 from hloracle.mutants import planted
@@ -53,7 +37,6 @@ from hloracle.reference.anchors import anchors
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.config import Config
 from hloracle.reference.fixtures import resolve
-from hloracle.reference.truth import truths
 
 
 def cells_on(device: Device) -> tuple[Cell, ...]:
@@ -101,12 +84,12 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
             evidence.checks += static_checks(evidence.graphs, checkpoint.config)
             if not settings.small:
                 _probe(evidence, checkpoint, settings, progress)
-            _truth_and_modules(evidence, checkpoint, settings, progress)
+            truth_and_modules(evidence, checkpoint, settings, progress)
             evidence.checks.append(truth_check(evidence.truths))
             if settings.small:
                 _judge_until_settled(evidence, checkpoint, settings, progress)
             else:
-                _on_device(evidence, settings)
+                on_device(evidence, settings)
                 for cell in cells_on(settings.device):
                     _judge(cell, evidence, checkpoint, settings, progress)
             if _only_the_token_is_wrong(evidence, settings.device):
@@ -167,30 +150,6 @@ def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
     return [*checks, fewer_ops(graphs["emitter"], graphs["oracle"], config)]
 
 
-def _on_device(evidence: Evidence, settings: Settings) -> None:
-    """What is known of the production graph of decode as the device will run it, and what that multiplies with."""
-    found = device_checks(production(evidence.graphs), settings.device)
-    evidence.checks += found
-    if settings.device.remote:
-        read = next((check.figure for check in found if check.id.endswith(".arithmetic")), "float32")
-        evidence.arithmetic = f"{read}, {settings.device.name}"
-
-
-def device_checks(graph: Graph, device: Device) -> list[Check]:
-    """What IREE makes of the production graph of decode, before it is run."""
-    try:
-        stream = compile_to_stream(graph, device)
-    except ToolchainError as error:
-        return [Check("emitter.caches-in-place", "no copy of a cache", "error", "", "", str(error))]
-    checks = [caches_in_place(graph, stream)]
-    if device.remote:
-        checks.append(read_backs(stream))
-    if device.of_cuda:
-        found = {graph.name: arithmetic_of(module_path(graph, device).read_bytes())}
-        checks.append(arithmetic_check(f"emitter/{device.backend}", found))
-    return checks
-
-
 def _probe(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
     with progress.stage("probes") as stage:
         check, stage["reused"] = probes(evidence, checkpoint, settings, progress.report)
@@ -219,91 +178,6 @@ def probes(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, repor
 
 
 # ---- cells
-
-
-def _truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
-    """The truth and the compiled modules, side by side: each is the work of one core."""
-    whole = {source: [g for g, facts in graphs if not facts.error] for source, graphs in evidence.graphs.items()}
-    parts: list[dict[str, Any]] = []
-
-    def timed(name: str, work: Callable[..., bool], *arguments: Any, **more: Any) -> bool:
-        begin, reused = progress.now(), False
-        try:
-            reused = work(*arguments, **more)
-            return reused
-        finally:
-            seconds = round(progress.now() - begin, 3)
-            parts.append({"name": name, "begin": begin, "seconds": seconds, "reused": reused})
-
-    elsewhere = _elsewhere(evidence, checkpoint, settings)
-    with threads(settings.threads) as submit:
-        compiles = [
-            submit(timed, f"XLA, {source}", _precompile_xla, [g for g in graphs if g.abi.head == "logits"])
-            for source, graphs in whole.items()
-        ]
-        compiles += [
-            submit(
-                timed, ", ".join(["IREE", *([str(device)] if device.remote else []), source, graph.name]), precompile, graph,
-                device, with_stream=graph == production(evidence.graphs) and device == settings.device,
-            )
-            for device in dict.fromkeys([settings.device, CPU])
-            for source, graphs in whole.items() for graph in graphs
-            if not settings.small and (device == settings.device or graph.abi.head == "logits")
-        ]  # fmt: skip
-        others = [submit(compile_for, *one) for one in elsewhere]
-        with progress.stage("truth") as stage:
-            # Prompts that differ only in their bucket have one truth.
-            ids = list(dict.fromkeys(p.token_ids for p in evidence.prompts))
-            found = truths(checkpoint, ids, settings.tokens, progress.report)
-            by_ids = dict(zip(ids, found, strict=True))
-            evidence.truths = {p.id: by_ids[p.token_ids] for p in evidence.prompts}
-            stage["reused"] = all(t.reused for t in found)
-            stage["detail"] = "; ".join(dict.fromkeys(t.moved for t in found if t.moved))
-        with progress.stage("compile") as stage:
-            for done, future in enumerate(compiles, 1):
-                progress.report(f"compile, {done} of {len(compiles)}")
-                future.exception()  # a module that does not compile is its cell's to report
-            evidence.compiled = [future.result() for future in others]
-            evidence.checks += compile_checks(evidence.compiled)
-            stage["reused"] = all(not f.exception() and f.result() for f in compiles)
-            stage["reused"] &= all(row.reused for row in evidence.compiled)
-            stage["parts"] = sorted(parts, key=lambda part: part["begin"])
-
-
-def _elsewhere(
-    evidence: Evidence, checkpoint: Checkpoint, settings: Settings
-) -> list[tuple[str, Graph, Device]]:  # fmt: skip
-    """What a run on the processor also compiles: every graph of a session on a GPU, and of the largest model the two that
-    it spends its time in for every target there is.
-    """
-    if settings.small or settings.device.remote:
-        return []
-    cuda = compiled_for("cuda")
-    with planted(settings.mutant):
-        choice = untuned(device=cuda)
-        emitted = production_graphs(checkpoint, settings.precision, choice, specifications(settings, "token"))
-    wanted = [("emitter", graph, cuda) for graph in emitted]
-    wanted += [("oracle", graph, cuda) for graph, facts in evidence.graphs["oracle"] if not facts.error]
-    if settings.lean:
-        return wanted
-    return [
-        *wanted,
-        *(("emitter", g, d) for d in for_every_target() if d.kind not in ("cpu", "cuda") for g in emitted[:2]),
-    ]
-
-
-def _precompile_xla(graphs: list[Graph]) -> bool:
-    """Put the graphs' executables into the cache; returns whether all were there."""
-    if all(has_compiled(graph) for graph in graphs):
-        return True
-    run_in_child(_compile_xla, graphs, timeout=PREPARE_SECONDS)
-    return False
-
-
-def _compile_xla(report: Report, graphs: list[Graph]) -> None:
-    backend = make_backend("xla-cpu", threads=1)
-    for graph in graphs:
-        backend.load(graph)
 
 
 def _judge(
@@ -346,7 +220,7 @@ def _judge_until_settled(
         graph = production(evidence.graphs)
         with progress.stage("compile to stream"), contextlib.suppress(ToolchainError):  # its cell says why it does not
             precompile(graph, settings.device, with_stream=True)
-        _on_device(evidence, settings)
+        on_device(evidence, settings)
     for cell in left:
         if not _settled(evidence, settings.device):
             _judge(cell, evidence, checkpoint, settings, progress)

@@ -25,6 +25,8 @@ TARGETS = ("cpu", "cuda", "hip", "vulkan", "metal")
 # PTX stands in a module as text. Of what multiplies matrices the types are in the instruction's name.
 PTX = re.compile(rb"\.target sm_\w+")
 PRODUCTS = re.compile(rb"\b(?:fma\.rn|(?:wg|w)?mma)\.[a-z0-9_.:]*")
+# As in `loc("layers.1.mlp.act"): failed to legalize …`: the anchor of what the compiler does not get past.
+PLACE = re.compile(r'loc\("([\w.]+)"')
 TYPES = ("tf32", "bf16", "f16", "f32", "f64", "s8", "u8")
 
 
@@ -47,6 +49,12 @@ class Compiled:
     @property
     def ok(self) -> bool:
         return not self.message
+
+    @property
+    def anchor(self) -> str:
+        """Where the compiler failed, if it says so in the graph's own words."""
+        found = PLACE.search(self.message)
+        return found[1] if found else ""
 
 
 def compile_for(source: str, graph: Graph, device: Device) -> Compiled:
@@ -108,10 +116,14 @@ def compile_checks(rows: Sequence[Compiled], kind: str = "cuda") -> list[Check]:
         own = [row for row in rows if (row.source, row.kind) == (source, kind)]
         right = [row for row in own if row.ok]
         target = own[0].target or kind
-        bad = "; ".join(f"{row.graph}: {row.message}" for row in own if not row.ok)
+        wrong = [row for row in own if not row.ok]
+        bad = "; ".join(f"{row.graph}: {row.message}" for row in wrong)
+        at = wrong[0].anchor if wrong else ""
         figure = f"{len(right)} of {len(own)}"
         title = f"every graph compiles for {KINDS[kind].compiler} ({target})"
-        found.append(judged(f"{source}/iree-{kind}.compiles", title, not bad, figure, f"{len(own)} of {len(own)}", bad))
+        found.append(
+            judged(f"{source}/iree-{kind}.compiles", title, not bad, figure, f"{len(own)} of {len(own)}", bad, at)
+        )
         if kind == "cuda" and right:
             found.append(arithmetic_check(f"{source}/iree-{kind}", {row.graph: row.arithmetic for row in right}))
     return found

@@ -149,7 +149,12 @@ def place(
     if found is None or found.anchor is None or (found.misused and static):
         if static is None:
             return dataclasses.replace(verdict, sure=("possible", ["no place was found"]))
-        because = [f"{static.id} is read from the graph as it is written: {static.detail}"]
+        how = (
+            "is where the compiler stops"
+            if static.id.endswith(".compiles")
+            else "is read from the graph as it is written"
+        )
+        because = [f"{static.id} {how}: {static.detail}"]
         operation = static.operation or None
         return dataclasses.replace(verdict, anchor=static.anchor, operation=operation, sure=("certain", because))
     level, because = confidence(found, outcomes, {c.id.rpartition(".")[0] for c in bad})

@@ -19,7 +19,7 @@ from models import LENGTH, PHASES, SOURCES, TOKENS, T, changed, handmade, interp
 from hloracle.backends.session import Backend
 from hloracle.conformance import anchored as module
 from hloracle.conformance import cells as cells_module
-from hloracle.conformance import cli
+from hloracle.conformance import cli, modules
 from hloracle.conformance import evidence as evidence_module
 from hloracle.conformance import localization as localization_module
 from hloracle.conformance import probed as probed_module
@@ -547,8 +547,8 @@ def test_a_report_appears_either_way(dying: bool, tmp_path: Path, monkeypatch: p
     # All but the stream form and the reproducer is computed by the interpreter, which has nothing to compile.
     for place in (cells_module, module, probed_module, localization_module):
         monkeypatch.setattr(place, "make_backend", lambda *_: interpreter())
-    for name in ("precompile", "_precompile_xla", "gates"):
-        monkeypatch.setattr(run_module, name, lambda *_, **__: True)
+    for place, name in ((run_module, "gates"), (run_module, "precompile"), (modules, "precompile_xla")):
+        monkeypatch.setattr(place, name, lambda *_, **__: True)
     monkeypatch.setattr(evidence_module, "Settings", functools.partial(Settings, small=True))
     if dying:
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from conftest import SMALL_RUN
 from tokenizer import add_words
 
 from hloracle.backends.devices import CPU
-from hloracle.conformance import cli, environment
+from hloracle.conformance import cli, environment, modules
 from hloracle.conformance import run as module
 from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.evidence import Settings
@@ -213,15 +214,15 @@ def test_a_process_that_died_is_no_pass(
     assert "did not run" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("where", ["truths", "prepare"])
+@pytest.mark.parametrize(("place", "where"), [(modules, "truths"), (module, "prepare")], ids=["truths", "prepare"])
 @pytest.mark.usefixtures("no_gates")
 def test_a_process_that_died_where_no_cell_runs(
-    where: str, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: ModuleType, where: str, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dies(*_: Any, **__: Any) -> None:
         raise ChildDied("_compute died (signal SIGKILL)")
 
-    monkeypatch.setattr(module, where, dies)
+    monkeypatch.setattr(place, where, dies)
     status, record = again(tmp_path / "out")
     assert (status, record["verdict"]["class"], record["cells"]) == (1, "harness-error", [])
     assert "SIGKILL" in record["verdict"]["evidence"][-1]
@@ -235,7 +236,7 @@ def test_a_stream_form_that_does_not_compile_is_no_pass(
     def fails(*_: Any) -> str:
         raise ToolchainError("compile", "no")
 
-    monkeypatch.setattr(module, "compile_to_stream", fails)
+    monkeypatch.setattr(modules, "compile_to_stream", fails)
     status, record = again(tmp_path / "out")
     assert (status, record["verdict"]["class"]) == (1, "harness-error")
     assert {c["id"]: c["status"] for c in record["checks"]}["emitter.caches-in-place"] == "error"

@@ -73,6 +73,16 @@ def test_what_compiles_for_a_target() -> None:
     assert set(found) == {"emitter/iree-cuda.compiles", "emitter/iree-cuda.arithmetic"}
 
 
+def test_where_it_does_not_compile(production: Graph) -> None:
+    """The compiler names the location, which is the anchor."""
+    line = next(x for x in production.text.splitlines() if "stablehlo.logistic" in x and "layers.1.mlp.act" in x)
+    called = re.sub(r"stablehlo\.logistic (%\S+) : (\S+)", r"stablehlo.custom_call @absent(\1) : (\2) -> \2", line)
+    graph = dataclasses.replace(production, text=production.text.replace(line, called))
+    (check,) = compile_checks([compile_for("emitter", graph, compiled_for("cuda"))])
+    assert (check.status, check.anchor) == ("failed", "layers.1.mlp.act")
+    assert "custom_call" in check.detail
+
+
 def test_what_does_not_compile_for_a_target() -> None:
     found = by_id(compile_checks(compiled_rows("", "error: failed to distribute")))["emitter/iree-cuda.compiles"]
     assert (found.status, found.figure, found.expected) == ("failed", "1 of 2", "2 of 2")
