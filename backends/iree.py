@@ -20,7 +20,7 @@ from hloracle.backends.compiled import compiled, host_cpu, installed
 from hloracle.backends.devices import CPU, KINDS, Device, driver_library
 from hloracle.backends.session import Buffer, Executable
 from hloracle.core.abi import Graph
-from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 
 # O2 fuses and vectorizes; the default O0 is ten times slower. The rest names the device.
 CPU_FLAGS = (
@@ -263,9 +263,7 @@ class IreeDevice(Iree):
     def _failed(self, stage: str, error: Exception, artifact: object = "") -> ToolchainError:
         words = str(error)
         if any(known in words for known in OUT_OF_MEMORY):
-            return ToolchainError(
-                stage, f"{self._device} is out of memory: take a narrower --precision or a smaller model"
-            )
+            return OutOfMemory(str(self._device))
         if isinstance(error, ToolchainError):
             return error
         return ToolchainError(stage, f"{self._device}: {words}", artifact)

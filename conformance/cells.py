@@ -74,7 +74,7 @@ class PromptOutcome:
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """`status` is `ran`, `reused` or `failed`; `stage` of a failure is `compile`, `load`, `run` or `process`."""
+    """`status` is `ran`, `reused` or `failed`; `stage` of a failure is `compile`, `load`, `run`, `memory` or `process`."""
 
     cell: Cell
     status: str

@@ -16,6 +16,7 @@ from hloracle.conformance.cells import CellOutcome, repeats
 from hloracle.conformance.census import census_pin, held_kinds, held_ops, op_kinds_for
 from hloracle.conformance.graphs import GraphFacts, table_digest
 from hloracle.core.abi import Graph
+from hloracle.core.errors import OutOfMemory
 from hloracle.core.tolerances import LOGIT_FLOORS, ROUNDING, TRUTH_RELATIVE
 from hloracle.reference.anchors import CACHES, products
 from hloracle.reference.config import Config
@@ -44,6 +45,11 @@ class Check:
     detail: str = ""
     anchor: str = ""
     operation: str = ""
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether there is no answer because a device's memory was too small: then nothing is wrong with a graph."""
+        return self.status == "error" and OutOfMemory.WORDS in self.detail
 
 
 def judged(

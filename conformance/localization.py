@@ -50,7 +50,7 @@ def plan(
     checks: Sequence[Check], outcomes: Sequence[CellOutcome], prompts: Sequence[Prompt], truths: dict[str, Truth]
 ) -> Plan | None:
     """The cell nearest to the source that is wrong, and the shortest prompt that shows it; None if no cell is wrong."""
-    bad = {c.id.rpartition(".")[0] for c in checks if c.status in ("failed", "error")}
+    bad = {c.id.rpartition(".")[0] for c in checks if c.status in ("failed", "error") and not c.short_of_memory}
     wrong = {o.cell: o for o in outcomes if o.cell.id in bad}
     right = [o.cell for o in outcomes if o.cell.id not in bad]
 

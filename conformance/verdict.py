@@ -75,6 +75,9 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
     if died:
         return verdict("harness-error", f"The process of cell {died[0].cell.id} died, so its result is missing.")
 
+    if short := [c for c in bad if c.short_of_memory]:
+        return verdict("harness-error", f"There is no result of {short[0].id}: {short[0].detail}.")
+
     wrong = {o.cell: failed(f"{o.cell.id}.") for o in outcomes if failed(f"{o.cell.id}.")}
     right = [o.cell for o in outcomes if o.cell not in wrong]
 

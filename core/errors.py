@@ -27,7 +27,7 @@ class ToolchainError(Exception):
     """A compiler or runtime failed on a graph we gave it: a result to report, not bad input.
 
     Args:
-      stage: ``compile`` or ``run``.
+      stage: ``compile``, ``load``, ``run``, or ``memory``.
       message: the tool's own words.
       artifact: where the graph was kept, so that the failure can be looked at.
     """
@@ -39,3 +39,18 @@ class ToolchainError(Exception):
     def __str__(self) -> str:
         kept = f" (graph kept at {self.artifact})" if self.artifact else ""
         return f"{self.stage} failed: {self.message}{kept}"
+
+
+class OutOfMemory(ToolchainError):
+    """A device's memory does not hold what it was given: a result, and nothing that its graphs did wrong."""
+
+    WORDS = "is out of memory: take a narrower --precision or a smaller model"
+
+    def __init__(self, device: str) -> None:
+        super().__init__("memory", f"{device} {self.WORDS}")
+
+    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[str]]:
+        return OutOfMemory, (self.message.removesuffix(f" {self.WORDS}"),)
+
+    def __str__(self) -> str:
+        return self.message

@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -300,6 +301,7 @@ def test_out_of_memory_is_one_clear_line(words: str, monkeypatch: pytest.MonkeyP
     ) as e:
         backend.upload(np.zeros(4, np.float32))
     assert "memory_pools" not in str(e.value)
+    assert (e.value.stage, str(pickle.loads(pickle.dumps(e.value)))) == ("memory", str(e.value))
 
 
 def test_another_failure_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,13 @@ from evidence import (
 )
 
 from hloracle.backends.devices import Device
-from hloracle.conformance.cells import Cell
+from hloracle.conformance.cells import Cell, CellOutcome
 from hloracle.conformance.checks import Check
+from hloracle.conformance.localization import plan
+from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.run import cells_on
 from hloracle.conformance.verdict import PASSING, decide
+from hloracle.core.errors import OutOfMemory
 
 ON_CUDA = cells_on(Device("cuda"))
 FILE = (Cell("file", "iree-cpu"), Cell("file", "xla-cpu"))
@@ -260,6 +263,23 @@ def test_right_on_the_processor_and_wrong_on_the_device(ids: tuple[str, ...], ch
 
 def test_all_right_on_the_device() -> None:
     assert verdict(cells=ON_CUDA).class_ == "conforms"
+
+
+@pytest.mark.parametrize("beside", [{}, wrong("emitter/iree-cpu")])
+def test_a_device_that_is_out_of_memory_has_done_nothing_wrong(beside: dict[str, Change]) -> None:
+    """Nothing is taken apart then; and of what is wrong beside it no class is said, as all has to run first."""
+
+    def full(found: CellOutcome) -> CellOutcome:
+        return CellOutcome(found.cell, "failed", stage="memory", message=str(OutOfMemory("cuda:0")))
+
+    changes = beside | wrong("emitter/iree-cuda/token", change=full)
+    found = verdict(changes, cells=ON_CUDA)
+    assert found.class_ == "harness-error"
+    assert found.explanation.startswith(
+        "There is no result of emitter/iree-cuda/token.tokens: cuda:0 is out of memory: "
+    )
+    taken = plan(*gathered(changes, cells=ON_CUDA), [Prompt("first", 32, "", None, (1, 2))], TRUTHS)
+    assert (taken.suspect.id if taken else "") == "".join(beside)
 
 
 def test_wrong_on_the_processor_too() -> None:
