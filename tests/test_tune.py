@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 from collections.abc import Sequence
@@ -31,8 +32,9 @@ from hloracle.conformance.choice import (
     untuned,
     valid_cpu,
 )
-from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
 from hloracle.conformance.run import choose
+from hloracle.core.child import alone
 from hloracle.core.errors import InputError
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.fixtures import resolve
@@ -264,6 +266,13 @@ def test_what_is_faster(ms: list[float], than: list[float], wins: bool) -> None:
 # ---- the whole
 
 
+def be_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CAPACITY", 64), ("PROMPT", 64), ("TOKENS", 4), ("CONTEXT", 16), ("STEPS", 4)):
+        monkeypatch.setattr(tune, name, value)
+    monkeypatch.setattr(iree, "PHASE_FLAGS", {"decode": ("plain", "O3"), "prefill": ("packed", "packed-moved")})
+    monkeypatch.setattr(tune, "Settings", functools.partial(Settings, capacity=LEAN_CAPACITY, lean=True))
+
+
 def test_the_whole(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """One set of flags gives other tokens, one does not compile; the rest is timed, and what is kept conforms."""
     right = Judge.wrong
@@ -276,7 +285,9 @@ def test_the_whole(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], m
         return right(judge, candidate)
 
     monkeypatch.setattr(Judge, "wrong", wrong)
-    status = cli.invoke(["tune", "tiny-llama", "--precision", "f32", "--rounds", "3", "--threads", "2", "--json"])
+    be_small(monkeypatch)
+    with alone():
+        status = cli.invoke(["tune", "tiny-llama", "--precision", "f32", "--rounds", "3", "--threads", "2", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert status == 0
     (row,) = found["precisions"]
@@ -304,11 +315,12 @@ def test_the_whole_on_a_device(
         return [[1.0 if c.choice.graphs else 2.0] * judge.rounds for c in candidates], ""
 
     monkeypatch.setattr(Judge, "times", times)
-    monkeypatch.setattr(tune, "TOKENS", 4)
+    be_small(monkeypatch)
     judged: list[Settings] = []
     monkeypatch.setattr(tune, "run", lambda settings, _: judged.append(settings) or CONFORMS)
     command = ["tune", "tiny-llama", "--device", "emulated", "--precision", "f32", "--threads", "2", "--json"]
-    assert cli.invoke(command) == 0
+    with alone():
+        assert cli.invoke(command) == 0
     (row,) = json.loads(capsys.readouterr().out)["precisions"]
     assert [(r["layout"], r["status"]) for r in row["candidates"] if r["phase"] == "decode"] == [
         ("rows on device", "right"),
