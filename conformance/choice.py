@@ -84,7 +84,7 @@ class Choice:
 def untuned(layout: str = "", joined: bool = False, device: Device = CPU) -> Choice:
     """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too."""
     if device.remote:  # the threads of a warp read one row, each some of its columns
-        return Choice(layout or "rows", joined, prefill=Build("plain"), on_device=True)
+        return Choice(layout or "rows", joined, prefill=Build("plain"), on_device=True, graphs=device.graphs)
     layout = layout or "panels"
     return Choice(layout, joined, prefill=Build("packed" if layout == "panels" else "plain"))
 

@@ -13,9 +13,16 @@ from hloracle.conformance.checks import Check, caches_in_place, read_backs
 from hloracle.conformance.choice import production_graphs, untuned
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.sources import PREPARE_SECONDS, production, specifications
-from hloracle.conformance.targets import arithmetic_check, arithmetic_of, compile_checks, compile_for, for_every_target
+from hloracle.conformance.targets import (
+    Compiled,
+    arithmetic_check,
+    arithmetic_of,
+    compile_checks,
+    compile_for,
+    for_every_target,
+)
 from hloracle.core.abi import Graph
-from hloracle.core.child import Report, run_in_child, threads
+from hloracle.core.child import Answer, Report, run_in_child, threads
 from hloracle.core.errors import ToolchainError
 from hloracle.mutants import planted
 from hloracle.reference.checkpoint import Checkpoint
@@ -27,11 +34,12 @@ def truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Sett
     whole = {source: [g for g, facts in graphs if not facts.error] for source, graphs in evidence.graphs.items()}
     parts: list[dict[str, Any]] = []
 
-    def timed(name: str, work: Callable[..., bool], *arguments: Any, **more: Any) -> bool:
+    def timed(name: str, work: Callable[..., Answer], *arguments: Any, **more: Any) -> Answer:
         begin, reused = progress.now(), False
         try:
-            reused = work(*arguments, **more)
-            return reused
+            answer = work(*arguments, **more)
+            reused = answer.reused if isinstance(answer, Compiled) else bool(answer)
+            return answer
         finally:
             seconds = round(progress.now() - begin, 3)
             parts.append({"name": name, "begin": begin, "seconds": seconds, "reused": reused})
@@ -51,7 +59,10 @@ def truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Sett
             for source, graphs in whole.items() for graph in graphs
             if not settings.small and (device == settings.device or graph.abi.head == "logits")
         ]  # fmt: skip
-        others = [submit(compile_for, *one) for one in elsewhere]
+        others = [
+            submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
+            for source, graph, device in elsewhere
+        ]
         with progress.stage("truth") as stage:
             # Prompts that differ only in their bucket have one truth.
             ids = list(dict.fromkeys(p.token_ids for p in evidence.prompts))
@@ -61,8 +72,8 @@ def truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Sett
             stage["reused"] = all(t.reused for t in found)
             stage["detail"] = "; ".join(dict.fromkeys(t.moved for t in found if t.moved))
         with progress.stage("compile") as stage:
-            for done, future in enumerate(compiles, 1):
-                progress.report(f"compile, {done} of {len(compiles)}")
+            for done, future in enumerate([*compiles, *others], 1):
+                progress.report(f"compile, {done} of {len(compiles) + len(others)}")
                 future.exception()  # a module that does not compile is its cell's to report
             evidence.compiled = [future.result() for future in others]
             evidence.checks += compile_checks(evidence.compiled)

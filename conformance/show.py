@@ -18,9 +18,13 @@ from hloracle.mutants import Mutant
 def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
     cells = [c["id"] for c in record["cells"]]
     if cells:
-        # One word a line, so that the whole matrix fits 80 columns.
-        headings = [cell.replace("/", "\n").replace("-", "\n") for cell in cells]
-        table = Table("prompt", *headings, title=f"tokens equal to Hugging Face's, {escape(record['model']['name'])}")
+        # So that the whole matrix fits 80 columns, also that of a device, which has seven cells.
+        headings = [cell.replace("/", "\n") for cell in cells]
+        close = len(cells) > 5
+        table = Table(
+            "prompt", *(h.replace("-", "\n") if close else h for h in headings), padding=(0, 0 if close else 1),
+            title=f"tokens equal to Hugging Face's, {escape(record['model']['name'])}",
+        )  # fmt: skip
         for column in table.columns[1:]:
             column.justify = "right"
         table.columns[0].no_wrap = True

@@ -214,6 +214,13 @@ def test_a_run_takes_what_was_asked_for_or_kept_or_says_why_not(checkpoint: Chec
 # ---- what is tried, and what beats what
 
 
+def test_untuned_a_device_is_driven_as_it_was_opened(checkpoint: Checkpoint) -> None:
+    for device in (GPU, dataclasses.replace(GPU, graphs=True)):
+        evidence = Evidence()
+        choose(evidence, Settings("m", device=device), checkpoint)
+        assert evidence.choice.opened(device) == device
+
+
 def test_every_thing_is_tried_by_itself() -> None:
     first = first_choice(["x86-64-v3", "host"])
     assert first.decode == Build("plain", "x86-64-v3")
