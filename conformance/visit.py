@@ -102,6 +102,7 @@ def visit(visit: Visit, brief: bool = False) -> bool:
         part(visit)
     if not brief:
         _sizes(visit)
+        _layouts(visit)
     return all(right is not False for *_, right in visit.rows)
 
 
@@ -177,7 +178,6 @@ def _speed(visit: Visit) -> None:
         if go:
             visit.found["bandwidth"] = run_in_child(bandwidth, visit.device, timeout=visit.limit(60)).value
             visit.row("bandwidth", f"{visit.found['bandwidth'] / 1e9:.0f} GB/s, read by PyTorch")
-    untried = untuned(device=visit.device)
     plain = _timed(visit, F32, emitted, visit.model, "f32", visit.device)
     if visit.device.kind == "cuda":
         as_graphs = dataclasses.replace(visit.device, graphs=True)
@@ -185,10 +185,6 @@ def _speed(visit: Visit) -> None:
         if plain and other and plain.median and other.median and plain.median >= FASTER * other.median:
             visit.device = as_graphs
         visit.row("from here on", "CUDA graphs" if visit.device.graphs else "a stream")
-    for name, choice in (
-        ("panels", dataclasses.replace(untried, layout="panels")), ("joined", dataclasses.replace(untried, joined=True))
-    ):  # fmt: skip
-        _timed(visit, f"{F32}, {name}", emitted, visit.model, "f32", visit.device, choice)
     wanted: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
         ("Hugging Face float32", transformers, (visit.model, "float32", visit.device)),
         ("JAX oracle f32", oracle, (visit.model, visit.device)),
@@ -231,6 +227,15 @@ def _sizes(visit: Visit) -> None:
         for precision in precisions:
             layout = default_layout(config, precision, panels=False)
             _timed(visit, f"{model} {precision}", emitted_of_size, config, layout, precision, visit.device)
+
+
+def _layouts(visit: Visit) -> None:
+    """How else weights may lie."""
+    plain = untuned(device=visit.device)
+    for name, choice in (
+        ("panels", dataclasses.replace(plain, layout="panels")), ("joined", dataclasses.replace(plain, joined=True))
+    ):  # fmt: skip
+        _timed(visit, f"{F32}, {name}", emitted, visit.model, "f32", visit.device, choice)
 
 
 # ---- deliberate faults
