@@ -26,7 +26,7 @@ TARGETS = ("cpu", "cuda", "hip", "vulkan", "metal")
 PTX = re.compile(rb"\.target sm_\w+")
 PRODUCTS = re.compile(rb"\b(?:fma\.rn|(?:wg|w)?mma)\.[a-z0-9_.:]*")
 # As in `loc("layers.1.mlp.act"): failed to legalize …`: the anchor of what the compiler does not get past.
-PLACE = re.compile(r'loc\("([\w.]+)"')
+PLACE = re.compile(r'loc\("([\w.]+)"[()]')
 TYPES = ("tf32", "bf16", "f16", "f32", "f64", "s8", "u8")
 
 

@@ -135,6 +135,11 @@ def test_an_invariant_has_a_place_too() -> None:
     assert (found.anchor, found.operation) == ("k_cache.0", "func.func at line 1")
     assert found.sure
     assert found.sure[0] == "certain"
+    assert "emitter.abi is read from the graph as it is written" in found.sure[1][0]
+    uncompiled = dataclasses.replace(STATIC, id="emitter/iree-cuda.compiles")
+    assert placed(None, uncompiled).sure == (
+        "certain", ["emitter/iree-cuda.compiles is where the compiler stops: donates {}"],
+    )  # fmt: skip
     # What was found by running it is nearer to the fault.
     assert placed(localized(), STATIC).anchor == ANCHOR
 

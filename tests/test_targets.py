@@ -83,6 +83,19 @@ def test_where_it_does_not_compile(production: Graph) -> None:
     assert "custom_call" in check.detail
 
 
+@pytest.mark.parametrize(
+    ("message", "anchor"),
+    [
+        ('loc("layers.1.mlp.act"): failed to legalize', "layers.1.mlp.act"),
+        ('loc("layers.1.mlp.act"("g.mlir":3:5)): failed to legalize', "layers.1.mlp.act"),
+        ('loc("g.mlir":3:5): failed to legalize', ""),  # a file is no place in a graph
+        ("error: failed to distribute", ""),
+    ],
+)
+def test_what_names_a_place(message: str, anchor: str) -> None:
+    assert compile_checks(compiled_rows(message))[0].anchor == anchor
+
+
 def test_what_does_not_compile_for_a_target() -> None:
     found = by_id(compile_checks(compiled_rows("", "error: failed to distribute")))["emitter/iree-cuda.compiles"]
     assert (found.status, found.figure, found.expected) == ("failed", "1 of 2", "2 of 2")
