@@ -10,14 +10,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from hloracle.core.errors import InputError
-
+# What a graph of each phase takes after the weights, and what it returns before any taps.
+INPUTS = {
+    "prefill": ("tokens", "length"),
+    "decode": ("token", "position", "k_cache", "v_cache"),
+}
+HEADS, CACHES = ("token", "logits"), ("k_cache", "v_cache")
 ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "k_cache", "v_cache")
 RESULT_ROLES = ("token", "logits", "k_cache", "v_cache", "tap")
+# Roles whose entries have names of their own; in a file all others are named as their role.
+OWN_NAMES = ("weight", "tap")
 DTYPE_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "ui8": 1, "i1": 1}
 # How an argument may hold a weight; docs/encodings.md says what each means.
 ENCODINGS = (
@@ -30,7 +36,7 @@ TYPES = {
     **dict.fromkeys(("token", "position", "length"), (0, "i32")),
     "tokens": (1, "i32"),
     "logits": (1, "f32"),
-    **dict.fromkeys(("k_cache", "v_cache"), (4, "f32")),
+    **dict.fromkeys(CACHES, (4, "f32")),
 }
 
 
@@ -54,6 +60,11 @@ class Tensor:
     def weight(self) -> str:
         """The weight that this argument holds, or a part of which it holds."""
         return self.name if self.encoding == "plain" else self.name.removesuffix(f".{self.encoding}")
+
+    @property
+    def type(self) -> str:
+        """e.g. `[3, 2, 256, 16] f32`"""
+        return f"[{_listed(self.shape)}] {self.dtype}" if self.shape else f"a scalar {self.dtype}"
 
     @property
     def nbytes(self) -> int:
@@ -104,79 +115,81 @@ class Abi:
     @staticmethod
     def from_file(path: Path) -> Abi:
         """Read and check an ABI file. Raises InputError that names the file and the entry."""
-        fix = "write it in the form that `hloracle emit` writes beside its graphs"
-        try:
-            raw = json.loads(path.read_text())
-        except FileNotFoundError:
-            raise InputError("no such file", path, "name the graph's .abi.json with --abi") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise InputError(f"is not a readable ABI file ({error})", path, fix) from None
-        try:
-            abi = Abi(
-                phase=raw["phase"],
-                arguments=tuple(_tensor(a, ARGUMENT_ROLES) for a in raw["arguments"]),
-                results=tuple(_tensor(r, RESULT_ROLES) for r in raw["results"]),
-                function=raw.get("function", "main"),
-            )
-            abi.validate()
-        except KeyError as error:
-            raise InputError(f"is not a valid ABI ({error} is missing)", path, fix) from None
-        except (TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"is not a valid ABI ({error})", path, fix) from None
-        return abi
+        from hloracle.core.abi_file import read_abi  # which reads into the classes of this file
+
+        return read_abi(path)
 
     def validate(self) -> None:
         """Raises ValueError unless this is the contract of a prefill or a decode graph."""
-        wanted = {
-            "prefill": ["tokens", "length"],
-            "decode": ["token", "position", "k_cache", "v_cache"],
-        }
-        if self.phase not in wanted:
-            raise ValueError(f"phase {self.phase!r} is not one of {sorted(wanted)}")
-        roles = [a.role for a in self.arguments if a.role != "weight"]
-        if roles != wanted[self.phase]:
-            raise ValueError(f"{self.phase} takes {wanted[self.phase]} after the weights, not {roles}")
-        results = [r.role for r in self.results if r.role != "tap"]
-        if results not in (["logits", "k_cache", "v_cache"], ["token", "k_cache", "v_cache"]):
-            raise ValueError(f"results are {results}, not a head, k_cache and v_cache")
-        if self.results[0].role == "tap":
-            raise ValueError("the first result is a tap, not the head")
-        for tensor in (*self.arguments, *self.results):
-            if tensor.role in TYPES and (len(tensor.shape), tensor.dtype) != TYPES[tensor.role]:
-                rank, dtype = TYPES[tensor.role]
-                raise ValueError(
-                    f"{tensor.name} is {list(tensor.shape)} {tensor.dtype}, not of rank {rank} and {dtype}"
-                )
-        caches = {(t.role, t.shape) for t in (*self.arguments, *self.results) if t.role.endswith("_cache")}
-        # Keys and values may differ in width alone: a latent is wider than what RoPE turns.
-        if len(caches) != 2 or len({shape[:3] for _, shape in caches}) != 1:
-            raise ValueError(f"caches have different shapes, {sorted(list(shape) for _, shape in caches)}")
-        names = [w.name for w in self.weights]
-        if len(set(names)) != len(names):
-            raise ValueError("a weight's name stands twice")
-        for result in self.results:
-            if result.aliases is None:
-                continue
-            if not 0 <= result.aliases < len(self.arguments):
-                raise ValueError(f"result {result.name} aliases argument {result.aliases}, which does not exist")
-            target = self.arguments[result.aliases]
-            if (target.shape, target.dtype) != (result.shape, result.dtype):
-                raise ValueError(f"result {result.name} aliases {target.name}, which has another type")
+        for contract in (_roles, _types, _caches, _names, _aliases):
+            contract(self)
 
 
-def _tensor(raw: dict[str, Any], roles: tuple[str, ...]) -> Tensor:
-    tensor = Tensor(**{**raw, "shape": tuple(raw["shape"])})
-    if tensor.role not in roles:
-        raise ValueError(f"role {tensor.role!r} is not one of {roles}")
-    if tensor.dtype not in DTYPE_BYTES:
-        raise ValueError(f"dtype {tensor.dtype!r} is not one of {tuple(DTYPE_BYTES)}")
-    if not all(isinstance(n, int) and n >= 0 for n in tensor.shape):
-        raise ValueError(f"shape {tensor.shape} of {tensor.name}")
-    if tensor.encoding not in ENCODINGS:
-        raise ValueError(f"encoding {tensor.encoding!r} of {tensor.name} is not one of {ENCODINGS}")
-    if tensor.encoding != "plain" and not (tensor.role == "weight" and tensor.name.endswith(f".{tensor.encoding}")):
-        raise ValueError(f"{tensor.name} is of encoding {tensor.encoding!r}, which its name does not end with")
-    return tensor
+def _roles(abi: Abi) -> None:
+    if abi.phase not in INPUTS:
+        raise ValueError(f"phase {abi.phase!r} is not one of {', '.join(INPUTS)}")
+    wanted, roles = INPUTS[abi.phase], tuple(a.role for a in abi.arguments if a.role != "weight")
+    if roles != wanted:
+        raise ValueError(f"a {abi.phase} graph takes {_listed(wanted)} after the weights, not {_listed(roles)}")
+    for i, argument in enumerate(abi.arguments[: -len(wanted)]):
+        if argument.role != "weight":
+            raise ValueError(f"arguments[{i}] ({argument.name}) stands before a weight, and the weights come first")
+    roles = tuple(r.role for r in abi.results)
+    if roles[:1] not in {(head,) for head in HEADS} or roles[1:3] != CACHES or set(roles[3:]) - {"tap"}:
+        raise ValueError(
+            f"the results are {_listed(roles)}, not token or logits, k_cache, v_cache, and taps after them"
+        )
+
+
+def _types(abi: Abi) -> None:
+    for place, tensor in _entries(abi):
+        if tensor.role in TYPES and (len(tensor.shape), tensor.dtype) != TYPES[tensor.role]:
+            rank, dtype = TYPES[tensor.role]
+            raise ValueError(f"{place} is {tensor.type}, not of rank {rank} and {dtype}")
+
+
+def _caches(abi: Abi) -> None:
+    """Keys and values may differ in width alone: a latent is wider than what RoPE turns."""
+    (one, first), *others = ((place, tensor) for place, tensor in _entries(abi) if tensor.role in CACHES)
+    same = {first.role: first.shape}
+    for place, cache in others:
+        if cache.shape[:3] != first.shape[:3] or same.setdefault(cache.role, cache.shape) != cache.shape:
+            raise ValueError(f"caches have different shapes: {one} is {first.type}, {place} {cache.type}")
+
+
+def _names(abi: Abi) -> None:
+    for key, tensors in (("arguments", abi.arguments), ("results", abi.results)):
+        first: dict[str, int] = {}
+        for i, tensor in enumerate(tensors):
+            if first.setdefault(tensor.name, i) != i:
+                raise ValueError(f"{key}[{first[tensor.name]}] and {key}[{i}] are both named {tensor.name}")
+
+
+def _aliases(abi: Abi) -> None:
+    taken: dict[int, str] = {}
+    for place, result in _entries(abi):
+        if result.aliases is None:
+            continue
+        if not 0 <= result.aliases < len(abi.arguments):
+            raise ValueError(f"{place} aliases argument {result.aliases}, and there are {len(abi.arguments)}")
+        target = abi.arguments[result.aliases]
+        alias = f"{place} aliases arguments[{result.aliases}] ({target.name})"
+        if target.role == "weight":
+            raise ValueError(f"{alias}, a weight, which the next step needs as well")
+        if (target.shape, target.dtype) != (result.shape, result.dtype):
+            raise ValueError(f"{alias}, which is {target.type} and not {result.type}")
+        if taken.setdefault(result.aliases, place) != place:
+            raise ValueError(f"{alias}, as {taken[result.aliases]} does")
+
+
+def _entries(abi: Abi) -> Iterator[tuple[str, Tensor]]:
+    for key, tensors in (("arguments", abi.arguments), ("results", abi.results)):
+        yield from ((f"{key}[{i}] ({tensor.name})", tensor) for i, tensor in enumerate(tensors))
+
+
+def _listed(items: Sequence[object]) -> str:
+    more = f" and {len(items) - 8:,} more" if len(items) > 8 else ""
+    return (", ".join(map(str, items[:8])) or "nothing") + more
 
 
 @dataclass(frozen=True)
