@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hloracle.reports import text
-from hloracle.reports.facts import VERDICTS, Record, at_fault, by_status, layer_of
+from hloracle.reports.facts import VERDICTS, Record, at_fault, by_status, comparisons, layer_of
 
 LIMIT = 10  # GitHub shows so many of a step's errors, warnings and notices each
 MODELS = 4  # of a suite that have one each, beside the first
@@ -17,7 +17,7 @@ _COMMANDS = {"pass": "notice", "near": "warning", "fail": "error", "error": "err
 _STATUS_COMMANDS = {"failed": "error", "error": "warning", "skipped": "notice"}
 _NOUNS = {"failed": "checks failed", "error": "checks ended with an error", "skipped": "checks were skipped"}
 # Whose text is wrong, where it is a text that stands in the tree.
-_FOLDERS = {"emitter-fault": "emitters", "reference-fault": "reference"}
+_FOLDERS = {"emitter-fault": "emitters", "invariant-broken": "emitters", "reference-fault": "reference"}
 
 
 def render(record: Record, root: Path, graph: Path | None = None) -> str:
@@ -53,11 +53,13 @@ def render(record: Record, root: Path, graph: Path | None = None) -> str:
 def _verdict(record: Record) -> Iterator[str]:
     verdict, found, row = record["verdict"], record["localization"], at_fault(record)
     mutant = f" (deliberate: mutant {record['mutant']})" if "mutant" in record else ""
-    yield f"hloracle: {VERDICTS[verdict['class']].title}{mutant}"
+    words = VERDICTS[verdict["class"]]
+    yield f"hloracle: {words.title}{mutant}"
     yield verdict["explanation"]
+    yield from (f"{label}: {phrases}" for label, phrases in comparisons(record))
     of = f" of {row['model']}" if row else ""
     if (anchor := row["anchor"] if row else verdict["anchor"]) is not None:
-        yield f"First wrong: {anchor}{of}"
+        yield f"{words.at.capitalize()} {anchor}{of}"
     if verdict["operation"] is not None:
         yield f"Operation: {verdict['operation']}"
     if verdict["prompt"] is not None:
@@ -70,10 +72,11 @@ def _verdict(record: Record) -> Iterator[str]:
 
 
 def _family(row: Record) -> Iterator[str]:
-    yield f"hloracle: {row['model']}: {VERDICTS[row['verdict']].title}"
+    words = VERDICTS[row["verdict"]]
+    yield f"hloracle: {row['model']}: {words.title}"
     yield row["explanation"]
     if row["anchor"] is not None:
-        yield f"First wrong: {row['anchor']}"
+        yield f"{words.at.capitalize()} {row['anchor']}"
 
 
 def _check(check: Record) -> Iterator[str]:

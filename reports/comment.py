@@ -88,4 +88,4 @@ def _record(archive: Path, name: str, folder: Path) -> Record:
 
 
 def _nothing(words: str, at: str) -> str:
-    return f"## ⚠️ hloracle: Nothing is proved\n\n{summary.prose(words, 400)}\n\n{at}"
+    return f"## ⚠️ hloracle: Nothing is known\n\n{summary.prose(words, 400)}\n\n{at}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloracle.reports.text import Number, value
+from hloracle.reports.text import Number, one_line, value
 
 Record = dict[str, Any]
 
@@ -17,11 +17,17 @@ _LAYER = re.compile(r"layers\.(\d{1,9})(?:\.(.+))?|(\w+)\.(\d{1,9})", re.DOTALL)
 
 @dataclass(frozen=True)
 class Verdict:
-    """A class of verdict in words. `kind` is `pass`, `near`, `fail` or `error`."""
+    """A class of verdict in words.
+
+    meaning: a sentence that stays true however little a run has compared; what it has compared is in its record.
+    kind: `pass`, `near`, `fail`, or `error` where nothing is known of whether the graph is right.
+    at: the words before the anchor that a verdict names.
+    """
 
     title: str
     meaning: str
     kind: str
+    at: str = "first wrong at"
 
     @property
     def passed(self) -> bool:
@@ -37,15 +43,57 @@ BACKENDS = {
 }  # fmt: skip
 
 VERDICTS = {
-    "conforms": Verdict("Conforms", "Every token is equal, and every value is within its measured limit.", "pass"),
-    "near-tie": Verdict(
-        "Near tie", "Tokens differ only where the truth's own two best are closer than the measured noise.", "near"
+    "conforms": Verdict(
+        "Conforms", "What was compared agrees with Hugging Face; nothing is said of anything else.", "pass"
     ),
-    "reference-fault": Verdict("Reference fault", "The JAX oracle differs from Hugging Face.", "fail"),
-    "emitter-fault": Verdict("Emitter fault", "The emitted graph itself is wrong; no compiler made it so.", "fail"),
-    "compiler-fault": Verdict("Compiler fault", "One graph is right on one compiler and wrong on another.", "fail"),
-    "device-fault": Verdict("Device fault", "One graph is right on one device and wrong on another.", "fail"),
-    "harness-error": Verdict("Harness error", "The comparison is incomplete: nothing is proved.", "error"),
+    "near-tie": Verdict(
+        "Near tie",
+        "Tokens differ only where the truth's own two best are closer than the measured noise; what else was compared "
+        "agrees with Hugging Face.",
+        "near",
+    ),
+    "reference-fault": Verdict(
+        "Reference fault", "The JAX oracle differs from Hugging Face, or its graph is not valid.", "fail"
+    ),
+    "emitter-fault": Verdict(
+        "Emitter fault", "By all that was compared, the graph itself is at fault: it is wrong, or not valid.", "fail"
+    ),
+    "compiler-fault": Verdict(
+        "Compiler fault",
+        "By all that was compared, a compiler is at fault: its program is wrong or not the same twice, or it refuses a "
+        "valid graph.",
+        "fail",
+    ),
+    "device-fault": Verdict(
+        "Device fault", "A graph is right on one device and wrong on another, or not the same twice.", "fail"
+    ),
+    "invariant-broken": Verdict(
+        "Invariant broken",
+        "The graph breaks a stated invariant; of what was compared, nothing is wrong.",
+        "fail",
+        "broken at",
+    ),
+    "unsupported": Verdict(
+        "Unsupported",
+        "No backend here can run what the graph asks for, so whether it is right is not known.",
+        "error",
+        "not supported at",
+    ),
+    "out-of-memory": Verdict(
+        "Out of memory",
+        "A configuration did not have the memory that it needs, so whether the graph is right is not known.",
+        "error",
+        "stopped at",
+    ),
+    "timeout": Verdict(
+        "Timeout",
+        "A configuration did not end in the time that it was given, so whether the graph is right is not known.",
+        "error",
+        "stopped at",
+    ),
+    "harness-error": Verdict(
+        "Harness error", "The comparison is incomplete or in doubt: nothing follows from it.", "error"
+    ),
 }
 
 
@@ -58,6 +106,16 @@ def cells_of(record: Record, prompt: str) -> dict[str, Record]:
     """The cells that were compared on a prompt. Of no tokens at all there is no comparison."""
     entry = record["tokens"].get(prompt)
     return {name: cell for name, cell in entry["cells"].items() if cell["total"]} if entry else {}
+
+
+def comparisons(record: Record) -> list[tuple[str, str]]:
+    """What was not compared, if anything, and then what was: each as a label and a sentence, of the record's own model."""
+    verdict = record["verdict"]
+    if verdict["compared"] is None:
+        return [("Compared", "not recorded: the record is of an older version")]
+    whose = f"of {one_line(record['model']['name'], 60)}: " if len(record["families"]) > 1 else ""
+    found = [("Not compared", verdict["not_compared"]), ("Compared", verdict["compared"] or ["nothing"])]
+    return [(label, whose + "; ".join(phrases)) for label, phrases in found if phrases]
 
 
 def judged(record: Record) -> str:

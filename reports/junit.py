@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from hloracle.reports import text
-from hloracle.reports.facts import VERDICTS, Record, cells_of, differences, took
+from hloracle.reports.facts import VERDICTS, Record, cells_of, comparisons, differences, took
 
 # What XML 1.0 has no way to write, not even as a reference.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -17,15 +17,13 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def render(record: Record) -> str:
     """Suites `verdict`, `checks`, `families` where there are many models, and for each cell one with a test case for every prompt.
 
-    A near tie is no failure: the verdict has passed. What did not run is skipped or an error, never a pass. Of a cell
+    The suite `verdict` says in properties, and its test case in words, what was compared and what was not. A near tie is no
+    failure: the verdict has passed. What did not run is skipped or an error, never a pass. Of a cell
     the time is known, of a single prompt or check it is not. Valid by the schema of Jenkins' xUnit plugin, `junit-10.xsd`.
     """
     root = ET.Element("testsuites", name="hloracle")
     verdict = _suite(root, record, "verdict", [_verdict(record)])
-    if "mutant" in record:
-        properties = ET.Element("properties")
-        ET.SubElement(properties, "property", name="mutant", value=_clean(record["mutant"]))
-        verdict.insert(0, properties)
+    verdict.insert(0, _properties(record))
     if record["families"]:
         _suite(root, record, "families", [case for row in record["families"] for case in _family(row)])
     _suite(root, record, "checks", [_check(check) for check in record["checks"]])
@@ -69,6 +67,15 @@ def _timestamp(date: str) -> str:
     return found.strftime("%Y-%m-%dT%H:%M:%S")
 
 
+def _properties(record: Record) -> ET.Element:
+    pairs = {"mutant": record["mutant"]} if "mutant" in record else {}
+    pairs |= {label.lower().replace(" ", "-"): phrases for label, phrases in comparisons(record)}
+    properties = ET.Element("properties")
+    for name, value in pairs.items():
+        ET.SubElement(properties, "property", name=name, value=_clean(value))
+    return properties
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds:.3f}"
 
@@ -76,12 +83,17 @@ def _seconds(seconds: float) -> str:
 def _case(suite: str, name: str, outcome: str = "", kind: str = "", message: str = "", detail: str = "") -> ET.Element:
     case = ET.Element("testcase", classname=_clean(f"hloracle.{suite}"), name=_clean(name))
     if outcome == "system-out":
-        ET.SubElement(case, outcome).text = _clean(message)
+        ET.SubElement(case, outcome).text = _clean("\n".join(filter(None, (message, detail))))
     elif outcome:
         element = ET.SubElement(case, outcome, type=kind, message=_clean(text.one_line(message, 400)))
         # GitLab shows the text alone, others the attribute alone.
         element.text = _clean("\n".join(filter(None, (message, detail))))
     return case
+
+
+def _outcome(class_: str) -> str:
+    """Of a verdict that does not pass: an error where nothing is known of the graph."""
+    return "error" if VERDICTS[class_].kind == "error" else "failure"
 
 
 def _clean(value: str) -> str:
@@ -91,9 +103,10 @@ def _clean(value: str) -> str:
 def _verdict(record: Record) -> ET.Element:
     """Named alike in every run, so that a run is compared with the one before; its type is the verdict's class."""
     verdict = record["verdict"]
-    outcome = "" if record["passed"] else "error" if VERDICTS[verdict["class"]].kind == "error" else "failure"
+    outcome = "system-out" if record["passed"] else _outcome(verdict["class"])
     keys = ("anchor", "operation", "prompt", "step")
-    lines = [f"{key}: {verdict[key]}" for key in keys if verdict[key] is not None]
+    lines = [f"{label.lower()}: {phrases}" for label, phrases in comparisons(record)]
+    lines += [f"{key}: {verdict[key]}" for key in keys if verdict[key] is not None]
     if (sure := verdict["confidence"]) is not None:
         lines.append(f"confidence: {sure['level']}")
     if record["localization"] and (reproducer := record["localization"]["reproducer"]):
@@ -106,7 +119,7 @@ def _verdict(record: Record) -> ET.Element:
 
 def _family(row: Record) -> Iterator[ET.Element]:
     """A case for the model, and one for each of its checks that did not pass."""
-    outcome = "" if row["passed"] else "error" if VERDICTS[row["verdict"]].kind == "error" else "failure"
+    outcome = "" if row["passed"] else _outcome(row["verdict"])
     at = "" if row["anchor"] is None else f"anchor: {row['anchor']}"
     case = _case("families", row["model"], outcome, row["verdict"], f"{row['verdict']}: {row['explanation']}", at)
     case.set("time", _seconds(row["seconds"]))

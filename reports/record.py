@@ -20,8 +20,8 @@ from hloracle.core.store import write_file
 from hloracle.reports.facts import VERDICTS, Record, cells_of, differences, limits_of, of_limit
 from hloracle.reports.text import one_line
 
-SCHEMA = "hloracle-report/4"
-OLDER = ("hloracle-report/3", "hloracle-report/2")
+SCHEMA = "hloracle-report/5"
+OLDER = ("hloracle-report/4", "hloracle-report/3", "hloracle-report/2")
 
 LARGEST = 2**63 - 1  # what other readers of JSON can hold
 
@@ -47,11 +47,12 @@ def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[V
         yield from jsonschema.Draft202012Validator.VALIDATORS["items"](validator, items, instance, schema)
 
 
-# What settings say that did not say it yet: there was no other layout, and nothing else could be asked for.
+# What settings say that version 4 did not say, or not from its beginning: there was no other layout, and nothing else could
+# be asked for.
 EARLIER = {
     "layout": "rows", "joined": False, "builds": dict.fromkeys(("decode", "prefill"), "not recorded"), "chosen": "untuned", "ignored": "",
     "backends": ["iree-cpu", "xla-cpu"], "custom_calls": [], "on_device": False,
-    "arithmetic": dict.fromkeys(("truth", "device"), "not recorded"),
+    "arithmetic": dict.fromkeys(("truth", "device"), "not recorded"), "timeout": None,
 }  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def validate(record: Record) -> None:
 
 
 def load(path: Path) -> Record:
-    """Read a record of this version or of the two before. Raises InputError that names the file and what is wrong with it."""
+    """Read a record of this version or of the three before. Raises InputError that names the file and what is wrong with it."""
     fix = "name a report.json that this version of hloracle wrote"
     try:
         record = json.loads(path.read_text("utf-8"), parse_constant=_no_constant)
@@ -81,12 +82,6 @@ def load(path: Path) -> Record:
         except (KeyError, TypeError, AttributeError, OverflowError):
             raise InputError(f"is not a valid record of {found!r}", path, fix) from None
         found = SCHEMA
-    if found == SCHEMA and isinstance(record.get("settings"), dict):
-        for key, value in EARLIER.items():
-            record["settings"].setdefault(key, value)
-        record.setdefault("compiled", [])
-        if isinstance(record.get("environment"), dict):
-            record["environment"].setdefault("device", None)
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
         raise InputError(f"{words}, not {SCHEMA!r}", path, fix)
@@ -101,9 +96,24 @@ def _bring_up_to_date(record: Record) -> None:
     """Make a record of an older version one of this version: what it did not measure was not measured."""
     if record["schema"] == "hloracle-report/2":
         _from_version_2(record)
+    if record["schema"] != "hloracle-report/4":
+        _from_version_3(record)
+    _from_version_4(record)
+    record["schema"] = SCHEMA
+
+
+def _from_version_4(record: Record) -> None:
+    for key, value in EARLIER.items():
+        record["settings"].setdefault(key, value)
+    record["environment"].setdefault("device", None)
+    record.setdefault("compiled", [])
+    record["verdict"] |= {"compared": None, "not_compared": None}
+
+
+def _from_version_3(record: Record) -> None:
     record["model"]["architecture"] = record["model"].pop("model_type")
     record["settings"]["lean"] = False
-    record |= {"schema": SCHEMA, "families": []}
+    record["families"] = []
 
 
 def _from_version_2(record: Record) -> None:
@@ -271,6 +281,7 @@ def _contradictions(record: Record) -> Iterator[str]:
     yield from _anchor_contradictions(record)
     yield from _family_contradictions(record)
     yield from _verdict_contradictions(record)
+    yield from _compared_contradictions(record)
 
 
 def _token_contradictions(record: Record) -> Iterator[str]:
@@ -407,6 +418,16 @@ def _lengths(entry: Record, names: Sequence[str], path: tuple[str | int, ...]) -
     for name in names:
         if entry[name] is not None and len(entry[name]) != len(entry["tokens"]):
             yield f"{_path((*path, name))}: {len(entry[name])} for {len(entry['tokens'])} tokens"
+
+
+def _compared_contradictions(record: Record) -> Iterator[str]:
+    compared, not_compared = (record["verdict"][key] for key in ("compared", "not_compared"))
+    if (compared is None) != (not_compared is None):
+        yield "verdict.not_compared: of what was compared and what was not, one is known and the other is not"
+    if compared and not record["prompts"]:
+        yield "verdict.compared: is there, and no prompt was run"
+    if compared == [] and record["passed"]:
+        yield "verdict.compared: is empty, and the run has passed"
 
 
 def _verdict_contradictions(record: Record) -> Iterator[str]:

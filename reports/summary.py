@@ -14,6 +14,7 @@ from hloracle.reports.facts import (
     by_status,
     cells_of,
     closest_call,
+    comparisons,
     differences,
     families,
     in_order,
@@ -35,8 +36,8 @@ _BLOCK = re.compile(r"[-+=](?=[\s=-]|$)|\d+(?P<end>[.)])(?=\s|$)")  # what makes
 def render(record: Record, link: str = "", note: str = "") -> str:
     """The summary of a valid record, of at most LIMIT characters whatever the record holds.
 
-    What a reviewer needs first comes first: the verdict, where it went wrong, the table, why, and last a line that leads
-    to the report. `note` is a sentence of the caller's, in Markdown, under the verdict; `link` is where the report is.
+    What a reviewer needs first comes first: the verdict, what was compared, where it went wrong, the table, why, and last a
+    line that leads to the report. `note` is a sentence of the caller's, in Markdown, under the verdict; `link` is where the report is.
     Raises InputError unless it is a web address.
     """
     verdict = record["verdict"]
@@ -47,6 +48,7 @@ def render(record: Record, link: str = "", note: str = "") -> str:
         "",
         prose(verdict["explanation"], 600),
         "",
+        *_compared(record),
         *([note, ""] if note else []),
         " · ".join(_facts(record)),
         "",
@@ -93,6 +95,14 @@ def _escaped(value: str, limit: int) -> str:
     return _SPECIAL.sub(lambda m: f"&#{ord(m[0][0])};" * len(m[0]), text.one_line(value, limit))
 
 
+def _compared(record: Record) -> Iterable[str]:
+    """A line each, what was not compared first."""
+    for label, phrases in comparisons(record):
+        shown = f"**{label}:**" if label == "Not compared" else f"{label}:"
+        yield f"{shown} {prose(phrases, 600)}"
+        yield ""
+
+
 def _facts(record: Record) -> Iterable[str]:
     model, settings = record["model"], record["settings"]
     tokens = token_totals(record)
@@ -102,7 +112,8 @@ def _facts(record: Record) -> Iterable[str]:
     yield f"{code(settings['device'])} {code(settings['precision'])}"
     all_compared = tokens["compared"] == tokens["planned"]
     missing = "" if all_compared else f", in {tokens['compared']} of {tokens['planned']} pairs of prompt and cell"
-    yield f"{text.count(tokens['agreed'])} of {text.count(tokens['total'])} tokens equal{missing}"
+    equal = f"{text.count(tokens['agreed'])} of {text.count(tokens['total'])} tokens equal{missing}"
+    yield equal if tokens["total"] else "no token compared"
     yield f"checks: {', '.join(counted) or 'none ran'}"
     yield text.duration(took(record))
 
@@ -110,7 +121,7 @@ def _facts(record: Record) -> Iterable[str]:
 def _where(record: Record) -> Iterable[str]:
     verdict = record["verdict"]
     parts = [
-        f"first wrong at {code(verdict['anchor'], 160)}" if verdict["anchor"] is not None else "",
+        f"{VERDICTS[verdict['class']].at} {code(verdict['anchor'], 160)}" if verdict["anchor"] is not None else "",
         f"on prompt {code(verdict['prompt'])}" if verdict["prompt"] is not None else "",
         f"at step {verdict['step']}" if verdict["step"] is not None else "",
         f"in {code(verdict['operation'], 240)}" if verdict["operation"] is not None else "",

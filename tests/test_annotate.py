@@ -15,6 +15,7 @@ from test_reports_sample import (
     failing_sample,
     failing_suite_sample,
     hostile_sample,
+    invariant_sample,
     near_tie_sample,
     sample,
 )
@@ -54,20 +55,22 @@ def test_a_fault_and_its_checks() -> None:
     assert first["command"] == "error"
     assert first["title"] == "hloracle: Emitter fault"
     assert first["message"].splitlines()[1:] == [
-        "First wrong: layers.3.self_attn.q_rope",
+        "Compared: 48 of 48 tokens after each of 6 prompts; logits at each of these steps, and at all 252 positions of 3 "
+        "sequences; both caches whole; values at 543 anchors; on IREE and XLA",
+        "First wrong at layers.3.self_attn.q_rope",
         "Operation: stablehlo.subtract %l3.q_rope_4 at line 214 of llama_prefill_64_logits",
         "Prompt: chat@64, step 5",
         "Confidence: certain",
         "Reproducer: reproducer/, beside the report",
     ]
     assert [(a["command"], a["title"].partition(":")[0]) for a in rest] == [
-        ("error", "tokens (failed)"),
-        ("error", "logits (failed)"),
-        ("error", "caches (failed)"),
-        ("warning", "mutants (error)"),
-        ("notice", "cuda (skipped)"),
+        ("error", "emitter/iree-cpu.tokens (failed)"),
+        ("error", "emitter/iree-cpu.decode-logits (failed)"),
+        ("error", "emitter/iree-cpu.caches (failed)"),
+        ("warning", "emitter.probes (error)"),
+        ("notice", "oracle.census (skipped)"),
     ]
-    assert rest[0]["message"].startswith("Measured 5 of 6 prompts differ, expected all\nemitter/xla-cpu, ")
+    assert rest[0]["message"].startswith("Measured 248 of 288, expected 288 of 288\nthe first is chat@64, ")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_the_verdict_comes_first(make: Callable[[], Record], command: str, title
 
 
 def test_passed_checks_are_not_told() -> None:
-    assert [a["title"].partition(" ")[0] for a in annotations(sample())] == ["hloracle:", "cuda"]
+    assert [a["title"].partition(" ")[0] for a in annotations(sample())] == ["hloracle:", "oracle.census"]
 
 
 def test_a_deliberate_fault_is_called_one() -> None:
@@ -182,12 +185,18 @@ def test_a_wrong_reference_is_another_file() -> None:
     assert (first["file"], "line" in first) == ("reference/architectures/llama.py", True)
 
 
+def test_a_broken_invariant_is_the_emitters() -> None:
+    first = annotations(invariant_sample())[0]
+    assert (first["file"], "line" in first) == ("emitters/model.py", True)
+    assert "Broken at v_cache.0" in first["message"]
+
+
 def test_points_to_the_family_that_is_wrong() -> None:
     first, second, *rest = annotations(failing_suite_sample())
     assert first["title"] == "hloracle: Emitter fault"
     assert first["file"] == "emitters/architectures/qwen3.py"
     assert 'scope("q_norm")' in (ROOT / first["file"]).read_text().splitlines()[int(first["line"]) - 1]
-    assert "First wrong: layers.0.self_attn.q_norm of tiny-qwen3" in first["message"]
+    assert "First wrong at layers.0.self_attn.q_norm of tiny-qwen3" in first["message"]
     assert second["title"] == "hloracle: tiny-gpt_oss: Harness error"
     assert "file" not in second
     assert not any("file" in a for a in rest)
@@ -219,7 +228,17 @@ def test_points_to_nothing_outside_of_a_checkout(tmp_path: Path) -> None:
     assert "file" not in annotations(failing_sample(), tmp_path)[0]
 
 
-@pytest.mark.parametrize("name", ["compiler-fault", "device-fault", "harness-error"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "compiler-fault",
+        "device-fault",
+        "unsupported",
+        "out-of-memory",
+        "timeout",
+        "harness-error",
+    ],
+)
 def test_blames_no_text_for_a_fault_that_is_not_in_it(name: str) -> None:
     record = failing_sample()
     record["verdict"]["class"] = name

@@ -34,8 +34,8 @@ def archive(folder: Path, **records: Record | bytes | None) -> Path:
     return path
 
 
-def proves_nothing(written: str) -> bool:
-    return written.startswith(f"{MARKER}\n## ⚠️ hloracle: Nothing is proved\n") and f"[The run](<{LINK}>)" in written
+def knows_nothing(written: str) -> bool:
+    return written.startswith(f"{MARKER}\n## ⚠️ hloracle: Nothing is known\n") and f"[The run](<{LINK}>)" in written
 
 
 def test_head_against_base(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def other_model() -> Record:
     ("base", "why"),
     [
         (None, "The base's record is not there."),
-        (b"{}", "The base's record names no schema, not 'hloracle-report/4'."),
+        (b"{}", "The base's record names no schema, not 'hloracle-report/5'."),
         (b'{"schema": "hloracle-report/1"}', "The base's record has the schema 'hloracle-report/1', not"),
         (
             b'{"schema": "@octocat <img>"}',
@@ -68,8 +68,8 @@ def test_head_alone_says_that_it_is(tmp_path: Path, base: Record | bytes | None,
     written = render(archive(tmp_path, head=failing_sample(), base=base), LINK)
     lines = written.splitlines()
     assert lines[:2] == [MARKER, "## ❌ hloracle: Emitter fault"]
-    assert lines[5].startswith(f"**Not compared with the base.** {why}")
-    alone = summary.render(failing_sample(), LINK, lines[5])
+    assert lines[7].startswith(f"**Not compared with the base.** {why}")
+    alone = summary.render(failing_sample(), LINK, lines[7])
     assert written == f"{MARKER}\n{alone}\n{WHOSE}\n"
 
 
@@ -86,25 +86,25 @@ def test_a_comparison_that_fails_leaves_the_head(tmp_path: Path, monkeypatch: py
 
 def test_a_run_that_left_nothing(tmp_path: Path) -> None:
     written = render(None, LINK)
-    assert proves_nothing(written)
+    assert knows_nothing(written)
     assert "The run has left no record that can be taken: its log says why." in written
     written = render(archive(tmp_path, base=sample()), LINK)
-    assert proves_nothing(written)
+    assert knows_nothing(written)
     assert "The run's record is not there." in written
 
 
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (b'{"schema": "hloracle-report/9"}', "has the schema 'hloracle-report/9', not 'hloracle-report/4'."),
+        (b'{"schema": "hloracle-report/9"}', "has the schema 'hloracle-report/9', not 'hloracle-report/5'."),
         (b"\xff", "is not a readable JSON file"),
-        (b'{"schema": "hloracle-report/4"}', "is not a valid record"),
+        (b'{"schema": "hloracle-report/5"}', "is not a valid record"),
         (b'{"a":' * 90_000, "is not a readable JSON file"),
     ],
 )
 def test_a_record_that_is_none(tmp_path: Path, head: bytes, why: str) -> None:
     written = render(archive(tmp_path, head=head), LINK)
-    assert proves_nothing(written)
+    assert knows_nothing(written)
     assert f"The run's record {why}" in written
     assert str(tmp_path) not in written
     assert "/tmp" not in written
@@ -113,7 +113,7 @@ def test_a_record_that_is_none(tmp_path: Path, head: bytes, why: str) -> None:
 def test_a_valid_record_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comment.summary, "render", overflow)
     written = render(archive(tmp_path, head=sample()), LINK)
-    assert proves_nothing(written)
+    assert knows_nothing(written)
     assert "The run's record cannot be drawn (OverflowError)." in written
 
 
@@ -126,7 +126,7 @@ def nested(depth: int) -> bytes:
 @pytest.mark.parametrize("depth", [200, 600, 900, 980, 100_000])
 def test_a_record_that_is_deep(tmp_path: Path, depth: int) -> None:
     written = render(archive(tmp_path, head=nested(depth)), LINK)
-    assert proves_nothing(written) or "## ✅ hloracle: Conforms" in written
+    assert knows_nothing(written) or "## ✅ hloracle: Conforms" in written
 
 
 # ---- archives
@@ -137,7 +137,7 @@ def test_a_record_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = archive(tmp_path, head=b" " * (2 * comment.LARGEST))
     assert path.stat().st_size < 100_000
     written = render(path, LINK)
-    assert proves_nothing(written)
+    assert knows_nothing(written)
     assert "The run's record is larger than 33,554,432 bytes." in written
 
 
@@ -190,7 +190,7 @@ def test_an_archive_that_is_none(tmp_path: Path, spoil: Callable[[Path], Any]) -
     path = archive(tmp_path, head=sample())
     spoil(path)
     written = render(path, LINK)
-    assert proves_nothing(written)
+    assert knows_nothing(written)
     assert "The run's record " in written
 
 
@@ -233,7 +233,7 @@ def test_a_comment_never_outgrows_what_carries_it(tmp_path: Path, monkeypatch: p
     whole = render(path, LINK)
     monkeypatch.setattr(comment, "MOST", len(whole.encode()) - 1)
     written = render(path, LINK)
-    assert proves_nothing(written)
+    assert knows_nothing(written)
     assert "too long for a comment" in written
 
 

@@ -38,7 +38,7 @@ from hloracle.reports.compare.change import SEVERITIES, capital, names, percent
 from hloracle.reports.compare.comparison import as_json, compare
 from hloracle.reports.compare.graphs import compare_graphs
 from hloracle.reports.compare.tokens import compare_prompts
-from hloracle.reports.facts import Record
+from hloracle.reports.facts import VERDICTS, Record
 from hloracle.reports.record import to_json, validate
 
 # ---- the contract
@@ -49,12 +49,15 @@ def test_identical_records(make: Callable[[], Record]) -> None:
     comparison = compare(make(), make())
     assert comparison.changes == ()
     assert comparison.severity == ""
-    assert comparison.title == ("Nothing changed" if make()["passed"] else "Still wrong")
+    kind = VERDICTS[make()["verdict"]["class"]].kind
+    assert comparison.title == {"error": "Not judged", "fail": "Still wrong"}.get(kind, "Nothing changed")
     timed = "" if make()["speed"]["contenders"] else "; speed was not judged"
     assert comparison.sentence.endswith(f"are the same in both runs{timed}")
 
 
-@pytest.mark.parametrize("check", ["buckets", "tokens", "logits", f"{EMITTED}.tokens", f"{EMITTED}.anchors"])
+@pytest.mark.parametrize(
+    "check", ["emitter.census", *(f"{EMITTED}.{name}" for name in ("tokens", "decode-logits", "anchors", "caches"))]
+)
 @pytest.mark.parametrize(("near_tie", "severity"), [(True, "worse"), (False, "regression")])
 def test_these_three_and_nothing_else(near_tie: bool, severity: str, check: str) -> None:
     base, head = with_checks(sample()), with_checks(sample())
@@ -119,6 +122,10 @@ def test_other_architectures_are_refused() -> None:
         ("compiler-fault", "conforms", "better"),
         ("compiler-fault", "near-tie", "better"),
         ("emitter-fault", "compiler-fault", "changed"),
+        ("emitter-fault", "timeout", "changed"),
+        ("conforms", "invariant-broken", "regression"),
+        ("conforms", "out-of-memory", "regression"),
+        ("unsupported", "conforms", "better"),
     ],
 )
 def test_a_verdict_that_nothing_else_accounts_for(before: str, after: str, severity: str) -> None:
@@ -128,13 +135,19 @@ def test_a_verdict_that_nothing_else_accounts_for(before: str, after: str, sever
     comparison = compare(base, head)
     assert found(comparison) == [("verdict", severity)]
     if not head["passed"]:
-        assert comparison.title in ("Not safe", "Still wrong")
+        unknown = VERDICTS[after].kind == "error"
+        assert comparison.title == ("Not safe" if base["passed"] else "Not judged" if unknown else "Still wrong")
+        words = comparison.changes[0].words
+        if base["passed"]:
+            assert words.startswith("nothing is known of the head" if unknown else "the head does not conform")
+        else:
+            assert words == ("the verdict is another" if unknown else "another fault is found")
 
 
 def test_a_verdict_that_follows_from_another_change_is_not_said_twice() -> None:
     assert found(pair(wrong_token(near_tie=False))) == [("tokens", "regression")]
     # A check that is gone makes no verdict.
-    assert found(pair(both(drop_check("buckets"), classed("emitter-fault")))) == [
+    assert found(pair(both(drop_check("emitter.census"), classed("emitter-fault")))) == [
         ("verdict", "regression"), ("check", "regression"),
     ]  # fmt: skip
 
@@ -142,7 +155,7 @@ def test_a_verdict_that_follows_from_another_change_is_not_said_twice() -> None:
 def test_what_makes_no_verdict_does_not_stand_for_it() -> None:
     base, head = sample(), sample()
     classed("emitter-fault")(base)
-    drop_check("buckets")(base)
+    drop_check("emitter.census")(base)
     assert found(compare(base, head)) == [("verdict", "better"), ("check", "better")]
     base["checks"].append(head["checks"][5] | {"status": "failed"})
     assert found(compare(base, head)) == [("check", "better")]
@@ -209,27 +222,27 @@ def test_what_becomes_of_a_check(before: str | None, after: str | None, severity
     status_of(5, before)(base)
     status_of(5, after)(head)
     changes = compare(base, head).changes
-    assert [(c.kind, c.severity, c.subject) for c in changes] == [("check", severity, "buckets")]
+    assert [(c.kind, c.severity, c.subject) for c in changes] == [("check", severity, "emitter.census")]
 
 
 def test_figures_of_passing_checks_are_no_change() -> None:
-    comparison = pair(lambda record: record["checks"][2].update(figure="at most 0.44 of the limit"))
+    comparison = pair(lambda record: record["checks"][2].update(figure="3.52 floors (capacity@256)"))
     assert comparison.changes == ()
-    assert [check.id for check in comparison.checks if check.quiet] == ["logits"]
+    assert [check.id for check in comparison.checks if check.quiet] == [f"{EMITTED}.decode-logits"]
 
 
 def test_figures_of_failing_checks_are() -> None:
     base, head = failing_sample(), failing_sample()
     base["checks"][1]["figure"], head["checks"][1]["figure"] = "5 of 6 prompts differ", "900 of 1,440"
     (change,) = compare(base, head).changes
-    assert (change.severity, change.words) == ("changed", "the check “tokens” fails by another figure")
+    assert (change.severity, change.words) == ("changed", f"the check “{EMITTED}.tokens” fails by another figure")
     assert (change.before, change.after) == ("5 of 6 prompts differ", "900 of 1,440")
 
 
 def test_what_a_check_expects() -> None:
-    comparison = pair(lambda record: record["checks"][2].update(expected="at most 2"))
+    comparison = pair(lambda record: record["checks"][2].update(expected="at most 9 floors"))
     assert found(comparison) == [("check", "changed")]
-    assert (comparison.changes[0].before, comparison.changes[0].after) == ("at most 1", "at most 2")
+    assert (comparison.changes[0].before, comparison.changes[0].after) == ("at most 8 floors", "at most 9 floors")
 
 
 def test_where_the_canary_is_put_is_no_expectation() -> None:
@@ -249,16 +262,67 @@ def test_the_canary(canary: dict[str, Any] | None) -> None:
 
 def test_a_check_that_fails_by_a_token_stands_with_it() -> None:
     base, head = sample(), sample()
-    for record in (base, head):
-        record["checks"].append(record["checks"][1] | {"id": f"{EMITTED}.tokens"})
     wrong_token(near_tie=False)(head)
-    head["checks"][-1]["status"] = "failed"
+    head["checks"][1]["status"] = "failed"
     (change,) = compare(base, head).changes
     assert change.kind == "tokens"
     assert change.also == ("the check “emitter/iree-cpu.tokens” fails",)
     # One that is gone is another observation: nobody would look at that token again.
-    del head["checks"][-1]
+    del head["checks"][1]
     assert found(compare(base, head)) == [("tokens", "regression"), ("check", "regression")]
+
+
+# ---- what was not compared
+
+LEFT_OUT = "the logits: the graph answers with a token"
+
+
+def leaves_out(*phrases: str) -> Edit:
+    return lambda record: record["verdict"].update(not_compared=list(phrases))
+
+
+def test_what_is_not_compared_any_more_is_a_regression() -> None:
+    comparison = pair(leaves_out(LEFT_OUT), valid=True)
+    (change,) = comparison.changes
+    assert (change.kind, change.severity, change.words) == (
+        "compared", "regression", f"not compared any more: {LEFT_OUT}",
+    )  # fmt: skip
+    assert comparison.title == "Not safe"
+    assert LEFT_OUT not in comparison.unjudged
+    (change,) = compare(comparison.head, comparison.base).changes
+    assert (change.severity, change.words) == ("better", f"now compared, and was not: {LEFT_OUT}")
+
+
+def test_what_a_run_did_not_get_to_is_no_change_by_itself() -> None:
+    comparison = pair(both(leaves_out(LEFT_OUT), classed("timeout")), valid=True)
+    assert found(comparison) == [("verdict", "regression")]
+    assert comparison.unjudged[0] == LEFT_OUT
+    assert found(compare(comparison.head, comparison.base)) == [("verdict", "better")]
+
+
+def test_what_neither_run_compares_is_not_judged() -> None:
+    base, head = sample(), sample()
+    leaves_out(LEFT_OUT)(base)
+    leaves_out(LEFT_OUT)(head)
+    comparison = compare(base, head)
+    assert comparison.changes == ()
+    assert comparison.unjudged[0] == LEFT_OUT
+    # Of a base that compared nothing at all, or does not say, nothing is lost.
+    for before in ([], None):
+        base["verdict"] |= {"compared": before, "not_compared": before}
+        comparison = compare(base, head)
+        assert comparison.changes == ()
+        assert comparison.unjudged[0] == LEFT_OUT
+    leaves_out(*(f"part {i}: it is long" for i in range(30)))(head)
+    assert compare(base, head).unjudged[7:9] == ("part 7: it is long", "and 22 more comparisons")
+
+
+def test_a_head_that_does_not_say_what_it_compared() -> None:
+    comparison = pair(lambda record: record["verdict"].update(compared=None, not_compared=None))
+    assert comparison.changes == ()
+    assert comparison.unjudged == (
+        "what the head's run did not compare: its record is of an older version and does not say",
+    )  # fmt: skip
 
 
 # ---- what the two runs are
@@ -295,6 +359,8 @@ def test_another_configuration() -> None:
         (setting("tokens", 96), "changed", True),
         (setting("buckets", [32, 64, 128, 256, 512]), "changed", False),
         (setting("threads", 4), "note", False),
+        (setting("timeout", 60), "note", False),
+        (setting("timeout", None), "note", False),
     ],
 )
 def test_settings(edit: Edit, severity: str, loud: bool) -> None:
@@ -384,6 +450,7 @@ def test_words() -> None:
         "15 %", "20 %", "0.42 %", "23.4 %", "200 %", "1.00e8 %",
     ]  # fmt: skip
     assert capital("the check") == "The check"
+    assert capital("not compared any more: x") == "Not compared any more: x"
     assert capital("both runs carry") == "Both runs carry"
     assert capital("chat@64 in") == "chat@64 in"
 

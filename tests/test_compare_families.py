@@ -123,7 +123,7 @@ def test_a_suite_against_one_model() -> None:
     (change,) = compare(sample(), suite_sample()).of("better")
     assert change.words.startswith("other models are judged too: tiny-llama, ")
     changes = compare(sample(), failing_suite_sample()).of("regression")
-    assert [c.words for c in changes] == ["other models are judged too, and tiny-qwen3 and tiny-gpt_oss do not conform"]
+    assert [c.words for c in changes] == ["other models are judged too, and tiny-qwen3 and tiny-gpt_oss do not pass"]
 
 
 def test_what_is_made_of_it() -> None:

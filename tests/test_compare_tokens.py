@@ -182,16 +182,18 @@ def test_a_cell_that_gives_no_result_is_one_change() -> None:
             entry["agreed"] = 0
         record["cells"][3] |= {"status": "failed", "message": "signal 11"}
         record["anchors"] = []
-        record["checks"] += [record["checks"][0] | {"id": f"{EMITTED}.tokens", "status": "error"}]
+        for check in record["checks"]:
+            if check["id"].startswith(EMITTED):
+                check["status"] = "error"
         classed("harness-error")(record)
 
     base, head = sample(), sample()
     edit(head)
-    base["checks"] += [base["checks"][0] | {"id": f"{EMITTED}.tokens"}]
     validate(head)
     (change,) = compare(base, head).changes
     assert (change.kind, change.severity, change.detail) == ("cell", "regression", "signal 11")
-    assert change.also == ("the check “emitter/iree-cpu.tokens” no longer runs: it ends with an error",)
+    assert change.also[0] == "the check “emitter/iree-cpu.tokens” no longer runs: it ends with an error"
+    assert len(change.also) == 6
     back = compare(head, base)
     assert ("cell", "better") in found(back)
     assert not back.of("regression", "worse")

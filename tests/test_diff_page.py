@@ -39,7 +39,7 @@ Pair = tuple[Record, Record]
 
 def contract() -> Pair:
     base, head = sample(), sample()
-    both(drop_check("buckets"), wrong_token(), slower())(head)
+    both(drop_check("emitter.census"), wrong_token(), slower())(head)
     return base, head
 
 
@@ -122,7 +122,7 @@ def test_page_can_be_read_without_seeing_it(make: Callable[[], Pair]) -> None:
 def test_page_says_it_in_one_sentence() -> None:
     text = Page(drawn(contract)).text
     assert text.index("Not safe") < text.index(
-        "2 regressions: the check “buckets” is gone; llama decodes 15 % slower. "
+        "2 regressions: the check “emitter.census” is gone; llama decodes 15 % slower. "
     )
     assert text.index("1 thing got worse: ") < text.index("Head Near tie") < text.index("Base Conforms")
     assert "Safe Nothing got worse; the emitted graph changed in 1 scope." in Page(drawn(_edited)).text
@@ -331,7 +331,7 @@ def test_summary_fits_and_is_well_formed(make: Callable[[], Pair]) -> None:
 
 def test_summary_says_what_happened() -> None:
     written = summarized(contract)
-    assert written.startswith("## ❌ hloracle: Not safe\n\n2 regressions: the check “buckets” is gone; ")
+    assert written.startswith("## ❌ hloracle: Not safe\n\n2 regressions: the check “emitter.census” is gone; ")
     assert "| **head** | 🟡 Near tie | <code>4b68c0c2f1d0…</code> |" in written
     assert "| ❌ regression | **llama decodes 15 % slower**<br>" in written
     assert "The whole report" not in written
@@ -392,7 +392,7 @@ def test_files(files: Callable[..., list[str]], tmp_path: Path, capsys: pytest.C
     assert page.read_text("utf-8") == drawn(contract)
     assert summary.read_text("utf-8") == summarized(contract, "https://example.org/")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("regression  The check “buckets” is gone (passed: chat@64 = chat@256 → not there)")
+    assert lines[0].startswith("regression  The check “emitter.census” is gone (passed: 10 of 10 graphs → not there)")
     assert lines[-3].startswith("Not safe: 2 regressions: ")
     assert lines[-2:] == [str(page), str(summary)]
     assert sorted(path.name for path in page.parent.iterdir()) == ["diff.html", "diff.md"]
@@ -402,7 +402,7 @@ def test_json(files: Callable[..., list[str]], capsys: pytest.CaptureFixture[str
     assert cli.invoke(["diff", *files(sample(), broken_sample()), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert printed["schema"] == "hloracle-diff/1"
-    assert printed["counts"]["regression"] == sum(c["severity"] == "regression" for c in printed["changes"]) == 6
+    assert printed["counts"]["regression"] == sum(c["severity"] == "regression" for c in printed["changes"]) == 5
     assert printed["head"] == {"class": "harness-error", "passed": False, "commit": sample()["environment"]["commit"]}
 
 

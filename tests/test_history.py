@@ -28,6 +28,7 @@ from test_reports_sample import (
     near_tie_sample,
     sample,
     suite_sample,
+    token_file_sample,
 )
 
 from hloracle.conformance import cli
@@ -54,6 +55,8 @@ def at(commit: str, date: str = "2025-11-21T05:12:44+00:00") -> dict[str, Any]:
 
 # ---- a row
 
+VERDICT = {"class": "conforms", "passed": True, "anchor": None, "not_compared": []}
+
 
 def test_a_row_says_what_the_record_says() -> None:
     row = kept()
@@ -61,7 +64,7 @@ def test_a_row_says_what_the_record_says() -> None:
     assert (row["commit"], row["date"]) == ("4b68c0c2f1d0e9a7b6c5d4e3f2a1b0c9d8e7f6a5", "2025-11-21T05:12:44+00:00")
     assert (row["mutant"], row["judged"]) == (None, "emitter")
     assert row["model"]["name"] == "smollm2-135m-instruct"
-    assert row["verdict"] == {"class": "conforms", "passed": True, "anchor": None}
+    assert row["verdict"] == VERDICT
     assert row["tokens"] == {"agreed": 1440, "total": 1440, "compared": 30, "planned": 30}
     assert row["checks"] == {"passed": 13, "failed": 0, "error": 0, "skipped": 1}
     assert row["logit"] == {"share": 0.429654, "cell": "emitter/xla-cpu", "prompt": "capacity@256"}
@@ -85,10 +88,30 @@ def test_models_of_a_suite() -> None:
     assert "14/16" in _list([row_of(failing_suite_sample())])
 
 
+def test_lines_of_version_2_do_not_say_what_was_not_compared(tmp_path: Path) -> None:
+    older = kept("suite_sample", schema="hloracle-history/2")
+    del older["verdict"]["not_compared"]
+    store = tmp_path / "history.jsonl"
+    store.write_text(f"{json.dumps(older)}\n")
+    (row,) = read(store)
+    assert row == kept("suite_sample", verdict=VERDICT | {"not_compared": None})
+    store.write_text(json.dumps(older | {"verdict": "conforms"}) + "\n")
+    with pytest.raises(InputError, match="the schema is 'hloracle-history/2', not 'hloracle-history/3'"):
+        read(store)
+
+
+def test_what_was_not_compared_is_kept_in_short() -> None:
+    record = token_file_sample()
+    assert row_of(record)["verdict"]["not_compared"] == record["verdict"]["not_compared"]
+    record["verdict"]["not_compared"] = [f"{i}: {'long ' * 100}" for i in range(30)]
+    found = row_of(record)["verdict"]["not_compared"]
+    assert (len(found), {len(phrase) for phrase in found}) == (20, {200})
+
+
 def test_lines_of_version_1_are_read(tmp_path: Path) -> None:
-    row = kept()
+    row = kept(verdict=VERDICT | {"not_compared": None})
     older = kept(schema="hloracle-history/1", model={**row["model"], "model_type": row["model"]["architecture"]})
-    del older["families"], older["model"]["architecture"]
+    del older["families"], older["model"]["architecture"], older["verdict"]["not_compared"]
     store = tmp_path / "history.jsonl"
     store.write_text(f"{json.dumps(older)}\n{json.dumps(kept('near_tie_sample'))}\n")
     assert sorted(row["run"] for row in read(store)) == sorted([row["run"], kept("near_tie_sample")["run"]])
@@ -344,7 +367,7 @@ def _line(**changes: Any) -> str:
         ("", "Expecting value"),
         ("<<<<<<< HEAD", "Expecting value"),
         ("[" * 100_000, "recursion"),
-        ("[]", "the schema is None, not 'hloracle-history/2'"),
+        ("[]", "the schema is None, not 'hloracle-history/3'"),
         (_line(schema="hloracle-history/9"), "the schema is 'hloracle-history/9', not"),
         (_line(extra=1), "'extra' was unexpected"),
         (_line(date="today"), r"\$\.date: 'today' does not match"),
@@ -360,8 +383,8 @@ def _line(**changes: Any) -> str:
             for zeros in (19, 400)
         ),
         (_line().replace("152.15", "9" * 5000), "Exceeds the limit"),
-        (_line(verdict={"class": "conforms", "passed": False, "anchor": None}), "passed is False, and the verdict is"),
-        (_line(verdict={"class": "fine", "passed": True, "anchor": None}), r"\$\.verdict\.class: 'fine' is not one of"),
+        (_line(verdict=VERDICT | {"passed": False}), "passed is False, and the verdict is"),
+        (_line(verdict=VERDICT | {"class": "fine"}), r"\$\.verdict\.class: 'fine' is not one of"),
         (_line(tokens={"agreed": 5, "total": 3, "compared": 1, "planned": 1}), "tokens: 5 agreed of 3"),
         (_line(tokens={"agreed": 3, "total": 3, "compared": 2, "planned": 1}), "tokens: 2 compared of 1"),
         (_line(families={"passed": 3, "total": 2, "failing": []}), "families: 3 of 2 passed"),

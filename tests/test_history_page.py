@@ -282,7 +282,7 @@ def test_models_of_a_suite_that_changed() -> None:
     rows = runs(4)
     rows[1]["families"] = all_
     rows[2]["families"] = {"passed": 14, "total": 16, "failing": ["tiny-qwen3", "tiny-phi3"]}
-    rows[2]["verdict"] = {"class": "emitter-fault", "passed": False, "anchor": None}
+    rows[2]["verdict"] |= {"class": "emitter-fault", "passed": False}
     rows[3]["families"] = all_
     page = Page(history_page.render(rows)).text
     assert "Models: 16 of 16 models pass, after a run of one" in page
@@ -293,6 +293,18 @@ def test_models_of_a_suite_that_changed() -> None:
     )
     rows.append(runs(5)[4])
     assert "Models: 16 models were judged, then one" in Page(history_page.render(rows)).text
+
+
+def test_what_was_not_compared_is_said_of_the_newest_run_and_when_it_changed() -> None:
+    rows = runs(5)
+    for row, left_out in zip(rows, ([], ["the logits: a token"], ["the logits: a token"], [], None), strict=True):
+        row["verdict"]["not_compared"] = left_out
+    page = Page(history_page.render(rows)).text
+    assert page.count("Compared: ") == 2  # of the last nobody knows
+    assert "Compared: not any more: the logits: a token" in page
+    assert "Compared: now, and was not: the logits: a token" in page
+    assert "not compared: the logits" not in page
+    assert "not compared: the logits: a token" in Page(history_page.render(rows[:3])).text
 
 
 def test_a_series_is_a_model_on_a_device_in_a_precision() -> None:

@@ -17,6 +17,7 @@ from page_text import Page
 from test_reports_sample import (
     SAMPLES,
     broken_sample,
+    empty_sample,
     failing_sample,
     failing_suite_sample,
     near_tie_sample,
@@ -44,7 +45,9 @@ def _schema() -> Any:
 def test_schema_and_code_know_the_same_classes() -> None:
     schema = _schema()
     assert schema["properties"]["schema"]["const"] == SCHEMA
-    assert schema["properties"]["verdict"]["properties"]["class"]["enum"] == list(VERDICTS)
+    assert schema["$defs"]["class"]["enum"] == list(VERDICTS)
+    assert schema["properties"]["verdict"]["properties"]["class"] == {"$ref": "#/$defs/class"}
+    assert schema["properties"]["families"]["items"]["properties"]["verdict"] == {"$ref": "#/$defs/class"}
     assert {name for name, verdict in VERDICTS.items() if verdict.passed} == {"conforms", "near-tie"}
 
 
@@ -210,8 +213,8 @@ def _put(*path: Any) -> Callable[[Record], None]:
         (_put("passed", False), "passed: is False, and the verdict is 'conforms'"),
         (_put("verdict", "class", "emitter-fault"), "passed: is True, and the verdict is 'emitter-fault'"),
         (_put("verdict", "class", "harness-error"), "passed: is True, and the verdict is 'harness-error'"),
-        (_put("checks", 1, "status", "failed"), r"checks\[1\]\.status: 'tokens' is 'failed', and the run has passed"),
-        (_put("checks", 1, "status", "error"), r"checks\[1\]\.status: 'tokens' is 'error', and the run has passed"),
+        (_put("checks", 1, "status", "failed"), r"checks\[1\]\.status: 'emitter/iree-cpu\.tokens' is 'failed', and"),
+        (_put("checks", 1, "status", "error"), r"checks\[1\]\.status: 'emitter/iree-cpu\.tokens' is 'error', and"),
         (_put("cells", 1, "status", "failed"), r"cells\[1\]\.status: 'oracle/iree-cpu' is 'failed', and the run has"),
         (_put("checks", []), "checks: none has passed, and the run has"),
         (lambda r: r.update(prompts=[], tokens={}), "tokens: nothing was compared, and the run has passed"),
@@ -270,6 +273,18 @@ def _put(*path: Any) -> Callable[[Record], None]:
             r"speed\.reason: is empty, and nothing was measured",
         ),
         (_put("graphs", 0, "op_total", 1), r"graphs\[0\]\.op_total: is 1, and the operations are 3772"),
+        (_put("verdict", "compared", []), r"verdict\.compared: is empty, and the run has passed"),
+        (
+            _put("verdict", "compared", None),
+            r"verdict\.not_compared: of what was compared and what was not, one is known",
+        ),
+        (
+            _put("verdict", "not_compared", None),
+            r"verdict\.not_compared: of what was compared and what was not, one is",
+        ),
+        (_put("verdict", "not_compared", [" "]), r"verdict\.not_compared\[0\]: "),
+        (_put("verdict", "compared", "all"), r"verdict\.compared: 'all' is not of type 'array', 'null'"),
+        (_put("settings", "timeout", 0), r"settings\.timeout: 0 is less than or equal to the minimum of 0"),
         (_put("graphs", 0, "op_kinds", 1), r"graphs\[0\]\.op_kinds: is 1, and there are 21 kinds"),
     ],
 )
@@ -303,6 +318,13 @@ def test_a_failing_record_may_not_contradict_itself(change: Callable[[Record], N
         validate(record)
 
 
+def test_nothing_is_compared_without_a_prompt() -> None:
+    record = empty_sample()
+    record["verdict"]["compared"] = ["both caches whole"]
+    with pytest.raises(ValueError, match=r"^verdict\.compared: is there, and no prompt was run$"):
+        validate(record)
+
+
 def test_a_caught_canary_is_no_condition_of_failing() -> None:
     record = failing_sample()
     record["canary"]["caught"] = False
@@ -324,9 +346,10 @@ def test_conforming_demands_every_token() -> None:
         (b"\xff\xfe", "is not a readable JSON file"),
         (b"[" * 100_000, "is not a readable JSON file"),
         (b'{"schema": NaN}', "NaN is not JSON"),
-        (b"[]", "names no schema, not 'hloracle-report/4'"),
-        (b'{"schema": "hloracle-report/1"}', "has the schema 'hloracle-report/1', not 'hloracle-report/4'"),
-        (b'{"schema": "hloracle-report/4"}', "is not a valid record .* is a required property"),
+        (b"[]", "names no schema, not 'hloracle-report/5'"),
+        (b'{"schema": "hloracle-report/1"}', "has the schema 'hloracle-report/1', not 'hloracle-report/5'"),
+        (b'{"schema": "hloracle-report/4"}', "is not a valid record of 'hloracle-report/4'"),
+        (b'{"schema": "hloracle-report/5"}', "is not a valid record .* is a required property"),
     ],
 )
 def test_load_refuses(tmp_path: Path, content: bytes, message: str) -> None:

@@ -62,7 +62,9 @@ def test_summary_says_what_happened() -> None:
     passed, failed = summary.render(sample()), summary.render(failing_sample())
     assert passed.startswith("## ✅ hloracle: Conforms\n")
     assert "1,440 of 1,440 tokens equal · checks: 13 passed, 1 skipped" in passed
-    assert "| <code>cuda</code> The same on IREE cuda | ⏭️ skipped |" in passed
+    assert (
+        "| <code>oracle.census</code> operations of each kind are those pinned in census.json | ⏭️ skipped |" in passed
+    )
     assert failed.startswith("## ❌ hloracle: Emitter fault\n")
     assert "**First wrong at <code>layers.3.self_attn.q_rope</code>, on prompt <code>chat@64</code>" in failed
     assert "❌ **42/48**, first at 5" in failed

@@ -23,8 +23,8 @@ class Change:
     """One observation.
 
     Args:
-      kind: what was looked at: `verdict`, `model`, `settings`, `mutant`, `family`, `prompt`, `truth`, `tokens`, `cell`, `check`,
-        `canary`, `logits`, `anchors`, `floors`, `graph`, `speed`, `memory` or `environment`.
+      kind: what was looked at: `verdict`, `model`, `settings`, `mutant`, `family`, `prompt`, `truth`, `tokens`, `cell`,
+        `compared`, `check`, `canary`, `logits`, `anchors`, `floors`, `graph`, `speed`, `memory` or `environment`.
       severity: a key of SEVERITIES.
       subject: what it is about: the id of a check, a cell or a graph, …; the name of a setting or package.
       words: it in words that can stand in a list: no capital, no full stop.
@@ -56,7 +56,7 @@ def name(value: str, limit: int = 80) -> str:
 
 
 # The words that a change can begin with, and that no id is.
-_FIRST = frozenset("another both every fewer how more new: no of other the tokens".split())
+_FIRST = frozenset("another both every fewer how more new: no not now of other the tokens".split())
 
 
 def capital(words: str) -> str:

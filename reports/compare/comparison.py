@@ -32,6 +32,8 @@ from hloracle.reports.compare.runs import (
     environment_changes,
     environment_of,
     identity_changes,
+    left_out,
+    left_out_changes,
     settings_of,
     stages_of,
 )
@@ -52,8 +54,8 @@ SCHEMA: Final = "hloracle-diff/1"
 # What a verdict follows from.
 _GROUNDS = ("tokens", "cell", "check", "canary", "logits", "anchors", "family")
 _KINDS = (
-    "verdict", "mutant", "model", "family", "settings", "prompt", "truth", "tokens", "cell", "check", "canary", "logits",
-    "anchors", "speed", "memory", "graph", "floors", "environment",
+    "verdict", "mutant", "model", "family", "settings", "prompt", "truth", "tokens", "cell", "compared", "check", "canary",
+    "logits", "anchors", "speed", "memory", "graph", "floors", "environment",
 )  # fmt: skip
 
 
@@ -101,7 +103,7 @@ class Comparison:
         if self.severity == "regression":
             return "Not safe"
         if not self.head["passed"]:
-            return "Still wrong"
+            return "Not judged" if VERDICTS[self.head["verdict"]["class"]].kind == "error" else "Still wrong"
         if self.severity == "worse":
             return "Look twice"
         return "Safe" if self.severity else "Nothing changed"
@@ -154,8 +156,8 @@ class Comparison:
 
 # What there can be several of in one run.
 _NOUNS: Final = {
-    "prompt": "prompt", "truth": "prompt", "tokens": "prompt", "cell": "cell", "check": "check", "logits": "cell",
-    "anchors": "part", "family": "model", "graph": "graph", "settings": "setting",
+    "prompt": "prompt", "truth": "prompt", "tokens": "prompt", "cell": "cell", "compared": "comparison",
+    "check": "check", "logits": "cell", "anchors": "part", "family": "model", "graph": "graph", "settings": "setting",
 }  # fmt: skip
 
 
@@ -203,6 +205,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
         *cell_changes(base, head, gone),
         *prompt_changes(base, head, prompts, gone),
         *value_changes(base, head, logits, anchors, gone),
+        *left_out_changes(base, head),
         *check_changes(base, head, checks),
         *family_changes(base, head, families),
         *canary_changes(base, head),
@@ -215,7 +218,8 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
     changes += _verdict(base, head, changes)
     order = list(SEVERITIES)
     changes.sort(key=lambda c: (order.index(c.severity), _KINDS.index(c.kind)))
-    unjudged = [f"speed: {why}" for why in (speed.reason or speed.blurred,) if why]
+    unjudged = [name(phrase, 240) for phrase in left_out(base, head)]
+    unjudged += [f"speed: {why}" for why in (speed.reason or speed.blurred,) if why]
     unjudged += [f"{name(m.title, 60)}: {m.reason}" for m in memory if m.reason]
     unjudged += [] if same_model else ["floors: another checkpoint has other noise"]
     if graphs.no_texts:
@@ -264,7 +268,8 @@ def _verdict(base: Record, head: Record, changes: Sequence[Change]) -> list[Chan
     before, after = VERDICTS[a["class"]], VERDICTS[b["class"]]
     shown = before.title, after.title
     if before.passed and not after.passed:
-        severity, words = "regression", f"the head does not conform: {after.title}"
+        known = "nothing is known of the head" if after.kind == "error" else "the head does not conform"
+        severity, words = "regression", f"{known}: {after.title}"
     elif after.passed and not before.passed:
         severity, words = "better", f"the head {'conforms' if b['class'] == 'conforms' else 'passes, by a near tie'}"
     elif a["class"] == b["class"]:
@@ -273,10 +278,12 @@ def _verdict(base: Record, head: Record, changes: Sequence[Change]) -> list[Chan
         # It passes, but what was equal is now equal only within the noise: the next change may tip it over.
         tied = b["class"] == "near-tie"
         severity, words = (
-            ("worse", "tokens differ within the noise") if tied else ("better", "every token is equal again")
+            ("worse", "tokens differ within the noise") if tied else ("better", "no token differs any more")
         )
     else:
-        return [Change("verdict", "changed", "verdict", "another fault is found", *shown, name(b["explanation"], 240))]
+        faults = before.kind == after.kind == "fail"
+        words = "another fault is found" if faults else "the verdict is another"
+        return [Change("verdict", "changed", "verdict", words, *shown, name(b["explanation"], 240))]
     # Between two verdicts that pass only tokens decide.
     grounds = ("tokens", "family") if before.passed and after.passed else _GROUNDS
     if any(c.severity == severity and c.kind in grounds and _tells(c) for c in changes):

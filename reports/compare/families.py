@@ -46,22 +46,27 @@ def _family(model: str, before: Record | None, after: Record | None) -> FamilyDi
     if before is None:
         if after["passed"]:
             return FamilyDiff(model, rows, "better", f"{who} is new and {_conforms(after)}")
-        return FamilyDiff(model, rows, "regression", f"{who} is new and does not conform", why)
+        return FamilyDiff(model, rows, "regression", f"{who} is new and {_fails(after)}", why)
     if before["passed"] != after["passed"]:
         if after["passed"]:
             return FamilyDiff(model, rows, "better", f"{who} {_conforms(after)}, and did not")
-        return FamilyDiff(model, rows, "regression", f"{who} does not conform any more", why)
+        return FamilyDiff(model, rows, "regression", f"{who} {_fails(after)} any more", why)
     if not after["passed"]:
         same = [before[key] == after[key] for key in ("verdict", "anchor")]
         if all(same):
             return FamilyDiff(model, rows, "", "")
-        words = "is wrong in another place" if same[0] else "has another fault"
+        faults = VERDICTS[before["verdict"]].kind == verdict.kind == "fail"
+        words = "is wrong in another place" if same[0] else f"has another {'fault' if faults else 'verdict'}"
         return FamilyDiff(model, rows, "changed", f"{who} {words}", why)
     if before["verdict"] != after["verdict"]:
         if verdict.kind == "near":
             return FamilyDiff(model, rows, "worse", f"{who} passes by a near tie only")
-        return FamilyDiff(model, rows, "better", f"{who} has every token equal again")
+        return FamilyDiff(model, rows, "better", f"{who} has no token any more that differs")
     return _passing(who, before, after)
+
+
+def _fails(row: Record) -> str:
+    return "gives no answer" if VERDICTS[row["verdict"]].kind == "error" else "does not conform"
 
 
 def _conforms(row: Record) -> str:
@@ -113,7 +118,7 @@ def family_changes(base: Record, head: Record, families: Sequence[FamilyDiff]) -
             bad = [row["model"] for row in head["families"][1:] if not row["passed"]]
             words = f"other models are judged too: {names(new)}"
             if bad:
-                words = f"other models are judged too, and {names(bad)} {'does' if len(bad) == 1 else 'do'} not conform"
+                words = f"other models are judged too, and {names(bad)} {'does' if len(bad) == 1 else 'do'} not pass"
             yield Change(
                 "family", "regression" if bad else "better", "families", words, "none judged", f"{len(new)} judged"
             )

@@ -42,6 +42,7 @@ MARKS = {
 _TITLE_KINDS = {
     "Not safe": ("fail", "fail"),
     "Still wrong": ("fail", "fail"),
+    "Not judged": ("error", "fail"),
     "Look twice": ("error", "near"),
     "Safe": ("pass", "pass"),
     "Nothing changed": ("pass", "pass"),
@@ -49,7 +50,7 @@ _TITLE_KINDS = {
 # Kind of change -> the part of the page that shows it.
 _PARTS = {
     "tokens": ("tokens", "prompt", "truth", "cell"),
-    "checks": ("check", "canary"),
+    "checks": ("check", "canary", "compared"),
     "families": ("family",),
     "margins": ("logits", "anchors", "floors"),
     "graphs": ("graph",),

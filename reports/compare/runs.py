@@ -9,7 +9,9 @@ from typing import Any
 
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
-from hloracle.reports.facts import Record
+from hloracle.reports.facts import VERDICTS, Record
+
+MOST = 8  # that were not compared and are told one by one
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def _setting(pair: Pair, base: Record, head: Record) -> Change:
         words = f"{'fewer' if fewer else 'more'} tokens are compared after each prompt"
     elif pair.name == "buckets":
         severity = "changed"  # a prompt that is no longer run for it is a change of its own
-    elif pair.name == "threads":
+    elif pair.name in ("threads", "timeout"):
         severity = "note"
     return Change("settings", severity, pair.name, words, pair.before, pair.after)
 
@@ -105,12 +107,45 @@ def _moment(date: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+def left_out_changes(base: Record, head: Record) -> Iterator[Change]:
+    """What one of the two runs says that it could not compare, and the other does not."""
+    for phrase in _only(head, base):
+        yield Change("compared", "regression", phrase, f"not compared any more: {name(phrase, 200)}")
+    for phrase in _only(base, head):
+        yield Change("compared", "better", phrase, f"now compared, and was not: {name(phrase, 200)}")
+
+
+def left_out(base: Record, head: Record) -> list[str]:
+    """What the head could not compare either, or nobody knows whether the base could."""
+    phrases = head["verdict"]["not_compared"]
+    if phrases is None:
+        return ["what the head's run did not compare: its record is of an older version and does not say"]
+    told = _only(head, base)
+    found = [phrase for phrase in phrases if phrase not in told]
+    more = [f"and {text.plural(len(found) - MOST, 'more comparison')}"] if len(found) > MOST else []
+    return found[:MOST] + more
+
+
+def _only(record: Record, other: Record) -> list[str]:
+    """What this run could not compare, and the other, which compared something, could; of older records it is not known.
+
+    Where a run came to no answer that follows from what stopped it, which is a change of its own.
+    """
+    here, there = (r["verdict"]["not_compared"] for r in (record, other))
+    stopped = VERDICTS[record["verdict"]["class"]].kind == "error"
+    if stopped or here is None or there is None or not other["verdict"]["compared"]:
+        return []
+    return [phrase for phrase in here if phrase not in there]
+
+
 def settings_of(base: Record, head: Record) -> Iterator[Pair]:
     for key in base["settings"]:
         yield Pair(key, *(_shown(record["settings"][key]) for record in (base, head)))
 
 
 def _shown(setting: Any) -> str:
+    if setting is None:
+        return "not recorded"
     return ", ".join(map(str, setting)) if isinstance(setting, list) else name(str(setting), 60)
 
 

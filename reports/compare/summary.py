@@ -17,7 +17,14 @@ from hloracle.reports.summary import KIND_MARKS, code, limited, prose, report_at
 _limited = partial(limited, where="on the page")
 
 MARKS = {"regression": "❌", "worse": "⚠️", "changed": "🔷", "better": "✅", "note": "⚙️"}
-_TITLES = {"Not safe": "❌", "Still wrong": "❌", "Look twice": "⚠️", "Safe": "✅", "Nothing changed": "✅"}
+_TITLES = {
+    "Not safe": "❌",
+    "Still wrong": "❌",
+    "Not judged": "⚠️",
+    "Look twice": "⚠️",
+    "Safe": "✅",
+    "Nothing changed": "✅",
+}
 _LINES = 40  # of the graph's text
 _FENCE = "```"
 
@@ -51,7 +58,7 @@ def _sides(c: Comparison) -> Iterable[str]:
     yield "| :-- | :-- | :-- | :-- |"
     for who, record in (("**head**", c.head), ("base", c.base)):
         verdict = VERDICTS[record["verdict"]["class"]]
-        where = f", first wrong at {code(a, 120)}" if (a := record["verdict"]["anchor"]) is not None else ""
+        where = f", {verdict.at} {code(a, 120)}" if (a := record["verdict"]["anchor"]) is not None else ""
         commit = record["environment"]["commit"]
         shown = code(commit, 13) if commit is not None else "not known"
         yield f"| {who} | {KIND_MARKS[verdict.kind]} {verdict.title}{where} | {shown} | {_model(record)} |"

@@ -153,6 +153,7 @@ def _newest(runs: Sequence[Row]) -> dict[str, Any]:
     return {
         "verdict": VERDICTS[row["verdict"]["class"]],
         "anchor": row["verdict"]["anchor"] or "",
+        "not_compared": "; ".join(row["verdict"]["not_compared"] or ()),
         "commit": short(row["commit"]),
         "date": row["date"][:16].replace("T", " "),
         "runs": len(alike),
@@ -231,6 +232,15 @@ def _verdict_words(before: Row, after: Row) -> str:
     return f"{named(after)}, after {named(before)}"
 
 
+def _not_compared_words(before: Row, after: Row) -> str:
+    old, new = (row["verdict"]["not_compared"] for row in (before, after))
+    if old is None or new is None:  # nobody knows
+        return ""
+    parts = (("not any more", new, old), ("now, and was not", old, new))
+    told = {words: [phrase for phrase in some if phrase not in others] for words, some, others in parts}
+    return "; ".join(f"{words}: {_some(phrases, 120)}" for words, phrases in told.items() if phrases)
+
+
 def _with_known(runs: Iterable[Row]) -> Iterator[Row]:
     """Each run with the last graph of each source and phase that it or a run before it had: some get to no graph."""
     known: dict[tuple[str, str], Row] = {}
@@ -252,9 +262,9 @@ def _families_words(before: Row, after: Row) -> str:
     return ", ".join(words)
 
 
-def _some(models: Sequence[str]) -> str:
-    more = f" and {len(models) - 3} more" if len(models) > 3 else ""
-    return ", ".join(text.one_line(model, 40) for model in models[:3]) + more
+def _some(words: Sequence[str], limit: int = 40) -> str:
+    more = f" and {len(words) - 3} more" if len(words) > 3 else ""
+    return ", ".join(text.one_line(word, limit) for word in words[:3]) + more
 
 
 def _graph_words(before: Row, after: Row) -> str:
@@ -320,6 +330,7 @@ def _told(of: Callable[[Row], dict[str, Any]]) -> tuple[Callable[[Row], Any], Ca
 # Kind -> what of a row it is about, and how its change is told.
 CHANGES: dict[str, tuple[Callable[[Row], Any], Callable[[Row, Row], str]]] = {
     "Verdict": (lambda row: (row["verdict"]["class"], row["verdict"]["anchor"]), _verdict_words),
+    "Compared": (lambda row: row["verdict"]["not_compared"], _not_compared_words),
     "Models": (lambda row: row["families"], _families_words),
     "Graph": (lambda row: row["graphs"], _graph_words),
     "Processor": (_processor, _processor_words),

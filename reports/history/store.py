@@ -27,10 +27,11 @@ from hloracle.reports.facts import VERDICTS, Record, badness, judged, limits_of,
 from hloracle.reports.record import LARGEST, load
 from hloracle.reports.text import one_line
 
-SCHEMA = "hloracle-history/2"
-OLDER = "hloracle-history/1"
+SCHEMA = "hloracle-history/3"
+OLDER = ("hloracle-history/2", "hloracle-history/1")
 LONGEST = 200  # characters of a string that are kept
 FAILING = 40  # models of a suite that do not pass, by name
+LEFT_OUT = 20  # phrases of what was not compared
 
 Row = dict[str, Any]
 
@@ -100,6 +101,7 @@ def row_of(record: Record, commit: str | None = None) -> Row:
             "class": record["verdict"]["class"],
             "passed": record["passed"],
             "anchor": None if record["verdict"]["anchor"] is None else _cut(record["verdict"]["anchor"]),
+            "not_compared": _not_compared(record),
         },
         "tokens": token_totals(record),
         "families": _families(record),
@@ -161,10 +163,17 @@ def _rows(text: str, store: Path) -> Iterator[Row]:
 
 
 def _bring_up_to_date(row: Any) -> None:
-    """Make a line of version 1 one of this version: no other models were measured."""
-    if isinstance(row, dict) and row.get("schema") == OLDER and isinstance(model := row.get("model"), dict):
-        row |= {"schema": SCHEMA, "families": None}
+    """Make a line of an older version one of this version: no other models were measured, what was left out is not known."""
+    if not isinstance(row, dict) or row.get("schema") not in OLDER:
+        return
+    model, verdict = row.get("model"), row.get("verdict")
+    if not isinstance(model, dict) or not isinstance(verdict, dict):
+        return
+    if row["schema"] == "hloracle-history/1":
+        row["families"] = None
         model["architecture"] = model.pop("model_type", None)
+    verdict["not_compared"] = None
+    row["schema"] = SCHEMA
 
 
 def _finite(text: str) -> float:
@@ -232,6 +241,11 @@ def _families(record: Record) -> Row | None:
     rows = record["families"]
     bad = [_cut(row["model"]) for row in rows if not row["passed"]]
     return {"passed": len(rows) - len(bad), "total": len(rows), "failing": bad[:FAILING]} if rows else None
+
+
+def _not_compared(record: Record) -> list[str] | None:
+    phrases = record["verdict"]["not_compared"]
+    return None if phrases is None else [_cut(phrase) for phrase in phrases[:LEFT_OUT]]
 
 
 def _worst_logit(record: Record) -> Row | None:

@@ -19,6 +19,7 @@ from hloracle.reports.facts import (
     by_status,
     cells_of,
     closest_call,
+    comparisons,
     differences,
     families,
     in_order,
@@ -45,6 +46,7 @@ def render(record: Record) -> str:
         "judged": {"emitter": "emitted graph", "file": "file’s graph"}[judged(record)],
         "verdict": verdict,
         "sentence": _sentence(record),
+        "comparisons": comparisons(record),
         "shown": EVIDENCE,
         "next": _next(record),
         "matrix": _matrix(record),
@@ -74,7 +76,7 @@ def render(record: Record) -> str:
 
 
 def _sentence(record: Record) -> str:
-    """What the verdict says of what: the family, device and precision, and the first thing that is wrong."""
+    """What the verdict says of what: the family, device and precision, and the anchor that it names."""
     settings, verdict, row = record["settings"], record["verdict"], at_fault(record)
     words = VERDICTS[verdict["class"]]
     what = row["architecture"] if row else record["model"]["architecture"]
@@ -82,11 +84,8 @@ def _sentence(record: Record) -> str:
         what = f"{count} architectures"
     of = f"{what} on {settings['device']} in {settings['precision']}"
     anchor = row["anchor"] if row else verdict["anchor"]
-    if anchor is None:
-        return f"{of}: {words.meaning[0].lower()}{words.meaning[1:]}"
-    sure = f", {verdict['confidence']['level']}" if verdict["confidence"] else ""
-    article = "an" if words.title[0] in "AEIOU" else "a"
-    return f"{of} goes wrong first at {anchor}: {article} {words.title.lower()}{sure}."
+    at = f", {words.at} {anchor}" if anchor else ""
+    return f"{of}{at}: {words.meaning[0].lower()}{words.meaning[1:]}"
 
 
 def _next(record: Record) -> list[dict[str, Any]]:
@@ -118,12 +117,22 @@ def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
         ),
         "compiler-fault": ("Reduce the graph on the compiler that is wrong", f"{at}; the same text is right elsewhere"),
         "device-fault": ("Reduce the graph on the device that is wrong", f"{at}; the same text is right elsewhere"),
+        "invariant-broken": (
+            "Mend the graph, or change the invariant with a reason",
+            f"{at} of the file" if judged(record) == "file" else f"emitters/architectures/{architecture}.py, {at}",
+        ),
+        "unsupported": ("Give a graph that a backend here can run", f"{at}; nothing is known of this one"),
+        "out-of-memory": (
+            "Run it with more memory, or a smaller model of this architecture",
+            "nothing about the graphs follows from this run",
+        ),
+        "timeout": ("Run it again with a larger --timeout", "nothing about the graphs follows from this run"),
         "harness-error": ("Mend the run first", "nothing about the graphs follows from it"),
     }
     for i, bad in enumerate(families(record)):
         if not bad["passed"] and i < 3:
-            where = f" at {bad['anchor']}" if bad["anchor"] else ""
-            yield _item(f"See {bad['model']}", f"{VERDICTS[bad['verdict']].title.lower()}{where}", f"#family-{i}")
+            title, where = VERDICTS[bad["verdict"]].title.lower(), f" at {bad['anchor']}" if bad["anchor"] else ""
+            yield _item(f"See {bad['model']}", f"{title}{where}", f"#family-{i}")
     if (found := record["localization"]) is not None:
         if (op := found["operation"]) is not None:
             line = "" if op["line"] is None else f"line {op['line']} of "

@@ -136,6 +136,8 @@ PAGES = [
     _report("empty", samples.empty_sample),
     _report("suite", lambda: fewer(samples.suite_sample(), 0, listings=False)),
     _report("suite-failing", lambda: fewer(samples.failing_suite_sample(), 0, listings=False)),
+    _report("file", lambda: fewer(samples.token_file_sample(), 0, listings=False)),
+    _report("unsupported", lambda: fewer(samples.unsupported_sample(), 0, listings=False)),
     _report("hostile", hostile),
     _diff("diff", samples.sample, samples.failing_sample),
     _diff("diff-same", samples.sample, samples.sample),
