@@ -69,7 +69,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(name="conformance-cpu", venv_backend="none", requires=["environment"])
 def conformance_cpu(session: nox.Session) -> None:
-    """Prove every family on a tiny model, and a real model in full, on the CPU; the report goes to out/.
+    """Check every family on a tiny model, and a real model in full, on the CPU; the report goes to out/.
 
     Arguments go to `hloracle run`, which is of one model: `nox -s conformance-cpu -- tiny-qwen3`.
     """
@@ -81,7 +81,7 @@ def conformance_cpu(session: nox.Session) -> None:
 
 @nox.session(name="conformance-cuda", venv_backend="none", requires=["environment"], default=False)
 def conformance_cuda(session: nox.Session) -> None:
-    """The same on an NVIDIA GPU. Without one it fails: a session that proves nothing is no pass.
+    """The same on an NVIDIA GPU. Without one it fails: a session that compares nothing is no pass.
 
     Arguments go to `hloracle run`, as those of conformance-cpu. On a machine without network HLORACLE_WHEELS names a folder
     of wheels: see docs/cuda.md.
@@ -94,7 +94,7 @@ def conformance_cuda(session: nox.Session) -> None:
 
 @nox.session(name="conformance-emulated", venv_backend="none", requires=["environment"], default=False)
 def conformance_emulated(session: nox.Session) -> None:
-    """What conformance-cuda proves, on a CUDA driver that interprets a GPU's code: no GPU is needed, nor any speed to be had.
+    """What conformance-cuda checks, on a CUDA driver that interprets a GPU's code: no GPU is needed, nor any speed to be had.
 
     Arguments are families: `nox -s conformance-emulated -- llama gemma2`; all of them, and the real model, without.
     """
@@ -110,6 +110,16 @@ def mutants(session: nox.Session) -> None:
     run(session, "hloracle", "mutants", *session.posargs)
     if session.posargs in ([], ["--fresh"]):
         run(session, "python", "-m", "hloracle.conformance.pin_mutants")
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def holes(session: nox.Session) -> None:
+    """Spoil everything that a run could observe, one thing at a time, and see each noticed. Arguments: `hloracle holes`.
+
+    What came of all of them is written to mutants/holes.json.
+    """
+    pin = ["--pin"] if session.posargs in ([], ["--fresh"]) else []
+    run(session, "hloracle", "holes", *session.posargs, *pin)
 
 
 @nox.session(name="random-models", venv_backend="none", requires=["environment"], default=False)

@@ -180,6 +180,8 @@ class Iree:
         return self.upload(array)
 
     def _failed(self, stage: str, error: Exception, artifact: object = "") -> ToolchainError:
+        if any(known in str(error) for known in OUT_OF_MEMORY):
+            return OutOfMemory(str(self._device))
         return ToolchainError(stage, str(error), artifact)
 
 
@@ -261,12 +263,10 @@ class IreeDevice(Iree):
             raise self._failed("run", error) from error
 
     def _failed(self, stage: str, error: Exception, artifact: object = "") -> ToolchainError:
-        words = str(error)
-        if any(known in words for known in OUT_OF_MEMORY):
-            return OutOfMemory(str(self._device))
-        if isinstance(error, ToolchainError):
-            return error
-        return ToolchainError(stage, f"{self._device}: {words}", artifact)
+        found = error if isinstance(error, ToolchainError) else super()._failed(stage, error, artifact)
+        if found is error or isinstance(found, OutOfMemory):
+            return found
+        return ToolchainError(stage, f"{self._device}: {error}", artifact)
 
 
 # As IREE and CUDA put it.

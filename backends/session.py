@@ -89,6 +89,7 @@ class Session:
                 self._decode = call
             else:
                 self._prefill[graph.abi.bucket] = call
+        self.padding = 0  # the token that fills a bucket behind a prompt: any, for it must not show
         self.position = 0  # cache slots filled
         self._caches: tuple[Buffer, Buffer] | None = None
         self._taps: dict[str, Buffer] = {}
@@ -104,11 +105,18 @@ class Session:
             decodes=self._decode is not None,
         )
 
-    def reset(self) -> None:
-        """Forget everything: the next decode step is at position 0, with caches of zeros."""
+    def reset(self, caches: Sequence[np.ndarray] | None = None) -> None:
+        """Forget everything: the next decode step is at position 0, with caches of zeros.
+
+        Args:
+          caches: k_cache and v_cache to begin with instead: no slot of them is filled, so what they hold must not show.
+        """
         self.position = 0
         self._caches = None
         self._taps = {}
+        if caches is not None:
+            k, v = map(self._backend.upload, caches)
+            self._caches = k, v
 
     def prefill(self, tokens: Sequence[int], bucket: int | None = None) -> int | np.ndarray:
         """Start over with a prompt; returns the head of its last token: a token id, or logits float32 [V].
@@ -118,7 +126,7 @@ class Session:
         """
         self._check_tokens(tokens)
         bucket = self._bucket(len(tokens), bucket)
-        padded = np.zeros(bucket, np.int32)
+        padded = np.full(bucket, self.padding, np.int32)
         padded[: len(tokens)] = tokens
         upload = self._backend.upload
         self.reset()
@@ -160,10 +168,18 @@ class Session:
             head = self.decode_step(token)
         return head
 
-    def caches(self) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of k_cache and v_cache, float32 [L, K, position, D]: the filled slots."""
-        k, v = self._caches or self._zeros()
-        return tuple(self._backend.download(c)[:, :, : self.position] for c in (k, v))  # type: ignore[return-value]
+    def caches(self, whole: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of k_cache and v_cache, float32 [L, K, position, D]: the filled slots; or all S of them."""
+        slots = slice(None) if whole else slice(self.position)
+        # Copied, because some backends give a view of memory that the next call writes to.
+        k, v = (np.array(self._backend.download(c)[:, :, slots]) for c in self._caches or self._zeros())
+        return k, v
+
+    @property
+    def cache_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of k_cache and of v_cache: [L, K, S, D]."""
+        k, v = self._cache_shapes
+        return k, v
 
     def taps(self) -> dict[str, np.ndarray]:
         """Copies of the values at anchors of the last call, if its graph was made to return them."""

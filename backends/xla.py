@@ -14,7 +14,10 @@ from hloracle.backends.compiled import compiled, host_cpu, installed, is_compile
 from hloracle.backends.session import Buffer, Executable
 from hloracle.backends.targets import registered
 from hloracle.core.abi import Graph
-from hloracle.core.errors import ToolchainError
+from hloracle.core.errors import OutOfMemory, ToolchainError
+
+ENTRY = "main"
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # as XLA's errors begin
 
 
 class XlaCpu:
@@ -36,7 +39,7 @@ class XlaCpu:
         try:
             loaded = self._client.deserialize_executable(path.read_bytes(), self._devices, self._options)
         except Exception as error:  # jaxlib raises its own XlaRuntimeError, and ValueError
-            raise ToolchainError("load", str(error), path) from error
+            raise _failed("load", error, path) from error
 
         def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
             try:
@@ -44,7 +47,7 @@ class XlaCpu:
                     shards[0] for shards in loaded.execute_sharded(arguments).disassemble_into_single_device_arrays()
                 ]
             except Exception as error:
-                raise ToolchainError("run", str(error), path) from error
+                raise _failed("run", error, path) from error
 
         return execute
 
@@ -62,7 +65,7 @@ class XlaCpu:
         try:
             return np.asarray(buffer)
         except jax.errors.JaxRuntimeError as error:  # a call returns before it is done; what failed in it shows here
-            raise ToolchainError("run", str(error)) from error
+            raise _failed("run", error) from error
 
     def _compile(self, graph: Graph) -> bytes:
         from jax._src import compiler
@@ -70,13 +73,34 @@ class XlaCpu:
 
         try:
             with _context():
-                module = ir.Module.parse(graph.text)
+                module = _entered_at_main(ir.Module.parse(graph.text), graph.abi.function)
                 executable = compiler.backend_compile_and_load(
                     self._client, module, self._devices, self._options, host_callbacks=[]
                 )
             return bytes(executable.serialize())
         except Exception as error:
-            raise ToolchainError("compile", str(error)) from error
+            raise _failed("compile", error) from error
+
+
+def _failed(stage: str, error: Exception, artifact: object = "") -> ToolchainError:
+    if str(error).startswith(OUT_OF_MEMORY):
+        return OutOfMemory(XlaCpu.name)
+    return ToolchainError(stage, str(error), artifact)
+
+
+def _entered_at_main(module: Any, function: str) -> Any:
+    """The module with its entry point called `main`, which XLA takes for it; another `main` gets a new name."""
+    from jaxlib.mlir import ir
+
+    if function == ENTRY:
+        return module
+    symbols = ir.SymbolTable(module.operation)
+    if ENTRY in symbols:
+        ir.SymbolTable.replace_all_symbol_uses(ENTRY, f"{ENTRY}.{function}", module.operation)
+        ir.SymbolTable.set_symbol_name(symbols[ENTRY], f"{ENTRY}.{function}")
+    ir.SymbolTable.replace_all_symbol_uses(function, ENTRY, module.operation)
+    ir.SymbolTable.set_symbol_name(ir.SymbolTable(module.operation)[function], ENTRY)
+    return module
 
 
 @cache

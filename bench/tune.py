@@ -20,6 +20,7 @@ from hloracle.bench import contenders
 from hloracle.bench.contenders import Spec, Task
 from hloracle.bench.run import ROUND_SECONDS, Process
 from hloracle.conformance import prompts as prompt_suite
+from hloracle.conformance.asked import ask
 from hloracle.conformance.cells import Cell, run_cell
 from hloracle.conformance.checks import cell_checks
 from hloracle.conformance.choice import HOST, LAYOUTS, Build, Choice, keep, production_graphs, untuned, valid_cpu
@@ -87,14 +88,20 @@ class Judge:
         expected = {p.id: by_ids[p.token_ids] for p in asked}
         self.progress.report(f"{candidate}: compiling, and comparing tokens")
         cell = Cell("emitter", self.device.backend, "token")
+        question, _ = ask(self.checkpoint, asked, expected, CAPACITY, PROMPT, report=self.progress.report)
         outcome = run_cell(
-            cell, self.graphs(candidate), self.checkpoint, asked, expected, self.threads, versions(CELL_PACKAGES),
-            reuse=True, device=candidate.choice.opened(self.device), report=self.progress.report,
+            cell, self.graphs(candidate), self.checkpoint, question.without_streams(), self.threads,
+            versions(CELL_PACKAGES), reuse=True, device=candidate.choice.opened(self.device), report=self.progress.report,
         )  # fmt: skip
-        tokens, *_ = cell_checks(outcome, expected)
-        if tokens.status == "error":
-            return "failed", tokens.detail
-        return ("", "") if tokens.status == "passed" else ("wrong", f"{tokens.figure} tokens: {tokens.detail}")
+        bad = [check for check in cell_checks(outcome, expected) if check.status != "passed"]
+        if not bad:
+            return "", ""
+        what = bad[0].id.rpartition(".")[2]
+        return (
+            ("failed", bad[0].detail)
+            if bad[0].status == "error"
+            else ("wrong", f"{bad[0].figure} {what}: {bad[0].detail}")
+        )
 
     def times(self, candidates: Sequence[Candidate]) -> tuple[list[list[float]], str]:
         """Milliseconds of each in every round, in which they take turns; or why one cannot be timed."""

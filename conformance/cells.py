@@ -22,18 +22,24 @@ from hloracle.backends.compiled import host_cpu
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Backend, Session, greedy
 from hloracle.backends.targets import Target, register
+from hloracle.conformance import returned
+from hloracle.conformance.asked import Asked
 from hloracle.conformance.prompts import Prompt
+from hloracle.conformance.returned import Slots, Streamed, after_prefill, changed, repeat, run_stream, slots_of
+from hloracle.core import tolerances
 from hloracle.core.abi import Graph
-from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.child import ChildDied, Report, TimedOut, run_in_child
 from hloracle.core.errors import ToolchainError
 from hloracle.core.store import cache_root, digest, write_file
+from hloracle.localize import situation
 from hloracle.mutants import planted
+from hloracle.reference.anchor_truth import AnchorTruth
 from hloracle.reference.archive import weight_sources
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.truth import Truth
+from hloracle.reference.config import Config
 
 TIMEOUT_SECONDS = 1800
-REPEATED = 2  # decode steps that are run twice on a device
+REPEATED = 2  # decode steps that are run twice
 
 
 @dataclass(frozen=True)
@@ -59,22 +65,23 @@ class PromptOutcome:
     """One prompt through a cell.
 
     errors: per step, the largest distance of a logit from the float64 truth; empty for head `token`.
-    head_distance, cache_distance: prefill against streaming the prompt through decode: the largest
-    distance of a logit, and of a cache entry in units of the largest entry; None where not compared.
-    repeat_distance: the largest distance of a logit from what the same calls gave before; None where they were not repeated.
+    slots: of the caches after the prompt; and after the steps that follow, those that these filled.
     """
 
     tokens: list[int]
     errors: list[float]
     seconds: float
-    head_distance: float | None = None
-    cache_distance: float | None = None
-    repeat_distance: float | None = None
+    slots: tuple[Slots, ...] = ()
 
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """`status` is `ran`, `reused` or `failed`; `stage` of a failure is `compile`, `load`, `run`, `memory` or `process`."""
+    """`status` is `ran`, `reused` or `failed`; `stage` of a failure is `compile`, `load`, `run`, `memory`, `timeout` or
+    `process`.
+
+    streams: by their ids. repeated: whether the same calls gave the same bits, and else how far what they gave is apart;
+    None where nothing was repeated.
+    """
 
     cell: Cell
     status: str
@@ -83,6 +90,8 @@ class CellOutcome:
     message: str = ""
     seconds: float = 0.0
     peak_bytes: int | None = None
+    streams: dict[str, Streamed] = field(default_factory=dict)
+    repeated: tuple[bool, float] | None = None
 
 
 def make_backend(name: str, threads: int, device: Device = CPU) -> Backend:
@@ -104,38 +113,36 @@ def run_cell(
     cell: Cell,
     graphs: Sequence[Graph],
     checkpoint: Checkpoint,
-    prompts: Sequence[Prompt],
-    truths: dict[str, Truth],
+    asked: Asked,
     threads: int,
     versions: dict[str, str],
     reuse: bool,
-    streamed: Sequence[str] = (),
     mutant: str = "",
     targets: Sequence[Target] = (),
     device: Device = CPU,
     report: Report | None = None,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> CellOutcome:
     """Run a cell in a child process, or take its outcome from the cache when nothing about it moved.
 
     Args:
-      truths: by the prompt's id.
       versions: of the packages that decide the outcome.
       reuse: False runs it whatever the cache holds.
-      streamed: ids of prompts that are also streamed through decode and compared with prefill.
       mutant: a deliberate fault to run it with; such an outcome is neither taken from the cache nor kept.
       targets: of custom_calls; XLA finds them, IREE has no such thing.
       device: where its backend runs graphs, unless that is the processor.
+      timeout: seconds that it may take.
     """
-    questions = [(p, truths[p.id].tokens) for p in prompts]
-    truth_files = [digest(np.ascontiguousarray(truths[p.id].exact).tobytes()) for p in prompts]
+    exact = [digest(np.ascontiguousarray(asked.truths[p.id].exact).tobytes()) for p in asked.prompts]
     key = digest(
         checkpoint.digest,
         *backend_sources(),
-        Path(__file__).read_bytes(),
+        *_comparing(),
         json.dumps([*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]),
-        json.dumps([cell.id, threads, sorted(streamed), versions, truth_files]),
+        json.dumps([cell.id, threads, versions, exact, sorted(str(t.folder) for t in asked.kept.values())]),
         repr(device if cell.backend == device.backend else CPU),
-        json.dumps([[p.id, p.token_ids, tokens] for p, tokens in questions]),
+        json.dumps([[p.id, p.token_ids, asked.truths[p.id].tokens] for p in asked.prompts]),
+        repr(asked.streams),
         host_cpu(),
         *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),
         *(f"{t.name} {t.sha256}" for t in targets),
@@ -143,21 +150,29 @@ def run_cell(
     entry = cache_root() / "cells" / f"{key[:32]}.json"
     if reuse and not mutant and (found := _load(entry, cell)):
         return found
-    exact = {p.id: np.asarray(truths[p.id].exact) for p in prompts}
     try:
         child = run_in_child(
-            _run, cell, list(graphs), checkpoint.directory, questions, exact, threads, streamed, mutant, targets, device,
-            timeout=TIMEOUT_SECONDS, report=report,
+            _run, cell, list(graphs), checkpoint.directory, asked, threads, mutant, targets, device,
+            timeout=timeout, report=report,
         )  # fmt: skip
     except ToolchainError as error:
         return CellOutcome(cell, "failed", stage=error.stage, message=str(error))
+    except TimedOut:
+        return CellOutcome(cell, "failed", stage="timeout", message=f"it did not end within {timeout:g} s")
     except ChildDied as error:
-        return CellOutcome(cell, "failed", stage="process", message=str(error))
-    outcome = CellOutcome(cell, "ran", child.value, seconds=child.seconds, peak_bytes=child.peak_bytes)
-    if mutant:
-        return outcome
-    write_file(entry, json.dumps({name: dataclasses.asdict(o) for name, o in outcome.prompts.items()}))
+        stage = "memory" if error.cause == "memory" else "process"
+        return CellOutcome(cell, "failed", stage=stage, message=str(error))
+    answer: CellOutcome = child.value
+    outcome = dataclasses.replace(answer, seconds=child.seconds, peak_bytes=child.peak_bytes)
+    if not mutant:
+        write_file(entry, json.dumps(dataclasses.asdict(outcome)))
     return outcome
+
+
+def _comparing() -> list[bytes]:
+    """The code and the limits that an outcome is judged by."""
+    files = (__file__, returned.__file__, situation.__file__, tolerances.__file__)
+    return [Path(str(file)).read_bytes() for file in files]
 
 
 def backend_sources() -> list[bytes]:
@@ -168,66 +183,78 @@ def backend_sources() -> list[bytes]:
 def _load(entry: Path, cell: Cell) -> CellOutcome | None:
     try:
         raw = json.loads(entry.read_text())
-        return CellOutcome(cell, "reused", {name: PromptOutcome(**o) for name, o in raw.items()})
-    except (OSError, ValueError, TypeError, AttributeError):
+        prompts = {
+            name: PromptOutcome(**o | {"slots": tuple(map(_slots, o["slots"]))}) for name, o in raw["prompts"].items()
+        }
+        streams = {
+            name: Streamed(
+                o["heads"], {int(n): e for n, e in o["prefilled"].items()}, o["slots"] and _slots(o["slots"]),
+                o["prefilled_slots"] and _slots(o["prefilled_slots"]), o["apart"],
+            )
+            for name, o in raw["streams"].items()
+        }  # fmt: skip
+        return CellOutcome(cell, "reused", prompts, streams=streams, repeated=tuple(raw["repeated"]))
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None
 
 
+def _slots(raw: dict[str, Any]) -> Slots:
+    return Slots({anchor: tuple(found) for anchor, found in raw["worst"].items()}, raw["stayed"])
+
+
 def _run(
-    report: Report, cell: Cell, graphs: list[Graph], directory: Path, questions: list[tuple[Prompt, list[int]]],
-    exact: dict[str, np.ndarray], threads: int, streamed: Sequence[str], mutant: str,
+    report: Report, cell: Cell, graphs: list[Graph], directory: Path, asked: Asked, threads: int, mutant: str,
     targets: Sequence[Target], device: Device,
-) -> dict[str, PromptOutcome]:  # fmt: skip
+) -> CellOutcome:  # fmt: skip
     if cell.backend == "xla-cpu":
         register(targets)
     with planted(mutant):
         report(f"{cell.id}: loading graphs and weights")
-        session = Session(make_backend(cell.backend, threads, device), graphs, open_checkpoint(directory).load)
-        outcomes: dict[str, PromptOutcome] = {}
-        stream: dict[tuple[int, ...], tuple[Any, Any]] = {}
-        for prompt, truth in questions:
+        checkpoint = open_checkpoint(directory)
+        session = Session(make_backend(cell.backend, threads, device), graphs, checkpoint.load)
+        prompts: dict[str, PromptOutcome] = {}
+        for prompt in asked.prompts:
             report(f"{cell.id}: {prompt.id}")
-            started = time.monotonic()
-            ids = prompt.token_ids
-            if prompt.id in streamed and ids not in stream:
-                stream[ids] = session.stream_prompt(ids), session.caches()
-            heads = [
-                session.prefill(ids, prompt.bucket) if session.capabilities.buckets else session.stream_prompt(ids)
-            ]
-            distances: tuple[float | None, float | None] = (None, None)
-            if prompt.id in streamed:
-                distances = _against_streaming(session, heads[0], *stream[ids])
-            if session.capabilities.decodes:
-                for step in range(len(truth) - 1):
-                    heads.append(session.decode_step(truth[step]))
-            errors = []
-            if cell.head == "logits":
-                errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, exact[prompt.id], strict=False)]
-            tokens = [greedy(h) for h in heads]
-            seconds = time.monotonic() - started
-            repeated = _repeated(session, prompt, truth, heads) if repeats(cell) and not outcomes else None
-            outcomes[prompt.id] = PromptOutcome(tokens, errors, seconds, *distances, repeated)
-    return outcomes
+            prompts[prompt.id] = _prompt(session, cell, prompt, asked, checkpoint.config)
+        streams: dict[str, Streamed] = {}
+        for stream in asked.streams:
+            report(f"{cell.id}: {stream.id}, at every position")
+            streams[stream.id] = run_stream(session, stream, asked.kept[stream.id], checkpoint.config)
+        report(f"{cell.id}: the same calls again")
+        first = asked.prompts[0]
+        repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:REPEATED], first.bucket)
+    return CellOutcome(cell, "ran", prompts, streams=streams, repeated=repeated)
 
 
-def repeats(cell: Cell) -> bool:
-    """Whether a cell runs its first prompt twice: on a device sums may be added up in another order each time."""
-    return cell.head == "logits" and cell.backend not in (CPU.backend, "xla-cpu")
+def _prompt(session: Session, cell: Cell, prompt: Prompt, asked: Asked, config: Config) -> PromptOutcome:
+    """The prompt, and the truth's tokens after it one by one."""
+    can, ids, kept = session.capabilities, prompt.token_ids, asked.kept.get(prompt.id)
+    truth = asked.truths[prompt.id]
+    started = time.monotonic()
+    heads = [session.prefill(ids, prompt.bucket) if can.buckets else session.stream_prompt(ids)]
+    seconds = time.monotonic() - started
+    slots = []
+    before = session.caches(whole=True)
+    if kept:
+        stayed = after_prefill(before, len(ids), prompt.bucket if can.buckets else len(ids))
+        slots.append(slots_of(before, kept, config, len(ids), stayed=stayed))
+    if can.decodes and len(truth.tokens) > 1:
+        started = time.monotonic()
+        heads += map(session.decode_step, truth.tokens[:-1])
+        seconds += time.monotonic() - started
+        if kept:
+            slots.append(_filled_by_steps(session, before, kept, config, len(ids), len(truth.tokens) - 1))
+    errors = []
+    if cell.head == "logits":
+        errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, np.asarray(truth.exact), strict=False)]
+    return PromptOutcome([greedy(h) for h in heads], errors, seconds, tuple(slots))
 
 
-def _repeated(session: Session, prompt: Prompt, truth: Sequence[int], heads: Sequence[Any]) -> float:
-    again = [session.prefill(prompt.token_ids, prompt.bucket), *map(session.decode_step, truth[:REPEATED])]
-    return float(np.max([np.max(np.abs(a - b)) for a, b in zip(again, heads, strict=False)]))
-
-
-def _against_streaming(
-    session: Session, head: Any, stream_head: Any, stream_caches: tuple[np.ndarray, np.ndarray]
-) -> tuple[float, float]:
-    """The distances of PromptOutcome, of a prefill that was just made from the same prompt streamed before."""
-    # np.max, not max: a NaN anywhere is the largest distance.
-    scale = np.max([np.max(np.abs(c)) for c in stream_caches])
-    cache_distance = np.max([np.max(np.abs(a - b)) for a, b in zip(session.caches(), stream_caches, strict=True)])
-    # A token says too little: at a near-tie two right ones differ. What it was chosen from shows in the caches' last slots.
-    head_distance = 0.0 if isinstance(head, int) else float(np.max(np.abs(head - stream_head)))
-    with np.errstate(divide="ignore"):  # caches of zeros against others are infinitely far apart
-        return head_distance, float(cache_distance / scale) if cache_distance else 0.0
+def _filled_by_steps(
+    session: Session, before: Sequence[np.ndarray], kept: AnchorTruth, config: Config, first: int, steps: int
+) -> Slots:
+    """The slots that steps should have filled, from `first` on; the others have to be what they were before."""
+    after, end = session.caches(whole=True), first + steps
+    what = changed(before, after, np.delete(np.arange(after[0].shape[2]), slice(first, end)))
+    stayed = f"{what} changed while slots {first} to {end - 1} were filled" if what else ""
+    return slots_of(after, kept, config, end, first, stayed)

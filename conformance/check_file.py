@@ -1,167 +1,216 @@
-"""Judges a graph that anyone wrote: a StableHLO file with its ABI, against a model."""
+"""Judges graphs that anyone wrote: StableHLO files with their ABI, against a model. Those of one call are judged together."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hloracle.backends.targets import FLAG, open_targets
 from hloracle.conformance import prompts as prompt_suite
-from hloracle.conformance.cells import Cell, run_cell
-from hloracle.conformance.checks import cell_checks, graph_checks, truth_check
-from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
-from hloracle.conformance.evidence import Evidence, Progress, Settings
-from hloracle.conformance.graphs import GraphFacts, inspect
+from hloracle.conformance.cells import Cell
+from hloracle.conformance.checks import graph_checks, truth_check
+from hloracle.conformance.environment import MemoryWatch
+from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
+from hloracle.conformance.file_graphs import fits, read_graph, refusal
+from hloracle.conformance.graphs import inspect
+from hloracle.conformance.listing import Reading
+from hloracle.conformance.modules import gather
+from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.record import record_of
-from hloracle.conformance.run import conclude, gates, refuse_non_finite, reporting_death
-from hloracle.conformance.sources import show_graphs
-from hloracle.core.abi import Abi, Graph
-from hloracle.core.child import run_in_child
+from hloracle.conformance.run import (
+    conclude,
+    gate_calls,
+    judge_together,
+    look_inside,
+    probe,
+    refuse_non_finite,
+    reporting_death,
+)
+from hloracle.conformance.sources import chosen_graphs, oracle_of, read_all
+from hloracle.core.abi import Graph
+from hloracle.core.child import ChildDied, Report, run_in_child, side_by_side
 from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import QUANTIZED, Checkpoint, open_checkpoint
-from hloracle.reference.encodings import ENCODINGS, argument_parts
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.config import Config
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.truth import truths
-from hloracle.reference.weights import joins, parts_in, taken_shapes, weight_shapes
+
+INSPECT_SECONDS = 300
 
 
 def check_file(
-    path: Path,
-    abi_path: Path,
+    paths: Sequence[Path],
+    abi_paths: Sequence[Path],
     model: str,
-    tokens: int,
-    threads: int,
+    settings: Settings,
     progress: Progress,
-    out: Path | None = None,
-    precision: str = "f32",
-    backends: Sequence[str] = Settings.backends,
     custom_calls: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The record of judging one graph; a reproducer of its fault goes to `out`.
+    """The record of judging the graphs of one session: a decode, prefills, or both.
 
-    Raises InputError when the files cannot be read or do not fit the model.
+    Raises InputError when the files cannot be read or do not fit the model or each other.
 
     Args:
-      custom_calls: `TARGET=LIBRARY` of each custom_call that the graph may have; see `open_targets`.
+      abi_paths: one for each graph; none takes the `.abi.json` beside each.
+      settings: tokens, threads, precision, backends, timeout and the reproducer's folder; the graphs say the rest.
+      custom_calls: `TARGET=LIBRARY` of each custom_call that the graphs may have; see `open_targets`.
     """
-    graph = read_graph(path, abi_path)
-    abi = graph.abi
-    settings = Settings(model, tokens, abi.capacity, threads, precision=precision, out=out, backends=tuple(backends))
-    if not 0 < tokens <= abi.capacity:
+    abi_paths = abi_paths or [path.with_suffix(".abi.json") for path in paths]
+    if len(abi_paths) != len(paths):
         raise InputError(
-            f"is {tokens}, and the graph's cache has {abi.capacity} slots", "--tokens", "ask for that many"
+            f"is given {len(abi_paths)} times for {len(paths)} graphs", "--abi", "give one for each, in order"
         )
+    graphs = [read_graph(path, abi) for path, abi in zip(paths, abi_paths, strict=True)]
+    _one_session(graphs, paths)
+    capacity = graphs[0].abi.capacity
+    buckets = tuple(sorted(g.abi.bucket for g in graphs if g.abi.phase == "prefill"))
+    settings = dataclasses.replace(settings, model=model, capacity=capacity, of_graphs=buckets)
+    if not 0 < settings.tokens <= capacity:
+        what = f"is {settings.tokens}, and the graph's cache has {capacity} slots"
+        raise InputError(what, "--tokens", "ask for that many")
+    settings.validate()
     settings = dataclasses.replace(settings, targets=open_targets(custom_calls))
     evidence = Evidence()
     with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
-            checkpoint = open_checkpoint(resolve(model, progress.report, precision))
-            _fits(graph, abi_path, checkpoint)
+            checkpoint = open_checkpoint(resolve(model, progress.report, settings.precision))
+            for graph, abi_path in zip(graphs, abi_paths, strict=True):
+                fits(graph, abi_path, checkpoint)
             refuse_non_finite(checkpoint)
-        allowed = [target.name for target in settings.targets]
-        if gates(evidence, settings, progress):
+        with progress.stage("graphs and gate zero"):
+            inspecting = partial(_inspected, graphs, paths, checkpoint.config, settings, progress.report)
+            work: list[Callable[[], Any]] = [inspecting, *gate_calls(settings, progress)]
+            found, *gates = side_by_side(work)
+            (evidence.graphs, readings), evidence.checks = found, gates
+            _all_called(evidence.graphs["file"])
+        if all(c.status == "passed" for c in gates):
             with reporting_death(evidence):
-                with progress.stage("graph"):
-                    facts = run_in_child(_inspect, graph, allowed, timeout=300, report=progress.report).value
-                    _all_called(facts)
-                    evidence.graphs = {"file": [(graph, facts)]}
-                    evidence.checks += graph_checks("file", [(graph, facts)], checkpoint.config)
-                # With another signature than its ABI's, there is no saying what running it would do.
-                if not (facts.error or facts.abi_mismatch):
-                    _run_cells(evidence, graph, checkpoint, settings, progress)
+                evidence.checks += graph_checks("file", evidence.graphs["file"], checkpoint.config)
+                if not any(facts.beyond for _, facts in evidence.graphs["file"]):
+                    _judge(evidence, graphs, checkpoint, settings, progress)
         verdict = conclude(evidence, checkpoint, settings, progress)
         evidence.speed_reason = "a graph from a file is not timed"
-        show_graphs(evidence, checkpoint.config, progress)
+        chosen = chosen_graphs(evidence)
+        evidence.shown = [reading for reading in readings if reading[:2] in chosen]
         return record_of(settings, checkpoint, evidence, verdict, progress, memory)
 
 
-def read_graph(path: Path, abi_path: Path) -> Graph:
-    """Raises InputError that names the file that cannot be used."""
+def _one_session(graphs: Sequence[Graph], paths: Sequence[Path]) -> None:
+    """Raises InputError unless one session can run them all."""
+    first = graphs[0].abi
+    seen: dict[str, Path] = {}
+    for graph, path in zip(graphs, paths, strict=True):
+        abi = graph.abi
+        for what, mine, other in (("head", abi.head, first.head), ("capacity", abi.capacity, first.capacity)):
+            if mine != other:
+                raise InputError(
+                    f"its {what} is {mine}, and that of {paths[0]} is {other}", path,
+                    "check them one by one, or give graphs of one session",
+                )  # fmt: skip
+        does = f"prefill of {abi.bucket} tokens" if abi.phase == "prefill" else abi.phase
+        if does in seen:
+            raise InputError(f"is a {does}, as {seen[does]} is", path, "give one graph of each phase and bucket")
+        seen[does] = path
+
+
+def _inspected(
+    graphs: Sequence[Graph], paths: Sequence[Path], config: Config, settings: Settings, report: Report
+) -> tuple[dict[str, Inspected], list[tuple[str, Graph, Reading]]]:
+    """What is known of the files' graphs before they are run, and of the oracle's of the same contracts; and what a reader
+    is shown of them.
+    """
+    allowed = [target.name for target in settings.targets]
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError("no such file", path, "name a StableHLO text file") from None
-    except UnicodeDecodeError:
-        raise InputError("is not text", path, "name a StableHLO text file, not bytecode") from None
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", path, "name a StableHLO text file") from None
-    return Graph(path.stem, text, Abi.from_file(abi_path))
-
-
-def _fits(graph: Graph, abi_path: Path, checkpoint: Checkpoint) -> None:
-    shapes = weight_shapes(checkpoint.config)
-    shapes = shapes | taken_shapes(checkpoint.config, joins(checkpoint.config))
-    for argument in graph.abi.weights:
-        weight, encoding, index = argument_parts(argument.name)
-        shape = shapes.get(weight)
-        parts = parts_in(weight)
-        have = "absent" if shape is None else f"{list(shape)}, which {encoding} cannot hold"
-        if (
-            shape is not None
-            and encoding in QUANTIZED
-            and {checkpoint.encoded.get(part) for part in parts} != {encoding}
-        ):
-            have = f"in {' and '.join(dict.fromkeys(checkpoint.encoded.get(part, 'float32') for part in parts))}"
-        elif shape is not None and (not encoding or all(ENCODINGS[encoding].fits(shapes[part]) for part in parts)):
-            wanted = ENCODINGS[encoding].types(shape)[index] if encoding else (shape, "f32")
-            if wanted == (argument.shape, argument.dtype) and argument.weight == weight:
-                continue
-            have = f"{list(wanted[0])} {wanted[1]}"
-        raise InputError(
-            f"weight {argument.name} is {list(argument.shape)} {argument.dtype}, and in the model it is {have}",
-            abi_path,
-            "name the model that the graph was written for, and its --precision",
+        child = run_in_child(
+            _inspect, graphs, paths, config, allowed, settings.unlocated, timeout=INSPECT_SECONDS, report=report
         )
+    except ChildDied as died:
+        if died.cause != "crash":
+            raise
+        names = ", ".join(map(str, paths))
+        raise InputError(
+            "MLIR's parser crashes on it", names, "look whether it is nested too deep, or too large"
+        ) from None
+    graphs_of, readings = child.value
+    return graphs_of, readings
 
 
-def _inspect(report: object, graph: Graph, allowed: Sequence[str]) -> GraphFacts:
-    return inspect(graph, allowed)
+def _inspect(
+    report: Report, graphs: Sequence[Graph], paths: Sequence[Path], config: Config, allowed: Sequence[str], unread: bool
+) -> tuple[dict[str, Inspected], list[tuple[str, Graph, Reading]]]:
+    for graph, path in zip(graphs, paths, strict=True):
+        if wrong := refusal(graph, path):
+            raise wrong
+    found = [(graph, inspect(graph, allowed)) for graph in graphs]
+    graphs_of = {"file": found, "oracle": oracle_of([g for g, facts in found if not facts.beyond], config, report)}
+    readable = [(source, g) for source, some in graphs_of.items() for g, facts in some if not facts.beyond]
+    return graphs_of, [] if unread else read_all(readable)
 
 
-def _all_called(facts: GraphFacts) -> None:
+def _all_called(graphs: Inspected) -> None:
     """Raises InputError for a target that is allowed for nothing: what it computes would seem to be proven."""
-    if not facts.custom_calls and (idle := [target for target, calls in facts.allowed_calls.items() if not calls]):
+    called = {target for _, facts in graphs for target, calls in facts.allowed_calls.items() if calls}
+    idle = [target for _, facts in graphs for target in facts.allowed_calls if target not in called]
+    if idle and not any(facts.custom_calls for _, facts in graphs):
         raise InputError(
             "is not called by the graph", f"{FLAG} {idle[0]}", "leave it out, or judge the graph that calls it"
         )
 
 
-def _run_cells(
-    evidence: Evidence, graph: Graph, checkpoint: Checkpoint, settings: Settings, progress: Progress
+def _judge(
+    evidence: Evidence, graphs: Sequence[Graph], checkpoint: Checkpoint, settings: Settings, progress: Progress
 ) -> None:
-    abi = graph.abi
     with progress.stage("prompts"):
-        found = prompt_suite.suite(
-            checkpoint.directory, checkpoint.config, abi.capacity, settings.tokens if abi.phase == "decode" else 1,
-            progress.report, only_fitting=True,
-        )  # fmt: skip
-    # One run a prompt: the buckets of the suite are those of our own prefill graphs. What the graph is too
-    # small for is not asked of it.
-    distinct = list({p.token_ids: p for p in found}.values())
-    if abi.phase == "prefill":
-        distinct = [
-            dataclasses.replace(
-                p, bucket=abi.bucket, why=p.why if p.name != "chat" else "the model's own chat template"
-            )
-            for p in distinct
-            if len(p.token_ids) <= abi.bucket
-        ]
-    evidence.prompts = distinct
+        evidence.prompts = _prompts(graphs, checkpoint, settings, progress.report)
+    decodes = any(g.abi.phase == "decode" for g in graphs)
     with progress.stage("truth") as stage:
-        answers = truths(checkpoint, [p.token_ids for p in distinct], settings.tokens, progress.report)
+        answers = truths(checkpoint, [p.token_ids for p in evidence.prompts], settings.tokens, progress.report)
         stage["reused"] = all(t.reused for t in answers)
-    if abi.phase == "prefill":
-        answers = [dataclasses.replace(t, tokens=t.tokens[:1], logits=t.logits[:1], exact=t.exact[:1]) for t in answers]
-    evidence.truths = {p.id: t for p, t in zip(distinct, answers, strict=True)}
+        if not decodes:
+            answers = [
+                dataclasses.replace(t, tokens=t.tokens[:1], logits=t.logits[:1], exact=t.exact[:1]) for t in answers
+            ]
+        evidence.truths = {p.id: t for p, t in zip(evidence.prompts, answers, strict=True)}
+        stage["reused"] &= gather(evidence, checkpoint, settings, progress, decodes)
     evidence.checks.append(truth_check(evidence.truths))
-    for backend in settings.backends:
-        cell = Cell("file", backend, abi.head)
-        with progress.stage(cell.id):
-            outcome = run_cell(
-                cell, [graph], checkpoint, distinct, evidence.truths, settings.threads, versions(CELL_PACKAGES),
-                reuse=False, targets=settings.targets, report=progress.report,
-            )  # fmt: skip
-        evidence.outcomes.append(outcome)
-        evidence.checks += cell_checks(outcome, evidence.truths)
+    cells = [Cell("file", backend, graphs[0].abi.head) for backend in settings.backends]
+    judge_together(cells, evidence, checkpoint, settings, progress)
+    if not settings.unlocated or all(c.status in ("passed", "skipped") for c in evidence.checks):
+        probe(evidence, checkpoint, settings, progress)
+        look_inside(evidence, checkpoint, settings, progress)
+
+
+def _prompts(
+    graphs: Sequence[Graph], checkpoint: Checkpoint, settings: Settings, report: Report
+) -> list[Prompt]:  # fmt: skip
+    """What fits the graphs of the prompts that every model has: without a prefill graph, or with one alone, each once."""
+    decodes = any(g.abi.phase == "decode" for g in graphs)
+    buckets = settings.buckets
+    found = prompt_suite.suite(
+        checkpoint.directory, checkpoint.config, settings.capacity, settings.tokens if decodes else 1, report,
+        only_fitting=True, **({"buckets": buckets} if decodes and buckets else {}),
+    )  # fmt: skip
+    if decodes and buckets:
+        return found
+    if not buckets:  # token by token: beyond RoPE's turning point a prompt that is given at once has other angles
+        turning = checkpoint.config.turning_point
+        found = [
+            p if turning is None or len(p.token_ids) <= turning
+            else dataclasses.replace(p, token_ids=p.token_ids[:turning], text=None, why=f"{p.why}; up to RoPE's turning point")
+            for p in found
+        ]  # fmt: skip
+    distinct = list({p.token_ids: p for p in found}.values())
+    if not buckets:
+        return distinct
+    largest = max(buckets)
+    fitting = [p for p in distinct if len(p.token_ids) <= largest]
+    return [
+        dataclasses.replace(
+            p, bucket=min(b for b in buckets if b >= len(p.token_ids)),
+            why=p.why if p.name != "chat" else "the model's own chat template",
+        )
+        for p in fitting
+    ]  # fmt: skip

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hloracle.conformance.cells import CellOutcome, repeats
+from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.census import census_pin, held_kinds, held_ops, op_kinds_for
 from hloracle.conformance.graphs import GraphFacts, table_digest
+from hloracle.conformance.returned import Stream
 from hloracle.core.abi import Graph
-from hloracle.core.errors import OutOfMemory
-from hloracle.core.tolerances import LOGIT_FLOORS, ROUNDING, TRUTH_RELATIVE
+from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, TRUTH_RELATIVE
 from hloracle.reference.anchors import CACHES, products
 from hloracle.reference.config import Config
 from hloracle.reference.rope import decode_tables, prefill_tables
@@ -35,6 +35,7 @@ class Check:
     """`status` is `passed`, `failed`, `skipped` (with the reason in `detail`) or `error`.
 
     anchor, operation: where in the graph the first thing stands that breaks it, if that is known.
+    cause: of an error, where it is known: the stage of a cell that failed, such as `memory` or `timeout`.
     """
 
     id: str
@@ -45,11 +46,7 @@ class Check:
     detail: str = ""
     anchor: str = ""
     operation: str = ""
-
-    @property
-    def short_of_memory(self) -> bool:
-        """Whether there is no answer because a device's memory was too small: then nothing is wrong with a graph."""
-        return self.status == "error" and OutOfMemory.WORDS in self.detail
+    cause: str = ""
 
 
 def judged(
@@ -84,7 +81,10 @@ def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config
         allowed.update(facts.allowed_calls)  # a sum of Counters would leave out those that are never called
     but = f" but those to {', '.join(allowed)}, which are allowed by name" if allowed else ""
     for id, title, field in (
-        ("abi", "signatures and donations are those of the ABI", "abi_mismatch"),
+        ("supported", "no operation that no backend here can run", "beyond"),
+        ("abi", "signatures are those of the ABI", "abi_mismatch"),
+        ("donations", "donations are those of the ABI", "donations"),
+        ("random", "no operation that draws random numbers", "random"),
         ("custom-call", f"no custom_call{but}", "custom_calls"),
         ("f64", "no f64", "f64"),
         ("dialects", "no operation outside StableHLO", "others"),
@@ -302,11 +302,16 @@ def is_near_tie(step: int, token: int, truth: Truth) -> bool:
     return 0 <= token < len(logits) and bool(np.max(logits) - logits[token] <= 2 * limit(truth))
 
 
-def cell_checks(outcome: CellOutcome, truths: dict[str, Truth], streamed: Collection[str] = ()) -> list[Check]:
-    """Tokens, logits of prefill and of decode, over all prompts of a cell; and of those `streamed`, prefill against streaming."""
+def cell_checks(outcome: CellOutcome, truths: dict[str, Truth], streamed: Sequence[Stream] = ()) -> list[Check]:
+    """What a cell answered to its prompts, and to these streams.
+
+    Tokens, logits of prefill and of decode, the caches, the streams' heads, the same calls again.
+    """
     id = outcome.cell.id
     if outcome.status == "failed":
-        return [Check(f"{id}.tokens", "tokens equal Hugging Face's", "error", "", "", outcome.message)]
+        return [
+            Check(f"{id}.tokens", "tokens equal Hugging Face's", "error", "", "", outcome.message, cause=outcome.stage)
+        ]
     absent = [p for p in truths if p not in outcome.prompts]
     agreed = total = 0
     notes = [f"{p} did not run" for p in absent]
@@ -342,11 +347,13 @@ def cell_checks(outcome: CellOutcome, truths: dict[str, Truth], streamed: Collec
             ("decode-logits", "logits of decode", slice(1, None)),
         ]
         checks += [_logits(f"{id}.{name}", title, outcome, truths, part) for name, title, part in phases]
-    if repeats(outcome.cell):
-        checks.append(_repeats(f"{id}.repeats", outcome, truths))
+    # A prefill alone is asked for one token.
+    decodes = any(len(t.tokens) > 1 for t in truths.values()) or any(s.heads for s in outcome.streams.values())
+    checks += [_caches(f"{id}.caches", outcome, truths, streamed, decodes), _repeats(f"{id}.repeats", outcome)]
     if streamed:
-        some = {name: truth for name, truth in truths.items() if name in streamed}
-        checks.append(_streaming(f"{id}.prefill-equals-streaming", outcome, some))
+        checks.append(_streamed_heads(f"{id}.streamed-logits", outcome, streamed, decodes))
+        if decodes and any(s.lengths for s in streamed):
+            checks.append(_streaming(f"{id}.prefill-equals-streaming", outcome, streamed))
     return checks
 
 
@@ -367,38 +374,79 @@ def _logits(id: str, title: str, outcome: CellOutcome, truths: dict[str, Truth],
                   f"worst error {np.max(outcome.prompts[worst].errors[part]):.3g}, floor {truths[worst].floor:.3g}")  # fmt: skip
 
 
-def _repeats(id: str, outcome: CellOutcome, truths: dict[str, Truth]) -> Check:
-    """A device's own noise. What it adds up in another order each time may differ, but by no more than an error may be."""
-    title = "the same calls give the same logits on the device"
-    found = {name: o.repeat_distance for name, o in outcome.prompts.items() if o.repeat_distance is not None}
-    if not found:
+def _caches(
+    id: str, outcome: CellOutcome, truths: dict[str, Truth], streamed: Sequence[Stream], decodes: bool
+) -> Check:  # fmt: skip
+    """Every slot that was filled, in floors of its row; and every other one, bit for bit."""
+    title = "every slot of both caches against the float64 truth, and slots that must stay, bit for bit"
+    found = [(name, slots) for name, o in outcome.prompts.items() for slots in o.slots]
+    found += [
+        (name, slots) for name, o in outcome.streams.items() for slots in (o.slots, o.prefilled_slots) if slots
+    ]  # fmt: skip
+    # After each prompt, and after the steps that follow it; of a stream after decode and after prefill.
+    wanted = Counter({name: 1 + (len(truth.tokens) > 1) for name, truth in truths.items()})
+    wanted += Counter({s.id: decodes + bool(s.lengths) for s in streamed})
+    layers = {anchor for _, slots in found for anchor in slots.worst}
+    seen = Counter(name for name, slots in found if slots.worst.keys() == layers)
+    if absent := [name for name, count in wanted.items() if seen[name] < count]:
+        return Check(id, title, "error", "", "", f"{absent[0]} was not compared")
+    if not layers:
+        return Check(id, title, "error", "", "", "nothing was compared")
+    (error, anchor, slot), name = max((slots.largest, name) for name, slots in found)
+    stayed = [f"{name}: {slots.stayed}" for name, slots in found if slots.stayed]
+    wrong = min(((*at, name) for name, slots in found if (at := slots.first_wrong())), default=None)
+    detail = [f"the first that is wrong is slot {wrong[0]} of {wrong[1]} ({wrong[2]})"] if wrong else []
+    figure = f"{error:.2f} floors ({anchor}, slot {slot}, {name}), {len(found[0][1].worst)} caches of a layer"
+    expected = f"at most {ANCHOR_FLOORS:g} floors"
+    return judged(id, title, not wrong and not stayed, figure, expected, "; ".join([*detail, *stayed[:3]]))
+
+
+def _repeats(id: str, outcome: CellOutcome) -> Check:
+    """The same calls give the same bits. What differs is a finding, on whatever it runs."""
+    title = "the same calls on the same inputs give the same bits"
+    if outcome.repeated is None:
         return Check(id, title, "error", "", "", "nothing was repeated")
-    floors = max(_nan_last(_in_floors(distance, truths[name])) for name, distance in found.items())
-    figure = f"{floors:.2f} floors apart" if floors else "bit for bit"
-    return judged(
-        id,
-        title,
-        floors <= LOGIT_FLOORS,
-        figure,
-        f"at most {LOGIT_FLOORS:g} floors",
-        "the device is not to be relied on",
-    )
+    equal, apart = outcome.repeated
+    figure = "bit for bit" if equal else f"up to {apart:.2g} apart"
+    return judged(id, title, equal, figure, "bit for bit", "a second call on equal inputs gives something else")
 
 
-def _streaming(id: str, outcome: CellOutcome, truths: dict[str, Truth]) -> Check:
-    title = "prefill equals streaming the prompt through decode"
-    shares = []
-    for name, truth in truths.items():
-        result = outcome.prompts.get(name)
-        if result is None or result.head_distance is None or result.cache_distance is None:
-            return Check(id, title, "error", "", "", f"{name} was not compared")
-        floors = (_in_floors(result.head_distance, truth), result.cache_distance / max(truth.caches, ROUNDING))
-        shares.append((max(map(_nan_last, floors)) / LOGIT_FLOORS, name))
-    if not shares:
-        return Check(id, title, "error", "", "", "no prompt was compared")
-    worst, name = max(shares)
-    holds = all(share <= 1 for share, _ in shares)
-    return judged(id, title, holds, f"{worst:.2f} of the limit ({name})", "at most 1", "head or caches differ")
+def _streamed_heads(id: str, outcome: CellOutcome, streamed: Sequence[Stream], decodes: bool) -> Check:
+    """Decode at every position of a sequence, and prefill of its beginnings."""
+    what = "tokens" if outcome.cell.head == "token" else "logits"
+    title = f"{what} at every position of a sequence, and after its beginnings, against the float64 truth"
+    heads = [
+        (error, f"{phase}, position {position} of {name}")
+        for name, stream in outcome.streams.items()
+        for phase, errors in (("decode", dict(enumerate(stream.heads))), ("prefill", stream.prefilled))
+        for position, error in ((n - (phase == "prefill"), e) for n, e in errors.items())
+    ]
+    # One error for each position and each length: nothing is taken for right because it was not measured.
+    absent = [
+        s.id for s in streamed
+        if (one := outcome.streams.get(s.id)) is None
+        or (decodes and len(one.heads) != len(s.tokens)) or set(one.prefilled) != set(s.lengths)
+    ]  # fmt: skip
+    if absent or not heads:
+        return Check(id, title, "error", "", "", f"{next(iter(absent), 'no sequence')} was not compared")
+    worst, where = max(heads, key=lambda head: _nan_last(head[0]))
+    wrong = [where for error, where in heads if not error <= ANCHOR_FLOORS]
+    figure = f"{worst:.2f} floors ({where}), {len(heads)} of them"
+    if what == "tokens":
+        figure = f"{len(heads) - len(wrong)} of {len(heads)}"
+    expected = f"at most {ANCHOR_FLOORS:g} floors" if what == "logits" else f"{len(heads)} of {len(heads)}"
+    return judged(id, title, not wrong, figure, expected, f"{len(wrong)} are wrong, the first {next(iter(wrong), '')}")
+
+
+def _streaming(id: str, outcome: CellOutcome, streamed: Sequence[Stream]) -> Check:
+    title = "prefill equals streaming the same tokens through decode"
+    found = [(_nan_last(s.apart), name) for name, s in outcome.streams.items() if s.apart is not None]
+    if absent := {s.id for s in streamed if s.lengths} - {name for _, name in found}:
+        return Check(id, title, "error", "", "", f"{min(absent)} was not compared")
+    worst, name = max(found)
+    holds = worst <= ANCHOR_FLOORS
+    limit = f"at most {ANCHOR_FLOORS:g} floors"
+    return judged(id, title, holds, f"{worst:.2f} floors ({name})", limit, "head or caches differ")
 
 
 def _in_floors(distance: float, truth: Truth) -> float:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hloracle.bench.commands import BENCH_COMMANDS
+from hloracle.conformance.holes_command import holes
 from hloracle.conformance.options import (
     BACKENDS,
     DEFAULT_MODEL,
@@ -31,6 +32,7 @@ from hloracle.conformance.options import (
     progress_shown,
     terminal,
     threads_option,
+    timeout_option,
 )
 from hloracle.conformance.targets_command import targets
 from hloracle.core.child import ChildDied, kill_descendants
@@ -63,10 +65,10 @@ class Group(click.Group):
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="hloracle")
 def cli() -> None:
-    """Proves that a StableHLO graph of a language model computes what the model computes.
+    """Checks that a StableHLO graph of a language model computes what the model computes.
 
     \b
-    hloracle run                       prove the emitted Llama graph on a real model
+    hloracle run                       check the emitted Llama graph on a real model
     hloracle suite                     that, and every other family on a tiny one
     hloracle emit MODEL --phase decode -o decode.mlir
     hloracle check decode.mlir --abi decode.abi.json --model MODEL
@@ -90,14 +92,15 @@ def cli() -> None:
     default="",
     help="Plant a deliberate fault, to see it caught; `hloracle mutants` lists them. It says the precision and the layout.",
 )
+@timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
 @threads_option()
 @out_option()
 def run(
     model: str, device: str, cuda_target: str, precision: str, layout: str | None, joined: bool | None, tokens: int,
-    capacity: int, rounds: int, fresh: bool, mutant: str, as_json: bool, threads: int | None, out: Path,
+    capacity: int, rounds: int, fresh: bool, mutant: str, timeout: float, as_json: bool, threads: int | None, out: Path,
 ) -> int:  # fmt: skip
-    """Prove the emitted graphs of MODEL (default: a real model of 135 million parameters).
+    """Check the emitted graphs of MODEL (default: a real model of 135 million parameters).
 
     Compiles the oracle's and the emitter's graphs with XLA and IREE, runs every prompt through each,
     holds them to Hugging Face transformers at temperature 0, and writes a report. Exits with 0 only
@@ -117,7 +120,7 @@ def run(
     choice = untuned(layout or "", bool(joined), opened) if layout or joined is not None else None
     settings = Settings(
         model, tokens, capacity, threads, fresh, opened, precision, choice, mutant, out, rounds=rounds,
-        backends=backends_on(opened),
+        backends=backends_on(opened), timeout=timeout,
     )  # fmt: skip
     settings.validate()
     prepare_folder(out)
@@ -139,7 +142,7 @@ def suite(
     families: tuple[str, ...], jobs: int | None, rounds: int, fresh: bool, as_json: bool, device: str, cuda_target: str,
     threads: int | None, out: Path,
 ) -> int:  # fmt: skip
-    """Prove a tiny model of every FAMILY (llama, qwen3, …), and the real model in full beside them.
+    """Check a tiny model of every FAMILY (llama, qwen3, …), and the real model in full beside them.
 
     Families that are named run alone, without the real model. The table has a row for each model, and the report is
     that of the real one with the same table; a family's own record goes to families/FAMILY/ beside it. Exits with 0 only
@@ -180,11 +183,12 @@ def suite(
 
 
 @cli.command(epilog=MODEL_HELP)
-@click.argument("graph", type=click.Path(path_type=Path))
+@click.argument("graphs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="GRAPH...")
 @click.option(
-    "--abi", type=click.Path(path_type=Path), required=True, help="The ABI file that stands beside the graph."
-)
-@click.option("--model", required=True, help="The model that the graph claims to compute.")
+    "--abi", "abis", type=click.Path(path_type=Path), multiple=True,
+    help="The graph's ABI file; one for each graph, in order. By default NAME.abi.json beside NAME.mlir.",
+)  # fmt: skip
+@click.option("--model", required=True, help="The model that the graphs claim to compute.")
 @precision_option()
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option(
@@ -196,27 +200,35 @@ def suite(
     help="A custom_call that the graph may have, and the shared library with its function, which XLA calls; may be given "
     "several times. See docs/custom-call.md.",
 )  # fmt: skip
+@timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
 @threads_option()
 @out_option()
 def check(
-    graph: Path, abi: Path, model: str, precision: str, tokens: int, backends: tuple[str, ...],
-    custom_calls: tuple[str, ...], as_json: bool, threads: int | None, out: Path,
+    graphs: tuple[Path, ...], abis: tuple[Path, ...], model: str, precision: str, tokens: int, backends: tuple[str, ...],
+    custom_calls: tuple[str, ...], timeout: float, as_json: bool, threads: int | None, out: Path,
 ) -> int:  # fmt: skip
-    """Judge GRAPH, a StableHLO file that anyone wrote, against MODEL.
+    """Judge StableHLO files that anyone wrote against MODEL.
 
-    A decode graph is given the prompts one token at a time; a prefill graph is held to the first token
-    after each prompt that fits its bucket.
+    \b
+    hloracle check decode.mlir --model tiny-llama
+    hloracle check prefill.mlir decode.mlir --model tiny-llama
+
+    A decode graph is given the prompts one token at a time, unless prefill graphs stand beside it; a prefill graph alone
+    is held to the first token after each prompt that fits its bucket. Whatever the graphs return is compared.
     """
     from hloracle.conformance.check_file import check_file
     from hloracle.conformance.environment import threads_available
+    from hloracle.conformance.evidence import Settings
 
-    chosen = [backend for backend in BACKENDS if backend in backends]
+    chosen = tuple(backend for backend in BACKENDS if backend in backends)
+    settings = Settings(
+        model, tokens, threads=threads or threads_available(), precision=precision, out=out, backends=chosen,
+        timeout=timeout,
+    )  # fmt: skip
     prepare_folder(out)
     with progress_shown() as progress:
-        record = check_file(
-            graph, abi, model, tokens, threads or threads_available(), progress, out, precision, chosen, custom_calls
-        )
+        record = check_file(graphs, abis, model, settings, progress, custom_calls)
     return _finish(record, out, as_json)
 
 
@@ -387,7 +399,7 @@ def fetch(name: str, precision: str) -> int:
     return 0
 
 
-for _command in (targets, *BENCH_COMMANDS, *RECORD_COMMANDS):
+for _command in (holes, targets, *BENCH_COMMANDS, *RECORD_COMMANDS):
     cli.add_command(_command)
 
 

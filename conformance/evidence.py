@@ -12,7 +12,8 @@ from typing import Any
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.targets import Target
 from hloracle.conformance.anchored import AnchorOutcome
-from hloracle.conformance.cells import CellOutcome
+from hloracle.conformance.asked import Asked
+from hloracle.conformance.cells import TIMEOUT_SECONDS, CellOutcome
 from hloracle.conformance.checks import Check
 from hloracle.conformance.choice import Choice, untuned
 from hloracle.conformance.graphs import GraphFacts
@@ -55,7 +56,12 @@ class Settings:
       a canary beside a mutant that was noticed, anchors by themselves after the first wrong one.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
     lean: for one of many models. One bucket, and the anchors on XLA alone.
+    of_graphs: the buckets of prefill graphs that somebody else wrote; None where they are ours.
+    every_token: a tiny model is given each token of its vocabulary, also in a small or a lean run, which else leave that out.
+    unlocated: a verdict is enough: what is wrong is not taken apart, and what is right neither timed nor shown.
     targets: of custom_calls that a graph may have.
+    timeout: seconds that a cell may take.
+    spoiled: what is done to the emitted graphs before they are judged: a fault that is known, see `holes.py`.
     """
 
     model: str
@@ -70,10 +76,15 @@ class Settings:
     out: Path | None = None
     small: bool = False
     lean: bool = False
+    of_graphs: tuple[int, ...] | None = None
+    every_token: bool = False
+    unlocated: bool = False
     rounds: int = 5
     busy: Path | None = None
     backends: tuple[str, ...] = BACKENDS
     targets: tuple[Target, ...] = ()
+    timeout: float = TIMEOUT_SECONDS
+    spoiled: Callable[[Graph], Graph] | None = None
 
     @property
     def mutant_at_work(self) -> str:
@@ -82,6 +93,8 @@ class Settings:
 
     @property
     def buckets(self) -> tuple[int, ...]:
+        if self.of_graphs is not None:
+            return self.of_graphs
         return (LEAN_BUCKET,) if self.lean else tuple(b for b in BUCKETS if b <= self.capacity)
 
     def validate(self) -> None:
@@ -91,8 +104,10 @@ class Settings:
             raise InputError(f"is {self.rounds}", "--rounds", "ask for at least one, or for none with 0")
         if self.tokens < 1:
             raise InputError(f"is {self.tokens}", "--tokens", "ask for at least one")
-        if self.capacity < BUCKETS[0]:
+        if self.capacity < BUCKETS[0] and self.of_graphs is None:
             raise InputError(f"is {self.capacity}", "--capacity", f"give at least the smallest bucket, {BUCKETS[0]}")
+        if not self.timeout > 0:
+            raise InputError(f"is {self.timeout:g}", "--timeout", "give a number of seconds")
         if self.tokens > self.capacity:
             raise InputError(
                 f"is {self.tokens}, more than the {self.capacity} cache slots", "--tokens",
@@ -146,6 +161,7 @@ class Evidence:
     graphs: dict[str, Inspected] = field(default_factory=dict)
     prompts: list[Prompt] = field(default_factory=list)
     truths: dict[str, Truth] = field(default_factory=dict)
+    asked: Asked = field(default_factory=Asked)
     outcomes: list[CellOutcome] = field(default_factory=list)
     anchored: list[AnchorOutcome] = field(default_factory=list)
     localization: Localization | None = None

@@ -37,12 +37,19 @@ TIMEOUT_SECONDS = 600
 # models would leave too little of what was meant to be tried.
 MOST_REFUSED = 0.1
 # What looks inside a model; a run that left one of these out has not judged it.
-LOOKS = ("harness.canary", "emitter.probes", "oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors")
+LOOKS = (
+    "harness.canary", "emitter.probes", "oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "emitter/iree-cpu.caches",
+    "emitter/iree-cpu.streamed-logits",
+)  # fmt: skip
 VOCABULARIES = (17, 31, 63, 97, 129, 211, 257, 383, 509, 599)  # prime or odd: nothing divides them evenly
 INTERMEDIATES = (5, 12, 29, 48, 67, 96, 113, 171, 211)
+# How the figures of checks are read whose ids end so, and what they are held to.
+IN_FLOORS = re.compile(r"(\S+) floors")
 SHARES = {
-    "probes": ("emitter.probes", re.compile(r"at (\S+) of what is allowed")),
-    "streaming": ("emitter/iree-cpu.prefill-equals-streaming", re.compile(r"(\S+) of the limit")),
+    "probes": (".probes", re.compile(r"at (\S+) of what is allowed"), 1.0),
+    "caches": (".caches", IN_FLOORS, ANCHOR_FLOORS),
+    "streams": (".streamed-logits", IN_FLOORS, ANCHOR_FLOORS),
+    "streaming": (".prefill-equals-streaming", IN_FLOORS, ANCHOR_FLOORS),
 }
 
 
@@ -62,7 +69,7 @@ class Trial:
     """What came of one model.
 
     refused: why its truth cannot be told in float32, or empty. alarms: all that was found wrong with it.
-    worst: of `logits`, `anchors`, `probes` and `streaming`, the largest figure as a share of its limit.
+    worst: of `logits`, `anchors` and each of SHARES, the largest figure as a share of its limit.
     """
 
     seed: int
@@ -223,12 +230,15 @@ def worst_shares(record: dict[str, Any]) -> dict[str, float]:
     """How near a run came to an alarm: the largest figures as shares of their limits."""
     cells = [cell for row in record["tokens"].values() for cell in row["cells"].values() if cell["logit_limit"]]
     errors = [e for rows in record["anchors"] for row in rows["errors"] for e in row if e is not None]
-    figures = {c["id"]: c["figure"] for c in record["checks"]}
-    shares = {name: share.search(figures.get(id, "")) for name, (id, share) in SHARES.items()}
+
+    def share(suffix: str, pattern: re.Pattern[str], limit: float) -> float:
+        figures = [pattern.search(c["figure"]) for c in record["checks"] if c["id"].endswith(suffix)]
+        return max((float(found[1]) / limit for found in figures if found), default=math.nan)
+
     return {
         "logits": max((c["logit_error"] / c["logit_limit"] for c in cells), default=math.nan),
         "anchors": max(errors, default=math.nan) / ANCHOR_FLOORS,
-        **{name: float(found[1]) if found else math.nan for name, found in shares.items()},
+        **{name: share(*how) for name, how in SHARES.items()},
     }
 
 
@@ -245,9 +255,10 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
     alarms = sum(bool(t.alarms) for t in judged)
     near = sum(t.verdict == "near-tie" for t in judged)
     worst = []
-    for name, limit in (("logits", LOGIT_FLOORS), ("anchors", ANCHOR_FLOORS), ("probes", None), ("streaming", None)):
+    limits = {"logits": LOGIT_FLOORS, "anchors": ANCHOR_FLOORS, **{n: limit for n, (_, _, limit) in SHARES.items()}}
+    for name, limit in limits.items():
         share, seed = max(((t.worst[name], t.seed) for t in judged if name in t.worst), default=(math.nan, -1))
-        floors = f"{share * limit:.2f} floors, " if limit else ""
+        floors = f"{share * limit:.2f} floors, " if limit != 1 else ""
         worst.append(f"{name} {floors}{share:.2g} of the limit (seed {seed})")
     return (
         f"{len(judged)} judged ({near} near-tie), {len(trials) - len(judged)} refused, {alarms} alarms; "

@@ -18,6 +18,11 @@ from hloracle.reference.weights import parts_in
 LINE = re.compile(r"\":(\d+):\d+")
 SCOPE = re.compile(r"loc\(\"([^\"]+)\"\)")
 LAYER = re.compile(r"^layers\.\d+")
+# What asks for more than one device, or for a partner outside of the graph.
+COLLECTIVE = frozenset({
+    "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "infeed", "outfeed",
+    "partition_id", "recv", "reduce_scatter", "replica_id", "send",
+})  # fmt: skip
 WEIGHT = re.compile(r"^model\.|\.(?:weight|bias)$")
 
 
@@ -27,12 +32,14 @@ class GraphFacts:
 
     ops: operations of the StableHLO dialect by kind, those in regions included.
     scopes: the same by anchor, with layers folded into `layers.*`.
-    others: operations of other dialects than func and builtin.
+    others: operations of other dialects than func and builtin. random: those that draw random numbers.
+    beyond: what no backend here can run, in words.
     matmuls: products by anchor, layers told apart: dot_general, and sums of a weight that is held in another way; that of a
       joined weight once for each part that takes its own rows of it.
     tables: constants of more than one value, as digests of their distinct absolute float32 values.
     places: for each of the findings below, the anchor where the first of them stands.
     custom_calls: targets that are not allowed. allowed_calls: how often each target that is allowed is called.
+    abi_mismatch: where the signature is not what the ABI says; donations: where only they are not.
     """
 
     error: str = ""
@@ -45,8 +52,11 @@ class GraphFacts:
     custom_calls: tuple[str, ...] = ()
     allowed_calls: dict[str, int] = field(default_factory=dict)
     f64: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     abi_mismatch: tuple[str, ...] = ()
+    donations: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -70,10 +80,11 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
         if not main:
             return GraphFacts(error=f"has no function @{graph.abi.function}")
         facts = _walk(module, ir, allowed)
+        facts["beyond"] = (*facts["beyond"], *_recursive(functions, ir))
         block = main[0].regions[0].blocks[0]
-        mismatch = _abi_mismatch(graph, main[0], block, ir)
-        if any("donates" in m for m in mismatch):
-            facts["places"]["abi_mismatch"] = "k_cache.0"
+        mismatch, donations = _abi_mismatch(graph, main[0], block, ir), _donations(graph, module, main[0])
+        if donations:
+            facts["places"]["donations"] = "k_cache.0"
         unused = tuple(
             tensor.name
             for tensor, argument in zip(graph.abi.arguments, block.arguments, strict=False)
@@ -84,7 +95,7 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
             facts["places"]["unused"] = WEIGHT.sub("", parts_in(first.weight)[0])
         for anchor, more in _encoded_products(graph, block, ir).items():
             facts["matmuls"][anchor] = facts["matmuls"].get(anchor, 0) + more
-        return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch)
+        return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch, donations=donations)
 
 
 # What a weight goes through between an argument and the sum that a product of one token is written as.
@@ -208,6 +219,8 @@ def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
     ops: Counter[str] = Counter()
     scopes: dict[str, Counter[str]] = {}
     others: list[str] = []
+    random: list[str] = []
+    beyond: list[str] = []
     custom_calls: list[str] = []
     allowed_calls = dict.fromkeys(allowed, 0)
     f64: list[str] = []
@@ -243,6 +256,11 @@ def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
                 else:
                     custom_calls.append(target)
                     places.setdefault("custom_calls", place(operation))
+            if kind == "rng":
+                random.append(f"stablehlo.rng in {anchor or 'the function'}")
+                places.setdefault("random", place(operation))
+            if kind in COLLECTIVE:
+                beyond.append(f"stablehlo.{kind}, which is of several devices")
             if any("f64" in str(r.type) for r in operation.results):
                 f64.append(f"{kind} in {anchor or 'the function'}")
                 places.setdefault("f64", place(operation))
@@ -252,6 +270,8 @@ def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
                 tables.append(found)
                 places.setdefault("tables", place(operation))
         elif dialect not in ("func", "builtin"):
+            if dialect in ("sdy", "mpmd"):
+                beyond.append(f"{operation.name}, which places values on several devices")
             others.append(operation.name)
             places.setdefault("others", place(operation))
         return ir.WalkResult.ADVANCE
@@ -265,6 +285,8 @@ def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
         "custom_calls": tuple(custom_calls),
         "allowed_calls": allowed_calls,
         "f64": tuple(f64),
+        "random": tuple(random),
+        "beyond": tuple(dict.fromkeys(beyond)),
         "matmuls": dict(matmuls),
         "tables": tuple(tables),
         "places": places,
@@ -298,9 +320,44 @@ def _abi_mismatch(graph: Graph, main, block, ir) -> tuple[str, ...]:  # type: ig
             wanted = f"tensor<{'x'.join([*map(str, tensor.shape), tensor.dtype])}>"
             if str(got) != wanted:
                 problems.append(f"{what} {tensor.name} is {got}, the ABI says {wanted}")
+    return tuple(problems)
+
+
+MODULE_ALIAS = "mhlo.input_output_alias"
+
+
+def _donations(graph: Graph, module: Any, main: Any) -> tuple[str, ...]:
+    """Where the function donates other arguments than the ABI says; or the module does, which XLA lets come first."""
     attributes = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else []  # noqa: SIM401  (has no get)
     donated = {int(a["tf.aliasing_output"].value): i for i, a in enumerate(attributes) if "tf.aliasing_output" in a}
-    wanted_aliases = {i: r.aliases for i, r in enumerate(graph.abi.results) if r.aliases is not None}
-    if donated != wanted_aliases:
-        problems.append(f"donates {donated} (result: argument), the ABI says {wanted_aliases}")
-    return tuple(problems)
+    wanted = {i: r.aliases for i, r in enumerate(graph.abi.results) if r.aliases is not None}
+    problems = [] if donated == wanted else [f"donates {donated} (result: argument), the ABI says {wanted}"]
+    free = [i for i, a in enumerate(attributes) if "jax.buffer_donor" in a and i not in wanted.values()]
+    if MODULE_ALIAS in module.operation.attributes:
+        problems.append(f"the module donates by {MODULE_ALIAS}, not its function")
+    return (*problems, *(f"gives argument {i} away, which the ABI does not" for i in free))
+
+
+def _recursive(functions: Sequence[Any], ir: Any) -> list[str]:
+    """Functions that call themselves, directly or not."""
+    calls: dict[str, set[str]] = {}
+    for function in functions:
+        called = calls.setdefault(ir.StringAttr(function.attributes["sym_name"]).value, set())
+
+        def visit(operation: Any, called: set[str] = called) -> Any:
+            if operation.name == "func.call":
+                called.add(ir.FlatSymbolRefAttr(operation.attributes["callee"]).value)
+            return ir.WalkResult.ADVANCE
+
+        function.operation.walk(visit)
+
+    def reached(name: str) -> set[str]:
+        found: set[str] = set()
+        todo = [*calls.get(name, ())]
+        while todo:
+            if (callee := todo.pop()) not in found:
+                found.add(callee)
+                todo += calls.get(callee, ())
+        return found
+
+    return [f"@{name}, which calls itself" for name in calls if name in reached(name)]

@@ -86,9 +86,11 @@ def read(graph: Graph) -> Reading:
     from jaxlib.mlir import ir
 
     from hloracle.localize.anatomy import op_lines
+    from hloracle.localize.inline import inline_calls
 
     with jax_mlir.make_ir_context():
         module = ir.Module.parse(graph.text)  # owns what is read here
+        inline_calls(module, graph.abi.function)
         main = function_named(module, graph.abi.function)
         lines = {i: line for i, (line, _) in op_lines(graph.text, graph.abi.function).items()}
         reader = _Reader(graph, main.regions[0].blocks[0], lines)

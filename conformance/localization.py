@@ -13,50 +13,72 @@ import numpy as np
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.targets import Target, register
 from hloracle.conformance.anchored import Rows, floor_rows, rows_of
+from hloracle.conformance.asked import Asked
 from hloracle.conformance.cells import Cell, CellOutcome, make_backend
 from hloracle.conformance.checks import Check, is_near_tie, limit
 from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.reproducer import Reproducer, write_reproducer
+from hloracle.conformance.returned import Stream
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.mutants import planted
 from hloracle.reference.anchor_truth import AnchorTruth
+from hloracle.reference.anchors import split
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.config import Config
-from hloracle.reference.truth import Truth
 from hloracle.reference.weights import weight_shapes
 
 TIMEOUT_SECONDS = 900
+UNANSWERED = ("memory", "timeout")  # causes of an error that say nothing of a graph
 # A decode step is looked at even where prefill failed: it tells whether the fault is in both.
 FIRST_STEP = 1
 
 
 @dataclass(frozen=True)
+class Failing:
+    """Where a cell fails: a sequence whose last token shows it.
+
+    prompt: of it, or the stream's beginning. step: of the tokens after it; 0 is the prompt's own head.
+    tokens: all that is looked at; the first `length` of them are given at once.
+    """
+
+    prompt: Prompt
+    step: int
+    tokens: tuple[int, ...]
+    length: int
+
+
+@dataclass(frozen=True)
 class Plan:
-    """What to take apart: a cell that is wrong, beside what is right, on one prompt up to one step.
+    """What to take apart: a cell that is wrong, beside what is right, where it fails.
 
     trusted: None where nothing that could be compared with is right.
     """
 
     suspect: Cell
     trusted: Cell | None
-    prompt: Prompt
-    step: int
+    at: Failing
     reason: str
 
+    @property
+    def prompt(self) -> Prompt:
+        return self.at.prompt
 
-def plan(
-    checks: Sequence[Check], outcomes: Sequence[CellOutcome], prompts: Sequence[Prompt], truths: dict[str, Truth]
-) -> Plan | None:
+    @property
+    def step(self) -> int:
+        return self.at.step
+
+
+def plan(checks: Sequence[Check], outcomes: Sequence[CellOutcome], asked: Asked) -> Plan | None:
     """The cell nearest to the source that is wrong, and the shortest prompt that shows it; None if no cell is wrong."""
-    bad = {c.id.rpartition(".")[0] for c in checks if c.status in ("failed", "error") and not c.short_of_memory}
+    bad = {c.id.rpartition(".")[0] for c in checks if c.status in ("failed", "error") and c.cause not in UNANSWERED}
     wrong = {o.cell: o for o in outcomes if o.cell.id in bad}
-    right = [o.cell for o in outcomes if o.cell.id not in bad]
+    right = [o.cell for o in outcomes if o.cell.id not in bad and o.status != "failed"]
 
     def choose(suspect: Cell, trusted: Cell | None, reason: str) -> Plan | None:
-        found = _failing(wrong[suspect], prompts, truths)
-        return Plan(suspect, trusted, *found, reason) if found else None
+        found = _failing(wrong[suspect], asked)
+        return Plan(suspect, trusted, found, reason) if found else None
 
     def beside(cell: Cell, **other: str) -> Cell | None:
         twin = dataclasses.replace(cell, **other)
@@ -80,24 +102,66 @@ def plan(
     return choose(order[0], None, "nothing else is right") if order else None
 
 
-def _failing(outcome: CellOutcome, prompts: Sequence[Prompt], truths: dict[str, Truth]) -> tuple[Prompt, int] | None:
-    """The shortest prompt on which a cell fails, and its first failing step; a cell that gave nothing fails on all."""
+def _failing(outcome: CellOutcome, asked: Asked) -> Failing | None:
+    """The shortest prompt on which a cell fails, and its first failing step; else the first place of a stream that does.
+
+    A cell that gave nothing fails on all prompts.
+    """
+    streamed = [f for s in asked.streams if (f := _in_stream(s, outcome, asked))]
+    first = min(streamed, key=lambda f: len(f.tokens), default=None)
+    if first and not any(s.prefilled for s in outcome.streams.values()):
+        return first  # decode alone is given prompts token by token, too: the first position that is wrong shows most
     found = []
-    for prompt in prompts:
-        truth, result = truths[prompt.id], outcome.prompts.get(prompt.id)
+    for prompt in asked.prompts:
+        truth, result = asked.truths[prompt.id], outcome.prompts.get(prompt.id)
         steps = [0] if result is None else []
         if result is not None:
             pairs = enumerate(zip(result.tokens, truth.tokens, strict=False))
             steps += [i for i, (a, b) in pairs if a != b and not is_near_tie(i, a, truth)]
             steps += [i for i, e in enumerate(result.errors) if not e <= limit(truth)]
+            wrong = [at for slots in result.slots if (at := slots.first_wrong())]
+            # The step that fills a slot is fed the token at its position.
+            steps += [max(0, slot - len(prompt.token_ids) + 1) for slot, _ in wrong]
         if steps:
             # A prompt of one token has no past to go wrong in: its like is chosen last.
             found.append((len(prompt.token_ids) == 1, len(prompt.token_ids), min(steps), prompt))
-    if not found:  # something else of the cell failed
-        longer = [p for p in prompts if len(p.token_ids) > 1] or list(prompts)
-        return (longer[0], 0) if longer else None
-    _, _, step, prompt = min(found, key=lambda f: f[:3])
-    return prompt, step
+    if found:
+        _, _, step, prompt = min(found, key=lambda f: f[:3])
+        return _at(prompt, step, asked)
+    if first:
+        return first
+    # Something else of the cell failed.
+    longer = [p for p in asked.prompts if len(p.token_ids) > 1] or asked.prompts
+    return _at(longer[0], 0, asked) if longer else None
+
+
+def _at(prompt: Prompt, step: int, asked: Asked) -> Failing:
+    """A prompt, and what leads to the failing step. The last token is nobody's input."""
+    following = asked.truths[prompt.id].tokens[:-1][: max(step, FIRST_STEP)]
+    return Failing(prompt, step, (*prompt.token_ids, *following), len(prompt.token_ids))
+
+
+def _in_stream(stream: Stream, outcome: CellOutcome, asked: Asked) -> Failing | None:
+    """Where a stream first fails: in decode at a position, or in prefill after a length."""
+    streamed = outcome.streams.get(stream.id)
+    if streamed is None:
+        return None
+    decoded = [p for p, e in enumerate(streamed.heads) if not e <= ANCHOR_FLOORS]
+    filled = [n for n, e in streamed.prefilled.items() if not e <= ANCHOR_FLOORS]
+    for slots, places in ((streamed.slots, decoded), (streamed.prefilled_slots, filled)):
+        if slots is not None and (at := slots.first_wrong()):
+            places.append(at[0] + (places is filled))
+    if not decoded and not filled:
+        return None
+    buckets = [p.bucket for p in asked.prompts]
+    if filled:
+        length, last = min(filled), min(filled)
+    else:  # the step alone, after a prompt that ends before it: none for the first one
+        last = min(decoded) + 1
+        length = min(last - 1, max(buckets))
+    fitting = [b for b in buckets if b >= length]
+    prompt = Prompt(stream.id, min(fitting or buckets), "the beginning of a stream", None, stream.tokens[:length])
+    return Failing(prompt, last - length, stream.tokens[:last], length)
 
 
 @dataclass(frozen=True)
@@ -118,11 +182,6 @@ class Localization:
     fusion_dependent: bool
     misused: bool
     notes: list[str] = field(default_factory=list)
-
-
-def sequence(plan: Plan, truth: Truth) -> list[int]:
-    """The tokens whose values are looked at: the prompt, and what leads to the failing step."""
-    return [*plan.prompt.token_ids, *truth.tokens[:-1][: max(plan.step, FIRST_STEP)]]
 
 
 def localize(
@@ -159,7 +218,7 @@ def localize(
     with planted(mutant):
         suspect = side(plan.suspect)
         trusted = side(plan.trusted) if plan.trusted else _oracle(plan, suspect.graphs, config)
-        question = Question(suspect, trusted, len(plan.prompt.token_ids), plan.prompt.bucket, brief)
+        question = Question(suspect, trusted, plan.at.length, plan.prompt.bucket, brief)
         found = dissect(
             question, truth, config, checkpoint.load, weights_of(suspect.graphs, config), backend, report
         )  # fmt: skip
@@ -228,6 +287,43 @@ def _worst(at_anchor: Any, found: Any) -> dict[str, Any] | None:
     if at_anchor is None:
         return None
     return {"index": list(at_anchor.index), "value": at_anchor.value, "expected": at_anchor.expected}
+
+
+def narrowed(outcomes: Sequence[CellOutcome]) -> tuple[str | None, str] | None:
+    """How far the caches alone narrow the place: the first wrong one of a layer, and what that says; None if nothing does.
+
+    For graphs that name no anchors, or that could not be taken apart.
+    """
+    judged = [o for o in outcomes if o.cell.source != "oracle"]
+    slots = [s for o in judged for r in o.prompts.values() for s in r.slots]
+    slots += [s for o in judged for r in o.streams.values() for s in (r.slots, r.prefilled_slots) if s]
+    wrong = min((at for s in slots if (at := s.first_wrong())), default=None)
+    if wrong:
+        slot, _ = wrong
+        here = [
+            a
+            for s in slots
+            if (at := s.first_wrong()) and at[0] == slot
+            for a, (_, _, f) in s.worst.items()
+            if f == slot
+        ]
+        layer, part = min((split(a)[0] or 0, split(a)[1]) for a in here)
+        anchor = f"{part}.{layer}"
+        before = (
+            f"between the attention of layer {layer - 1} and" if layer else "in the embedding, or in what comes before"
+        )
+        return anchor, (
+            f"{anchor} is the first cache that is wrong, from slot {slot} on"
+            f"{f', those of layers 0 to {layer - 1} are right there' if layer else ''}: the fault is {before} what layer "
+            f"{layer} writes"
+        )
+    if (
+        slots
+        and not any(s.stayed for s in slots)
+        and any(r.errors or not r.slots for o in judged for r in o.prompts.values())
+    ):
+        return None, "both caches are right in every layer and slot: the fault comes after what the last layer writes"
+    return None
 
 
 def confidence(found: Localization, outcomes: Sequence[CellOutcome], bad: set[str]) -> tuple[str, list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 from hloracle.backends.devices import CPU, Device, compiled_for
 from hloracle.backends.iree import compile_to_stream, module_path, precompile
 from hloracle.backends.xla import has_compiled
+from hloracle.conformance.asked import Asked, ask
 from hloracle.conformance.cells import make_backend
 from hloracle.conformance.checks import Check, caches_in_place, read_backs
 from hloracle.conformance.choice import production_graphs, untuned
@@ -23,8 +24,9 @@ from hloracle.conformance.targets import (
 )
 from hloracle.core.abi import Graph
 from hloracle.core.child import Answer, Report, run_in_child, threads
-from hloracle.core.errors import ToolchainError
+from hloracle.core.errors import InputError, ToolchainError
 from hloracle.mutants import planted
+from hloracle.reference.anchors import anchors
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.truth import truths
 
@@ -71,6 +73,7 @@ def truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Sett
             evidence.truths = {p.id: by_ids[p.token_ids] for p in evidence.prompts}
             stage["reused"] = all(t.reused for t in found)
             stage["detail"] = "; ".join(dict.fromkeys(t.moved for t in found if t.moved))
+            stage["reused"] &= gather(evidence, checkpoint, settings, progress)
         with progress.stage("compile") as stage:
             for done, future in enumerate([*compiles, *others], 1):
                 progress.report(f"compile, {done} of {len(compiles) + len(others)}")
@@ -80,6 +83,36 @@ def truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Sett
             stage["reused"] = all(not f.exception() and f.result() for f in compiles)
             stage["reused"] &= all(row.reused for row in evidence.compiled)
             stage["parts"] = sorted(parts, key=lambda part: part["begin"])
+
+
+def gather(
+    evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress, decodes: bool = True
+) -> bool:
+    """What the cells are asked; whether all of its answers were in the cache.
+
+    Where the config as it is read here gives what a graph returns another shape than transformers has, a check says so, and
+    the cells are held to tokens and logits alone.
+    """
+    every_token = settings.every_token or not (settings.lean or settings.small)
+    bucket = max(settings.buckets, default=0)
+    try:
+        evidence.asked, reused = ask(
+            checkpoint,
+            evidence.prompts,
+            evidence.truths,
+            settings.capacity,
+            bucket,
+            every_token,
+            progress.report,
+            decodes,
+        )
+    except InputError as error:
+        if error.where not in anchors(checkpoint.config):
+            raise
+        title = "what a graph returns has the shapes that transformers has"
+        evidence.checks.append(Check("oracle.shapes", title, "failed", "", "", str(error)))
+        evidence.asked, reused = Asked(evidence.prompts, evidence.truths), False
+    return reused
 
 
 def _elsewhere(

@@ -302,11 +302,11 @@ def _question(mutant: Mutant) -> str:
     own = (FAULTS / f"{name}.py" for name in (mutant.module.rpartition(".")[2], "registry"))
     expected = {f.name: getattr(mutant, f.name) for f in dataclasses.fields(mutant) if f.name != "plant"}
     settings = [repr(expected), TOKENS, CAPACITY, SESSION_CAPACITY, LATE, LATE_CAPACITY]
-    return digest(repr(settings), *(path.read_bytes() for path in own), _common(mutant.architecture))
+    return digest(repr(settings), *(path.read_bytes() for path in own), common(mutant.architecture))
 
 
 @cache
-def _common(architecture: str) -> str:
+def common(architecture: str) -> str:
     """What decides what comes of a family's mutants, besides themselves and the machine: our code, and the packages."""
     packages = (core, reference, emitters, backends, localize, conformance)
     return digest(json.dumps(versions()), *_contents(packages, architecture))

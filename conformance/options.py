@@ -72,6 +72,12 @@ def threads_option() -> Option:
     )
 
 
+timeout_option: Option = click.option(
+    "--timeout", type=float, default=1800, show_default=True, metavar="SECONDS",
+    help="What a graph on a backend may take; after one that does not end, the others are given a tenth of it.",
+)  # fmt: skip
+
+
 @contextmanager
 def progress_shown() -> Iterator[Any]:
     """A spinner with the current step, and a line per finished stage, on a terminal; nothing in a pipe."""

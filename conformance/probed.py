@@ -1,4 +1,4 @@
-"""The emitter's pieces against the oracle's on inputs that no prompt reaches: a check, and the place where it fails."""
+"""The judged graphs' pieces against the oracle's on inputs that no prompt reaches: a check, and the place where it fails."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloracle.backends.compiled import host_cpu
-from hloracle.conformance.anchored import looking
+from hloracle.backends.targets import Target, register
+from hloracle.conformance.anchored import NO_ANCHORS, looking
 from hloracle.conformance.cells import backend_sources, make_backend
-from hloracle.conformance.checks import Check, judged
+from hloracle.conformance.checks import Check, judged, skipped
 from hloracle.conformance.localization import weights_of
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child
@@ -21,7 +22,7 @@ from hloracle.mutants import planted
 from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
 
 TIMEOUT_SECONDS = 600
-ID, TITLE = "emitter.probes", "each anchor's computation equals the oracle's on inputs that no prompt reaches"
+TITLE = "each anchor's computation equals the oracle's on inputs that no prompt reaches"
 BACKEND = "xla-cpu"
 
 
@@ -38,31 +39,41 @@ class Probes:
 
 
 def run_probes(
-    pairs: Sequence[tuple[Graph, Graph]], checkpoint: Checkpoint, versions: dict[str, str], reuse: bool,
-    mutant: str = "", report: Report | None = None,
+    source: str, pairs: Sequence[tuple[Graph, Graph]], checkpoint: Checkpoint, versions: dict[str, str], reuse: bool,
+    mutant: str = "", targets: Sequence[Target] = (), report: Report | None = None,
 ) -> tuple[Check, bool]:  # fmt: skip
     """The check, and whether its outcome was in the cache.
 
     Args:
-      pairs: the emitter's graph and the oracle's of the same phase; the emitter's may have the token as its head.
+      source: whose graphs are judged, `emitter` or `file`.
+      pairs: such a graph and the oracle's of the same phase; the judged one may have the token as its head.
     """
+    id, ours = f"{source}.probes", source == "emitter"
     texts = [g.text + g.abi.to_json() for pair in pairs for g in pair]
     sources = [*backend_sources(), *looking(Path(__file__))]
-    key = digest(checkpoint.digest, host_cpu(), json.dumps(versions), *sources, *texts)
+    key = digest(
+        checkpoint.digest,
+        host_cpu(),
+        json.dumps([versions, ours, [f"{t.name} {t.sha256}" for t in targets]]),
+        *sources,
+        *texts,
+    )
     entry = cache_root() / "probes" / f"{key[:32]}.json"
     found = _load(entry) if reuse and not mutant else None
     if found is None:
         try:
             found = run_in_child(
-                _run, list(pairs), checkpoint.directory, mutant, timeout=TIMEOUT_SECONDS, report=report
+                _run, list(pairs), checkpoint.directory, mutant, ours, targets, timeout=TIMEOUT_SECONDS, report=report
             ).value  # fmt: skip
         except (ToolchainError, ChildDied) as error:
-            return Check(ID, TITLE, "error", "", "", str(error)), False
+            return Check(id, TITLE, "error", "", "", str(error)), False
         if not mutant:
             write_file(entry, json.dumps(dataclasses.asdict(found)))
     figure = f"{found.count - len(found.failed)} of {found.count}, at {found.worst:.2g} of what is allowed"
+    if not (found.count or ours):
+        return skipped(id, TITLE, NO_ANCHORS), found.reused
     holds = found.count > 0 and not found.failed
-    check = judged(ID, TITLE, holds, figure, f"{found.count} of {found.count}", "; ".join(found.failed), found.anchor)
+    check = judged(id, TITLE, holds, figure, f"{found.count} of {found.count}", "; ".join(found.failed), found.anchor)
     return dataclasses.replace(check, operation="" if holds else found.operation), found.reused
 
 
@@ -73,11 +84,19 @@ def _load(entry: Path) -> Probes | None:
         return None
 
 
-def _run(report: Report, pairs: list[tuple[Graph, Graph]], directory: Path, mutant: str) -> Probes:
+def _run(
+    report: Report,
+    pairs: list[tuple[Graph, Graph]],
+    directory: Path,
+    mutant: str,
+    ours: bool,
+    targets: Sequence[Target],
+) -> Probes:
     from hloracle.localize.anatomy import anatomy_of
     from hloracle.localize.probes import probe
     from hloracle.localize.workbench import Workbench
 
+    register(targets)
     # Of a fault only what it does to the config counts here: compilers are not what is probed.
     with planted(mutant):
         checkpoint = open_checkpoint(directory)
@@ -88,7 +107,12 @@ def _run(report: Report, pairs: list[tuple[Graph, Graph]], directory: Path, muta
     count, worst, anchor, operation = 0, 0.0, "", ""
     for emitter, oracle in pairs:
         n, failures, share = probe(
-            anatomy_of(emitter, config), anatomy_of(oracle, config), bench, report, locate=not failed
+            anatomy_of(emitter, config),
+            anatomy_of(oracle, config),
+            bench,
+            report,
+            locate=not failed,
+            same_inputs=not ours,
         )
         count, worst = count + n, max(worst, share)
         for failure in failures:

@@ -53,7 +53,7 @@ def record_of(
     mutant = {"mutant": settings.mutant} if settings.mutant else {}
     readable = Readable(checkpoint.directory)
     return mutant | {
-        "schema": "hloracle-report/4",
+        "schema": "hloracle-report/5",
         "passed": verdict.passed,
         "verdict": {
             "class": verdict.class_,
@@ -62,6 +62,8 @@ def record_of(
             "prompt": verdict.prompt,
             "step": verdict.step,
             "explanation": verdict.explanation,
+            "compared": list(verdict.compared),
+            "not_compared": list(verdict.not_compared),
             "evidence": list(verdict.evidence),
             "confidence": {"level": verdict.sure[0], "because": verdict.sure[1]} if verdict.sure else None,
             "fusion_dependent": verdict.fusion_dependent,
@@ -90,6 +92,7 @@ def record_of(
             "threads": settings.threads,
             "lean": settings.lean,
             "backends": list(settings.backends),
+            "timeout": settings.timeout,
             "custom_calls": [
                 {"target": t.name, "library": t.library.name, "sha256": t.sha256} for t in settings.targets
             ],
@@ -98,7 +101,7 @@ def record_of(
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
         "cells": [_cell_row(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes],
         "checks": [
-            {k: v for k, v in dataclasses.asdict(c).items() if k not in ("anchor", "operation")}
+            {k: v for k, v in dataclasses.asdict(c).items() if k not in ("anchor", "operation", "cause")}
             for c in evidence.checks
         ],
         "anchors": [_rows(o.cell.id, o.prompt, r) for o in evidence.anchored for r in o.rows]

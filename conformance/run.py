@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from hloracle.backends.devices import Device
 from hloracle.backends.iree import precompile
 from hloracle.conformance import prompts as prompt_suite
-from hloracle.conformance.anchored import STEPS, AnchorOutcome, anchor_check, canary_check, run_anchored
+from hloracle.conformance.anchored import AnchorOutcome, anchor_check, canary_check, run_anchored
+from hloracle.conformance.asked import Asked, looked_into
 from hloracle.conformance.cells import Cell, CellOutcome, run_cell
 from hloracle.conformance.checks import Check, cell_checks, fewer_ops, graph_checks, truth_check
 from hloracle.conformance.choice import tuned, untuned
+from hloracle.conformance.compared import compared
 from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
 from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings, backends_on
 from hloracle.conformance.gate_zero import gate_zero
 from hloracle.conformance.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
-from hloracle.conformance.localization import localize, plan, sequence
+from hloracle.conformance.localization import localize, plan
 from hloracle.conformance.modules import on_device, truth_and_modules
 from hloracle.conformance.probed import run_probes
 from hloracle.conformance.record import record_of
+from hloracle.conformance.returned import is_small
 from hloracle.conformance.sources import emit_all, prepare, production, show_graphs
 from hloracle.conformance.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.speed import measure
 from hloracle.conformance.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
-from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.child import ChildDied, run_in_child, side_by_side
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.store import cache_root, digest, locked, write_file
 from hloracle.mutants import planted
@@ -48,7 +52,10 @@ def cells_on(device: Device) -> tuple[Cell, ...]:
 
 # What a small run begins with: XLA compiles in a tenth of the time that IREE takes, and often settles the verdict's class.
 FIRST = (Cell("emitter", "xla-cpu"), Cell("oracle", "xla-cpu"))
+# What counts operations notices whatever is done to a graph, so that a study of what else would must do without.
+COUNTED = ("emitter.census", "emitter.op-kinds", "emitter.fewer-ops")
 SPEED_SECONDS = 900
+MOMENT = 20  # seconds in which a small model's cell begins to answer
 WAIT = "wait until nothing runs beside it"
 
 
@@ -78,12 +85,15 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
             with progress.stage("graphs") as stage:
                 with planted(settings.mutant):
                     emitted = emit_all(checkpoint, settings, evidence.choice)
+                if settings.spoiled:
+                    emitted = [settings.spoiled(graph) for graph in emitted]
                 evidence.graphs, lowered = prepare(checkpoint.config, settings, emitted, progress.report)
                 stage["reused"] = lowered == 0
                 stage["detail"] = f"{lowered} oracle graphs lowered"
-            evidence.checks += static_checks(evidence.graphs, checkpoint.config)
+            found = static_checks(evidence.graphs, checkpoint.config)
+            evidence.checks += [c for c in found if not (settings.spoiled and c.id in COUNTED)]
             if not settings.small:
-                _probe(evidence, checkpoint, settings, progress)
+                probe(evidence, checkpoint, settings, progress)
             truth_and_modules(evidence, checkpoint, settings, progress)
             evidence.checks.append(truth_check(evidence.truths))
             if settings.small:
@@ -91,14 +101,15 @@ def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
             else:
                 on_device(evidence, settings)
                 for cell in cells_on(settings.device):
-                    _judge(cell, evidence, checkpoint, settings, progress)
+                    judge(cell, evidence, checkpoint, settings, progress)
             if _only_the_token_is_wrong(evidence, settings.device):
                 for backend in backends_on(settings.device)[1:]:
-                    _judge(Cell("emitter", backend, "token"), evidence, checkpoint, settings, progress)
+                    judge(Cell("emitter", backend, "token"), evidence, checkpoint, settings, progress)
+            _ask_the_others(evidence, checkpoint, settings, progress)
             look_inside(evidence, checkpoint, settings, progress)
         verdict = conclude(evidence, checkpoint, settings, progress)
         compare_speed(evidence, checkpoint, settings, verdict, progress)
-        if not (settings.small or settings.lean):
+        if not (settings.small or settings.lean or settings.unlocated):
             show_graphs(evidence, checkpoint.config, progress)
         return record_of(settings, checkpoint, evidence, verdict, progress, memory)
 
@@ -134,11 +145,14 @@ def choose(evidence: Evidence, settings: Settings, checkpoint: Checkpoint) -> No
 
 
 def gates(evidence: Evidence, settings: Settings, progress: Progress) -> bool:
-    """Gate zero on each backend; False stops the run."""
-    for backend in settings.backends:
-        with progress.stage(f"gate zero, {backend}"):
-            evidence.checks.append(gate_zero(backend, settings.threads, progress.report, settings.device))
+    """Gate zero on every backend; False stops the run."""
+    with progress.stage("gate zero"):
+        evidence.checks += side_by_side(gate_calls(settings, progress))
     return all(c.status == "passed" for c in evidence.checks)
+
+
+def gate_calls(settings: Settings, progress: Progress) -> list[Callable[[], Check]]:
+    return [partial(gate_zero, b, settings.threads, progress.report, settings.device) for b in settings.backends]
 
 
 # ---- graphs
@@ -150,53 +164,95 @@ def static_checks(graphs: dict[str, Inspected], config: Config) -> list[Check]:
     return [*checks, fewer_ops(graphs["emitter"], graphs["oracle"], config)]
 
 
-def _probe(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
+def probe(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
+    """The judged graphs' pieces against the oracle's: decode, and prefill in the smallest bucket."""
     with progress.stage("probes") as stage:
-        check, stage["reused"] = probes(evidence, checkpoint, settings, progress.report)
+        source = judged_source(evidence)
+        pairs = [
+            (mine, oracle)
+            for phase in ("prefill", "decode")
+            for mine in _of_phase(evidence.graphs[source], phase, source == "emitter")
+            for oracle in _of_phase(evidence.graphs.get("oracle", []), phase)
+            if phase == "decode" or mine.abi.bucket == oracle.abi.bucket
+        ]
+        check, stage["reused"] = run_probes(
+            source, pairs, checkpoint, versions(CELL_PACKAGES), reuse=not settings.fresh, mutant=settings.mutant_at_work,
+            targets=settings.targets, report=progress.report,
+        )  # fmt: skip
         evidence.checks.append(check)
 
 
-def probes(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, report: Report) -> tuple[Check, bool]:
-    """The production graphs' pieces against the oracle's: decode, and prefill in the smallest bucket."""
-    bucket = settings.buckets[0]
+def _of_phase(graphs: Inspected, phase: str, production: bool = False) -> list[Graph]:
+    """The graphs of a phase that parse: of prefills the smallest. production: of ours, those that pick the token."""
+    found = [g for g, facts in graphs if not facts.error and g.abi.phase == phase]
+    if production:
+        found = [g for g in found if g.abi.head == "token"]
+    return sorted(found, key=lambda g: g.abi.bucket if phase == "prefill" else 0)[:1]
 
-    def pick(source: str, phase: str, head: str) -> list[Graph]:
-        return [
-            g for g, f in evidence.graphs[source]
-            if not f.error and (g.abi.phase, g.abi.head) == (phase, head) and (phase == "decode" or g.abi.bucket == bucket)
-        ]  # fmt: skip
 
-    pairs = [
-        pair
-        for phase in ("prefill", "decode")
-        for pair in zip(pick("emitter", phase, "token"), pick("oracle", phase, "logits"), strict=False)
-    ]
-    return run_probes(
-        pairs, checkpoint, versions(CELL_PACKAGES), reuse=not settings.fresh, mutant=settings.mutant_at_work,
-        report=report,
-    )  # fmt: skip
+def judged_source(evidence: Evidence) -> str:
+    return "file" if "file" in evidence.graphs else "emitter"
 
 
 # ---- cells
 
 
-def _judge(
-    cell: Cell, evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
+def judge(
+    cell: Cell, evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress,
+    everywhere: bool = False,
 ) -> None:  # fmt: skip
-    outcome = _cell(cell, evidence, checkpoint, settings, progress)
-    evidence.outcomes.append(outcome)
-    evidence.checks += cell_checks(outcome, evidence.truths, _streamed(cell, evidence, checkpoint.config))
+    """Run a cell and check what it answers, in place of what was known of it.
 
-
-def _streamed(cell: Cell, evidence: Evidence, config: Config) -> list[str]:
-    """The prompts that a cell also streams through decode: the emitter's on IREE does.
-
-    Beyond RoPE's turning point a prompt that is given at once is turned by other angles than token by token.
+    Args:
+      everywhere: ask it the streams, whichever cell it is.
     """
-    if cell.source != "emitter" or cell.head != "logits" or cell.backend == "xla-cpu":
-        return []
-    longest = config.turning_point
-    return [p.id for p in evidence.prompts if longest is None or len(p.token_ids) <= longest]
+    asked = evidence.asked if everywhere or _streams(cell, checkpoint.config) else evidence.asked.without_streams()
+    with progress.stage(cell.id) as stage:
+        outcome = _cell(cell, asked, evidence, checkpoint, settings, progress)
+        stage["reused"] = outcome.status == "reused"
+    _note(outcome, asked, evidence)
+
+
+def judge_together(
+    cells: Sequence[Cell], evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
+) -> None:
+    """Cells of one source, everywhere; those of a small model side by side."""
+    if not is_small(checkpoint.config):
+        for cell in cells:
+            judge(cell, evidence, checkpoint, settings, progress, everywhere=True)
+        return
+    with progress.stage(" and ".join(cell.id for cell in cells)):
+        work = [partial(_cell, c, evidence.asked, evidence, checkpoint, settings, progress) for c in cells]
+        outcomes = side_by_side(work)
+    for outcome in outcomes:
+        _note(outcome, evidence.asked, evidence)
+
+
+def _note(outcome: CellOutcome, asked: Asked, evidence: Evidence) -> None:
+    cell = outcome.cell
+    evidence.outcomes = [*(o for o in evidence.outcomes if o.cell != cell), outcome]
+    found = cell_checks(outcome, evidence.truths, asked.streams)
+    kept = {c.id for c in evidence.checks if not c.id.startswith(f"{cell.id}.")} | {f"{cell.id}.anchors"}
+    evidence.checks = [*(c for c in evidence.checks if c.id in kept), *found]
+
+
+def _streams(cell: Cell, config: Config) -> bool:
+    """Whether a cell is asked at every position: all are where that takes a second, else the emitter's on IREE.
+
+    Where something shows there alone, the other cells are asked too: see `_ask_the_others`.
+    """
+    return is_small(config) or (cell.source == "emitter" and cell.head == "logits" and cell.backend != "xla-cpu")
+
+
+def _ask_the_others(
+    evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
+) -> None:  # fmt: skip
+    """What one cell has wrong where no other one was asked, they are asked as well: graph or compiler, emitter or oracle."""
+    asked = {o.cell.id for o in evidence.outcomes if o.streams}
+    silent = [o.cell for o in evidence.outcomes if o.status != "failed" and not o.streams and o.cell.head == "logits"]
+    if any(c.id.rpartition(".")[0] in asked for c in evidence.checks if c.status == "failed"):
+        for cell in silent:
+            judge(cell, evidence, checkpoint, settings, progress, everywhere=True)
 
 
 def _bad(checks: Iterable[Check]) -> set[str]:
@@ -208,30 +264,28 @@ def _judge_until_settled(
     evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
 ) -> None:  # fmt: skip
     """The checks and cells of a small run, the quick ones first, as long as they may change the verdict's class."""
-    cells = cells_on(settings.device)
+    cells = (Cell("emitter", settings.backends[0], "token"), *cells_on(settings.device)[1:])
     left = [cell for cell in cells if cell not in FIRST and cell.backend in settings.backends]
     for cell in FIRST:
-        _judge(cell, evidence, checkpoint, settings, progress)
+        judge(cell, evidence, checkpoint, settings, progress)
     if left and "oracle/xla-cpu" in _bad(evidence.checks):  # nothing can be told of the emitter then
-        _judge(Cell("oracle", "iree-cpu"), evidence, checkpoint, settings, progress)
+        judge(Cell("oracle", "iree-cpu"), evidence, checkpoint, settings, progress)
     if not _bad(evidence.checks) & {cell.id for cell in FIRST}:  # what no cell shows has its place from them alone
-        _probe(evidence, checkpoint, settings, progress)
-    if left and not _settled(evidence, settings.device):
+        probe(evidence, checkpoint, settings, progress)
+    on_iree = any(cell.backend != "xla-cpu" for cell in left)
+    if on_iree and not _settled(evidence, settings.device):
         graph = production(evidence.graphs)
         with progress.stage("compile to stream"), contextlib.suppress(ToolchainError):  # its cell says why it does not
             precompile(graph, settings.device, with_stream=True)
         on_device(evidence, settings)
     for cell in left:
         if not _settled(evidence, settings.device):
-            _judge(cell, evidence, checkpoint, settings, progress)
+            judge(cell, evidence, checkpoint, settings, progress)
 
 
 def _settled(evidence: Evidence, device: Device) -> bool:
-    """Whether what has not been looked at cannot change the verdict's class any more, unless it dies: see `decide`.
-
-    Only IREE streams, so a prefill that is unlike streaming may be the compiler's fault or the graph's: it settles nothing.
-    """
-    bad = _bad(c for c in evidence.checks if not c.id.endswith(".prefill-equals-streaming"))
+    """Whether what has not been looked at cannot change the verdict's class any more, unless it dies: see `decide`."""
+    bad = _bad(evidence.checks)
     failed = {c.id.partition(".")[0] for c in evidence.checks if c.status == "failed"}
     ran = {o.cell.id for o in evidence.outcomes}
     if "oracle/xla-cpu" in bad:  # the reference's fault, or XLA's
@@ -239,11 +293,11 @@ def _settled(evidence: Evidence, device: Device) -> bool:
     if not {cell.id for cell in FIRST} <= ran:
         return False
     # The graph's fault, whatever IREE says; or else the compiler's; or, where that is right on the processor, the device's.
-    known = bad & {"emitter/xla-cpu", "emitter/iree-cpu"}
     on_device = (
         device.remote and "emitter/iree-cpu" in ran and any(id.startswith(f"emitter/{device.backend}") for id in bad)
     )
-    return bool(failed & {"oracle", "emitter"}) or bool(known) or on_device
+    # What XLA does not take has another class where IREE does not take it either.
+    return bool(failed & {"oracle", "emitter", "emitter/xla-cpu"}) or "emitter/iree-cpu" in bad or on_device
 
 
 def _only_the_token_is_wrong(evidence: Evidence, device: Device) -> bool:
@@ -253,21 +307,24 @@ def _only_the_token_is_wrong(evidence: Evidence, device: Device) -> bool:
 
 
 def _cell(
-    cell: Cell, evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
+    cell: Cell, asked: Asked, evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
 ) -> CellOutcome:
-    # The production graph always runs; what it is compared with is reused when nothing about it moved.
-    reuse = not settings.fresh and cell.head != "token"
+    # What is judged always runs; what it is compared with is reused when nothing about it moved.
+    reuse = not settings.fresh and cell.head != "token" and cell.source != "file"
     graphs = [g for g, facts in evidence.graphs[cell.source] if g.abi.head == cell.head and not facts.error]
-    if len(graphs) < 1 + len(settings.buckets):
+    if cell.source != "file" and len(graphs) < 1 + len(settings.buckets):
         return CellOutcome(cell, "failed", stage="compile", message="not all of its graphs parse")
-    with progress.stage(cell.id) as stage:
-        outcome = run_cell(
-            cell, graphs, checkpoint, evidence.prompts, evidence.truths, settings.threads, versions(CELL_PACKAGES),
-            reuse=reuse, streamed=_streamed(cell, evidence, checkpoint.config), mutant=settings.mutant_at_work,
-            device=settings.device, report=progress.report,
-        )  # fmt: skip
-        stage["reused"] = outcome.status == "reused"
-    return outcome
+    return run_cell(
+        cell, graphs, checkpoint, asked, settings.threads, versions(CELL_PACKAGES), reuse=reuse,
+        mutant=settings.mutant_at_work, targets=settings.targets, device=settings.device, report=progress.report,
+        timeout=_time_left(evidence, settings),
+    )  # fmt: skip
+
+
+def _time_left(evidence: Evidence, settings: Settings) -> float:
+    """Seconds for the next cell. Once one has timed out, the others of a graph that does not end are not tried that long."""
+    late = any(o.stage == "timeout" for o in evidence.outcomes)
+    return max(settings.timeout / 10, min(settings.timeout, MOMENT)) if late else settings.timeout
 
 
 # ---- inside
@@ -280,30 +337,29 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
     the production graph, or else the oracle's.
     """
     bad = [c.id for c in evidence.checks if c.status in ("failed", "error")]
-    if settings.small and settings.mutant and bad:
-        evidence.checks.append(canary_check(None, "the run has a fault put in on purpose already"))
+    if (settings.unlocated or (settings.small and settings.mutant)) and bad:
+        evidence.checks.append(canary_check(None, "the run has a fault already"))
         return
     if not evidence.outcomes or any(id.startswith(("oracle", "truth", "harness")) for id in bad):
         evidence.checks.append(canary_check(None, "no graph of this run is known to be right"))
         return
-    longer = [p for p in evidence.prompts if len(p.token_ids) > 1]
-    prompt = (longer or evidence.prompts)[0]
-    # The last token is nobody's input: it may lie beyond the cache.
-    tokens = [*prompt.token_ids, *evidence.truths[prompt.id].tokens[:-1][:STEPS]]
+    prompt, sequence = looked_into(evidence.prompts, evidence.truths)
     with progress.stage("truth at anchors") as stage:
-        truth = anchor_truth(checkpoint, tokens, progress.report, len(prompt.token_ids))
+        truth = anchor_truth(checkpoint, sequence.tokens, progress.report, sequence.prompt)
         stage["reused"] = truth.reused
+    source = judged_source(evidence)
 
     def look(cell: Cell, with_canary: bool = False) -> AnchorOutcome:
         graphs = [
-            g for g, _ in evidence.graphs[cell.source]
-            if g.abi.head == "logits" and (g.abi.phase == "decode" or g.abi.bucket == prompt.bucket)
+            g for g, facts in evidence.graphs[cell.source]
+            if (g.abi.head == "logits" or source == "file") and not facts.error
+            and (g.abi.phase == "decode" or g.abi.bucket == prompt.bucket)
         ]  # fmt: skip
         with progress.stage(f"{cell.id}, anchors") as stage:
             outcome = run_anchored(
                 cell, graphs, checkpoint, prompt, truth, settings.threads, versions(CELL_PACKAGES),
-                reuse=not settings.fresh and not with_canary, mutant=settings.mutant_at_work,
-                with_canary=with_canary, device=settings.device, report=progress.report,
+                reuse=not settings.fresh and (source == "file" or not with_canary), mutant=settings.mutant_at_work,
+                with_canary=with_canary, device=settings.device, targets=settings.targets, report=progress.report,
             )  # fmt: skip
             stage["reused"] = outcome.status == "reused"
         check = anchor_check(outcome)
@@ -312,20 +368,23 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
         return outcome
 
     if bad:
-        # The production graph is wrong already, so the oracle's takes the canary.
+        # The judged graph is wrong already, so the oracle's takes the canary.
         put_into = look(Cell("oracle", "xla-cpu"), with_canary=True)
         evidence.checks.append(canary_check(put_into.canary, "it did not run"))
         return
     look(Cell("oracle", "xla-cpu"))
     # To compile two more graphs takes IREE longest; of how it compiles them the cells tell.
-    put_into = look(Cell("emitter", "xla-cpu" if settings.lean else settings.backends[0]), with_canary=True)
+    quick = settings.lean or source == "file"
+    backend = "xla-cpu" if quick and "xla-cpu" in settings.backends else settings.backends[0]
+    head = next(g.abi.head for g, _ in evidence.graphs[source]) if source == "file" else "logits"
+    put_into = look(Cell(source, backend, head), with_canary=True)
     if evidence.checks[-1].status != "passed":
         # What only the anchors show has to be told apart too: graph or compiler, emitter or oracle.
         # A canary in a wrong graph is none.
         evidence.anchored = [dataclasses.replace(o, canary=None) for o in evidence.anchored]
         seen = {o.cell for o in evidence.anchored}
-        for cell in cells_on(settings.device):
-            if cell.head == "logits" and cell not in seen:
+        for cell in (o.cell for o in evidence.outcomes):
+            if cell.head == head and cell not in seen and evidence.checks[-1].status != "skipped":
                 look(cell)
         put_into = look(Cell("oracle", "xla-cpu"), with_canary=True)
     evidence.checks.append(canary_check(put_into.canary, "it did not run"))
@@ -333,15 +392,19 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
 
 def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> Verdict:
     """The verdict; for one that does not pass, after taking apart what is wrong."""
-    verdict = decide(evidence.checks, evidence.outcomes, evidence.truths)
-    found = None if verdict.passed else plan(evidence.checks, evidence.outcomes, evidence.prompts, evidence.truths)
+    phases = {g.abi.phase for source, graphs in evidence.graphs.items() if source != "oracle" for g, _ in graphs}
+    rests_on = compared(
+        evidence.outcomes, evidence.checks, evidence.asked, settings.capacity, phases, evidence.anchored
+    )
+    verdict = decide(evidence.checks, evidence.outcomes, evidence.truths, rests_on)
+    wanted = not (verdict.passed or settings.unlocated)
+    found = plan(evidence.checks, evidence.outcomes, evidence.asked) if wanted else None
     if found is not None:
         graphs = {source: [g for g, f in some if not f.error] for source, some in evidence.graphs.items()}
         folder = settings.out / "reproducer" if settings.out else None
         with progress.stage("localization"):
             try:
-                tokens = sequence(found, evidence.truths[found.prompt.id])
-                truth = anchor_truth(checkpoint, tokens, progress.report, len(found.prompt.token_ids))
+                truth = anchor_truth(checkpoint, found.at.tokens, progress.report, max(found.at.length, 1))
                 evidence.localization = run_in_child(
                     localize, found, graphs, checkpoint.directory, truth, settings.threads, folder,
                     settings.mutant_at_work, settings.small, settings.targets, settings.device, timeout=LOCALIZE_SECONDS, report=progress.report,
@@ -364,7 +427,7 @@ def compare_speed(
     if not verdict.passed:
         evidence.speed_reason = "the run did not pass, so its speed means nothing"
         return
-    if settings.small or not settings.rounds:
+    if settings.small or settings.unlocated or not settings.rounds:
         evidence.speed_reason = "it was left out"
         return
     oracle = next(g for g, _ in evidence.graphs["oracle"] if g.abi.phase == "decode")

@@ -48,8 +48,13 @@ def _print_verdict(record: dict[str, Any], out: Path, console: Console) -> None:
     colour = "green" if record["passed"] else "red"
     verdict = record["verdict"]
     console.print(f"[bold {colour}]{verdict['class']}[/]: {escape(verdict['explanation'])}")
+    if verdict["compared"]:
+        console.print(f"{'compared':>14}: {escape('; '.join(verdict['compared']))}")
+    if verdict["not_compared"] and not record["passed"]:  # a pass begins with it
+        console.print(f"{'not compared':>14}: {escape('; '.join(verdict['not_compared']))}")
     if verdict["anchor"]:
-        console.print(f"   first wrong: {escape(verdict['anchor'])}")
+        words = "where" if verdict["class"] == "invariant-broken" else "first wrong"
+        console.print(f"{words:>14}: {escape(verdict['anchor'])}")
     if verdict["operation"]:
         console.print(f"     operation: {escape(verdict['operation'])}", soft_wrap=True)
     if verdict["confidence"]:

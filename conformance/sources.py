@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -84,6 +85,20 @@ def _oracle_graph(
     return graph
 
 
+def oracle_of(graphs: Sequence[Graph], config: Config, report: Report) -> Inspected:
+    """The oracle's graphs of the same contracts, with logits; what has none, such as a bucket beyond its caches, is left out.
+
+    Called in a child process.
+    """
+    found: Inspected = []
+    for abi in (graph.abi for graph in graphs):
+        spec = (abi.phase, "logits", abi.capacity, abi.bucket if abi.phase == "prefill" else 0)
+        with contextlib.suppress(InputError):
+            oracle = _oracle_graph(report, config, spec, _oracle_entry(config, spec))
+            found.append((oracle, inspect(oracle)))
+    return found
+
+
 def production(graphs: dict[str, Inspected]) -> Graph:
     """The graph that a session spends its time in."""
     return next(g for g, _ in graphs["emitter"] if (g.abi.phase, g.abi.head) == ("decode", "token"))
@@ -93,23 +108,22 @@ def production(graphs: dict[str, Inspected]) -> Graph:
 
 
 def show_graphs(evidence: Evidence, config: Config, progress: Progress) -> None:
-    """Read the graphs that the report sets side by side: of each phase one of each source, the same one of both.
+    """Read the graphs that the report sets side by side: of each phase one of each source, the same one of both."""
+    chosen = chosen_graphs(evidence)
+    with progress.stage("read the graphs") as stage:
+        try:
+            found = run_in_child(_read, chosen, timeout=PREPARE_SECONDS, report=progress.report)
+            evidence.shown = found.value
+        except (ChildDied, ToolchainError, InputError) as error:  # the verdict stands without
+            stage["detail"] = str(error)
 
-    Beside a file's graph stands the oracle's of the same contract, which is lowered for this if it has to be. A graph that
-    is not what its ABI says has none.
-    """
-    chosen = [
+
+def chosen_graphs(evidence: Evidence) -> list[tuple[str, Graph]]:
+    """The graphs that the report sets side by side, with their sources."""
+    return [
         (source, graph)
         for phase in ("decode", "prefill") for source in evidence.graphs if (graph := _shown(evidence, source, phase))
     ]  # fmt: skip
-    beside = [g for g, facts in evidence.graphs.get("file", []) if not (facts.error or facts.abi_mismatch)]
-    with progress.stage("read the graphs") as stage:
-        try:
-            found = run_in_child(_read, chosen, beside, config, timeout=PREPARE_SECONDS, report=progress.report)
-            evidence.shown, peers = found.value
-            evidence.graphs |= peers
-        except (ChildDied, ToolchainError) as error:  # the verdict stands without
-            stage["detail"] = str(error)
 
 
 def _shown(evidence: Evidence, source: str, phase: str) -> Graph | None:
@@ -125,15 +139,11 @@ def _shown(evidence: Evidence, source: str, phase: str) -> Graph | None:
     return min(graphs, key=unlike, default=None)
 
 
-def _read(
-    report: Report, chosen: list[tuple[str, Graph]], beside: list[Graph], config: Config
-) -> tuple[list[tuple[str, Graph, Reading]], dict[str, Inspected]]:
-    peers: list[Graph] = []
-    for abi in (graph.abi for graph in beside):
-        spec = (abi.phase, abi.head, abi.capacity, abi.bucket if abi.phase == "prefill" else 0)
-        with contextlib.suppress(InputError):  # there is no such graph, such as one whose bucket is beyond its caches
-            peers.append(_oracle_graph(report, config, spec, _oracle_entry(config, spec)))
+def _read(report: Report, chosen: list[tuple[str, Graph]]) -> list[tuple[str, Graph, Reading]]:
     report("reading the graphs")
-    chosen = [*(("oracle", peer) for peer in peers), *chosen]
-    inspected = {"oracle": [(peer, inspect(peer)) for peer in peers]} if peers else {}
-    return [(source, graph, read(graph)) for source, graph in chosen], inspected
+    return read_all(chosen)
+
+
+def read_all(graphs: Sequence[tuple[str, Graph]]) -> list[tuple[str, Graph, Reading]]:
+    """Called in a child process."""
+    return [(source, graph, read(graph)) for source, graph in graphs]

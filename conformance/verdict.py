@@ -1,4 +1,4 @@
-"""Whose fault it is: DESIGN's table, decided from the checks of cells that actually ran."""
+"""Whose fault it is: README's table, decided from the checks of cells that actually ran."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from dataclasses import dataclass
 
 from hloracle.conformance.cells import Cell, CellOutcome
 from hloracle.conformance.checks import Check, is_near_tie, mismatches
+from hloracle.conformance.compared import NOTHING, Compared
 from hloracle.conformance.evidence import BACKENDS
-from hloracle.conformance.localization import Localization, confidence
+from hloracle.conformance.localization import Localization, confidence, narrowed
 from hloracle.reference.truth import Truth
 
 PASSING = ("conforms", "near-tie")
+# Checks of a source that are about its values; its others are about how its graphs are written.
+OF_VALUES = (".probes",)
+# Checks of a cell that are about what its graphs give to equal calls.
+OF_CELLS = (".tokens", "-logits", ".caches", ".prefill-equals-streaming")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`class_` is a row of DESIGN's table; prompt and step say where tokens first parted, if they did.
+    """`class_` is a row of README's table; prompt and step say where tokens first parted, if they did.
 
     anchor, operation: the first thing that is wrong. sure: how sure that is, and why; None for a verdict that passes.
+    compared, not_compared: in phrases, what the verdict rests on, and what it says nothing of.
     """
 
     class_: str
@@ -31,33 +37,53 @@ class Verdict:
     operation: str | None = None
     sure: tuple[str, list[str]] | None = None
     fusion_dependent: bool = False
+    compared: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
         return self.class_ in PASSING
 
 
-def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dict[str, Truth]) -> Verdict:
+# How a check without a run knows of a place.
+READ = "is read from the graph as it is written"
+SHOWN_BY = {
+    ".compiles": "is where the compiler stops",
+    ".probes": "differs from the oracle's on equal inputs",
+}
+# What says most of a pass: what came nearest to failing.
+SHOWN = (".tokens", "-logits", ".caches", ".repeats", ".prefill-equals-streaming", ".anchors", ".canary", ".probes")
+# Why a cell has no answer -> the class of that, and its words. Nothing is known then of whether a graph is right.
+UNANSWERED = {
+    "memory": ("out-of-memory", "Out of memory, so nothing is known of the graph there"),
+    "timeout": (
+        "timeout",
+        "The graph did not end in the time it was given (--timeout), so nothing is known of it there",
+    ),
+}
+
+
+def decide(
+    checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dict[str, Truth],
+    compared: Compared = NOTHING,
+) -> Verdict:  # fmt: skip
     """The first row of the table that the evidence supports, nearest to the source first."""
     bad = [c for c in checks if c.status in ("failed", "error")]
-    # A failure is shown by every check that failed, a pass by what came nearest to failing.
-    shown = bad or [
-        c
-        for c in checks
-        if c.id.endswith((".tokens", "-logits", ".prefill-equals-streaming", ".anchors", ".canary", ".probes"))
-    ]
+    # A failure is shown by every check that failed.
+    shown = bad or [c for c in checks if c.id.endswith(SHOWN)]
     evidence = tuple(f"{c.id}: {c.figure or c.status}{f' ({c.detail})' if c.detail else ''}" for c in shown)
     prompt, step = first_parting(outcomes, truths)
 
     def verdict(class_: str, explanation: str) -> Verdict:
-        return Verdict(class_, explanation, evidence, prompt, step)
+        return Verdict(
+            class_, explanation, evidence, prompt, step, compared=compared.phrases, not_compared=compared.missing
+        )
 
     def failed(*prefixes: str) -> list[Check]:
         return [c for c in bad if c.id.startswith(prefixes)]
 
-    died = [o for o in outcomes if o.status == "failed" and o.stage == "process"]
     # An invariant that could not be checked is not a broken one.
-    broken = [c for c in failed("emitter.", "file.") if c.status == "failed"]
+    broken = [c for c in failed("emitter.", "file.") if c.status == "failed" and not c.id.endswith(OF_VALUES)]
     if failed("gate-zero"):
         return verdict("harness-error", "The toolchain does not run the simplest graphs.")
     if failed("harness.canary"):
@@ -66,20 +92,25 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
         return verdict("emitter-fault", "The emitted graph does not parse or verify.")
     if failed("oracle.parse"):
         return verdict("reference-fault", "The oracle's graph does not parse or verify.")
+    if beyond := failed("emitter.supported", "file.supported"):
+        return verdict("unsupported", f"No backend here runs what the graph asks for: {beyond[0].detail}.")
     if broken and not outcomes:
-        return verdict("emitter-fault", f"The emitted graph breaks an invariant: {broken[0].title}.")
+        return verdict("emitter-fault", f"The emitted graph breaks an invariant, and was not run: {broken[0].title}.")
     if not outcomes or not truths:
         return verdict("harness-error", "Nothing was compared.")
     if failed("truth."):
         return verdict("harness-error", "The truth is not reliable: its float32 and float64 disagree.")
-    if died:
-        return verdict("harness-error", f"The process of cell {died[0].cell.id} died, so its result is missing.")
 
-    if short := [c for c in bad if c.short_of_memory]:
-        return verdict("harness-error", f"There is no result of {short[0].id}: {short[0].detail}.")
-
-    wrong = {o.cell: failed(f"{o.cell.id}.") for o in outcomes if failed(f"{o.cell.id}.")}
-    right = [o.cell for o in outcomes if o.cell not in wrong]
+    silent = {o.cell for o in outcomes if o.status == "failed" and o.stage in (*UNANSWERED, "process")}
+    wrong = {o.cell: failed(f"{o.cell.id}.") for o in outcomes if failed(f"{o.cell.id}.") and o.cell not in silent}
+    right = [o.cell for o in outcomes if o.cell not in wrong and o.cell not in silent]
+    # What is wrong where it was compared is wrong, whatever another cell did not answer.
+    if not any(c.status == "failed" for reasons in wrong.values() for c in reasons):
+        if died := [o for o in outcomes if o.stage == "process"]:
+            return verdict("harness-error", f"The process of {died[0].cell.id} died, so its result is missing.")
+        for stage, (class_, words) in UNANSWERED.items():
+            if these := [f"{o.cell.id}: {o.message}" for o in outcomes if o.stage == stage]:
+                return verdict(class_, f"{words}. {'; '.join(these)}.")
 
     def beside(cell: Cell, **other: str) -> Cell:
         return dataclasses.replace(cell, **other)
@@ -90,21 +121,40 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
         return verdict("reference-fault", "Hugging Face and the JAX oracle differ; nothing can be judged against it.")
     if failed("oracle."):
         return verdict("reference-fault", f"The oracle's graph breaks an invariant: {failed('oracle.')[0].title}.")
+    judged = [o for o in outcomes if o.cell.source != "oracle"]
+    if judged and all(o.status == "failed" and o.cell in wrong for o in judged) and not broken:
+        return verdict("unsupported", f"No backend here compiles and runs the graph: {judged[0].message}.")
+    if drawn := [c for c in broken if c.id.endswith(".random")]:
+        return verdict(
+            "emitter-fault", f"The graph draws random numbers, so no two calls are equal: {drawn[0].detail}."
+        )
     for cell in (c for c in wrong if c.backend == "xla-cpu"):
         on_iree = beside(cell, backend="iree-cpu")
         if cell.source == "file" and on_iree in right:
             return verdict("compiler-fault", "The graph is right on IREE and wrong on XLA.")
         where = "on XLA and on IREE alike" if on_iree in wrong else "on XLA"
-        oracle = beside(cell, source="oracle") in right
+        oracle = beside(cell, source="oracle", head="logits") in right
         subject = "The oracle's graph is right and the emitted one" if oracle else "The graph"
         return verdict("emitter-fault", f"{subject} is wrong {where}.")
+    if of_values := [c for c in failed("emitter.", "file.") if c.id.endswith(OF_VALUES) and c.status == "failed"]:
+        return verdict(
+            "emitter-fault",
+            f"The graph is right on every prompt, and wrong on inputs that none gives: {of_values[0].detail}.",
+        )
     if broken:
+        where = ", ".join(dict.fromkeys(c.id for c in right if c.source != "oracle"))
+        if where:
+            words = f"The values are right ({where}), and the graph breaks an invariant: {broken[0].title}."
+            return verdict("invariant-broken", words)
         return verdict("emitter-fault", f"The emitted graph breaks an invariant: {broken[0].title}.")
     # The processor's cells first: what is wrong there too is no device's fault. Of the device's those that it runs as well.
     for cell, reasons in sorted(
         wrong.items(), key=lambda w: (on_device(w[0]), on_device(w[0]) and w[0].head == "token")
     ):
-        on_cpu = beside(cell, backend="iree-cpu")
+        on_cpu, on_xla = beside(cell, backend="iree-cpu"), beside(cell, backend="xla-cpu")
+        if all(c.id.endswith(".repeats") for c in reasons):
+            class_ = "device-fault" if on_device(cell) else "compiler-fault"
+            return verdict(class_, f"Two calls on equal inputs do not give the same values ({cell.id}).")
         if on_device(cell) and on_cpu in right and outcome_of(outcomes, cell).stage != "compile":
             where = cell.backend.replace("-", " ").replace("iree", "IREE")
             return verdict(
@@ -112,32 +162,32 @@ def decide(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dic
             )
         if outcome_of(outcomes, cell).status == "failed":
             return verdict("compiler-fault", f"A graph that is valid fails on IREE ({cell.id}).")
-        on_xla = beside(cell, backend="xla-cpu")
         if cell.head == "token" and beside(cell, head="logits") in right and on_xla not in right:
             return verdict(
                 "emitter-fault", "The graph with logits is right, and the one that picks the token is wrong."
             )
-        if on_xla in right and any(_is_of_tokens_or_logits(c) for c in reasons):
+        if on_xla in right:
             return verdict(
                 "compiler-fault", f"The {cell.source}'s graph is right on XLA and wrong on IREE ({cell.id})."
             )
-    if restless := [c for c in bad if c.id.endswith(".repeats")]:
-        return verdict("device-fault", f"The device does not give the same values twice ({restless[0].id}).")
+    if wrong:  # and of none of them is it known that another compiler has the same graph right
+        return verdict("emitter-fault", f"The graph is wrong on {next(iter(wrong)).id}, the only compiler that ran it.")
     if uncompiled := [c for c in bad if c.id.endswith((".compiles", ".arithmetic"))]:
         return verdict("compiler-fault", f"The compiler breaks what it has to keep: {uncompiled[0].title}.")
-    # Only IREE streams the prompts, so XLA has not shown that this graph can be right.
-    apart = [c for reasons in wrong.values() for c in reasons if not _is_of_tokens_or_logits(c)]
-    if apart:
-        return verdict("emitter-fault", "The emitted prefill and decode differ on the same prompt.")
     if bad:
         return verdict("harness-error", f"A check failed that no fault explains: {bad[0].title}.")
     passed = {c.id for c in checks if c.status == "passed"}
-    unproved = [o.cell.id for o in outcomes if f"{o.cell.id}.tokens" not in passed or truths.keys() - o.prompts.keys()]
+    needed = ("tokens", "caches", "repeats")
+    unproved = [
+        o.cell.id for o in outcomes
+        if any(f"{o.cell.id}.{name}" not in passed for name in needed) or truths.keys() - o.prompts.keys()
+    ]  # fmt: skip
     if unproved:
         return verdict("harness-error", f"Cell {unproved[0]} was not compared on every prompt.")
     if step is not None:
-        return verdict("near-tie", "Tokens differ only where the truth's own lead is inside the noise of float32.")
-    return verdict("conforms", "Every token equals Hugging Face's and every logit is within the noise of float32.")
+        words = "Tokens differ only where the truth's own lead is inside the noise of float32, and nothing else"
+        return verdict("near-tie", compared.sentence(words))
+    return verdict("conforms", compared.sentence("Equal to Hugging Face, but for float32's noise,"))
 
 
 def place(
@@ -151,12 +201,10 @@ def place(
     # A graph whose donations are not its ABI's is misused by whoever trusts the ABI.
     if found is None or found.anchor is None or (found.misused and static):
         if static is None:
-            return dataclasses.replace(verdict, sure=("possible", ["no place was found"]))
-        how = (
-            "is where the compiler stops"
-            if static.id.endswith(".compiles")
-            else "is read from the graph as it is written"
-        )
+            nearer = narrowed(outcomes) if any(c.status == "failed" and c.id.endswith(OF_CELLS) for c in bad) else None
+            anchor, words = nearer or (None, "no place was found")
+            return dataclasses.replace(verdict, anchor=anchor, sure=("possible", [words]))
+        how = next((words for suffix, words in SHOWN_BY.items() if static.id.endswith(suffix)), READ)
         because = [f"{static.id} {how}: {static.detail}"]
         operation = static.operation or None
         return dataclasses.replace(verdict, anchor=static.anchor, operation=operation, sure=("certain", because))
@@ -195,10 +243,6 @@ def on_device(cell: Cell) -> bool:
 
 def outcome_of(outcomes: Sequence[CellOutcome], cell: Cell) -> CellOutcome:
     return next(o for o in outcomes if o.cell == cell)
-
-
-def _is_of_tokens_or_logits(check: Check) -> bool:
-    return not check.id.endswith(".prefill-equals-streaming")
 
 
 def first_parting(outcomes: Sequence[CellOutcome], truths: dict[str, Truth]) -> tuple[str | None, int | None]:

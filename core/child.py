@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -39,7 +39,21 @@ class ChildResult:
 
 
 class ChildDied(Exception):
-    """The process ended without an answer: it crashed, was killed, or ran out of time."""
+    """The process ended without an answer: it crashed, was killed, or ran out of time.
+
+    cause: `memory` where it said itself that it had not enough, `crash` where it said nothing.
+    """
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message, cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TimedOut(ChildDied):
+    """It did not end in the time that it was given."""
 
 
 def run_in_child(
@@ -72,12 +86,12 @@ def run_in_child(
         while True:
             left = started + timeout - time.monotonic()
             if left <= 0 or not ours.poll(left):
-                raise ChildDied(f"{function.__name__} took more than {timeout:.0f} s and was stopped")
+                raise TimedOut(f"{function.__name__} took more than {timeout:.0f} s and was stopped")
             try:
                 kind, payload = ours.recv()
             except (EOFError, OSError):  # OSError: it ended in the middle of a message
                 process.join(10)
-                raise ChildDied(f"{function.__name__} died ({_exit_words(process.exitcode)})") from None
+                raise ChildDied(f"{function.__name__} died ({_exit_words(process.exitcode)})", "crash") from None
             if kind == "report":
                 if report:
                     report(payload)
@@ -88,7 +102,7 @@ def run_in_child(
             elif kind == "error":
                 raise payload
             else:
-                raise ChildDied(payload)
+                raise ChildDied(payload, "memory" if kind == "memory" else "")
     finally:
         _kill_group(process)
         process.join()
@@ -106,7 +120,7 @@ def _child(pipe: Connection) -> None:
     except (InputError, ToolchainError) as error:
         pipe.send(("error", error))
     except MemoryError:
-        pipe.send(("died", f"{function.__name__} ran out of memory"))
+        pipe.send(("memory", f"{function.__name__} ran out of memory"))
     except Exception as error:
         pipe.send(("died", _failure(function, error)))
 
@@ -175,6 +189,14 @@ def _kill_tree(process: psutil.Process) -> None:
         process.kill()
     for child in children:
         _kill_tree(child)
+
+
+def side_by_side(work: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """What each returns, in order. Each is the work of a child; where there are none they come one after the other."""
+    if _alone:
+        return [one() for one in work]
+    with threads(len(work)) as submit:
+        return [future.result() for future in [submit(one) for one in work]]
 
 
 class Submit(Protocol):

@@ -20,6 +20,7 @@ from jaxlib.mlir.dialects import func, stablehlo
 
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
+from hloracle.localize.inline import copied, inline_calls, nested, operands_of
 from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
 from hloracle.reference.anchors import CACHES, anchor_shape, anchors, split
 from hloracle.reference.config import Config
@@ -87,6 +88,7 @@ class Anatomy:
                 self._module = ir.Module.parse(graph.text)
             except (ir.MLIRError, ValueError) as error:
                 raise InputError(f"does not parse ({' '.join(str(error).split())[:200]})", graph.name, "") from None
+            inline_calls(self._module, graph.abi.function)
         self._function = function_named(self._module, graph.abi.function)
         self._block = self._function.regions[0].blocks[0]
         self._operations = list(self._block.operations)
@@ -209,18 +211,26 @@ class Anatomy:
         line, text = self._lines.get(len(self._operations) - 1, (0, ""))
         return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), part, line, text)
 
+    def tail(self) -> Piece | None:
+        """What lies between the logits' anchor and the logits that are returned; None where nothing does."""
+        returned, logits = self._operations[-1].operands[0], self.values.get("lm_head")
+        if self.graph.abi.head != "logits" or logits is None or logits == returned:
+            return None
+        graph, operations = self._write("tail", ["lm_head"], [returned], {v: n for n, v in self.values.items()})
+        return Piece("lm_head", graph, tuple(operations))
+
     def steps(self, piece: Piece) -> list[Step]:
         """The operations of a piece, each as a graph of its own; constants belong to the operation that uses them.
 
         One with several results, such as a sort of keys with their places, is a step for each that is used.
         """
         names: dict[Any, str | int] = {}
-        boundary = self._boundary(piece.anchor) | self._arguments
+        boundary = self._piece_boundary(piece) | self._arguments
         lines = self._lines
         found: list[Step] = []
         for operation, result in _computed(piece):
             operands: list[tuple[Any, str | int]] = []
-            for value in dict.fromkeys(operation.operands):
+            for value in operands_of(operation):
                 if value in boundary:
                     operands.append((value, boundary[value]))
                 elif value in names:
@@ -248,7 +258,7 @@ class Anatomy:
     def prefix(self, piece: Piece, index: int) -> Graph:
         """The piece up to one of its steps, whose result is the only one."""
         _, result = _computed(piece)[index]
-        graph, _ = self._write("prefix", ["result"], [result], self._boundary(piece.anchor))
+        graph, _ = self._write("prefix", ["result"], [result], self._piece_boundary(piece))
         return graph
 
     # ---- how they are written
@@ -282,6 +292,11 @@ class Anatomy:
         caches = {value: f"{part}.{layer}+" for (part, layer), value in self._written.items()}
         others = {value: name for name, value in self.values.items()}
         return {v: n for v, n in (caches | others).items() if n.removesuffix("+") != anchor}
+
+    def _piece_boundary(self, piece: Piece) -> dict[Any, str]:
+        """Of a tail, which begins where its anchor is, that too."""
+        own = {self.values[piece.anchor]: piece.anchor} if piece.graph.name == "tail" else {}
+        return self._boundary(piece.anchor) | own
 
     @functools.cached_property
     def _order(self) -> dict[str, int]:
@@ -318,8 +333,9 @@ class Anatomy:
         needed, inputs = self._closure(values, boundary)
         if only is not None:
             constants = [o for o in needed if o.operation.name == "stablehlo.constant"]
-            needed = [*(c for c in constants if any(c.results[0] == v for o in only for v in o.operands)), *only]
-            inputs = {v: n for v, n in inputs.items() if any(v == w for o in only for w in o.operands)}
+            read = {v for o in only for v in operands_of(o)}
+            needed = [*(c for c in constants if c.results[0] in read), *only]
+            inputs = {v: n for v, n in inputs.items() if v in read}
         with self._context, ir.Location.unknown():
             module = ir.Module.create()
             module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
@@ -330,17 +346,29 @@ class Anatomy:
             new = dict(zip(inputs, block.arguments, strict=True))
             with ir.InsertionPoint(block):
                 for operation in needed:
-                    clone = operation.operation.clone()
-                    for i, operand in enumerate(operation.operands):
-                        clone.operands[i] = new[operand]
-                    for old, result in zip(operation.results, clone.results, strict=True):
-                        new[old] = result
+                    copied(operation, new)
                 func.ReturnOp([new[v] for v in values])
+            for name in self._callees(needed):
+                with ir.InsertionPoint(module.body):
+                    function_named(self._module, name).operation.clone()
             module.operation.verify()
             text = str(module.operation.get_asm(assume_verified=True))
         arguments = tuple(_tensor(n, v) for v, n in inputs.items())
         abi = Abi(self.graph.abi.phase, arguments, tuple(_tensor(n, v) for n, v in zip(names, values, strict=True)))
         return Graph(name, text, abi), needed
+
+    def _callees(self, operations: Sequence[Any]) -> list[str]:
+        """The functions that these call from inside their regions, and those that they call."""
+        found: dict[str, None] = {}
+        todo = list(operations)
+        while todo:
+            for inner in nested(todo.pop()):
+                if inner.operation.name == "func.call":
+                    name = ir.FlatSymbolRefAttr(inner.attributes["callee"]).value
+                    if name not in found:
+                        found[name] = None
+                        todo.append(function_named(self._module, name))
+        return list(found)
 
     def _closure(self, values: Sequence[Any], boundary: dict[Any, str]) -> tuple[list[Any], dict[Any, str]]:
         """The operations that `values` depend on, in order, back to the boundary; and the inputs met there."""
@@ -359,7 +387,7 @@ class Anatomy:
             if place in needed:
                 continue
             needed.add(place)
-            for operand in operation.operands:
+            for operand in operands_of(operation):
                 if operand in stops:
                     inputs[operand] = stops[operand]
                 else:
@@ -395,6 +423,7 @@ def op_lines(text: str, function: str) -> dict[int, tuple[int, str]]:
     bare = [LOCATION.sub("", line) if "loc(" in line else line for line in lines]
     found = {}
     module = ir.Module.parse("\n".join("" if ALIAS.fullmatch(line.strip()) else line for line in bare))
+    inline_calls(module, function)
     for i, operation in enumerate(function_named(module, function).regions[0].blocks[0].operations):
         if isinstance(operation.location, ir.FileLineColLoc):
             line = operation.location.start_line

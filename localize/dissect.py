@@ -13,8 +13,9 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.localize.anatomy import Anatomy, Step, anatomy_of
-from hloracle.localize.operations import Found, miscompiled, refused, unlike
+from hloracle.localize.anatomy import Anatomy, Piece, Step, anatomy_of
+from hloracle.localize.drive import drive
+from hloracle.localize.operations import Found, by_itself, miscompiled, refused, unlike
 from hloracle.localize.situation import Situation, Worst
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.anchor_truth import AnchorTruth
@@ -123,7 +124,7 @@ def run_tapped(
     abi = graphs[0].abi
     matrices = []
     tokens, n = truth.tokens, len(truth.tokens)
-    _use(session, tokens[:length][::-1], bucket)
+    _use(session, tokens[: max(length, 1)][::-1], bucket)
     report(f"{side.id}: {length} tokens and {n - length} steps, looking at every anchor")
 
     def caches(situation: Situation, filled: int) -> dict[str, np.ndarray]:
@@ -146,7 +147,7 @@ def run_tapped(
             found["lm_head"] = np.maximum(found["lm_head"], situation.errors("lm_head", head))
         return found
 
-    if "prefill" in names:
+    if "prefill" in names and length:
         situation = Situation(config, truth, "prefill", bucket, bucket, abi.capacity, length=length)
         rows = errors_of(situation, session.prefill(tokens[:length], bucket))
         for anchor, errors in caches(situation, length).items():
@@ -157,8 +158,10 @@ def run_tapped(
                 rows[anchor] = np.append(last[:-1], errors)
         ordered = [a for a in anchors(config) if a in rows]
         matrices.append(Matrix("prefill", tuple(range(length)), tuple(ordered), np.stack([rows[a] for a in ordered])))
-    elif "decode" in names:
+    elif "decode" in names and length:
         session.stream_prompt(tokens[:length])
+    else:
+        session.reset()
     if "decode" in names:
         columns: list[dict[str, float]] = []
         first = max(length, n - STEPS)
@@ -216,6 +219,11 @@ def local_errors(
             found[anchor] = max(found[anchor], whole)
         if stop and not found[anchor] <= ANCHOR_FLOORS:
             break
+    tail = anatomy.tail()
+    if tail is not None:
+        with suppress(ToolchainError):
+            (logits,) = bench.run(tail.graph, value)
+            found["lm_head"] = max(found.get("lm_head", 0.0), float(np.max(situation.errors("lm_head", logits))))
     for part, errors in _returned_errors(anatomy, situation, bench).items():
         for layer, off in enumerate(errors):
             anchor = f"{part}.{layer}"
@@ -266,7 +274,8 @@ def dissect(
     parts: dict[str, Anatomy] = {}
     peers: dict[str, Anatomy] = {}
     for side, of in ((suspect, parts), (trusted, peers)):
-        of.update({g.abi.phase: anatomy_of(g, config) for g in (side.graphs if side else ())})
+        graphs = side.graphs if side else ()
+        of.update({g.abi.phase: anatomy_of(g, config) for g in graphs if question.length or g.abi.phase == "decode"})
 
     def first(errors: dict[tuple[str, str], float]) -> tuple[str, str] | None:
         for phase in PHASES:
@@ -319,7 +328,12 @@ def dissect(
             note = f"{anchor} is computed from something else than {gone}, which the graph does not have"
             return replace(base, anchor=gone, notes=(*notes, note))
         return _inside(base, *by_itself, question, parts, peers, situations, bench, peer_bench, report)
-    return _without_local_error(base, worst_run, bool(matrices), parts, situations, bench, report)
+
+    def driven() -> float:
+        report("driving the graphs without a session")
+        return drive(suspect.graphs, backend, weight, truth, config, question.length)
+
+    return _without_local_error(base, worst_run, bool(matrices), parts, situations, bench, driven, report)
 
 
 def _inside(
@@ -354,6 +368,12 @@ def _inside(
     if returned is not None and not _wrong(situation, anchor, got):
         found = _lost_on_return(anatomy, situation, returned, bench)
         return replace(base, phase=phase, anchor=anchor, found=found, reproducer=found, notes=tuple(notes))
+    if anchor == "lm_head" and not _wrong(situation, anchor, got) and (tail := anatomy.tail()):
+        found = _changed_on_return(anatomy, situation, tail, bench)
+        rows = situation.rows[-1:]
+        return replace(
+            base, phase=phase, anchor=anchor, position=rows[0], found=found, reproducer=found, notes=tuple(notes)
+        )
     # A graph that is wrong as written is shown by the whole piece, against the truth; a compiler by the operation.
     shown = found if found is not None and found.expected is not None else None
     padding = None
@@ -414,6 +434,27 @@ def _lost_on_return(anatomy: Anatomy, situation: Situation, step: Step, bench: W
     return Found(step, step.graph, inputs, expected, got, why, limit)
 
 
+def _changed_on_return(anatomy: Anatomy, situation: Situation, tail: Piece, bench: Workbench) -> Found | None:
+    """The logits are right at their anchor, and something else is returned: the first operation that changes them."""
+
+    def value(name: str) -> np.ndarray:
+        return situation.value(name, bench.weight)
+
+    expected = situation.anchor("lm_head")
+    steps = anatomy.steps(tail)
+    results = by_itself(steps, value, bench)
+    of_logits = [i for i, r in enumerate(results) if r.size == expected.size and r.dtype == expected.dtype]
+    wrong = [i for i in of_logits if _wrong(situation, "lm_head", [results[i].reshape(expected.shape)])]
+    if not wrong:
+        return None
+    index = wrong[0]
+    graph, got = anatomy.prefix(tail, index), results[index]
+    inputs = {a.name: value(a.name).reshape(a.shape) for a in graph.abi.arguments}
+    why = "the logits are right at lm_head, and this changes them before they are returned"
+    limit = ANCHOR_FLOORS * float(np.max(situation.floors("lm_head")[situation.rows[-1:]]))
+    return Found(steps[index], graph, inputs, expected.reshape(got.shape), got, why, limit)
+
+
 def _right(
     situation: Situation, anchor: str, got: list[np.ndarray], padding: np.ndarray | None
 ) -> tuple[int, np.ndarray, float]:
@@ -429,12 +470,13 @@ def _right(
 
 def _without_local_error(
     base: Dissection, worst_run: tuple[str, str] | None, ran: bool, parts: dict[str, Anatomy],
-    situations: dict[str, Situation], bench: Workbench, report: Report,
+    situations: dict[str, Situation], bench: Workbench, driven: Callable[[], float], report: Report,
 ) -> Dissection:  # fmt: skip
     """Every anchor is right by itself: so it is the whole graph as compiled, or what the session gives it.
 
     Args:
       ran: the whole could be compiled and run, with taps.
+      driven: the largest error, in floors, of the graphs when they are called without a session.
     """
     report("every anchor is right by itself: looking at whole graphs")
     for phase, anatomy in parts.items():
@@ -444,9 +486,12 @@ def _without_local_error(
             fused = ran and worst_run is None
             return replace(base, phase=phase, anchor=anchor, fusion_dependent=fused, notes=(*base.notes, note))
     if worst_run:
-        note = "the graphs are right when they are given right inputs: the session gives them something else"
         phase, anchor = worst_run
-        return replace(base, phase=phase, anchor=anchor, misused=True, notes=(*base.notes, note))
+        misused = driven() <= ANCHOR_FLOORS
+        note = "each of its anchors is right by itself, and the whole is wrong without the session too"
+        if misused:
+            note = "the graphs are right when they are called without the session: it gives them something else"
+        return replace(base, phase=phase, anchor=anchor, misused=misused, notes=(*base.notes, note))
     return replace(base, notes=(*base.notes, "nothing is wrong when looked at: the fault did not show again"))
 
 

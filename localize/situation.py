@@ -131,9 +131,9 @@ class Situation:
         """
         if anchor == "token":
             return np.array([0.0 if got == self.anchor(anchor) else np.inf])
-        distance, floors = self._distance(anchor, got)
+        off, floors = self._distance(anchor, got)
         with np.errstate(over="ignore"):
-            return np.asarray(np.max(distance.reshape(len(distance), -1), axis=1) / floors)
+            return np.asarray(np.max(off.reshape(len(off), -1), axis=1) / floors)
 
     def cache_errors(self, part: str, written: int, got: np.ndarray, all_slots: bool) -> np.ndarray:
         """The same for a whole cache [L, K, S, D], by layer: each filled slot in floors of its row.
@@ -145,24 +145,22 @@ class Situation:
         found = np.zeros(len(expected))
         filled = self.length if self.phase == "prefill" else self.position + 1
         for layer in range(len(expected)):
-            distance = _distance(got[layer], expected[layer])  # [K, S, D]
+            off = distance(got[layer], expected[layer])  # [K, S, D]
             floors = self.floors(f"{part}.{layer}")[:filled]
-            ratio = np.max(distance[:, :filled], axis=(0, 2)) / floors
+            ratio = np.max(off[:, :filled], axis=(0, 2)) / floors
             found[layer] = np.max(ratio, initial=0.0)
-            if all_slots and np.any(distance[:, filled:]):
+            if all_slots and np.any(off[:, filled:]):
                 found[layer] = np.inf
         return found
 
     def slot_errors(self, anchor: str, got: np.ndarray) -> np.ndarray:
-        """Of one layer's cache, [K, filled, D], what each slot is off by, in floors: [filled]."""
-        filled = got.shape[1]
-        expected = self.truth.values(anchor)[:filled].transpose(1, 0, 2)
-        return np.asarray(np.max(_distance(got, expected), axis=(0, 2)) / self.floors(anchor)[:filled])
+        """See the function of this name."""
+        return slot_errors(self.truth, self.config, anchor, got)
 
     def worst(self, anchor: str, got: np.ndarray) -> Worst:
         """The element furthest from the truth, in floors."""
-        distance, floors = self._distance(anchor, got)
-        ratio = distance / floors.reshape(-1, *[1] * (distance.ndim - 1))
+        off, floors = self._distance(anchor, got)
+        ratio = off / floors.reshape(-1, *[1] * (off.ndim - 1))
         at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
         index = _graph_index(split(anchor)[1], tuple(int(i) for i in at), got.ndim)
         shaped = got.reshape(anchor_shape(self.config, anchor, self.queries, self.keys))
@@ -203,15 +201,15 @@ class Situation:
         expected, value = _row_first(part, self.anchor(anchor)), _row_first(part, got.reshape(shape))
         floors = self.floors(anchor)
         if part in ("norm", "lm_head"):
-            return _distance(value, expected), floors[self.rows[-1:]]
+            return distance(value, expected), floors[self.rows[-1:]]
         if part in CACHES and self.phase == "decode":
-            return _distance(value, expected)[: self.position + 1], floors[: self.position + 1]
-        distance = _distance(value, expected)
+            return distance(value, expected)[: self.position + 1], floors[: self.position + 1]
+        off = distance(value, expected)
         if part == "self_attn.scores":
             masked = np.isneginf(expected)
             limit = np.max(expected, axis=-1, keepdims=True) - MASKED_BELOW
-            distance = np.where(masked, np.where(value <= limit, 0.0, np.inf), distance)
-        return distance[: len(self.rows)], floors[self.rows]
+            off = np.where(masked, np.where(value <= limit, 0.0, np.inf), off)
+        return off[: len(self.rows)], floors[self.rows]
 
     def floors(self, anchor: str) -> np.ndarray:
         """The floor of each row [n]: see `row_floors`."""
@@ -233,6 +231,21 @@ def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
     rounding = ROUNDING * np.sqrt(terms(config, anchor, len(truth.tokens)))
     floors: np.ndarray = np.maximum.reduce([noise, usual * scale, rounding * scale, np.full_like(scale, SMALLEST)])
     return floors
+
+
+def slot_errors(truth: AnchorTruth, config: Config, anchor: str, got: np.ndarray) -> np.ndarray:
+    """Of one layer's cache, [K, filled, D], what each slot is off by, in floors: [filled]."""
+    filled = got.shape[1]
+    expected = truth.values(anchor)[:filled].transpose(1, 0, 2)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.max(distance(got, expected), axis=(0, 2)) / row_floors(truth, anchor, config)[:filled])
+
+
+def row_errors(truth: AnchorTruth, config: Config, anchor: str, row: int, got: np.ndarray) -> float:
+    """What the value of one row is off by, in floors; infinite for NaN."""
+    off = np.max(distance(got, truth.values(anchor)[row]))
+    with np.errstate(over="ignore"):
+        return float(off / row_floors(truth, anchor, config)[row])
 
 
 def row_scales(truth: AnchorTruth, anchor: str) -> np.ndarray:
@@ -259,10 +272,10 @@ def _graph_index(part: str, at: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return at[1:] if part == "lm_head" else at
 
 
-def _distance(value: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def distance(value: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Absolute differences; 0 where both are the same infinity, infinite where one is NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.abs(value.astype(np.float64) - expected.astype(np.float64))
-    distance[value == expected] = 0.0
-    distance[np.isnan(distance)] = np.inf
-    return distance
+        apart = np.asarray(np.abs(value.astype(np.float64) - expected.astype(np.float64)))
+    apart[value == expected] = 0.0
+    apart[np.isnan(apart)] = np.inf
+    return apart

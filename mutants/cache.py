@@ -10,7 +10,7 @@ from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import DecodeCache, PrefillCache
-from hloracle.mutants.registry import Right, mutant
+from hloracle.mutants.registry import RIGHT_VALUES, Right, mutant
 from hloracle.reference.config import Config
 
 DECODE = "emitters.model:DecodeCache._write"
@@ -129,7 +129,8 @@ DONATION = re.compile(r" \{tf\.aliasing_output = (\d+) : i32\}")
 
 
 @mutant(
-    "donation-dropped", "donation", "decode does not donate k_cache", anchor=KEYS, replaces=GRAPH, note=STATIC
+    "donation-dropped", "donation", "decode does not donate k_cache",
+    anchor=KEYS, replaces=GRAPH, note=STATIC, class_=RIGHT_VALUES,
 )  # fmt: skip
 def donation_dropped(right: Right[Graph], b: LayerBuilder, name: str, abi: Abi, results: Sequence[Value]) -> Graph:
     graph = right(b, name, abi, results)
@@ -137,8 +138,9 @@ def donation_dropped(right: Right[Graph], b: LayerBuilder, name: str, abi: Abi, 
 
 
 @mutant(
-    "donation-exchanged", "donation", "decode donates each cache to the other", anchor=KEYS, replaces=GRAPH, note=STATIC
-)
+    "donation-exchanged", "donation", "decode donates each cache to the other",
+    anchor=KEYS, replaces=GRAPH, note=STATIC, class_=RIGHT_VALUES,
+)  # fmt: skip
 def donation_exchanged(right: Right[Graph], b: LayerBuilder, name: str, abi: Abi, results: Sequence[Value]) -> Graph:
     graph = right(b, name, abi, results)
     text = DONATION.sub(lambda m: f" {{tf.aliasing_output = {3 - int(m[1])} : i32}}", graph.text)
@@ -147,7 +149,7 @@ def donation_exchanged(right: Right[Graph], b: LayerBuilder, name: str, abi: Abi
 
 @mutant(
     "donation-not-in-abi", "donation", "neither the graph nor its ABI donates v_cache",
-    anchor="v_cache.0", replaces="emitters.model:graph_abi", note=STATIC,
+    anchor="v_cache.0", replaces="emitters.model:graph_abi", note=STATIC, class_=RIGHT_VALUES,
 )  # fmt: skip
 def donation_not_in_abi(right: Right[Abi], config: Config, phase: str, *arguments: object) -> Abi:
     abi = right(config, phase, *arguments)

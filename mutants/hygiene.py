@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
-from hloracle.mutants.registry import Right, mutant
+from hloracle.mutants.registry import RIGHT_VALUES, Right, mutant
 
 LINEAR = "emitters.layers:LayerBuilder.linear"
 NO_VALUE = "no value changes: look at the operations"
@@ -26,6 +26,7 @@ def custom_call(right: Right[Value], b: LayerBuilder, x: Value) -> Value:
 @mutant(
     "chlo-operation", "foreign-operation", "a square of the chlo dialect in layer 2's first norm",
     anchor="layers.2.input_layernorm", replaces="emitters.layers:LayerBuilder.multiply", note=NO_VALUE,
+    class_=RIGHT_VALUES,
 )  # fmt: skip
 def chlo_operation(right: Right[Value], b: LayerBuilder, lhs: Value, rhs: Value) -> Value:
     if lhs is not rhs or b.anchor != "layers.2.input_layernorm":
@@ -35,7 +36,7 @@ def chlo_operation(right: Right[Value], b: LayerBuilder, lhs: Value, rhs: Value)
 
 @mutant(
     "optimization-barrier", "foreign-operation", "an optimization_barrier before layer 1's o_proj",
-    anchor="layers.1.self_attn.o_proj", replaces=LINEAR, note=NO_VALUE,
+    anchor="layers.1.self_attn.o_proj", replaces=LINEAR, note=NO_VALUE, class_=RIGHT_VALUES,
 )  # fmt: skip
 def optimization_barrier(
     right: Right[Value], b: LayerBuilder, x: Value, weight: Value, bias: Value | None = None
@@ -46,7 +47,7 @@ def optimization_barrier(
 @mutant(
     "float64-norm", "float64", "the final norm sums in float64",
     anchor="norm", replaces="emitters.layers:LayerBuilder.reduce",
-    note="values change by rounding only: look at the types",
+    note="values change by rounding only: look at the types", class_=RIGHT_VALUES,
 )  # fmt: skip
 def float64_norm(
     right: Right[Value], b: LayerBuilder, operand: Value, init_value: Value, dimensions: Sequence[int], body: str
@@ -59,7 +60,7 @@ def float64_norm(
 
 @mutant(
     "matmul-duplicated", "duplicated-matmul", "layer 1's up_proj is the mean of two equal products",
-    anchor="layers.1.mlp.up_proj", replaces=LINEAR, note=NO_VALUE,
+    anchor="layers.1.mlp.up_proj", replaces=LINEAR, note=NO_VALUE, class_=RIGHT_VALUES,
 )  # fmt: skip
 def matmul_duplicated(
     right: Right[Value], b: LayerBuilder, x: Value, weight: Value, bias: Value | None = None
@@ -72,7 +73,7 @@ def matmul_duplicated(
 
 @mutant(
     "matmul-dead", "duplicated-matmul", "layer 2's gate_proj is computed twice, and once for nobody",
-    anchor="layers.2.mlp.gate_proj", replaces=LINEAR, note=NO_VALUE,
+    anchor="layers.2.mlp.gate_proj", replaces=LINEAR, note=NO_VALUE, class_=RIGHT_VALUES,
 )  # fmt: skip
 def matmul_dead(right: Right[Value], b: LayerBuilder, x: Value, weight: Value, bias: Value | None = None) -> Value:
     if b.anchor == "layers.2.mlp.gate_proj":

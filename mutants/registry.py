@@ -26,6 +26,8 @@ CLASSES = {
     # The graphs are right, and the session drives them wrongly: that says nothing about any graph.
     "session": "harness-error",
 }
+# Of a fault after which every value is the right one.
+RIGHT_VALUES = "invariant-broken"
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,13 @@ def planted(id: str) -> AbstractContextManager[None]:
 
 def mutant(
     id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = "",
-    model: str = "tiny-llama", weights: str = "rows",
+    model: str = "tiny-llama", weights: str = "rows", class_: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register the function below as a mutant.
 
     Args:
       model, weights: the run that it is planted in.
+      class_: the verdict that it must get, where that is not the one of its part.
       replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
         gets the right function, then that one's arguments. Several targets are separated by blanks. Without any, the
         function is a generator that plants the fault before its `yield` and takes it out after it.
@@ -117,7 +120,7 @@ def mutant(
         targets = replaces.split()
         plant = (lambda: all_replaced(targets, wrong)) if targets else contextmanager(wrong)
         MUTANTS[id] = Mutant(
-            id, mechanism, part, fault, CLASSES[part], anchor, plant, wrong.__module__, note, model, weights
+            id, mechanism, part, fault, class_ or CLASSES[part], anchor, plant, wrong.__module__, note, model, weights
         )
         return wrong
 

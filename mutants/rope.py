@@ -8,7 +8,7 @@ import numpy as np
 
 from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder, RopeRows
-from hloracle.mutants.registry import Right, mutant
+from hloracle.mutants.registry import RIGHT_VALUES, Right, mutant
 from hloracle.reference.config import Rope
 from hloracle.reference.rope import RopeTables, inverse_frequencies
 
@@ -87,6 +87,7 @@ def exponent(right: Right[RopeTables], rope: Rope, length: int) -> RopeTables:
 @mutant(
     "rope-tables-float32", "rope-tables", "angles are computed in float32, so late positions are off by their rounding",
     anchor=FIRST, replaces=TABLES, note="tables in the graph must equal the reference's bit for bit",
+    class_=RIGHT_VALUES,
 )  # fmt: skip
 def tables_float32(right: Right[RopeTables], rope: Rope, length: int) -> RopeTables:
     angles = np.outer(np.arange(length, dtype=np.float32), inverse_frequencies(rope).astype(np.float32))

@@ -11,7 +11,8 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -22,7 +23,7 @@ import numpy as np
 
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
-from hloracle.core.store import build_directory
+from hloracle.core.store import build_directory, cache_root
 from hloracle.reference.anchors import CACHES, anchor_shape, anchors, split
 from hloracle.reference.checkpoint import Checkpoint
 from hloracle.reference.config import Config
@@ -41,7 +42,7 @@ from hloracle.reference.truth import (
     versioned_entry,
 )
 
-ANCHOR_TRUTH_VERSION = "4"
+ANCHOR_TRUTH_VERSION = "5"
 # As in the truth, more because a floor here is that of one row and not of a prompt. Measured in the same way, as models
 # of which some row is wrongly beyond its limit: 13 in 100 with the plain pass alone, 0.4 with two more, 0 with four.
 NUDGES = 4
@@ -101,37 +102,75 @@ class AnchorTruth:
             return _mapped(self.folder, "noise")  # [anchors, n]
 
 
+@dataclass(frozen=True)
+class Sequenced:
+    """A sequence of token ids, of which the first `prompt` are given at once and the others one by one; all at once when 0.
+
+    Only where RoPE's angles depend on the sequence's length does `prompt` change anything. anchors: those that are asked
+    for; all when empty.
+    """
+
+    tokens: tuple[int, ...]
+    prompt: int = 0
+    anchors: tuple[str, ...] = ()
+
+
 def anchor_truth(
     checkpoint: Checkpoint, tokens: Sequence[int], report: Report | None = None, prompt: int = 0
 ) -> AnchorTruth:
     """The truth at every anchor over a whole sequence (token ids), computed in a child process where not cached.
 
     Args:
-      prompt: how many of the tokens are given at once, the others one by one; all when 0. Only where RoPE's angles
-        depend on the sequence's length does it change anything.
+      prompt: see Sequenced.
     """
-    sequence, V, turning = tuple(tokens), checkpoint.config.vocab_size, checkpoint.config.turning_point
-    if not sequence:
+    return anchor_truths(checkpoint, [Sequenced(tuple(tokens), prompt)], report)[0]
+
+
+def anchor_truths(
+    checkpoint: Checkpoint, sequences: Sequence[Sequenced], report: Report | None = None
+) -> list[AnchorTruth]:
+    """The truth of each sequence at the anchors that it asks for; the model is loaded once for all that are not cached."""
+    config = checkpoint.config
+    questions = [_question(checkpoint, sequence) for sequence in sequences]
+    found = [AnchorTruth(q.tokens, q.folder, reused=True) for q in questions]
+    whole = [_is_whole(f, config, q.anchors) for f, q in zip(found, questions, strict=True)]
+    missing = {q.folder: q for q, there in zip(questions, whole, strict=True) if not there}
+    if missing:
+        for folder in missing:
+            shutil.rmtree(folder, ignore_errors=True)  # what is damaged is computed anew
+        _kept.cache_clear()
+        run_in_child(_compute, checkpoint, list(missing.values()), timeout=TIMEOUT_SECONDS, report=report)
+    for truth, question, there in zip(found, questions, whole, strict=True):
+        if not there and not _is_whole(truth, config, question.anchors):
+            raise damaged(question.folder)
+    return [dataclasses.replace(f, reused=there) for f, there in zip(found, whole, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What an entry of the cache answers. prompt: how many tokens are given at once, at least one."""
+
+    tokens: tuple[int, ...]
+    prompt: int
+    anchors: tuple[str, ...]
+    folder: Path
+
+
+def _question(checkpoint: Checkpoint, asked: Sequenced) -> _Question:
+    config = checkpoint.config
+    tokens, prompt, V, turning = asked.tokens, asked.prompt, config.vocab_size, config.turning_point
+    if not tokens:
         raise InputError("is empty", "token sequence", "give at least one token")
-    if not 0 <= min(sequence) <= max(sequence) < V:
+    if not 0 <= min(tokens) <= max(tokens) < V:
         raise InputError(f"has an id outside 0..{V - 1}", "token sequence", "use the model's own tokenizer")
     # What is whole by one reading of the config is damaged by another, which must not remove it under its readers.
-    shapes = json.dumps(_shapes(checkpoint.config, len(sequence)))
-    if turning is None or len(sequence) <= turning:
+    wanted = asked.anchors or anchors(config)
+    shapes = json.dumps(_shapes(config, len(tokens), wanted))
+    if turning is None or len(tokens) <= turning:
         prompt = 0
-    key = (json.dumps(sequence), *([str(prompt)] if prompt else []), shapes, ANCHOR_TRUTH_VERSION)
+    key = (json.dumps(tokens), *([str(prompt)] if prompt else []), shapes, ANCHOR_TRUTH_VERSION)
     folder = versioned_entry("anchors", checkpoint.digest, *key)
-    found = AnchorTruth(sequence, folder, reused=True)
-    if _is_whole(found, checkpoint.config):
-        return found
-    shutil.rmtree(folder, ignore_errors=True)  # what is damaged is computed anew
-    _kept.cache_clear()
-    run_in_child(
-        _compute, checkpoint, sequence, folder, prompt or len(sequence), timeout=TIMEOUT_SECONDS, report=report
-    )
-    if not _is_whole(found, checkpoint.config):
-        raise damaged(folder)
-    return dataclasses.replace(found, reused=False)
+    return _Question(tokens, prompt or len(tokens), wanted, folder)
 
 
 def row_shape(config: Config, anchor: str, keys: int) -> tuple[int, ...]:
@@ -170,19 +209,19 @@ def _mapped(folder: Path, name: str) -> np.ndarray:
 _kept = lru_cache(maxsize=256)(_mapped)
 
 
-def _is_whole(found: AnchorTruth, config: Config) -> bool:
+def _is_whole(found: AnchorTruth, config: Config, wanted: Sequence[str]) -> bool:
     n = len(found.tokens)
     try:
         names = _names(found.folder)
         shapes = {name: _mapped(found.folder, name).shape for name in (*names, "noise")}
     except DAMAGED:
         return False
-    return shapes == _shapes(config, n)
+    return shapes == _shapes(config, n, wanted)
 
 
-def _shapes(config: Config, n: int) -> dict[str, tuple[int, ...]]:
+def _shapes(config: Config, n: int, wanted: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """What an entry holds for n tokens: the shape of each file."""
-    expected = {name: (n, *row_shape(config, name, n)) for name in anchors(config)}
+    expected = {name: (n, *row_shape(config, name, n)) for name in wanted}
     return {**expected, "noise": (len(expected), n)}
 
 
@@ -198,40 +237,59 @@ def _whole(folder: Path) -> Iterator[None]:
 # ---- in the child process
 
 
-def _compute(report: Report, checkpoint: Checkpoint, tokens: tuple[int, ...], folder: Path, prompt: int) -> None:
+def _compute(report: Report, checkpoint: Checkpoint, questions: Sequence[_Question]) -> None:
+    """Run all passes. What the float32 ones save, the float64 one compares: memory holds one value at a time."""
     import torch
 
     torch.set_num_threads(1)  # as in the truth: the same sums on every machine
-    build_directory(folder, lambda empty: _write(report, checkpoint, tokens, empty, prompt))
+    config = checkpoint.config
+    (root := cache_root() / "anchors").mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".passes-", dir=root) as passes:
+
+        def saved(question: int, anchor: str, nudge: int) -> Path:
+            return Path(passes) / f"{question}-{anchor}.{nudge}.npy"
+
+        def passing(precision: str, question: int) -> Callable[[str], None]:
+            many = f", sequence {question + 1} of {len(questions)}" if len(questions) > 1 else ""
+            return lambda layer: report(f"Hugging Face {precision} anchors{many}, {layer}")
+
+        model = load_model(checkpoint.directory)
+        for i, question in enumerate(questions):
+            for nudge in range(1 + NUDGES):
+
+                def keep(anchor: str, single: np.ndarray, at: tuple[int, int] = (i, nudge)) -> None:
+                    np.save(saved(at[0], anchor, at[1]), single)
+
+                _pass(model, config, question, keep, passing("float32", i), nudge)
+        # In place, tensor by tensor: the float32 and the float64 model are never both whole.
+        model = model.double()
+        with float64_throughout():
+            for i, question in enumerate(questions):
+
+                def write(folder: Path, i: int = i, question: _Question = question) -> None:
+                    _write(model, config, question, lambda a, n: saved(i, a, n), folder, passing("float64", i))
+
+                build_directory(question.folder, write)
 
 
-def _write(report: Report, checkpoint: Checkpoint, tokens: tuple[int, ...], folder: Path, prompt: int) -> None:
-    """Run all passes. What the first ones save, the last compares and replaces: memory holds one value at a time."""
-    config, names, noise = checkpoint.config, anchors(checkpoint.config), {}
-    singles = range(1 + NUDGES)
-
-    def keep(number: int) -> KeepRows:
-        return lambda anchor, single: np.save(folder / f"{anchor}.{number}.npy", single)
+def _write(
+    model: Any, config: Config, question: _Question, saved: Callable[[str, int], Path], folder: Path,
+    report: Callable[[str], None],
+) -> None:  # fmt: skip
+    """The float64 pass, and its distance from what the others saved."""
+    noise: dict[str, np.ndarray] = {}
 
     def compare(anchor: str, exact: np.ndarray) -> None:
-        files = [folder / f"{anchor}.{number}.npy" for number in singles]
+        files = [saved(anchor, nudge) for nudge in range(1 + NUDGES)]
         noise[anchor] = np.max([row_noise(anchor, np.load(file), exact) for file in files], axis=0)
         for file in files:
             file.unlink()
         np.save(folder / f"{anchor}.npy", masked(anchor, exact).astype(np.float32))
 
-    def passing(precision: str) -> Callable[[str], None]:
-        return lambda layer: report(f"Hugging Face {precision} anchors, {layer}")
-
-    model = load_model(checkpoint.directory)
-    for number in singles:
-        _pass(model, config, tokens, prompt, keep(number), passing("float32"), number)
-    # In place, tensor by tensor: the float32 and the float64 model are never both whole.
-    model = model.double()
-    with float64_throughout():
-        _pass(model, config, tokens, prompt, compare, passing("float64"))
+    _pass(model, config, question, compare, report)
+    names = question.anchors
     np.save(folder / "noise.npy", np.stack([noise[name] for name in names]).astype(np.float32))
-    (folder / "about.json").write_text(json.dumps({"tokens": tokens, "anchors": names}))
+    (folder / "about.json").write_text(json.dumps({"tokens": question.tokens, "anchors": names}))
 
 
 def row_noise(anchor: str, single: np.ndarray, exact: np.ndarray) -> np.ndarray:
@@ -255,27 +313,22 @@ def masked(anchor: str, rows: np.ndarray) -> np.ndarray:
 
 
 def _pass(
-    model: Any, config: Config, tokens: tuple[int, ...], prompt: int, keep: KeepRows, report: Callable[[str], None],
-    nudge: int = 0,
-) -> None:  # fmt: skip
+    model: Any, config: Config, question: _Question, keep: KeepRows, report: Callable[[str], None], nudge: int = 0
+) -> None:
     """The sequence, its prompt at once and each further token by itself: gives each anchor's value to `keep`."""
     forget_angles(model)
+    tokens, prompt, wanted = question.tokens, question.prompt, question.anchors
     if prompt == len(tokens):
-        _forward(model, config, tokens, 0, None, keep, report, nudge)
+        _forward(model, config, tokens, 0, None, wanted, keep, report, nudge)
         return
-    pieces: dict[str, list[np.ndarray]] = {anchor: [] for anchor in anchors(config)}
+    pieces: dict[str, list[np.ndarray]] = {anchor: [] for anchor in wanted}
+
+    def append(anchor: str, some: np.ndarray) -> None:
+        pieces[anchor].append(some)
+
     cache = None
     for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, len(tokens)))]:
-        cache = _forward(
-            model,
-            config,
-            tokens[start:end],
-            start,
-            cache or True,
-            lambda a, some: pieces[a].append(some),
-            report,
-            nudge,
-        )
+        cache = _forward(model, config, tokens[start:end], start, cache or True, wanted, append, report, nudge)
     n = len(tokens)
     for anchor, rows in pieces.items():
         if split(anchor)[1] in MASKED:  # each token came with the keys that there were
@@ -284,10 +337,10 @@ def _pass(
 
 
 def _forward(
-    model: Any, config: Config, tokens: Sequence[int], start: int, cache: Any, keep: KeepRows,
+    model: Any, config: Config, tokens: Sequence[int], start: int, cache: Any, chosen: Sequence[str], keep: KeepRows,
     report: Callable[[str], None], nudge: int = 0,
 ) -> Any:  # fmt: skip
-    """One call of the model: gives each anchor's value to `keep` as soon as it is computed, and returns the cache.
+    """One call of the model: gives each chosen anchor's value to `keep` once it is computed, and returns the cache.
 
     Args:
       start: the position of the first token. cache: of what came before, True for a new one, None to do without.
@@ -297,7 +350,7 @@ def _forward(
     """
     import torch
 
-    n, wanted = len(tokens), dict.fromkeys(anchors(config))
+    n, wanted = len(tokens), dict.fromkeys(chosen)
     heads_first = FAMILIES[config.architecture].heads_first
 
     def record(anchor: str, value: Any) -> None:
@@ -316,16 +369,18 @@ def _forward(
             )
         keep(anchor, rows)
         del wanted[anchor]
-        if layer is not None and not part:
+        last = "" if f"layers.{layer}" in chosen else CACHES[-1]  # of a layer, of those that are chosen
+        if layer is not None and part == last:
             report(f"layer {layer + 1} of {config.num_hidden_layers}")
 
     outputs, inputs = _sources(config, record)
     nudged = nudged_embeddings(model, nudge)
-    attention = recorded_attention(model, config, start, record)
+    attention = recorded_attention(model, config, start, record, wanted)
     with hooked(model, outputs, inputs), nudged, attention, torch.inference_mode():
         found = model(
-            torch.tensor([list(tokens)]), past_key_values=None if cache is True else cache, use_cache=cache is not None
-        )
+            torch.tensor([list(tokens)]), past_key_values=None if cache is True else cache, use_cache=cache is not None,
+            logits_to_keep=0 if "lm_head" in wanted else 1,
+        )  # fmt: skip
         record("lm_head", found.logits)
     if wanted:
         raise InputError(f"does not compute {next(iter(wanted))}", type(model).__name__, UNSUPPORTED)
@@ -376,13 +431,16 @@ def _routing(router: str, anchor: str, record: Callable[[str, Any], None]) -> Ke
 
 
 @contextmanager
-def recorded_attention(model: Any, config: Config, start: int, record: Callable[[str, Any], None]) -> Iterator[None]:
+def recorded_attention(
+    model: Any, config: Config, start: int, record: Callable[[str, Any], None], wanted: Collection[str] | None = None
+) -> Iterator[None]:
     """While this holds, eager attention gives what it takes and computes to `record(anchor, rows)`.
 
     Scores are not returned by transformers and are computed again, as `eager_attention_forward` does.
 
     Args:
       start: the position of the first query token.
+      wanted: the anchors that are recorded; all when None. What nobody wants is not computed.
     """
     import torch
 
@@ -393,21 +451,15 @@ def recorded_attention(model: Any, config: Config, start: int, record: Callable[
         module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, **others: Any
     ) -> tuple[Any, Any]:
         output, probs = eager(module, query, key, value, attention_mask, scaling=scaling, **others)
-        keys = key.repeat_interleave(module.num_key_value_groups, dim=1)  # [1, N, keys, D]
-        scores = torch.matmul(query, keys.transpose(2, 3)) * scaling  # [1, N, n, keys]
-        if cap := others.get("softcap"):
-            scores = torch.tanh(scores / cap) * cap
-        if attention_mask is not None:
-            scores = scores + attention_mask
-        sinks = getattr(module, "sinks", None)
-        every = scores if sinks is None else torch.cat([scores, sinks.view(1, -1, 1, 1).expand_as(scores[..., :1])], -1)
-        # An architecture may do more to its scores. Then these are not what it attends by.
-        if not torch.allclose(torch.softmax(every, dim=-1)[..., : scores.shape[-1]], probs, atol=1e-6):
-            where = f"layers.{module.layer_idx}.self_attn"
-            raise InputError(f"{where}.probs are not the softmax of {where}.scores", type(model).__name__, UNSUPPORTED)
         layer, n = module.layer_idx, query.shape[2]
         # Keys of this call, and those that a windowed layer's cache has let go of.
         fresh, gone = slice(key.shape[2] - n, None), start + n - key.shape[2]
+        inside = [f"layers.{layer}.self_attn.{name}" for name in ("scores", "probs")]
+        if wanted is None or any(name in wanted for name in inside):
+            scores = _scores(module, query, key, attention_mask, scaling, probs, others.get("softcap"))
+            for name, heads, hidden in zip(inside, (scores, probs), (torch.finfo(scores.dtype).min, 0.0), strict=True):
+                # Query head h reads kv head h // G, so that the head axis N is [K, G].
+                record(name, torch.nn.functional.pad(heads[0].transpose(0, 1), (gone, 0), value=hidden))
         if config.latent:  # of the heads' own keys only the turned part, which they share, is an anchor
             turned = config.latent.qk_nope_head_dim
             query, key = query[..., turned:], key[:, :1, :, turned:]
@@ -417,10 +469,6 @@ def recorded_attention(model: Any, config: Config, start: int, record: Callable[
             record(f"v_cache.{layer}", value[0, :, fresh].transpose(0, 1))
         record(f"layers.{layer}.self_attn.q_rope", query[0].transpose(0, 1))  # [n, heads, ...]
         record(f"layers.{layer}.self_attn.k_rope", key[0, :, fresh].transpose(0, 1))
-        for name, heads, hidden in (("scores", scores, torch.finfo(scores.dtype).min), ("probs", probs, 0.0)):
-            # Query head h reads kv head h // G, so that the head axis N is [K, G].
-            rows = torch.nn.functional.pad(heads[0].transpose(0, 1), (gone, 0), value=hidden)
-            record(f"layers.{layer}.self_attn.{name}", rows)
         return output, probs
 
     modeling.eager_attention_forward = recording  # type: ignore[attr-defined]
@@ -428,3 +476,24 @@ def recorded_attention(model: Any, config: Config, start: int, record: Callable[
         yield
     finally:
         modeling.eager_attention_forward = eager  # type: ignore[attr-defined]
+
+
+def _scores(
+    module: Any, query: Any, key: Any, attention_mask: Any, scaling: float, probs: Any, softcap: float | None
+) -> Any:
+    """Attention's scores [1, N, n, keys], hidden ones as low as can be. Raises InputError unless probs are their softmax."""
+    import torch
+
+    keys = key.repeat_interleave(module.num_key_value_groups, dim=1)  # [1, N, keys, D]
+    scores = torch.matmul(query, keys.transpose(2, 3)) * scaling
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    sinks = getattr(module, "sinks", None)
+    every = scores if sinks is None else torch.cat([scores, sinks.view(1, -1, 1, 1).expand_as(scores[..., :1])], -1)
+    # An architecture may do more to its scores. Then these are not what it attends by.
+    if not torch.allclose(torch.softmax(every, dim=-1)[..., : scores.shape[-1]], probs, atol=1e-6):
+        where = f"layers.{module.layer_idx}.self_attn"
+        raise InputError(f"{where}.probs are not the softmax of {where}.scores", type(module).__name__, UNSUPPORTED)
+    return scores

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ def truths(
     return [kept[entry] or _computed(entry) for entry in entries]
 
 
+@cache
 def _versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in PACKAGES}
 

@@ -1,0 +1,149 @@
+"""What a verdict rests on, in words: built from what was compared, and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from hloracle.conformance.anchored import AnchorOutcome
+from hloracle.conformance.asked import Asked
+from hloracle.conformance.cells import CellOutcome
+from hloracle.conformance.checks import Check, mismatches
+
+NAMES = {"iree": "IREE", "xla": "XLA", "interpreter": "the interpreter"}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What was compared, and what was not, each a phrase that stands by itself."""
+
+    phrases: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    def sentence(self, claim: str) -> str:
+        """What is claimed of all that was compared; begun by what it says nothing of."""
+        without = f"Not compared: {'; '.join(self.missing)}. " if self.missing else ""
+        return f"{without}{claim} in all that was compared."
+
+
+NOTHING = Compared()
+
+
+def compared(
+    outcomes: Sequence[CellOutcome], checks: Sequence[Check], asked: Asked, capacity: int, phases: Collection[str],
+    anchored: Sequence[AnchorOutcome] = (),
+) -> Compared:  # fmt: skip
+    """What the cells of the graphs that are judged were held to.
+
+    Args:
+      capacity: slots of the caches. phases: of those graphs, `prefill` and `decode`.
+      anchored: what was looked at inside.
+    """
+    cells = [o for o in outcomes if o.cell.source != "oracle" and o.status != "failed"]
+    if not cells:
+        return Compared()
+    logits = [o for o in cells if o.cell.head == "logits"]
+    heads = [o for o in cells if o.streams] or logits
+    phrases = [_tokens(cells, asked)]
+    missing = []
+    positions, lengths = _positions(logits or cells, asked, phases)
+    what = "logits" if logits else "the token"
+    if not logits:
+        missing.append("the logits: the graph answers with a token")
+    if "decode" in phases:
+        every = len(positions) == capacity
+        of = f"all {capacity}" if every else f"{len(positions)} of {capacity}"
+        phrases.append(f"{what} of decode at {of} positions")
+        if not every:
+            missing.append(f"{what} of decode at positions {_ranges(set(range(capacity)) - positions)}")
+    if "prefill" in phases:
+        phrases.append(f"{what} of prefill after prompts of {_count(len(lengths), 'length')}")
+    phrases.append(_slots(heads or cells, asked, capacity, phases))
+    seen = {t for s in asked.streams for t in s.tokens if any(s.id in o.streams for o in cells)}
+    vocabulary = next((t.exact.shape[1] for t in asked.truths.values()), 0)
+    if len(seen) == vocabulary:
+        phrases.append(f"each of {vocabulary} tokens as input")
+    if all(o.repeated and o.repeated[0] for o in cells):
+        phrases.append("two equal calls bit for bit")
+    by_id = {c.id: c for c in checks}
+    for inside in [o for o in anchored if o.cell.source != "oracle" and o.status != "failed"][:1]:
+        if inside.named:
+            phrases.append(f"values at {sum(len(rows.anchors) for rows in inside.rows)} anchors")
+        else:
+            missing.append("the values inside: the graph names no anchors")
+        if inside.named and inside.missing:
+            missing.append(f"{_count(len(inside.missing), 'anchor')} that the graph does not name")
+    for id, words in (("probes", "probes of its anchors on other inputs"), ("canary", "a fault put in on purpose")):
+        check = next((c for i, c in by_id.items() if i.endswith(f".{id}")), None)
+        if check is not None and check.status == "skipped":
+            missing.append(f"{words}: {check.detail}")
+        elif check is not None and check.status == "passed":
+            phrases.append(f"{words}, {'which was found' if id == 'canary' else check.figure.partition(',')[0]}")
+    return Compared((*filter(None, phrases), _backends(cells)), tuple(missing))
+
+
+def _tokens(cells: Sequence[CellOutcome], asked: Asked) -> str:
+    """Of the cell that agrees least."""
+
+    def agreed(outcome: CellOutcome) -> int:
+        return sum(len(r.tokens) - len(mismatches(r.tokens, asked.truths[id])) for id, r in outcome.prompts.items())
+
+    total = sum(len(t.tokens) for t in asked.truths.values())
+    each = {len(t.tokens) for t in asked.truths.values()}
+    worst = min(map(agreed, cells))
+    if worst == total and len(each) == 1:
+        (n,) = each
+        return f"{n} of {n} tokens after {_count(len(asked.truths), 'prompt')}"
+    return f"{worst} of {total} tokens after {_count(len(asked.truths), 'prompt')}"
+
+
+def _positions(cells: Sequence[CellOutcome], asked: Asked, phases: Collection[str]) -> tuple[set[int], set[int]]:
+    """Where decode's head was compared, and after how many tokens prefill's; over all cells."""
+    positions: set[int] = set()
+    lengths: set[int] = set()
+    for outcome in cells:
+        for prompt in (p for p in asked.prompts if p.id in outcome.prompts):
+            n, steps = len(prompt.token_ids), len(outcome.prompts[prompt.id].tokens)
+            if "prefill" in phases:
+                lengths.add(n)
+            if "decode" in phases:  # without a prefill graph the prompt's last token is decode's as well
+                positions |= set(range(n - ("prefill" not in phases), n - 1 + steps))
+        for streamed in outcome.streams.values():
+            positions |= set(range(len(streamed.heads)))
+            lengths |= set(streamed.prefilled)
+    return positions, lengths
+
+
+def _slots(cells: Sequence[CellOutcome], asked: Asked, capacity: int, phases: Collection[str]) -> str:
+    """How far the caches were filled and compared."""
+    longest = 0
+    for outcome in cells:
+        for prompt in (p for p in asked.prompts if p.id in outcome.prompts and outcome.prompts[p.id].slots):
+            steps = len(outcome.prompts[prompt.id].tokens) - 1 if "decode" in phases else 0
+            longest = max(longest, len(prompt.token_ids) + steps)
+        for streamed in outcome.streams.values():
+            longest = max(longest, len(streamed.heads) if streamed.slots else 0, *streamed.prefilled, 0)
+    return "both caches whole" if longest >= capacity else f"slots 0 to {longest - 1} of both caches"
+
+
+def _backends(cells: Iterable[CellOutcome]) -> str:
+    names = [
+        f"{NAMES.get(compiler, compiler)}{f' {device}' if device != 'cpu' else ''}"
+        for compiler, _, device in (o.cell.backend.partition("-") for o in cells)
+    ]
+    return f"on {' and '.join(dict.fromkeys(names))}"
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0, 3 to 7`"""
+    found: list[list[int]] = []
+    for n in sorted(numbers):
+        if found and found[-1][-1] == n - 1:
+            found[-1][1:] = [n]
+        else:
+            found.append([n])
+    return ", ".join(" to ".join(map(str, run)) for run in found)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' if n != 1 else ''}"
