@@ -35,7 +35,7 @@ class XlaCpu:
         self._options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
 
     def load(self, graph: Graph) -> Executable:
-        path, _ = compiled(graph.text, _identity(), lambda _: self._compile(graph))
+        path, _ = compiled(graph.text, _identity(graph), lambda _: self._compile(graph))
         try:
             loaded = self._client.deserialize_executable(path.read_bytes(), self._devices, self._options)
         except Exception as error:  # jaxlib raises its own XlaRuntimeError, and ValueError
@@ -113,18 +113,24 @@ def _context() -> Any:
 
 def has_compiled(graph: Graph) -> bool:
     """Whether the graph's executable is in the cache. Does not import JAX."""
-    return is_compiled(graph.text, _identity())
+    return is_compiled(graph.text, _identity(graph))
 
 
-def _identity() -> dict[str, str]:
+def _identity(graph: Graph) -> dict[str, str]:
     targets = {f"custom_call {name}": sha256 for name, sha256 in registered().items()}
-    return targets | {
-        "backend": XlaCpu.name,
-        "compiler": installed("jaxlib"),
-        "path": _path(),
-        "flags": os.environ.get("XLA_FLAGS", ""),
-        "cpu": host_cpu(),
-    }
+    # Of a text with several functions each is an executable of its own.
+    entry = {} if graph.abi.function == ENTRY else {"entry": graph.abi.function}
+    return (
+        targets
+        | entry
+        | {
+            "backend": XlaCpu.name,
+            "compiler": installed("jaxlib"),
+            "path": _path(),
+            "flags": os.environ.get("XLA_FLAGS", ""),
+            "cpu": host_cpu(),
+        }
+    )
 
 
 @cache

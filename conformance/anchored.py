@@ -188,9 +188,8 @@ def _run(
         canary = None
         graph = max(graphs, key=lambda g: g.abi.phase == "prefill")
         anatomy = anatomy_of(graph, config)
-        if with_canary and anatomy.anchors:
-            last = length if graph.abi.phase == "prefill" else len(truth.tokens)
-            anchor = canary_anchor(graph, anatomy.anchors, truth, last)
+        last = length if graph.abi.phase == "prefill" else len(truth.tokens)
+        if with_canary and (anchor := canary_anchor(graph, anatomy.anchors, truth, last)):
             report(f"canary: {anchor}")
             found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])
             worst = found.worst()
@@ -205,10 +204,10 @@ def canary_anchor(graph: Graph, order: Sequence[str], truth: AnchorTruth, length
     """The anchor to be spoiled in a graph that is looked at up to `length` tokens: another graph gets another, so that in time all are tried.
 
     Zeros remain zeros however they are spoiled (a projection of zeros gives them), so what is looked at is the last
-    token's row, the one at which every anchor is compared.
+    token's row, the one at which every anchor is compared. Empty where a graph that somebody else wrote names none.
     """
     alive = [a for a in order if a != "token" and row_scales(truth, a)[length - 1] > 0]
-    return alive[int(digest(graph.text)[:8], 16) % len(alive)]
+    return alive[int(digest(graph.text)[:8], 16) % len(alive)] if alive else ""
 
 
 def rows_of(matrix: Any) -> Rows:

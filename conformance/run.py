@@ -229,11 +229,12 @@ def judge_together(
 
 
 def _note(outcome: CellOutcome, asked: Asked, evidence: Evidence) -> None:
-    cell = outcome.cell
-    evidence.outcomes = [*(o for o in evidence.outcomes if o.cell != cell), outcome]
+    """Its checks take the place of those of the same cell, if it was asked before; all others stay, of whatever they are."""
+    before = [o for o in evidence.outcomes if o.cell == outcome.cell]
+    known = {c.id for o in before for c in cell_checks(o, evidence.truths, evidence.asked.streams)}
+    evidence.outcomes = [*(o for o in evidence.outcomes if o.cell != outcome.cell), outcome]
     found = cell_checks(outcome, evidence.truths, asked.streams)
-    kept = {c.id for c in evidence.checks if not c.id.startswith(f"{cell.id}.")} | {f"{cell.id}.anchors"}
-    evidence.checks = [*(c for c in evidence.checks if c.id in kept), *found]
+    evidence.checks = [*(c for c in evidence.checks if c.id not in known), *found]
 
 
 def _streams(cell: Cell, config: Config) -> bool:

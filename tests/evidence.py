@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from hloracle.backends.devices import CPU
-from hloracle.conformance.cells import Cell, CellOutcome, PromptOutcome, repeats
+from hloracle.conformance.asked import Asked
+from hloracle.conformance.cells import Cell, CellOutcome, PromptOutcome
 from hloracle.conformance.checks import Check, cell_checks, judged, truth_check
+from hloracle.conformance.compared import Compared, compared
+from hloracle.conformance.prompts import Prompt
+from hloracle.conformance.returned import Slots, Stream, Streamed
 from hloracle.conformance.run import cells_on
 from hloracle.conformance.verdict import Verdict, decide
+from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.reference.truth import Truth
 
 CELLS = cells_on(CPU)
-V = 8
+V, CAPACITY = 8, 16
 FLOOR = 2.0**-20
-STREAMING = Cell("emitter", "iree-cpu")
-
-
-def streams(cell: Cell) -> bool:
-    return (cell.source, cell.head) == ("emitter", "logits") and cell.backend != "xla-cpu"
+CACHES = ("k_cache.0", "k_cache.1", "v_cache.0", "v_cache.1")
+LONG, SHORT = Prompt("first", 32, "", None, tuple(range(9))), Prompt("second", 64, "", None, (1, 2, 3))
+# As a small model has them: as long as the cache, with every token.
+STREAM = Stream("stream", tuple(range(V)) * 2, (1, 4, 7), every_step=True)
 
 
 def truth(tokens: tuple[int, ...] = (3, 1, 4), lead: float = 1.0, floor: float = FLOOR) -> Truth:
@@ -38,24 +42,55 @@ def truth(tokens: tuple[int, ...] = (3, 1, 4), lead: float = 1.0, floor: float =
     return Truth(list(tokens), logits, exact, reused=False, moved="", caches=floor)
 
 
-TRUTHS = {"first@32": truth(), "second@64": truth((5, 2, 6))}
+TRUTHS = {LONG.id: truth(), SHORT.id: truth((5, 2, 6))}
 CLOSE = {**TRUTHS, "close@32": truth(lead=4 * FLOOR)}
 
 
-def outcome(cell: Cell, truths: dict[str, Truth] = TRUTHS) -> CellOutcome:
+def asked(
+    truths: dict[str, Truth] = TRUTHS, streams: Sequence[Stream] = (STREAM,), prompts: Sequence[Prompt] = (LONG, SHORT)
+) -> Asked:
+    known = {p.id: p for p in (*prompts, Prompt("close", 32, "", None, (4, 3, 2)))}
+    return Asked([known[id] for id in truths], truths, {}, list(streams))
+
+
+def slots(slot: int = 0) -> Slots:
+    """Every layer half a floor off at that slot."""
+    return Slots(dict.fromkeys(CACHES, (0.5, slot, None)))
+
+
+def outcome(cell: Cell, truths: dict[str, Truth] = TRUTHS, streams: Sequence[Stream] = ()) -> CellOutcome:
     """A cell that is right everywhere."""
     prompts = {}
     for id, t in truths.items():
         errors = [t.floor] * len(t.tokens) if cell.head == "logits" else []
-        distances = (0.0, 0.0) if streams(cell) else (None, None)
-        prompts[id] = PromptOutcome(list(t.tokens), errors, 0.1, *distances, 0.0 if repeats(cell) else None)
-    return CellOutcome(cell, "ran", prompts, seconds=1.0)
+        after = (slots(),) if len(t.tokens) == 1 else (slots(), slots(3))
+        prompts[id] = PromptOutcome(list(t.tokens), errors, 0.1, after)
+    floor = 1.0 if cell.head == "logits" else 0.0
+    streamed = {
+        s.id: Streamed([floor] * len(s.tokens), dict.fromkeys(s.lengths, floor), slots(), slots(), 0.5) for s in streams
+    }
+    return CellOutcome(cell, "ran", prompts, seconds=1.0, streams=streamed, repeated=(True, 0.0))
 
 
 Change = Callable[[CellOutcome], CellOutcome]
 
 
-def on_prompt(id: str = "first@32", **fields: Any) -> Change:
+def right(found: CellOutcome) -> CellOutcome:
+    return found
+
+
+def both(*changes: Change) -> Change:
+    """One after the other."""
+
+    def change(found: CellOutcome) -> CellOutcome:
+        for one in changes:
+            found = one(found)
+        return found
+
+    return change
+
+
+def on_prompt(id: str = LONG.id, **fields: Any) -> Change:
     """Replaces fields of one prompt's outcome."""
 
     def change(found: CellOutcome) -> CellOutcome:
@@ -65,31 +100,88 @@ def on_prompt(id: str = "first@32", **fields: Any) -> Change:
     return change
 
 
+def on_stream(id: str = STREAM.id, **fields: Any) -> Change:
+    """Replaces fields of what came of a stream."""
+
+    def change(found: CellOutcome) -> CellOutcome:
+        stream = dataclasses.replace(found.streams[id], **fields)
+        return dataclasses.replace(found, streams={**found.streams, id: stream})
+
+    return change
+
+
+def on_slots(
+    id: str = LONG.id, call: int = 0, anchor: str = "", slot: int = 0, error: float = 99.0, stayed: str = ""
+) -> Change:  # fmt: skip
+    """Changes what was found of the caches: after a prompt (0) or its steps (1); of a stream's decode (0) or prefill (1)."""
+    wrong = None if error <= ANCHOR_FLOORS else slot
+
+    def changed(old: Slots) -> Slots:
+        return Slots(old.worst | ({anchor: (error, slot, wrong)} if anchor else {}), stayed or old.stayed)
+
+    def change(found: CellOutcome) -> CellOutcome:
+        if id in found.streams:
+            field = ("slots", "prefilled_slots")[call]
+            return on_stream(id, **{field: changed(getattr(found.streams[id], field))})(found)
+        after = found.prompts[id].slots
+        return on_prompt(id, slots=(*after[:call], changed(after[call]), *after[call + 1 :]))(found)
+
+    return change
+
+
+def not_repeated(apart: float = FLOOR) -> Change:
+    return lambda found: dataclasses.replace(found, repeated=(False, apart))
+
+
 def failed(stage: str) -> Change:
     return lambda found: CellOutcome(found.cell, "failed", stage=stage, message=f"{stage} failed: the tool's words")
 
 
 WRONG_TOKEN = on_prompt(tokens=[3, 2, 4])
 WRONG_LOGITS = on_prompt(errors=[FLOOR, 9 * FLOOR, FLOOR])
+WRONG_SLOT = on_slots(anchor="v_cache.1", slot=2)
+WRONG_POSITION = on_stream(heads=[1.0] * 9 + [99.0] * 7)
+# Each thing that a cell is held to, wrong alone.
+WRONG: dict[str, Change] = {
+    "tokens": WRONG_TOKEN,
+    "logits": WRONG_LOGITS,
+    "slot": WRONG_SLOT,
+    "slot of a step": on_slots(call=1, anchor="k_cache.0", slot=9),
+    "slot that must stay": on_slots(call=1, stayed="slot 4 of k_cache.0 changed"),
+    "position": WRONG_POSITION,
+    "length": on_stream(prefilled={1: 1.0, 4: 99.0, 7: 1.0}),
+    "streamed slot": on_slots(STREAM.id, 0, "v_cache.0", 15),
+    "prefilled slot": on_slots(STREAM.id, 1, "v_cache.0", 6),
+    "apart": on_stream(apart=99.0),
+    "second call": not_repeated(),
+}
 
 
 def gathered(
-    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, cells: tuple[Cell, ...] = CELLS
-) -> tuple[list[Check], list[CellOutcome]]:
-    """The checks and outcomes of a run whose cells named in `changes` are changed."""
-    same: Change = lambda found: found  # noqa: E731
-    outcomes = [(changes or {}).get(cell.id, same)(outcome(cell, truths)) for cell in cells]
-    checks = [judged("gate-zero.iree-cpu", "gate zero", True, 1, 1), truth_check(truths)]
-    for found in outcomes:
-        checks += cell_checks(found, truths, streamed=truths if streams(found.cell) else ())
+    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, cells: Sequence[Cell] = CELLS,
+    streaming: Collection[Cell] | None = None,
+) -> tuple[list[Check], list[CellOutcome]]:  # fmt: skip
+    """The checks and outcomes of a run whose cells named in `changes` are changed.
+
+    Args:
+      streaming: the cells that are given STREAM; all when None, as of a small model.
+    """
+    outcomes, checks = [], [judged("gate-zero.iree-cpu", "gate zero", True, 1, 1), truth_check(truths)]
+    for cell in cells:
+        given = [STREAM] if streaming is None or cell in streaming else []
+        found = (changes or {}).get(cell.id, right)(outcome(cell, truths, given))
+        outcomes.append(found)
+        checks += cell_checks(found, truths, given)
     return checks, outcomes
 
 
 def verdict(
-    changes: dict[str, Change] | None = None,
-    truths: dict[str, Truth] = TRUTHS,
-    cells: tuple[Cell, ...] = CELLS,
-    more: tuple[Check, ...] = (),
-) -> Verdict:
-    checks, outcomes = gathered(changes, truths, cells)
-    return decide([*more, *checks], outcomes, truths)
+    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, cells: Sequence[Cell] = CELLS,
+    more: Sequence[Check] = (), streaming: Collection[Cell] | None = None,
+) -> Verdict:  # fmt: skip
+    checks, outcomes = gathered(changes, truths, cells, streaming)
+    return decide([*more, *checks], outcomes, truths, rests_on(checks, outcomes, truths))
+
+
+def rests_on(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dict[str, Truth] = TRUTHS) -> Compared:
+    return compared(outcomes, checks, asked(truths), CAPACITY, ("prefill", "decode"))

@@ -500,3 +500,78 @@ def test_an_operation_with_several_results_is_a_step_for_each_that_is_used() -> 
     assert [anatomy.prefix(piece, i).abi.results[0].dtype for i in range(len(steps))] == [
         step.graph.abi.results[0].dtype for step in steps
     ]
+
+
+# ---- what comes after the logits
+
+
+@pytest.mark.parametrize("id", GRAPHS)
+@pytest.mark.parametrize("head", ["logits", "token"])
+def test_no_tail_where_the_logits_are_returned(head: str, id: str) -> None:
+    source, _ = id.split("-")
+    if source == "emitter" or head == "logits":
+        assert of(id, "plain", head).tail() is None
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_tail(phase: str) -> None:
+    """From the logits' anchor to what is returned, step by step."""
+    graph = model("plain").graph("emitter", phase)
+    (logits,) = set(re.findall(r"func\.return (%\S+),", graph.text))
+    more = f"    %twice = stablehlo.add {logits}, {logits} : tensor<29xf32>\n    %tail = stablehlo.tanh %twice : tensor<29xf32>\n"
+    text = graph.text.replace(f"    func.return {logits},", f"{more}    func.return %tail,")
+    anatomy = Anatomy(replace(graph, text=text), model("plain").config)
+    assert anatomy.anchors == of(f"emitter-{phase}").anchors
+    tail = anatomy.tail()
+    assert tail
+    assert (tail.anchor, [a.name for a in tail.graph.abi.arguments]) == ("lm_head", ["lm_head"])
+    x = np.linspace(-1, 1, 29, dtype=np.float32)
+    (result,) = evaluate(tail.graph, lambda name: x).values()
+    same(result, np.tanh(2 * x))
+    assert [s.name for s in anatomy.steps(tail)] == ["stablehlo.add", "stablehlo.tanh"]
+    (half,) = evaluate(anatomy.prefix(tail, 0), lambda name: x).values()
+    same(half, 2 * x, bits=True)
+
+
+# ---- private functions
+
+
+def in_functions(graph: Graph) -> Graph:
+    """The body moved to a private function, and each of its logistics to one more, as jax.jit's lowering does."""
+    names = [a.name for a in graph.abi.arguments]
+    signature, _, body = graph.text.partition(") -> (")
+    results = re.findall(r"tensor<[^>]*>", body.partition("{\n")[0])
+    types = re.findall(r"%\S+: (tensor<[^>]*>)", signature)
+    act = re.findall(r"stablehlo\.logistic %\S+ : (tensor<[^>]*>)", body)[0]
+    body = re.sub(r"stablehlo\.logistic (%\S+) : \S+", rf"func.call @act(\1) : ({act}) -> {act}", body)
+    head, _, rest = signature.partition("  func.func public @main(")
+    arguments = ", ".join(f"%a{i}" for i in range(len(names)))
+    entry = ", ".join(f"%a{i}: {t}" for i, t in enumerate(types))
+    returned = ", ".join(f"%r#{i}" for i in range(len(results)))
+    kinds = f"({', '.join(types)}) -> ({', '.join(results)})"
+    main = (
+        f"  func.func public @main({entry}) -> ({', '.join(results)}) {{\n    %r:{len(results)} = func.call @body({arguments}) : "
+        f"{kinds}\n    func.return {returned} : {', '.join(results)}\n  }}\n"
+    )
+    function = (
+        f"  func.func private @act(%x: {act}) -> {act} {{\n    %y = stablehlo.logistic %x : {act}\n"
+        f"    func.return %y : {act}\n  }}\n"
+    )
+    plain = re.sub(r" \{tf\.aliasing_output = \d : i32\}", "", f"  func.func private @body({rest}) -> ({body}")
+    return replace(graph, text=f"{head}{main}{function}{plain}")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_graph_in_private_functions_has_the_same_anatomy(phase: str) -> None:
+    here = model("plain")
+    graph = here.graph("emitter", phase)
+    assert "func.call" in in_functions(graph).text
+    anatomy, right = Anatomy(in_functions(graph), here.config), of(f"emitter-{phase}")
+    assert anatomy.anchors == right.anchors
+    found, expected = evaluate(anatomy.tapped(), inputs("plain")), tapped(f"emitter-{phase}")
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        same(found[name], value, place=name)
+    for anchor in ("layers.0.mlp.act", "layers.1.self_attn.probs", "lm_head"):
+        mine, others = ([s.name for s in a.steps(a.piece(anchor))] for a in (anatomy, right))
+        assert mine == others

@@ -21,7 +21,9 @@ from hloracle.reference import truth as truth_module
 from hloracle.reference.anchor_truth import (
     NUDGES,
     AnchorTruth,
+    Sequenced,
     anchor_truth,
+    anchor_truths,
     masked,
     recorded_attention,
     row_noise,
@@ -322,6 +324,57 @@ def test_cached_by_content(plain: Checkpoint, children: list[Any], empty_cache: 
     assert not anchor_truth(open_checkpoint(write_tiny(tmp_path / "other", seed=6)), [1, 2, 3]).reused
 
 
+RESULTS = tuple(a for a in [*(f"{p}_cache.{i}" for i in range(L) for p in "kv"), "lm_head"])
+
+
+def test_several_sequences_at_once(plain: Checkpoint, children: list[Any], empty_cache: Path) -> None:
+    """The model is loaded once; of each sequence there is what it asks for, and it is what it would be alone."""
+    sequences = [Sequenced((1, 2, 3, 4)), Sequenced((7, 9, 7), 1, RESULTS), Sequenced((1, 2, 3, 4), 0, RESULTS[:2])]
+    before, lines = len(children), list[str]()
+    together = anchor_truths(plain, sequences, lines.append)
+    assert len(children) == before + 1
+    assert "Hugging Face float32 anchors, sequence 2 of 3, layer 1 of 3" in lines
+    assert [t.tokens for t in together] == [s.tokens for s in sequences]
+    assert len({t.folder for t in together}) == 3, "fewer anchors are another entry"
+    for found, asked in zip(together, sequences, strict=True):
+        alone = anchor_truth(plain, asked.tokens)
+        for anchor in asked.anchors or anchors(plain.config):
+            np.testing.assert_array_equal(found.values(anchor), alone.values(anchor))
+            np.testing.assert_array_equal(found.noise(anchor), alone.noise(anchor))
+    with pytest.raises(InputError, match="norm: is not an anchor of this model"):
+        together[1].values("norm")
+
+
+def test_only_what_is_not_there_is_computed(plain: Checkpoint, children: list[Any], empty_cache: Path) -> None:
+    sequences = [Sequenced((n, 2, 3), 0, RESULTS) for n in range(3)]
+    assert [t.reused for t in anchor_truths(plain, sequences[:1])] == [False]
+    before = len(children)
+    assert [t.reused for t in anchor_truths(plain, sequences[:2])] == [True, False]
+    assert len(children) == before + 1
+    (anchor_truths(plain, sequences[1:2])[0].folder / "v_cache.1.npy").write_bytes(b"")
+    found = anchor_truths(plain, sequences)
+    assert [t.reused for t in found] == [True, False, False], "what is damaged is computed anew"
+    assert [t.reused for t in anchor_truths(plain, sequences)] == [True] * 3
+    assert anchor_truths(plain, []) == []
+    assert not list(empty_cache.glob("anchors/.passes-*")), "what the passes left between is gone"
+
+
+@pytest.mark.parametrize("architecture", ["seed_oss", "phi3"])
+def test_a_prompt_that_is_given_token_by_token(architecture: str, empty_cache: Path, tmp_path: Path) -> None:
+    """Beyond RoPE's turning point it is another computation; up to there it is the same one."""
+    late = open_checkpoint(write_tiny(tmp_path / "late", architecture))
+    turning = late.config.turning_point
+    assert turning
+    tokens = tuple(n % late.config.vocab_size for n in range(3, turning + 5))
+    names = ("k_cache.0", "lm_head")
+    at_once, one_by_one = anchor_truths(late, [Sequenced(tokens, 0, names), Sequenced(tokens, 1, names)])
+    assert at_once.folder != one_by_one.folder
+    apart = np.abs(at_once.values("k_cache.0") - one_by_one.values("k_cache.0")).max(axis=(1, 2))
+    assert apart[:turning].max() > 1e-3, "given at once, the first ones are turned by the long angles as well"
+    short = [Sequenced(tokens[:turning], n, names) for n in (0, 1)]
+    assert len({t.folder for t in anchor_truths(late, short)}) == 1
+
+
 def test_moves_with_the_versions(plain: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = anchor_truth(plain, [7])
     monkeypatch.setattr(truth_module, "_versions", lambda: {"torch": "2", "transformers": "9"})
@@ -404,7 +457,9 @@ def test_tokens_that_cannot_be_run(tokens: list[int], what: str, plain: Checkpoi
 
 
 def test_an_anchor_that_nothing_filled(plain: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "recorded_attention", lambda model, config, start, record: contextlib.nullcontext())
+    monkeypatch.setattr(
+        module, "recorded_attention", lambda model, config, start, record, wanted: contextlib.nullcontext()
+    )
     with pytest.raises(InputError, match=r"LlamaForCausalLM: does not compute layers\.0\.self_attn\.q_rope;"):
         anchor_truth(plain, [1, 2])
     assert not list(empty_cache.glob("anchors/*/*/about.json")), "nothing is cached"

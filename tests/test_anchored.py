@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -271,6 +272,60 @@ def test_a_graph_without_an_anchor_does_not_pass(empty_cache: Path) -> None:
     assert "have no anchor norm in prefill, norm in decode" in check.detail
 
 
+# ---- of graphs that somebody else wrote
+
+FILE = Cell("file", "xla-cpu")
+
+
+def unnamed(*kept: str, head: str = "logits") -> list[Graph]:
+    """Graphs without locations, but for those of these anchors."""
+    graphs = [model("plain").graph("emitter", phase, head) for phase in PHASES]
+    return [
+        dataclasses.replace(g, text=re.sub(r' loc\("([^"]*)"\)', lambda m: m[0] if m[1] in kept else "", g.text))
+        for g in graphs
+    ]
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+@pytest.mark.parametrize("head", ["logits", "token"])
+def test_a_file_need_not_name_all_anchors(head: str, empty_cache: Path) -> None:
+    """What it names is compared, and the number of the others is said; where it names none, nothing is claimed."""
+    found = look(FILE, unnamed("norm", "layers.1.mlp.act", head=head))
+    check = anchor_check(found)
+    assert (check.id, check.status, found.named) == ("file/xla-cpu.anchors", "passed", True)
+    assert f"{len(found.missing)} anchors are not there, such as embed_tokens in prefill" in check.expected
+    assert {"norm in prefill", "layers.1.mlp.act in decode"}.isdisjoint(found.missing)
+    for reused in ("ran", "reused"):
+        none = look(FILE, unnamed(head=head), with_canary=True)
+        check = anchor_check(none)
+        assert (none.status, none.named, check.status) == (reused, False, "skipped")
+        assert none.canary is None or head == "logits", "its logits have their name from the ABI"
+        assert "the graph names none: give its operations locations" in check.detail
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_what_a_file_names_counts(empty_cache: Path) -> None:
+    prefill, decode = unnamed("norm", "layers.1.mlp.act")
+    wrong = changed(decode, "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act")
+    check = anchor_check(look(FILE, [prefill, wrong]))
+    assert (check.status, check.detail) == ("failed", "the first beyond its limit is layers.1.mlp.act in decode")
+    # The caches have their names from the ABI.
+    bare = [changed(g, "stablehlo.logistic", "stablehlo.tanh", count=1) for g in unnamed()]
+    check = anchor_check(look(FILE, bare))
+    assert check.status == "failed"
+    assert "_cache.1 in prefill" in check.detail
+
+
+@pytest.mark.usefixtures("on_the_interpreter")
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_canary_in_a_graph_of_one_phase(phase: str, empty_cache: Path) -> None:
+    graph = model("plain").graph("emitter", phase)
+    found = look(FILE, [graph], with_canary=True)
+    assert [r.phase for r in found.rows] == [phase]
+    assert found.canary
+    assert (found.canary.caught, found.canary.graph) == (True, graph.name)
+
+
 # ---- rows
 
 
@@ -362,19 +417,22 @@ def gathered() -> Evidence:
     prompts = [Prompt("first", 32, "", None, (1, 2)), Prompt("second", 64, "", None, (3,))]
     facts = GraphFacts()
     graphs = {source: [(g, facts) for g in of(source)] for source in ("emitter", "oracle")}
-    return Evidence(checks, graphs, prompts, dict(by_hand.TRUTHS), outcomes)
+    asked = by_hand.asked(prompts=prompts)
+    return Evidence(checks, graphs, prompts, dict(by_hand.TRUTHS), asked, outcomes)
 
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The cells that were looked at, with a canary or without; `wrong` says which have an anchor beyond its limit."""
-    found: dict[str, Any] = {"cells": [], "wrong": (), "named": "norm", "tokens": None}
+    found: dict[str, Any] = {"cells": [], "wrong": (), "named": "norm", "tokens": None, "missing": []}
 
     def fake(cell: Cell, *_: Any, with_canary: bool, **__: Any) -> AnchorOutcome:
         found["cells"].append((cell.id, with_canary))
         error = 99.0 if cell.id in found["wrong"] else 1.0
         canary = Canary("norm", "g", found["named"], 900.0) if with_canary else None
-        return AnchorOutcome(cell, "p", "ran", [Rows("prefill", [0], ["norm"], [[error]])], canary=canary)
+        missing = found["missing"] if cell.source == "file" else []
+        named = {"missing": missing, "named": not missing}
+        return AnchorOutcome(cell, "p", "ran", [Rows("prefill", [0], ["norm"], [[error]])], canary=canary, **named)
 
     def truth(checkpoint: Any, tokens: list[int], report: Any, prompt: int) -> AnchorTruth:
         found["tokens"], found["prompt"] = tokens, prompt
@@ -397,7 +455,7 @@ def test_a_right_run_is_looked_at_with_a_canary(looked: dict[str, Any]) -> None:
     found = gathered()
     assert inside(found).status == "passed"
     assert looked["cells"] == [("oracle/xla-cpu", False), ("emitter/iree-cpu", True)]
-    assert looked["tokens"] == [1, 2, *by_hand.TRUTHS["first@32"].tokens[:-1]]
+    assert looked["tokens"] == (1, 2, *by_hand.TRUTHS["first@32"].tokens[:-1])
     assert looked["prompt"] == 2
     assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
 
@@ -467,6 +525,53 @@ def test_no_canary_without_a_right_graph(id: str, looked: dict[str, Any]) -> Non
     assert not decide(found.checks, found.outcomes, found.truths).passed
 
 
+# ---- inside a file's graphs
+
+
+def of_file(head: str) -> Evidence:
+    """A file's graphs that went right up to here."""
+    cells = [Cell("file", backend, head) for backend in ("iree-cpu", "xla-cpu")]
+    found = gathered()
+    checks, outcomes = by_hand.gathered(cells=cells)
+    graphs = [(model("plain").graph("emitter", phase, head), GraphFacts()) for phase in PHASES]
+    return dataclasses.replace(
+        found, checks=checks, outcomes=outcomes, graphs={"file": graphs, "oracle": found.graphs["oracle"]}
+    )
+
+
+@pytest.mark.parametrize("head", ["logits", "token"])
+def test_a_file_is_looked_at_on_xla(head: str, looked: dict[str, Any]) -> None:
+    found = of_file(head)
+    assert inside(found).status == "passed"
+    file = "file/xla-cpu" + ("/token" if head == "token" else "")
+    assert looked["cells"] == [("oracle/xla-cpu", False), (file, True)]
+    assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
+
+
+@pytest.mark.parametrize("head", ["logits", "token"])
+def test_a_file_that_names_nothing_leaves_the_canary_to_the_oracle(head: str, looked: dict[str, Any]) -> None:
+    """What is not compared there is no fault; and on the other backend there is nothing to see either."""
+    looked["missing"] = ["norm in decode"]
+    found = of_file(head)
+    assert inside(found).status == "passed"
+    assert looked["cells"][2:] == [("oracle/xla-cpu", True)]
+    assert [o.cell.id for o in found.anchored if o.canary] == ["oracle/xla-cpu"]
+    assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
+
+
+def test_a_fault_that_only_a_files_anchors_show(looked: dict[str, Any]) -> None:
+    looked["wrong"] = ("file/xla-cpu", "file/iree-cpu")
+    found = of_file("logits")
+    assert inside(found).status == "passed"
+    assert [cell for cell, _ in looked["cells"]] == [
+        "oracle/xla-cpu",
+        "file/xla-cpu",
+        "file/iree-cpu",
+        "oracle/xla-cpu",
+    ]
+    assert decide(found.checks, found.outcomes, found.truths).class_ == "emitter-fault"
+
+
 # ---- a localization that dies
 
 
@@ -516,11 +621,9 @@ def test_whatever_ends_a_localization(
 
     monkeypatch.setattr(run_module, where, fails)
     verdict = conclude(failing, model("plain").checkpoint, Settings("m"), Progress())
-    assert (verdict.class_, verdict.anchor, verdict.sure) == (
-        "emitter-fault",
-        None,
-        ("possible", ["no place was found"]),
-    )
+    assert (verdict.class_, verdict.anchor) == ("emitter-fault", None)
+    assert verdict.sure
+    assert verdict.sure[0] == "possible"
     assert failing.checks[-1].id == "harness.localization"
 
 

@@ -10,23 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evidence import TRUTHS, outcome
+from evidence import STREAM, TRUTHS, asked, not_repeated, on_slots, on_stream, outcome
 
 from hloracle.conformance import cells
 from hloracle.conformance.cells import Cell, run_cell
-from hloracle.conformance.prompts import Prompt
 from hloracle.core.abi import Graph
-from hloracle.core.child import ChildDied, ChildResult
-from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.child import ChildDied, ChildResult, TimedOut
+from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.emitters.model import emit
+from hloracle.reference.anchor_truth import AnchorTruth
 from hloracle.reference.checkpoint import open_checkpoint
 from hloracle.reference.fixtures import resolve
 from hloracle.reference.registry import from_hf
 from hloracle.reference.tiny import TINY, write_tiny
 
 CELL = Cell("emitter", "xla-cpu")
-PROMPTS = [Prompt("first", 32, "", None, (1, 2)), Prompt("second", 64, "", None, (3,))]
-RIGHT = outcome(CELL).prompts
+RIGHT = outcome(CELL, streams=[STREAM])
+ASKED = dataclasses.replace(
+    asked(), kept={id: AnchorTruth((1, 2), Path(id), False) for id in (*TRUTHS, STREAM.id)}
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def children(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> list[str]:
 
     def fake(function: Any, cell: Cell, *_: Any, **__: Any) -> ChildResult:
         calls.append(cell.id)
-        return ChildResult(RIGHT, 2.0, 3)
+        return ChildResult(dataclasses.replace(RIGHT, cell=cell), 2.0, 3)
 
     monkeypatch.setattr(cells, "run_in_child", fake)
     return calls
@@ -48,8 +50,7 @@ def question(cache: Path) -> dict[str, Any]:
         "cell": CELL,
         "graphs": [emit(from_hf(TINY["llama"]), "decode", "logits", 64)],
         "checkpoint": open_checkpoint(resolve("tiny-llama")),
-        "prompts": PROMPTS,
-        "truths": TRUTHS,
+        "asked": ASKED,
         "threads": 2,
         "versions": {"jax": "1"},
         "reuse": True,
@@ -59,16 +60,42 @@ def question(cache: Path) -> dict[str, Any]:
 def test_reused(children: list[str], question: dict[str, Any]) -> None:
     first, second = run_cell(**question), run_cell(**question)
     assert (first.status, second.status) == ("ran", "reused")
-    assert first.prompts == second.prompts == RIGHT
+    for found in (first, second):
+        assert (found.prompts, found.streams, found.repeated) == (RIGHT.prompts, RIGHT.streams, RIGHT.repeated)
     assert (first.seconds, first.peak_bytes) == (2.0, 3)
     assert children == [CELL.id]
     assert run_cell(**{**question, "reuse": False}).status == "ran"
     assert len(children) == 2
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        on_slots(call=1, anchor="k_cache.1", slot=9, error=float("inf")),
+        on_slots(stayed="slot 3 of v_cache.0 changed"),
+        on_stream(heads=[float("inf"), 0.1], slots=None, prefilled_slots=None, apart=None),
+        not_repeated(float("inf")),
+    ],
+)
+def test_what_is_reused_is_what_came_of_it(
+    change: Any, children: list[str], question: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = change(RIGHT)
+    monkeypatch.setattr(cells, "run_in_child", lambda *_, **__: ChildResult(found, 2.0, 3))
+    first, second = run_cell(**question), run_cell(**question)
+    assert (first.status, second.status) == ("ran", "reused")
+    assert dataclasses.replace(second, status="ran", seconds=2.0, peak_bytes=3) == first
+
+
 def other_truth(question: dict[str, Any]) -> dict[str, Any]:
     truth = TRUTHS["first@32"]
-    return {"truths": {**TRUTHS, "first@32": dataclasses.replace(truth, exact=truth.exact + np.float32(1))}}
+    truths = {**TRUTHS, "first@32": dataclasses.replace(truth, exact=truth.exact + np.float32(1))}
+    return {"asked": dataclasses.replace(ASKED, truths=truths)}
+
+
+def other(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Another question, with these fields of the one that is asked replaced."""
+    return lambda _: {"asked": dataclasses.replace(ASKED, **fields)}
 
 
 def other_graph(question: dict[str, Any]) -> dict[str, Any]:
@@ -83,12 +110,16 @@ def other_graph(question: dict[str, Any]) -> dict[str, Any]:
         lambda q: {"cell": Cell("emitter", "iree-cpu")},
         other_graph,
         lambda q: {"graphs": q["graphs"] * 2},
-        lambda q: {"prompts": [PROMPTS[0], dataclasses.replace(PROMPTS[1], token_ids=(4,))]},
-        lambda q: {"prompts": [PROMPTS[0]]},
+        other(prompts=[ASKED.prompts[0], dataclasses.replace(ASKED.prompts[1], token_ids=(4,))]),
+        other(prompts=ASKED.prompts[:1]),
+        other(streams=[]),
+        other(streams=[dataclasses.replace(STREAM, tokens=STREAM.tokens[1:])]),
+        other(streams=[dataclasses.replace(STREAM, lengths=(1,))]),
+        other(streams=[dataclasses.replace(STREAM, every_step=False)]),
+        other(kept=ASKED.kept | {STREAM.id: AnchorTruth((1, 2), Path("another"), False)}),
         other_truth,
         lambda q: {"threads": 1},
         lambda q: {"versions": {"jax": "2"}},
-        lambda q: {"streamed": ["first@32"]},
     ],
 )
 def test_moved(
@@ -114,21 +145,35 @@ def test_moved_with_the_compiler(
         lambda: monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"),
         lambda: monkeypatch.setattr(cells, "host_cpu", lambda: "another machine"),
         lambda: monkeypatch.setattr(cells, "backend_sources", lambda: [b"another session"]),
+        lambda: monkeypatch.setattr(cells, "_comparing", lambda: [b"another limit"]),
     ):
         run_cell(**question)
         change()
         assert run_cell(**question).status == "ran"
 
 
-@pytest.mark.parametrize("damage", [lambda s: s[:-9], lambda s: "", lambda s: "[]", lambda s: '{"first@32": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda s: s[:-9],
+        lambda s: "",
+        lambda s: "[]",
+        lambda s: '{"prompts": {"first@32": {"a": 1}}}',
+        lambda s: s.replace('"worst"', '"best"'),
+        lambda s: s.replace('"apart"', '"a part"'),
+        lambda s: s.replace('"repeated": [true, 0.0]', '"repeated": null'),
+    ],
+)
 def test_a_damaged_outcome_is_no_outcome(
     damage: Callable[[str], str], children: list[str], question: dict[str, Any], empty_cache: Path
 ) -> None:
     run_cell(**question)
     (path,) = (empty_cache / "cells").glob("*.json")
-    path.write_text(damage(path.read_text()))
+    whole = path.read_text()
+    path.write_text(damage(whole))
+    assert path.read_text() != whole
     assert run_cell(**question).status == "ran"
-    assert json.loads(path.read_text()).keys() == TRUTHS.keys()
+    assert json.loads(path.read_text()) == json.loads(whole)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +181,11 @@ def test_a_damaged_outcome_is_no_outcome(
     [
         (ToolchainError("compile", "no"), "compile"),
         (ToolchainError("load", "no"), "load"),
+        (OutOfMemory("no"), "memory"),
         (ChildDied("no"), "process"),
+        (ChildDied("no", "crash"), "process"),
+        (ChildDied("no", "memory"), "memory"),
+        (TimedOut("after long"), "timeout"),
     ],
 )
 def test_failures_are_outcomes_and_not_kept(
@@ -148,8 +197,8 @@ def test_failures_are_outcomes_and_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr(cells, "run_in_child", fails)
         found = run_cell(**question)
-    assert (found.status, found.stage, found.prompts) == ("failed", stage, {})
-    assert "no" in found.message
+    assert (found.status, found.stage, found.prompts, found.repeated) == ("failed", stage, {}, None)
+    assert ("1800 s" if stage == "timeout" else "no") in found.message
     assert run_cell(**question).status == "ran"
 
 

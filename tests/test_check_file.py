@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jax._src.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo
+from models import Changing, changed, model, quick_xla
 
 from hloracle.backends.iree import iree_compile
+from hloracle.backends.session import Backend, Buffer, Executable
+from hloracle.conformance import anchored as anchored_module
+from hloracle.conformance import cells as cells_module
 from hloracle.conformance import cli
-from hloracle.conformance.evidence import Evidence, Progress
-from hloracle.conformance.graphs import GraphFacts
-from hloracle.conformance.sources import show_graphs
-from hloracle.core.abi import Abi
+from hloracle.conformance import localization as localization_module
+from hloracle.conformance import probed as probed_module
+from hloracle.conformance.check_file import check_file
+from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.sources import oracle_of
+from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import alone
+from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.emitters.model import emit
 from hloracle.reference.contract import graph_abi
 from hloracle.reference.encodings import PRECISIONS
@@ -49,7 +57,7 @@ def judged(path: Path, model: str = "tiny-llama", *more: str, tokens: int = 8) -
 @pytest.fixture
 def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have been passed before."""
-    monkeypatch.setattr("hloracle.conformance.check_file.gates", lambda *a: True)
+    monkeypatch.setattr("hloracle.conformance.check_file.gate_calls", lambda *a: [])
 
 
 # ---- emit
@@ -174,7 +182,8 @@ def test_a_graph_with_another_scale(
     assert (status, record["passed"], record["verdict"]["class"]) == (1, False, "emitter-fault")
     assert "emitter-fault" in capsys.readouterr().out
     assert {c["id"].split(".")[0] for c in record["checks"] if c["status"] == "failed"} == {
-        cell["id"] for cell in record["cells"]
+        "file",  # its probes
+        *(cell["id"] for cell in record["cells"]),
     }
 
 
@@ -189,63 +198,15 @@ def test_a_graph_that_picks_another_token(small_run: Path, tmp_path: Path) -> No
     assert (status, record["verdict"]["class"]) == (1, "emitter-fault")
 
 
-@pytest.mark.parametrize("text", ["", "not MLIR", "module {"])
 @pytest.mark.usefixtures("no_gates")
-def test_a_file_that_is_no_graph(text: str, small_run: Path, tmp_path: Path) -> None:
+def test_what_is_no_graph_has_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More of it: tests/test_file_graphs.py."""
     path = emitted(tmp_path, "--phase", "decode")
-    path.write_text(text)
-    status, record = judged(path)
-    assert (status, record["verdict"]["class"], record["cells"]) == (1, "emitter-fault", [])
-    assert record["verdict"]["evidence"][0].startswith("file.parse: 0 of 1")
-
-
-@pytest.mark.usefixtures("no_gates")
-def test_a_graph_that_is_not_its_abi(small_run: Path, tmp_path: Path) -> None:
-    """It is not run: there is no saying what would happen."""
-    path = emitted(tmp_path, "--phase", "decode")
-    abi = path.with_suffix(".abi.json")
-    raw = json.loads(abi.read_text())
-    raw["arguments"][0]["shape"], raw["arguments"][1:1] = raw["arguments"][0]["shape"], []
-    raw["arguments"][1], raw["arguments"][6] = raw["arguments"][6], raw["arguments"][1]
-    raw["arguments"][2], raw["arguments"][3] = raw["arguments"][3], raw["arguments"][2]
-    abi.write_text(json.dumps(raw))
-    status, record = judged(path)
-    assert (status, record["verdict"]["class"], record["cells"]) == (1, "emitter-fault", [])
-    assert record["verdict"]["evidence"][0].startswith("file.abi: 2 (graph: argument ")
-
-
-@pytest.mark.usefixtures("no_gates")
-def test_a_contract_that_no_oracle_can_have(small_run: Path, tmp_path: Path) -> None:
-    """The ABI says fewer cache slots than the bucket has tokens."""
-    path = emitted(tmp_path, "--phase", "prefill")
-    abi = path.with_suffix(".abi.json")
-    abi.write_text(re.sub(r"\b128\b", "32", abi.read_text()))
-    assert Abi.from_file(abi).capacity == 32
-    status, record = judged(path)
-    assert (status, record["verdict"]["class"], record["cells"]) == (1, "emitter-fault", [])
-    assert [listing["graph"] for listing in record["listings"]] == ["file/prefill/64/logits"]
-
-
-@pytest.mark.parametrize(
-    ("capacity", "facts", "shown"),
-    [
-        (128, GraphFacts(), ["oracle", "file"]),
-        (32, GraphFacts(), ["file"]),
-        (128, GraphFacts(abi_mismatch=("argument 0",)), ["file"]),
-        (128, GraphFacts(error="does not parse"), []),
-    ],
-)
-def test_what_a_files_graph_is_shown_beside(capacity: int, facts: GraphFacts, shown: list[str]) -> None:
-    graph = emit(CONFIG, "prefill", "logits", 128, 64)
-    caches = [dataclasses.replace(r, shape=(3, 2, capacity, 16)) for r in graph.abi.results[1:]]
-    graph = dataclasses.replace(graph, abi=dataclasses.replace(graph.abi, results=(graph.abi.results[0], *caches)))
-    evidence = Evidence(graphs={"file": [(graph, facts)]})
-    progress = Progress()
-    with alone():
-        show_graphs(evidence, CONFIG, progress)
-    assert [source for source, _, _ in evidence.shown] == shown
-    assert ("oracle" in evidence.graphs) == ("oracle" in shown)
-    assert [timing["detail"] for timing in progress.timings] == [""]
+    path.write_text("module {")
+    out = tmp_path / "out"
+    assert cli.invoke(["check", str(path), "--model", "tiny-llama", "--out", str(out)]) == 2
+    assert f"hloracle: {path}:1:7: is not valid: " in capsys.readouterr().err
+    assert not (out / "report.json").exists()
 
 
 @pytest.mark.usefixtures("no_gates")
@@ -255,3 +216,273 @@ def test_a_small_graph_is_asked_what_fits_it(small_run: Path, tmp_path: Path) ->
     assert (status, record["verdict"]["class"]) == (0, "conforms")
     # The last is cut to fill the bucket.
     assert [p["prompt"] for p in record["prompts"]] == ["one-token", "non-ascii", "capacity"]
+
+
+# ---- graphs of one session, and graphs with a flaw: small ones, on two backends that are XLA
+
+ON = ("iree-cpu", "xla-cpu")
+Edit = Callable[[Graph], Graph]
+
+
+@pytest.fixture
+def quick(no_gates: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Backend]]:
+    """Backends by their names."""
+    found: dict[str, Backend] = dict.fromkeys(ON, quick_xla())
+    for place in (cells_module, anchored_module, probed_module, localization_module):
+        monkeypatch.setattr(place, "make_backend", lambda name, *_: found[name])
+    with alone():
+        yield found
+
+
+def written(folder: Path, graphs: Sequence[Graph]) -> list[Path]:
+    """Each with its ABI beside it."""
+    paths = []
+    for graph in graphs:
+        paths.append(folder / f"{graph.abi.phase}-{len(paths)}.mlir")
+        paths[-1].write_text(graph.text)
+        paths[-1].with_suffix(".abi.json").write_text(graph.abi.to_json())
+    return paths
+
+
+def checked(folder: Path, *graphs: Graph, **settings: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"tokens": 3, "threads": 1, "backends": ON, **settings}
+    return check_file(
+        written(folder, graphs), [], str(model("plain").checkpoint.directory), Settings("", **found), Progress()
+    )  # fmt: skip
+
+
+def both(edit: Edit = lambda graph: graph, head: str = "logits") -> list[Graph]:
+    return [edit(model("plain").graph("emitter", phase, head)) for phase in ("prefill", "decode")]
+
+
+def statuses(record: dict[str, Any], *expected: str) -> dict[str, str]:
+    """Of the checks, but those of these statuses."""
+    return {c["id"]: c["status"] for c in record["checks"] if c["status"] not in expected}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("head", ["logits", "token"])
+def test_graphs_of_one_session(head: str, tmp_path: Path) -> None:
+    """All that they return is compared, from inside as well, and with a fault put in on purpose."""
+    record = checked(tmp_path, *both(head=head))
+    assert record["verdict"]["class"] == "conforms"
+    assert statuses(record, "passed") == {}
+    cell = "file/xla-cpu" + ("/token" if head == "token" else "")
+    ids = {c["id"] for c in record["checks"]}
+    assert {
+        f"{cell}.{n}" for n in ("caches", "repeats", "streamed-logits", "prefill-equals-streaming", "anchors")
+    } <= ids
+    assert {"file.probes", "harness.canary", "file.donations", "file.random", "file.supported"} <= ids
+    what = "logits" if head == "logits" else "the token"
+    compared = record["verdict"]["compared"]
+    assert {f"{what} of decode at all 10 positions", f"{what} of prefill after prompts of 8 lengths",
+            "both caches whole", "each of 29 tokens as input", "two equal calls bit for bit"} <= set(compared)  # fmt: skip
+    assert record["verdict"]["not_compared"] == ["the logits: the graph answers with a token"] * (head == "token")
+    assert {p["bucket"] for p in record["prompts"]} == {8}
+    assert record["canary"]["caught"]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_graph_of_one_phase(phase: str, tmp_path: Path) -> None:
+    record = checked(tmp_path, model("plain").graph("emitter", phase))
+    assert (record["verdict"]["class"], statuses(record, "passed", "skipped")) == ("conforms", {})
+    other = "decode" if phase == "prefill" else "prefill"
+    assert not [phrase for phrase in record["verdict"]["compared"] if other in phrase]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("wrong", ["prefill", "decode"])
+def test_the_wrong_one_of_two_is_found(wrong: str, tmp_path: Path) -> None:
+    def edit(graph: Graph) -> Graph:
+        return changed(graph, "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act") if graph.abi.phase == wrong else graph  # fmt: skip
+
+    record = checked(tmp_path, *both(edit))
+    found = record["localization"]
+    assert (record["verdict"]["class"], found["phase"], found["anchor"]) == ("emitter-fault", wrong, "layers.1.mlp.act")
+    assert found["operation"]["name"] == "stablehlo.tanh"
+    assert record["canary"]["caught"], "in the oracle's"
+
+
+def without_names(graph: Graph) -> Graph:
+    return dataclasses.replace(graph, text=re.sub(r' loc\("[^"]*"\)', "", graph.text))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("head", ["logits", "token"])
+def test_a_graph_without_names(head: str, tmp_path: Path) -> None:
+    """It conforms, and what could not be compared is said."""
+    record = checked(tmp_path, *both(without_names, head))
+    assert record["verdict"]["class"] == "conforms"
+    cell = "file/xla-cpu" + ("/token" if head == "token" else "")
+    assert statuses(record, "passed") == {"file.probes": "skipped", f"{cell}.anchors": "skipped"}
+    missing = record["verdict"]["not_compared"]
+    assert "the values inside: the graph names no anchors" in missing
+    assert [m for m in missing if m.startswith("probes of its anchors on other inputs: the graph names none")]
+    assert record["canary"]["caught"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_wrong_graph_without_names(tmp_path: Path) -> None:
+    """Its place is as near as the caches tell."""
+
+    def edit(graph: Graph) -> Graph:
+        return without_names(changed(graph, "stablehlo.logistic", "stablehlo.tanh", "layers.0.mlp.act"))
+
+    record = checked(tmp_path, *both(edit))
+    verdict = record["verdict"]
+    assert verdict["class"] == "emitter-fault"
+    assert verdict["anchor"] in ("k_cache.1", "v_cache.1")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("other", [True, False], ids=["beside another main", "alone"])
+def test_an_entry_point_of_another_name(other: bool, tmp_path: Path) -> None:
+    def edit(graph: Graph) -> Graph:
+        text = graph.text.replace("@main(", "@step(", 1)
+        more = "  func.func public @main(%x: tensor<f32>) -> tensor<f32> {\n    func.return %x : tensor<f32>\n  }\n"
+        text = text.replace("  func.func", f"{more * other}  func.func", 1)
+        return dataclasses.replace(graph, text=text, abi=dataclasses.replace(graph.abi, function="step"))
+
+    record = checked(tmp_path, *both(edit))
+    assert (record["verdict"]["class"], statuses(record, "passed")) == ("conforms", {})
+
+
+@pytest.mark.usefixtures("quick")
+def test_two_functions_of_one_text(tmp_path: Path) -> None:
+    """Each ABI names its own."""
+    functions = [
+        g.text[g.text.index("{\n") + 2 : g.text.rindex("}")].replace("@main(", f"@{g.abi.phase}(") for g in both()
+    ]
+    text = f"module @both {{\n{''.join(functions)}}}\n"
+    record = checked(tmp_path, *both(lambda g: dataclasses.replace(
+        g, text=text, abi=dataclasses.replace(g.abi, function=g.abi.phase))))  # fmt: skip
+    assert (record["verdict"]["class"], statuses(record, "passed")) == ("conforms", {})
+
+
+def insert(*lines: str) -> Edit:
+    """Operations at the end of decode's function."""
+    more = "".join(f"    {line}\n" for line in lines)
+
+    def edit(graph: Graph) -> Graph:
+        if graph.abi.phase == "prefill":
+            return graph
+        return dataclasses.replace(graph, text=graph.text.replace("    func.return", f"{more}    func.return"))
+
+    return edit
+
+
+DRAWS = insert(
+    "%ra = stablehlo.constant dense<0.0> : tensor<f32>", "%rs = stablehlo.constant dense<4> : tensor<1xi64>",
+    "%rr = stablehlo.rng %ra, %ra, %rs, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<4xf32>",
+)  # fmt: skip
+FLAWS: dict[str, tuple[Edit, str, str]] = {
+    "draws random numbers": (DRAWS, "emitter-fault", "file.random"),
+    "is of several devices": (insert("%p = stablehlo.partition_id : tensor<ui32>"), "unsupported", "file.supported"),
+    "donates nothing": (
+        lambda g: dataclasses.replace(g, text=re.sub(r" \{tf\.aliasing_output = \d : i32\}", "", g.text)),
+        "invariant-broken", "file.donations",
+    ),
+    "has f64": (insert("%d = stablehlo.constant dense<1.0> : tensor<f64>"), "invariant-broken", "file.f64"),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_graph_with_a_flaw(flaw: str, tmp_path: Path) -> None:
+    edit, class_, check = FLAWS[flaw]
+    record = checked(tmp_path, *both(edit))
+    assert record["verdict"]["class"] == class_
+    assert statuses(record, "passed", "skipped", "error") == {check: "failed"}
+    assert bool(record["cells"]) == (class_ != "unsupported"), "what no backend runs is not tried"
+
+
+def test_a_graph_that_no_compiler_takes(quick: dict[str, Backend], tmp_path: Path) -> None:
+    quick |= {name: Refusing(ToolchainError("compile", "cannot be legalized")) for name in ON}
+    verdict = checked(tmp_path, *both())["verdict"]
+    assert verdict["class"] == "unsupported"
+    assert "cannot be legalized" in verdict["explanation"]
+
+
+@pytest.mark.parametrize("name", ON)
+def test_a_backend_that_is_out_of_memory(name: str, quick: dict[str, Backend], tmp_path: Path) -> None:
+    quick[name] = Refusing(OutOfMemory(name))
+    record = checked(tmp_path, *both(), unlocated=True)
+    assert (record["verdict"]["class"], record["passed"]) == ("out-of-memory", False)
+    assert f"file/{name}: {name} is out of memory" in record["verdict"]["explanation"]
+
+
+@pytest.mark.parametrize(
+    ("wrong_on", "class_"), [(ON[:1], "compiler-fault"), (ON[1:], "compiler-fault"), (ON, "emitter-fault")]
+)
+def test_a_backend_that_gets_it_wrong(
+    wrong_on: tuple[str, ...], class_: str, quick: dict[str, Backend], tmp_path: Path
+) -> None:
+    quick |= {
+        name: Changing(lambda t: t.replace("stablehlo.logistic", "stablehlo.tanh"), quick_xla()) for name in wrong_on
+    }
+    record = checked(tmp_path, *both(), unlocated=True)
+    assert record["verdict"]["class"] == class_
+    assert record["localization"] is None
+
+
+@dataclasses.dataclass
+class Refusing:
+    """A backend that loads no graph."""
+
+    error: ToolchainError
+    name: str = "refusing"
+
+    def load(self, graph: Graph) -> Executable:
+        raise self.error
+
+    def upload(self, array: np.ndarray) -> Buffer:
+        return array
+
+    keep = upload
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        return np.asarray(buffer)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "abis", "line"),
+    [
+        (lambda: both()[1:] * 2, 0, "is a decode, as {0} is; give one graph of each phase and bucket"),
+        (lambda: both()[:1] * 2, 0, "is a prefill of 8 tokens, as {0} is"),
+        (lambda: [both()[0], both(head="token")[1]], 0, "its head is token, and that of {0} is logits"),
+        (lambda: [both()[0], emit(model("plain").config, "decode", "logits", 12)], 0, "its capacity is 12, and that of {0} is 10"),
+        (both, 1, "--abi: is given 1 times for 2 graphs; give one for each, in order"),
+    ],
+)  # fmt: skip
+def test_graphs_that_are_not_of_one_session(
+    graphs: Callable[[], list[Graph]], abis: int, line: str, tmp_path: Path
+) -> None:
+    paths = written(tmp_path, graphs())
+    given = [path.with_suffix(".abi.json") for path in paths[:abis]]
+    with pytest.raises(InputError, match=re.escape(line.format(paths[0]))):
+        check_file(paths, given, "tiny-llama", Settings("", tokens=3), Progress())
+
+
+@pytest.mark.parametrize("tokens", [0, 11])
+def test_as_many_tokens_as_there_are_slots(tokens: int, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"--tokens: is {tokens}, and the graph's cache has 10 slots"):
+        check_file(written(tmp_path, both()), [], "tiny-llama", Settings("", tokens=tokens), Progress())
+
+
+@pytest.mark.parametrize(
+    ("edit", "sources"),
+    [
+        (lambda abi: abi, ["oracle"]),
+        # A bucket beyond the caches: no oracle can have that contract.
+        (lambda abi: dataclasses.replace(abi, results=(abi.results[0], *(dataclasses.replace(r, shape=(2, 2, 4, 4)) for r in abi.results[1:]))), []),
+    ],
+)  # fmt: skip
+def test_the_oracles_graphs_of_the_same_contracts(edit: Callable[[Abi], Abi], sources: list[str]) -> None:
+    """With logits, whatever the file's answer with."""
+    for head in ("logits", "token"):
+        graph = model("plain").graph("emitter", "prefill", head)
+        found = oracle_of([dataclasses.replace(graph, abi=edit(graph.abi))], model("plain").config, lambda line: None)
+        assert [(g.abi.phase, g.abi.head, g.abi.bucket, g.abi.capacity) for g, _ in found] == [
+            ("prefill", "logits", 8, 10) for _ in sources
+        ]

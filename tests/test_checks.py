@@ -13,7 +13,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evidence import CLOSE, FLOOR, STREAMING, TRUTHS, V, failed, on_prompt, outcome, truth
+from evidence import (
+    CLOSE,
+    FLOOR,
+    LONG,
+    SHORT,
+    STREAM,
+    TRUTHS,
+    WRONG,
+    V,
+    both,
+    failed,
+    not_repeated,
+    on_prompt,
+    on_slots,
+    on_stream,
+    outcome,
+    truth,
+)
 from published import PUBLISHED
 
 from hloracle.backends.iree import compile_to_stream, precompile
@@ -72,8 +89,8 @@ def prefill() -> Inspected:
 
 # ---- what the graphs are made of
 
-STATIC = ("parse", "abi", "custom-call", "f64", "dialects", "arguments-used", "caches-donated", "census", "matmuls",
-          "weights")  # fmt: skip
+STATIC = ("parse", "supported", "abi", "donations", "random", "custom-call", "f64", "dialects", "arguments-used",
+          "caches-donated", "census", "matmuls", "weights")  # fmt: skip
 
 
 def insert(*lines: str) -> Callable[[Graph], Graph]:
@@ -116,6 +133,19 @@ def another_norm(graph: Graph) -> Graph:
     return dataclasses.replace(graph, text=head + arrow + body.replace("%model.norm.weight", other))
 
 
+def recursive(graph: Graph) -> Graph:
+    """Two functions that call each other, and an entry point that calls one of them."""
+    function = (
+        "  func.func private @{}(%x: tensor<f32>) -> tensor<f32> {{\n"
+        "    %y = func.call @{}(%x) : (tensor<f32>) -> tensor<f32>\n    func.return %y : tensor<f32>\n  }}\n"
+    )
+    called = insert(
+        "%start = stablehlo.constant dense<1.0> : tensor<f32>", "%end = func.call @ping(%start) : (tensor<f32>) -> tensor<f32>"
+    )(graph)  # fmt: skip
+    functions = function.format("ping", "pong") + function.format("pong", "ping")
+    return replace("  func.func", functions + "  func.func")(called)
+
+
 def last_bit_of_a_table(graph: Graph) -> Graph:
     """A rounding more, too little to be seen in any value."""
     found = re.search(r'dense<"0x[0-9A-F]{2}([0-9A-F])', graph.text)
@@ -137,9 +167,18 @@ BREAKAGES: list[tuple[str, Callable[[Graph], Graph], str]] = [
     ("parse", replace("tensor<257x84xf32>", "tensor<257x85xf32>"), "85"),
     ("parse", replace("@main", "@other"), "@main"),
     ("parse", lambda graph: dataclasses.replace(graph, text=""), ""),
-    ("abi", without_donation, "donates {}"),
-    ("abi", replace("tf.aliasing_output = 1", "tf.aliasing_output = 2"), ""),
-    ("abi", with_abi(without_aliases), "donates"),
+    ("supported", insert("%p = stablehlo.partition_id : tensor<ui32>"), "stablehlo.partition_id, which is of several devices"),
+    ("supported", insert('%g = "stablehlo.all_gather"(%lm_head.dot) {all_gather_dim = 0 : i64, replica_groups = '
+     'dense<[[0]]> : tensor<1x1xi64>} : (tensor<1x257xf32>) -> tensor<1x257xf32>'), "stablehlo.all_gather"),
+    ("supported", recursive, "@ping, which calls itself, @pong, which calls itself"),
+    ("donations", without_donation, "donates {}"),
+    ("donations", replace("tf.aliasing_output = 1", "tf.aliasing_output = 2"), ""),
+    ("donations", replace("%model.norm.weight: tensor<84xf32>",
+     "%model.norm.weight: tensor<84xf32> {jax.buffer_donor = true}"), "away, which the ABI does not"),
+    ("donations", with_abi(without_aliases), "donates"),
+    ("random", insert("%a = stablehlo.constant dense<0.0> : tensor<f32>", "%s = stablehlo.constant dense<4> : tensor<1xi64>",
+     "%r = stablehlo.rng %a, %a, %s, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<4xf32>"),
+     "stablehlo.rng in the function"),
     ("abi", with_abi(lambda abi: dataclasses.replace(abi, arguments=abi.arguments[1:])), "arguments"),
     ("abi", with_abi(lambda abi: dataclasses.replace(abi, results=abi.results[1:])), "results"),
     ("custom-call", insert("%cc = stablehlo.custom_call @magic(%lm_head.dot) : (tensor<1x257xf32>) -> tensor<1x257xf32>"),
@@ -167,7 +206,7 @@ PLACES: list[tuple[str, Callable[[Graph], Graph], str]] = [
      '%e = stablehlo.negate %d : tensor<f64> loc("norm")'), "norm"),
     ("arguments-used", another_norm, "norm"),
     ("caches-donated", lambda graph: with_abi(without_aliases)(without_donation(graph)), "k_cache.0"),
-    ("abi", without_donation, "k_cache.0"),
+    ("donations", without_donation, "k_cache.0"),
     ("matmuls", second_product, "lm_head"),
     ("tables", last_bit_of_a_table, "layers.0.self_attn.q_rope"),
     ("parse", replace("stablehlo.logistic", "stablehlo.logistics"), "layers.0.mlp.act"),
@@ -875,20 +914,53 @@ LOGITS = Cell("emitter", "xla-cpu")
 TOKEN = Cell("emitter", "iree-cpu", "token")
 
 
-def judge(found: CellOutcome, truths: dict[str, Any] = TRUTHS) -> dict[str, Check]:
+def judge(found: CellOutcome, truths: dict[str, Any] = TRUTHS, streamed: bool | None = None) -> dict[str, Check]:
     """The checks of a cell by the last part of their id."""
-    streamed = truths if found.cell == STREAMING else ()
-    return {c.id.rsplit(".", 1)[1]: c for c in cell_checks(found, truths, streamed)}
+    asked = bool(found.streams) if streamed is None else streamed
+    return {c.id.rsplit(".", 1)[1]: c for c in cell_checks(found, truths, [STREAM] if asked else ())}
+
+
+def streaming(cell: Cell = LOGITS) -> CellOutcome:
+    return outcome(cell, streams=[STREAM])
 
 
 def test_a_right_cell_passes() -> None:
-    found = judge(outcome(STREAMING))
-    assert list(found) == ["tokens", "prefill-logits", "decode-logits", "prefill-equals-streaming"]
+    found = judge(streaming())
+    assert list(found) == [
+        "tokens", "prefill-logits", "decode-logits", "caches", "repeats", "streamed-logits", "prefill-equals-streaming",
+    ]  # fmt: skip
     assert {c.status for c in found.values()} == {"passed"}
+    assert all(c.figure and c.expected and not c.detail for c in found.values())
     assert found["tokens"].figure == "6 of 6"
     assert found["decode-logits"].figure.startswith("1.00 floors")
-    assert list(judge(outcome(LOGITS))) == ["tokens", "prefill-logits", "decode-logits"]
-    assert list(judge(outcome(TOKEN))) == ["tokens"]
+    assert found["caches"].figure == "0.50 floors (v_cache.1, slot 3, second@64), 4 caches of a layer"
+    assert found["repeats"].figure == "bit for bit"
+    assert list(judge(outcome(LOGITS))) == ["tokens", "prefill-logits", "decode-logits", "caches", "repeats"]
+    token = judge(streaming(TOKEN))
+    assert list(token) == ["tokens", "caches", "repeats", "streamed-logits", "prefill-equals-streaming"]
+    assert token["streamed-logits"].figure == token["streamed-logits"].expected == "19 of 19"
+
+
+SHOWN_BY = {
+    "tokens": "tokens",
+    "logits": "decode-logits",
+    "slot": "caches",
+    "slot of a step": "caches",
+    "slot that must stay": "caches",
+    "position": "streamed-logits",
+    "length": "streamed-logits",
+    "streamed slot": "caches",
+    "prefilled slot": "caches",
+    "apart": "prefill-equals-streaming",
+    "second call": "repeats",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_check_fails_alone(name: str) -> None:
+    found = judge(WRONG[name](streaming()))
+    assert {id for id, c in found.items() if c.status != "passed"} == {SHOWN_BY[name]}
+    assert found[SHOWN_BY[name]].detail
 
 
 def test_another_token_fails() -> None:
@@ -939,50 +1011,117 @@ def test_logits_of_a_graph_without_such_a_step() -> None:
     assert found["decode-logits"].detail
 
 
-@pytest.mark.parametrize("head", [0.0, 9 * FLOOR, float("nan"), None])
-@pytest.mark.parametrize("caches", [0.0, 9 * FLOOR, float("nan"), None])
-def test_prefill_equals_streaming(head: float | None, caches: float | None) -> None:
-    found = judge(on_prompt("second@64", head_distance=head, cache_distance=caches)(outcome(STREAMING)))
-    expected = "error" if None in (head, caches) else "passed" if (head, caches) == (0.0, 0.0) else "failed"
-    assert found["prefill-equals-streaming"].status == expected
-    assert found["tokens"].status == "passed"
+NUMBERS = [(16.0, "passed"), (16.1, "failed"), (float("nan"), "failed"), (float("inf"), "failed")]
 
 
-def test_caches_have_a_floor_of_their_own() -> None:
-    """The logits' says nothing of it: it is one row's. And it is never less than one rounding."""
-    found = on_prompt("second@64", cache_distance=7 * FLOOR)(outcome(STREAMING))
-    silent = {name: dataclasses.replace(t, logits=t.exact) for name, t in TRUTHS.items()}
-    assert judge(found, silent)["prefill-equals-streaming"].status == "passed"
-    exact = {name: dataclasses.replace(t, caches=0.0) for name, t in TRUTHS.items()}
-    assert judge(found, exact)["prefill-equals-streaming"].status == "failed"
-    close = on_prompt("second@64", cache_distance=7 * 2.0**-24)(outcome(STREAMING))
-    assert judge(close, exact)["prefill-equals-streaming"].status == "passed"
-    unknown = {name: dataclasses.replace(t, caches=float("nan")) for name, t in TRUTHS.items()}
-    assert judge(close, unknown)["prefill-equals-streaming"].status == "failed"
+@pytest.mark.parametrize(("floors", "status"), NUMBERS)
+def test_prefill_equals_streaming(floors: float, status: str) -> None:
+    found = judge(on_stream(apart=floors)(streaming()))
+    assert found["prefill-equals-streaming"].status == status
+    assert found["streamed-logits"].status == "passed"
+
+
+@pytest.mark.parametrize(("floors", "status"), NUMBERS)
+@pytest.mark.parametrize("at", [0, 9, 15])
+def test_decode_at_every_position(at: int, floors: float, status: str) -> None:
+    heads = [1.0] * 16
+    heads[at] = floors
+    found = judge(on_stream(heads=heads)(streaming()))["streamed-logits"]
+    assert found.status == status
+    assert f"(decode, position {at} of stream), 19 of them" in found.figure
+    assert (f"1 are wrong, the first decode, position {at} of stream" in found.detail) == (status == "failed")
+
+
+@pytest.mark.parametrize(("floors", "status"), NUMBERS)
+@pytest.mark.parametrize("length", STREAM.lengths)
+def test_prefill_after_every_length(length: int, floors: float, status: str) -> None:
+    """Its head is of the last of so many tokens."""
+    found = judge(on_stream(prefilled=dict.fromkeys(STREAM.lengths, 1.0) | {length: floors})(streaming()))
+    assert found["streamed-logits"].status == status
+    assert f"(prefill, position {length - 1} of stream)" in found["streamed-logits"].figure
+
+
+def test_tokens_at_every_position() -> None:
+    found = judge(on_stream(heads=[0.0] * 12 + [float("inf")] * 4)(streaming(TOKEN)))["streamed-logits"]
+    assert (found.status, found.figure, found.expected) == ("failed", "15 of 19", "19 of 19")
+    assert "the first decode, position 12 of stream" in found.detail
+
+
+@pytest.mark.parametrize(("floors", "status"), [n for n in NUMBERS if n[0] == n[0]])
+@pytest.mark.parametrize("call", [0, 1])
+@pytest.mark.parametrize("id", [LONG.id, SHORT.id, STREAM.id])
+def test_slots(id: str, call: int, floors: float, status: str) -> None:
+    found = judge(on_slots(id, call, "v_cache.0", 5, floors)(streaming()))["caches"]
+    assert found.status == status
+    assert f"{floors:.2f} floors (v_cache.0, slot 5, {id})" in found.figure
+    assert found.detail == ("" if status == "passed" else f"the first that is wrong is slot 5 of v_cache.0 ({id})")
+
+
+def test_the_first_wrong_slot_is_named() -> None:
+    """It is nearer to the fault than the one that is furthest off."""
+    wrong = both(
+        on_slots(call=1, anchor="k_cache.0", slot=9, error=1e9), on_slots(SHORT.id, 0, "v_cache.1", 2, 20.0),
+        on_slots(STREAM.id, 0, "k_cache.1", 2, 21.0),
+    )  # fmt: skip
+    found = judge(wrong(streaming()))["caches"]
+    assert "(k_cache.0, slot 9, first@32)" in found.figure
+    assert found.detail == f"the first that is wrong is slot 2 of k_cache.1 ({STREAM.id})"
+
+
+@pytest.mark.parametrize("call", [0, 1])
+@pytest.mark.parametrize("id", [LONG.id, SHORT.id, STREAM.id])
+def test_slots_that_must_stay(id: str, call: int) -> None:
+    found = judge(on_slots(id, call, stayed="slot 7 of k_cache.1 changed")(streaming()))["caches"]
+    assert (found.status, found.detail) == ("failed", f"{id}: slot 7 of k_cache.1 changed")
+
+
+@pytest.mark.parametrize(
+    ("apart", "words"), [(2.0**-149, "up to 1.4e-45 apart"), (float("nan"), "nan"), (0.0, "0 apart")]
+)
+def test_two_calls_that_differ(apart: float, words: str) -> None:
+    """0.0 and -0.0 are no distance apart, and not the same bits."""
+    found = judge(not_repeated(apart)(outcome(TOKEN)))["repeats"]
+    assert (found.status, found.expected) == ("failed", "bit for bit")
+    assert words in found.figure
+
+
+# ---- what was not compared
 
 
 def test_a_prompt_that_did_not_run() -> None:
-    whole = outcome(STREAMING)
-    found = judge(dataclasses.replace(whole, prompts={"first@32": whole.prompts["first@32"]}))
-    assert {name: c.status for name, c in found.items()} == {
+    whole = streaming()
+    found = judge(dataclasses.replace(whole, prompts={LONG.id: whole.prompts[LONG.id]}))
+    assert {name: c.status for name, c in found.items() if c.status != "passed"} == {
         "tokens": "failed",
         "prefill-logits": "error",
         "decode-logits": "error",
-        "prefill-equals-streaming": "error",
+        "caches": "error",
     }
     assert "second@64 did not run" in found["tokens"].detail
 
 
+def test_a_stream_that_did_not_run() -> None:
+    found = judge(outcome(LOGITS), streamed=True)
+    assert {name: c.status for name, c in found.items() if c.status != "passed"} == {
+        "caches": "error",
+        "streamed-logits": "error",
+        "prefill-equals-streaming": "error",
+    }
+    assert found["streamed-logits"].detail == "stream was not compared"
+
+
 def test_no_prompt_at_all() -> None:
-    for cell in (STREAMING, LOGITS, TOKEN):
-        nothing = dataclasses.replace(outcome(cell), prompts={})
-        assert not [c for c in judge(nothing).values() if c.status == "passed"]
-        assert not [c for c in judge(nothing, {}).values() if c.status == "passed"]
+    for cell in (LOGITS, TOKEN):
+        nothing = CellOutcome(cell, "ran")
+        for streamed in (True, False):
+            assert not [c for c in judge(nothing, streamed=streamed).values() if c.status == "passed"]
+            assert not [c for c in judge(nothing, {}, streamed).values() if c.status == "passed"]
 
 
-def test_a_cell_that_failed_carries_the_tools_words() -> None:
-    (check,) = judge(failed("compile")(outcome(LOGITS))).values()
-    assert (check.status, check.detail) == ("error", "compile failed: the tool's words")
+@pytest.mark.parametrize("stage", ["compile", "memory", "timeout"])
+def test_a_cell_that_failed_carries_the_tools_words(stage: str) -> None:
+    (check,) = judge(failed(stage)(outcome(LOGITS)), streamed=True).values()
+    assert (check.status, check.detail, check.cause) == ("error", f"{stage} failed: the tool's words", stage)
 
 
 def test_nan_is_the_worst() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import re
 import shlex
 import signal
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import pytest
 
 from hloracle.backends.iree import compiler_path
 from hloracle.core import child as module
-from hloracle.core.child import ChildDied, kill_descendants, run_in_child, threads
+from hloracle.core.child import ChildDied, TimedOut, alone, kill_descendants, run_in_child, side_by_side, threads
 from hloracle.core.errors import InputError, ToolchainError
 
 
@@ -80,28 +82,30 @@ def test_toolchain_error_passes_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments", "words"),
+    ("function", "arguments", "words", "cause"),
     [
-        (children.bug, (), r"bug failed: ValueError: one line and another \(children\.py:\d+\)"),
-        (children.out_of_memory, (), "out_of_memory ran out of memory"),
-        (children.not_picklable, (), "not_picklable failed: TypeError: cannot pickle '_thread.lock' object .*"),
-        (children.leave, (3,), r"leave died \(exit status 3\)"),
-        (children.leave, (0,), r"leave died \(exit status 0\)"),
-        (children.leave_at_once, (4,), r"leave_at_once died \(exit status 4\)"),
-        (children.kill_itself, (signal.SIGKILL,), r"kill_itself died \(signal SIGKILL\)"),
-        (children.kill_itself, (signal.SIGSEGV,), r"kill_itself died \(signal SIGSEGV\)"),
-        (children.kill_itself, (signal.SIGABRT,), r"kill_itself died \(signal SIGABRT\)"),
-        (children.add, (children.DiesWhenRead(), 1), r"add died \(exit status 6\)"),
-        (children.spoil_a_message, (), r"spoil_a_message died \(exit status 5\)"),
+        (children.bug, (), r"bug failed: ValueError: one line and another \(children\.py:\d+\)", ""),
+        (children.out_of_memory, (), "out_of_memory ran out of memory", "memory"),
+        (children.not_picklable, (), "not_picklable failed: TypeError: cannot pickle '_thread.lock' object .*", ""),
+        (children.leave, (3,), r"leave died \(exit status 3\)", "crash"),
+        (children.leave, (0,), r"leave died \(exit status 0\)", "crash"),
+        (children.leave_at_once, (4,), r"leave_at_once died \(exit status 4\)", "crash"),
+        (children.kill_itself, (signal.SIGKILL,), r"kill_itself died \(signal SIGKILL\)", "crash"),
+        (children.kill_itself, (signal.SIGSEGV,), r"kill_itself died \(signal SIGSEGV\)", "crash"),
+        (children.kill_itself, (signal.SIGABRT,), r"kill_itself died \(signal SIGABRT\)", "crash"),
+        (children.add, (children.DiesWhenRead(), 1), r"add died \(exit status 6\)", "crash"),
+        (children.spoil_a_message, (), r"spoil_a_message died \(exit status 5\)", "crash"),
     ],
 )
 def test_no_answer(
-    function: Callable[..., Any], arguments: tuple[Any, ...], words: str, capfd: pytest.CaptureFixture[str]
+    function: Callable[..., Any], arguments: tuple[Any, ...], words: str, cause: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     started = time.monotonic()
     with pytest.raises(ChildDied) as caught:
         run(function, *arguments)
     assert re.fullmatch(words, str(caught.value)), caught.value
+    assert caught.value.cause == cause
+    assert not isinstance(caught.value, TimedOut)
     assert time.monotonic() - started < 20
     assert capfd.readouterr().err == "", "the one line is all there is to say"
 
@@ -124,9 +128,15 @@ def test_arguments_that_cannot_be_sent() -> None:
 
 def test_time_limit() -> None:
     started = time.monotonic()
-    with pytest.raises(ChildDied, match=r"kill_itself took more than 1 s and was stopped"):
+    with pytest.raises(TimedOut, match=r"kill_itself took more than 1 s and was stopped"):
         run(children.kill_itself, 0, timeout=1.2)
     assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("error", [ChildDied("it died", "memory"), TimedOut("it took long")])
+def test_why_there_is_no_answer_comes_through_a_pipe(error: ChildDied) -> None:
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found), found.cause) == (type(error), str(error), error.cause)
 
 
 @pytest.mark.parametrize("then", ["wait", "die", "fail"])
@@ -252,6 +262,25 @@ def test_what_ends_it_early_ends_what_threads_do(early: type[BaseException]) -> 
     running, waiting = submitted
     assert running.result().returncode == -signal.SIGKILL
     assert waiting.cancelled()
+
+
+def test_work_side_by_side() -> None:
+    """In order of the work, whatever ends first; what one raises is raised."""
+    ended: list[str] = []
+
+    def one(name: str, seconds: float) -> str:
+        time.sleep(seconds)
+        ended.append(name)
+        return name
+
+    work = [partial(one, "slow", 0.3), partial(one, "quick", 0.0)]
+    assert side_by_side(work) == ["slow", "quick"]
+    assert ended == ["quick", "slow"]
+    with alone():
+        assert side_by_side(work) == ["slow", "quick"]
+    assert ended[2:] == ["slow", "quick"], "where there are no children they come one after the other"
+    with pytest.raises(ValueError, match="no number"):
+        side_by_side([partial(one, "quick", 0.0), partial(int, "no number")])
 
 
 # ---- Ctrl-C

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloracle.backends import iree
+from hloracle.backends import iree, xla
 from hloracle.backends.compiled import compiled
 from hloracle.backends.iree import IreeCpu, compile_to_stream, iree_compile, precompile
 from hloracle.backends.xla import XlaCpu, has_compiled
 from hloracle.conformance import cli
 from hloracle.conformance.gate_zero import gate_zero, product_graph, sum_graph
-from hloracle.core.abi import Graph
-from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.abi import Abi, Graph
+from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.reports.record import load
 
 
@@ -202,6 +202,58 @@ def test_xla_flags_are_part_of_the_key(empty_cache: Path, monkeypatch: pytest.Mo
     assert not has_compiled(sum_graph())
     backend.load(sum_graph())
     assert has_compiled(sum_graph())
+
+
+TWO = """module @two {
+  func.func private @one() -> tensor<f32> {
+    %one = stablehlo.constant dense<1.0> : tensor<f32>
+    func.return %one : tensor<f32>
+  }
+  func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+    %one = func.call @one() : () -> tensor<f32>
+    %y = stablehlo.add %x, %one : tensor<f32>
+    func.return %y : tensor<f32>
+  }
+  func.func public @step(%x: tensor<f32>) -> tensor<f32> {
+    %y = func.call @main(%x) : (tensor<f32>) -> tensor<f32>
+    %z = stablehlo.negate %y : tensor<f32>
+    func.return %z : tensor<f32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("order", [("main", "step"), ("step", "main")])
+@pytest.mark.parametrize("backend", [lambda: IreeCpu(2), XlaCpu], ids=["iree", "xla"])
+def test_each_function_of_a_text_by_its_name(backend: Any, order: tuple[str, str], empty_cache: Path) -> None:
+    """One that calls another, which is called `main`; the second time both are taken from the cache."""
+    expected, x = {"main": 3.0, "step": -3.0}, np.array(2, np.float32)
+    for _ in range(2):
+        made = backend()
+        for name in order:
+            graph = Graph("two", TWO, Abi("decode", (), (), name))
+            (result,) = made.load(graph)([made.upload(x)])
+            assert made.download(result).item() == expected[name]
+    if backend is XlaCpu:
+        assert all(has_compiled(Graph("two", TWO, Abi("decode", (), (), name))) for name in order)
+        assert not has_compiled(Graph("two", TWO, Abi("decode", (), (), "one")))
+        assert entries(empty_cache) == [".json", ".json", ".module", ".module"]
+
+
+@pytest.mark.parametrize(
+    ("failed", "words"),
+    [
+        (xla._failed, "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes"),
+        (lambda *a: IreeCpu(2)._failed(*a), "allocator.c:202: RESOURCE_EXHAUSTED; failed to allocate"),
+    ],
+    ids=["xla", "iree"],
+)
+def test_memory_that_is_too_small_is_nobodys_fault(failed: Any, words: str) -> None:
+    """What fails otherwise is an error of the stage."""
+    assert isinstance(failed("run", RuntimeError(words)), OutOfMemory)
+    other = failed("run", RuntimeError("INTERNAL: no luck"), "x")
+    assert (type(other), other.stage, other.artifact) == (ToolchainError, "run", "x")
+    assert "INTERNAL: no luck" in other.message
 
 
 @pytest.mark.parametrize("backend", [lambda: IreeCpu(2), XlaCpu], ids=["iree", "xla"])

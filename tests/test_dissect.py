@@ -45,7 +45,7 @@ def edited(phase: str, old: str, new: str, scope: str = "", **others: Any) -> di
 
 def taken_apart(
     suspect: dict[str, Graph], *, trusted: dict[str, Graph] | None = None, backend: Backend | None = None,
-    of_compiler: bool = False, name: str = "plain", brief: bool = False,
+    of_compiler: bool = False, name: str = "plain", brief: bool = False, length: int = LENGTH,
 ) -> Dissection:  # fmt: skip
     """The dissection of graphs on `backend`; the other side is right, or the same on the interpreter."""
     here = model(name)
@@ -56,7 +56,7 @@ def taken_apart(
         other = Side("emitter", "right", tuple(suspect.values()))
     elif trusted is not None:
         other = Side("oracle", "right", tuple(trusted.values()))
-    question = Question(wrong, other, LENGTH, T, brief)
+    question = Question(wrong, other, length, T, brief)
     assert question.of_compiler == of_compiler
     return dissect(
         question, here.truth, here.config, here.checkpoint.load, here.weights, backends.__getitem__, lambda line: None
@@ -565,6 +565,41 @@ def test_a_trusted_side_that_does_not_compile() -> None:
     assert found.found.step.name == "stablehlo.tanh", "the right graph can be run on the suspect's backend as well"
 
 
+# ---- what comes after the logits
+
+
+def after_the_logits(phase: str, *lines: str, result: str) -> dict[str, Graph]:
+    """The graphs with operations after `lm_head`, which no anchor names, in one of them."""
+    right = graphs()
+    text = right[phase].text
+    (head,) = set(re.findall(r"func\.return (%\S+),", text))
+    more = "".join(f"    {line.replace('LOGITS', head)} : tensor<29xf32>\n" for line in lines)
+    text = text.replace(f"    func.return {head},", f"{more}    func.return {result},")
+    return {**right, phase: replace(right[phase], text=text)}
+
+
+@pytest.mark.parametrize("brief", [False, True])
+@pytest.mark.parametrize("phase", PHASES)
+def test_logits_that_are_changed_before_they_are_returned(phase: str, brief: bool) -> None:
+    wrong = after_the_logits(
+        phase, "%t0 = stablehlo.negate LOGITS", "%t1 = stablehlo.negate %t0", "%t2 = stablehlo.tanh %t1", result="%t2"
+    )
+    found = against_oracle(wrong, brief=brief)
+    assert (found.phase, found.anchor, found.misused) == (phase, "lm_head", False)
+    assert found.found
+    assert found.found.step.name in ("stablehlo.negate", "stablehlo.tanh")
+    assert "this changes them before they are returned" in found.found.why
+    assert found.found.expected is not None
+    assert found.reproducer == found.found
+    assert [a.name for a in found.found.graph.abi.arguments] == ["lm_head"]
+
+
+def test_logits_that_are_returned_as_they_were() -> None:
+    """By way of operations that come to nothing."""
+    right = after_the_logits("decode", "%t0 = stablehlo.negate LOGITS", "%t1 = stablehlo.negate %t0", result="%t1")
+    assert against_oracle(right).anchor is None
+
+
 # ---- a session is wrong
 
 
@@ -613,7 +648,52 @@ def test_a_session_that_misuses_its_graphs(
     assert found.first_local is None
     assert (found.misused, found.fusion_dependent) == (True, False)
     assert found.found is None
-    assert any("the session gives them something else" in note for note in found.notes)
+    assert any("right when they are called without the session: it gives them something else" in n for n in found.notes)
+
+
+class Elsewhere:
+    """Gets the head of whole graphs wrong, with taps or without; what is cut out of them is right."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase, self.backend, self.name = phase, interpreter(), "elsewhere"
+        self.upload, self.download, self.keep = self.backend.upload, self.backend.download, self.backend.keep
+
+    def load(self, graph: Graph) -> Executable:
+        right = self.backend.load(graph)
+        roles = {r.role for r in graph.abi.results}
+        if graph.abi.phase != self.phase or not {"logits", "k_cache", "v_cache"} <= roles:
+            return right
+
+        def execute(arguments: Sequence[Any]) -> Sequence[Any]:
+            head, *others = right(arguments)
+            return [head + np.float32(1), *others]
+
+        return execute
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_what_is_wrong_without_a_session_too_is_not_the_sessions(phase: str) -> None:
+    """No piece shows it, nor do the graphs cut off anywhere: all that is known is that a session is not needed for it."""
+    found = taken_apart(graphs(), backend=Elsewhere(phase), trusted=graphs("oracle"))
+    assert (found.phase, found.anchor, found.misused) == (phase, "lm_head", False)
+    assert any("the whole is wrong without the session too" in note for note in found.notes)
+
+
+# ---- from the first token on
+
+
+@pytest.mark.parametrize("name", ["plain", "all-equal"])
+def test_a_step_at_the_first_position(name: str) -> None:
+    """Nothing is given at once: decode alone is looked at, though there is a prefill graph."""
+    assert taken_apart(graphs(name=name), trusted=graphs("oracle", name), name=name, length=0).anchor is None
+    wrong = edited("decode", "stablehlo.logistic", "stablehlo.tanh", name=name)
+    found = taken_apart(wrong, trusted=graphs("oracle", name), name=name, length=0)
+    assert (found.phase, found.anchor) == ("decode", "layers.0.mlp.act")
+    assert found.found
+    assert found.found.step.name == "stablehlo.tanh"
+    assert [m.phase for m in found.matrices] == ["decode"]
+    prefill = edited("prefill", "stablehlo.logistic", "stablehlo.tanh", name=name)
+    assert taken_apart(prefill, trusted=graphs("oracle", name), name=name, length=0).anchor is None
 
 
 # ---- by itself

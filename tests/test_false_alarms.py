@@ -100,7 +100,7 @@ def test_a_wrong_model_alarms(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     assert invoke(["--seed", str(FIXED[0]), "--jobs", "1", "--mutant", WRONG], command) == 1
     out = capfd.readouterr().out.splitlines()
     assert out[0].startswith(f"seed {FIXED[0]} ALARM: ")
-    assert "emitter-fault" in out[0]
+    assert "invariant-broken" in out[0]
     assert out[1].startswith("1 judged (0 near-tie), 0 refused, 1 alarms; worst: logits ")
     assert os.environ["HLORACLE_CACHE"] == before
     assert WRONG in MUTANTS
@@ -202,8 +202,12 @@ def check(id: str, status: str = "passed", detail: str = "", figure: str = "1") 
 def record(*more: dict[str, Any], verdict: str = "conforms") -> dict[str, Any]:
     """A record as far as it is read here, with the given checks instead of those of the same id."""
     probes = check("emitter.probes", figure="39 of 39, at 0.25 of what is allowed")
-    streaming = check("emitter/iree-cpu.prefill-equals-streaming", figure="0.12 of the limit (one@32)")
-    checks = {c["id"]: c for c in [check("truth.noise"), *map(check, LOOKS), probes, streaming, *more]}
+    cell = [
+        check("emitter/iree-cpu.prefill-equals-streaming", figure="2.00 floors (tokens-1)"),
+        check("emitter/iree-cpu.caches", figure="12.00 floors (k_cache.0, slot 3, one@32)"),
+        check("emitter/iree-cpu.streamed-logits", figure="4.00 floors (decode, position 3 of tokens-1), 32 of them"),
+    ]
+    checks = {c["id"]: c for c in [check("truth.noise"), *map(check, LOOKS), probes, *cell, *more]}
     cells = {
         "emitter/iree-cpu": {"logit_error": 2.0, "logit_limit": 8.0},
         "emitter/iree-cpu/token": {"logit_error": None, "logit_limit": None},
@@ -218,7 +222,7 @@ def record(*more: dict[str, Any], verdict: str = "conforms") -> dict[str, Any]:
 
 def test_a_right_record() -> None:
     trial = trial_of(7, record(check("emitter.census", "skipped", "no pin")), 3.0)
-    worst = {"logits": 0.25, "anchors": 0.5, "probes": 0.25, "streaming": 0.12}
+    worst = {"logits": 0.25, "anchors": 0.5, "probes": 0.25, "caches": 0.75, "streams": 0.25, "streaming": 0.125}
     assert trial == Trial(7, "conforms", "", (), worst, 3.0)
     assert not trial_of(7, record(verdict="near-tie"), 1.0).alarms
 
@@ -258,8 +262,9 @@ def test_refused() -> None:
 
 
 def test_shares_of_nothing_are_no_number() -> None:
-    streaming = "emitter/iree-cpu.prefill-equals-streaming"
-    found = record(check("emitter.probes", "error", figure=""), check(streaming, "error", figure=""))
+    ids = ("caches", "streamed-logits", "prefill-equals-streaming")
+    gone = [check(f"emitter/iree-cpu.{id}", "error", figure="") for id in ids]
+    found = record(check("emitter.probes", "error", figure=""), *gone)
     assert np.isnan(worst_shares(found | {"tokens": {}, "anchors": []})["logits"])
     assert np.isnan(list(worst_shares(found | {"tokens": {}, "anchors": []}).values())).all()
 

@@ -1,4 +1,4 @@
-"""A lean run, for one of many models: which cells it has, and which of them streams."""
+"""Which cells a run has, a lean one too, and which of them are asked at every position."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from typing import Any
 
 import evidence as by_hand
 import pytest
+from evidence import STREAM
 from models import model
 
 from hloracle.backends.devices import CPU
 from hloracle.conformance import run as module
-from hloracle.conformance.cells import Cell
-from hloracle.conformance.checks import Check, cell_checks
-from hloracle.conformance.evidence import LEAN_BUCKET, LEAN_CAPACITY, Evidence, Settings
-from hloracle.conformance.prompts import Prompt
-from hloracle.conformance.run import _streamed, cells_on, run
+from hloracle.conformance.asked import Asked
+from hloracle.conformance.cells import Cell, CellOutcome
+from hloracle.conformance.checks import Check
+from hloracle.conformance.evidence import LEAN_BUCKET, LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.run import cells_on, run
 from hloracle.conformance.verdict import decide
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
 
 CELLS = cells_on(CPU)
 
 
 @pytest.fixture
 def judged_cells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A run in which nothing is computed: the cells that it judges; `wrong` are found to be so, in this order."""
-    found: dict[str, Any] = {"cells": [], "wrong": {}, "more": [], "buckets": None}
+    """A run in which nothing is computed: the cells that it judges; `wrong` are found to be so, in this order.
 
-    def judge(cell: Cell, evidence: Evidence, *_: Any) -> None:
+    small: whether the model is. streamed: the cells that are asked at every position, in order.
+    """
+    found: dict[str, Any] = {
+        "cells": [], "streamed": [], "wrong": {}, "more": [], "buckets": None, "small": True,
+    }  # fmt: skip
+
+    def answer(cell: Cell, asked: Asked, *_: Any) -> CellOutcome:
         found["cells"].append(cell.id)
-        outcome = found["wrong"].get(cell.id, lambda right: right)(by_hand.outcome(cell))
-        evidence.outcomes.append(outcome)
-        evidence.checks += cell_checks(outcome, evidence.truths)
+        found["streamed"] += [cell.id] * bool(asked.streams)
+        return found["wrong"].get(cell.id, by_hand.right)(by_hand.outcome(cell, streams=asked.streams))
 
     def truth(evidence: Evidence, *_: Any) -> None:
         evidence.truths = by_hand.TRUTHS
+        evidence.asked = by_hand.asked()
 
     def suite(*_: Any, buckets: Any, only_fitting: bool, **__: Any) -> list[Any]:
         found["buckets"], found["only_fitting"] = tuple(buckets), only_fitting
@@ -50,11 +54,12 @@ def judged_cells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "emit_all": lambda *_: [],
         "prepare": lambda *_: ({"emitter": [], "oracle": []}, 0),
         "static_checks": lambda *_: list(found["more"]),
-        "probes": lambda *_: (Check("emitter.probes", "", "passed", "", ""), False),
+        "probe": lambda evidence, *_: evidence.checks.append(Check("emitter.probes", "", "passed", "", "")),
         "truth_and_modules": truth,
         "on_device": lambda evidence, settings: evidence.checks.append(right),
         "production": lambda graphs: None,
-        "_judge": judge,
+        "_cell": answer,
+        "is_small": lambda config: found["small"],
         "look_inside": lambda *_: None,
         "conclude": lambda evidence, *_: decide(evidence.checks, evidence.outcomes, evidence.truths),
         "compare_speed": lambda *_: None,
@@ -86,14 +91,110 @@ def test_a_lean_run_in_which_a_cell_is_wrong(wrong: by_hand.Change, cell: str, j
     assert found["class"] not in ("conforms", "near-tie")
 
 
-OF_LENGTH = [Prompt(f"n{n}", 64, "", None, (1,) * n) for n in (1, 39, 40, 41)]
+# ---- at every position
 
 
-def test_which_cell_streams_which_prompts() -> None:
-    """None beyond RoPE's turning point, where streaming turns by other angles."""
-    evidence, streaming = Evidence(prompts=OF_LENGTH), Cell("emitter", "iree-cpu")
-    for family, expected in (("llama", ["n1", "n39", "n40", "n41"]), ("seed_oss", ["n1", "n39", "n40"])):
-        config = from_hf(TINY[family])
-        ids = [p.id.partition("@")[0] for p in OF_LENGTH if p.id in _streamed(streaming, evidence, config)]
-        assert ids == expected
-        assert not any(_streamed(c, evidence, config) for c in CELLS if c != streaming)
+def asked_of(judged_cells: dict[str, Any], small: bool, **wrong: by_hand.Change) -> list[str]:
+    judged_cells["small"] = small
+    judged_cells["wrong"] |= wrong
+    run(Settings("m", tokens=48, capacity=LEAN_CAPACITY))
+    return list(judged_cells["streamed"])
+
+
+def test_all_cells_of_a_small_model_stream(judged_cells: dict[str, Any]) -> None:
+    assert asked_of(judged_cells, small=True) == [cell.id for cell in CELLS]
+
+
+def test_of_a_larger_one_the_emitters_on_iree(judged_cells: dict[str, Any]) -> None:
+    assert asked_of(judged_cells, small=False) == ["emitter/iree-cpu"]
+    assert judged_cells["cells"] == [cell.id for cell in CELLS]
+
+
+@pytest.mark.parametrize(
+    "wrong", [by_hand.WRONG_POSITION, by_hand.on_stream(apart=99.0), by_hand.on_slots(STREAM.id, 0, "k_cache.0", 12)]
+)
+def test_what_only_a_stream_shows_every_other_cell_is_asked(
+    wrong: by_hand.Change, judged_cells: dict[str, Any]
+) -> None:
+    """Each with logits, once more: graph or compiler, emitter or oracle."""
+    others = ["oracle/iree-cpu", "emitter/xla-cpu", "oracle/xla-cpu"]
+    assert asked_of(judged_cells, False, **{"emitter/iree-cpu": wrong}) == ["emitter/iree-cpu", *others]
+    assert judged_cells["cells"] == [*(cell.id for cell in CELLS), *others]
+
+
+@pytest.mark.parametrize(
+    ("ids", "class_"),
+    [
+        (("emitter/iree-cpu",), "compiler-fault"),
+        (("emitter/iree-cpu", "oracle/iree-cpu"), "compiler-fault"),
+        (("emitter/iree-cpu", "emitter/xla-cpu"), "emitter-fault"),
+        (("emitter/iree-cpu", "emitter/xla-cpu", "oracle/iree-cpu", "oracle/xla-cpu"), "reference-fault"),
+    ],
+)
+def test_whose_fault_a_stream_shows(ids: tuple[str, ...], class_: str, judged_cells: dict[str, Any]) -> None:
+    def wrong(found: CellOutcome) -> CellOutcome:
+        return by_hand.WRONG_POSITION(found) if found.streams else found  # nothing is wrong where no prompt goes
+
+    judged_cells["wrong"] = dict.fromkeys(ids, wrong)
+    judged_cells["small"] = False
+    assert run(Settings("m", tokens=48, capacity=LEAN_CAPACITY)) == {"class": class_}
+
+
+@pytest.mark.parametrize("stage", ["compile", "memory", "timeout", "process"])
+def test_a_cell_that_gave_nothing_is_not_asked_again(stage: str, judged_cells: dict[str, Any]) -> None:
+    wrong = {"emitter/iree-cpu": by_hand.WRONG_POSITION, "oracle/xla-cpu": by_hand.failed(stage)}
+    assert asked_of(judged_cells, False, **wrong) == ["emitter/iree-cpu", "oracle/iree-cpu", "emitter/xla-cpu"]
+
+
+def test_a_cell_that_failed_is_no_reason_to_ask_the_others(judged_cells: dict[str, Any]) -> None:
+    """It was not asked: it says nothing of positions."""
+    wrong = {"emitter/iree-cpu": by_hand.failed("compile")}
+    assert asked_of(judged_cells, False, **wrong) == ["emitter/iree-cpu"]
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_cells_that_are_judged_together(small: bool, judged_cells: dict[str, Any]) -> None:
+    """A file's, all of them everywhere; those of a small model side by side."""
+    judged_cells["small"] = small
+    judged_cells["wrong"] = {"file/xla-cpu": by_hand.WRONG_POSITION}
+    cells = [Cell("file", "iree-cpu"), Cell("file", "xla-cpu")]
+    evidence = Evidence(truths=by_hand.TRUTHS, asked=by_hand.asked())
+    module.judge_together(cells, evidence, model("plain").checkpoint, Settings("m"), Progress())
+    assert [o.cell for o in evidence.outcomes] == cells
+    assert sorted(judged_cells["streamed"]) == ["file/iree-cpu", "file/xla-cpu"]
+    assert [c.id for c in evidence.checks if c.status != "passed"] == ["file/xla-cpu.streamed-logits"]
+    assert len(evidence.checks) == 14
+
+
+def test_what_else_is_known_of_a_cell_stays(judged_cells: dict[str, Any]) -> None:
+    """What is read from a module on the way to the device, and what was seen inside: no cell's answer takes their place."""
+    cell = Cell("emitter", "iree-cuda")
+    others = [Check(f"{cell.id}.{name}", "", "failed", "", "") for name in ("arithmetic", "compiles", "anchors")]
+    truths, asked = by_hand.TRUTHS, by_hand.asked()
+    evidence = Evidence(checks=list(others), truths=truths, asked=asked)
+    for everywhere in (False, True):
+        module.judge(cell, evidence, model("plain").checkpoint, Settings("m"), Progress(), everywhere)
+        assert evidence.checks[:3] == others
+        assert len({c.id for c in evidence.checks}) == len(evidence.checks) > 3
+
+
+def test_what_is_judged_again_takes_the_place_of_what_was(judged_cells: dict[str, Any]) -> None:
+    """No check stands twice, and none of the first time is left."""
+    kept: list[Evidence] = []
+
+    def conclude(evidence: Evidence, *_: Any) -> Any:
+        kept.append(evidence)
+        return decide(evidence.checks, evidence.outcomes, evidence.truths)
+
+    judged_cells["small"] = False
+    judged_cells["wrong"] = {"emitter/iree-cpu": by_hand.WRONG_POSITION}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "conclude", conclude)
+        run(Settings("m", tokens=48, capacity=LEAN_CAPACITY))
+    (evidence,) = kept
+    ids = [check.id for check in evidence.checks]
+    assert len(ids) == len(set(ids))
+    assert sorted(o.cell.id for o in evidence.outcomes) == sorted(cell.id for cell in CELLS)
+    streaming = {o.cell.id for o in evidence.outcomes if o.streams}
+    assert streaming == {id.rpartition(".")[0] for id in ids if id.endswith(".streamed-logits")}
+    assert streaming == {cell.id for cell in CELLS if cell.head == "logits"}

@@ -164,7 +164,7 @@ def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(monkeypatch:
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HLORACLE_CACHE", str(tmp_path / "cache"))
-    mutation._common.cache_clear()
+    mutation.common.cache_clear()
     return tmp_path / "cache" / "mutants"
 
 
@@ -286,9 +286,9 @@ def test_what_decides_an_outcome(changed: str, again: bool, own_cache: Path, mon
     path = Path(mutation.__file__).parent.parent / changed
     assert path.is_file()
     monkeypatch.setattr(Path, "read_bytes", lambda p: read(p) + b"#" * (p == path))
-    mutation._common.cache_clear()
+    mutation.common.cache_clear()
     assert (mutation._entry(MUTANT) != before) == again
-    mutation._common.cache_clear()
+    mutation.common.cache_clear()
 
 
 def test_packages_and_flags_decide_an_outcome(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,9 +300,9 @@ def test_packages_and_flags_decide_an_outcome(own_cache: Path, monkeypatch: pyte
     assert mutation._entry(MUTANT) != before
     monkeypatch.undo()
     monkeypatch.setattr(mutation, "versions", lambda: {"jax": "0"})
-    mutation._common.cache_clear()
+    mutation.common.cache_clear()
     assert mutation._entry(MUTANT) != before
-    mutation._common.cache_clear()
+    mutation.common.cache_clear()
 
 
 # ---- on the command line

@@ -4,31 +4,63 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
-from evidence import FLOOR, TRUTHS, WRONG_LOGITS, WRONG_TOKEN, Change, failed, gathered, on_prompt, verdict
+from evidence import (
+    FLOOR,
+    LONG,
+    SHORT,
+    STREAM,
+    TRUTHS,
+    WRONG_LOGITS,
+    WRONG_POSITION,
+    WRONG_SLOT,
+    WRONG_TOKEN,
+    Change,
+    asked,
+    both,
+    failed,
+    gathered,
+    not_repeated,
+    on_prompt,
+    on_slots,
+    on_stream,
+    outcome,
+    right,
+    verdict,
+)
 
 from hloracle.backends.devices import CPU
 from hloracle.conformance.cells import Cell, CellOutcome
-from hloracle.conformance.checks import Check
+from hloracle.conformance.checks import Check, cell_checks
 from hloracle.conformance.evidence import Evidence
-from hloracle.conformance.localization import Localization, Plan, confidence, plan, sequence
-from hloracle.conformance.prompts import Prompt
+from hloracle.conformance.localization import Failing, Localization, Plan, confidence, narrowed, plan
 from hloracle.conformance.reproducer import Reproducer
 from hloracle.conformance.run import FIRST, _only_the_token_is_wrong, _settled, cells_on
-from hloracle.conformance.verdict import Verdict, place
+from hloracle.conformance.verdict import Verdict, decide, place
 
-LONG, SHORT = Prompt("first", 32, "", None, tuple(range(9))), Prompt("second", 64, "", None, (1, 2, 3))
-PROMPTS = [LONG, SHORT]
 EMITTER, ORACLE = Cell("emitter", "xla-cpu"), Cell("oracle", "xla-cpu")
 ANCHOR = "layers.0.mlp.act"
 STATIC = Check("emitter.abi", "an invariant", "failed", "1", "0", "donates {}", "k_cache.0", "func.func at line 1")
 
 
-def planned(changes: dict[str, Change], prompts: list[Prompt] = PROMPTS) -> Plan | None:
-    checks, outcomes = gathered(changes)
-    return plan(checks, outcomes, prompts, TRUTHS)
+AT = Failing(LONG, 1, (*LONG.token_ids, 3), 9)
+ON_BOTH = ("emitter/xla-cpu", "emitter/iree-cpu")
+
+
+def planned(changes: dict[str, Change], **other: Any) -> Plan | None:
+    return plan(*gathered(changes), asked(**other))
+
+
+def failing(change: Change, **other: Any) -> Failing:
+    """Where the emitter's graph, wrong on both compilers, is taken apart."""
+    found = planned(dict.fromkeys(ON_BOTH, change), **other)
+    assert found
+    assert found.suspect == EMITTER
+    return found.at
 
 
 def pair(found: Plan | None) -> tuple[str, str | None]:
@@ -60,24 +92,18 @@ def test_nothing_wrong_nothing_taken_apart() -> None:
     assert planned({}) is None
 
 
+SECOND = on_prompt(SHORT.id, errors=[9 * FLOOR, FLOOR, FLOOR])
+
+
 def test_the_shortest_prompt_that_fails() -> None:
-    found = planned(dict.fromkeys(("emitter/xla-cpu", "emitter/iree-cpu"), WRONG_LOGITS))
-    assert found
-    assert (found.prompt, found.step) == (LONG, 1)  # only the first prompt fails, at its second step
-    second = on_prompt("second@64", errors=[9 * FLOOR, FLOOR, FLOOR])
-    both = lambda o: second(WRONG_LOGITS(o))  # noqa: E731
-    found = planned({"emitter/xla-cpu": both, "emitter/iree-cpu": both})
-    assert found
-    assert (found.prompt, found.step) == (SHORT, 0)
+    assert failing(WRONG_LOGITS) == AT  # only the first prompt fails, at its second step
+    assert failing(both(WRONG_LOGITS, SECOND)) == Failing(SHORT, 0, (1, 2, 3, 5), 3)
 
 
 def test_a_prompt_of_one_token_is_chosen_last() -> None:
     one = dataclasses.replace(SHORT, token_ids=(1,))
-    second = on_prompt("second@64", errors=[9 * FLOOR, FLOOR, FLOOR])
-    both = lambda o: second(WRONG_LOGITS(o))  # noqa: E731
-    found = planned({"emitter/xla-cpu": both, "emitter/iree-cpu": both}, [LONG, one])
-    assert found
-    assert found.prompt == LONG
+    assert failing(both(WRONG_LOGITS, SECOND), prompts=(LONG, one)) == AT
+    assert failing(SECOND, prompts=(LONG, one)) == Failing(one, 0, (1, 5), 1)
 
 
 def test_a_cell_that_gave_nothing_fails_on_every_prompt() -> None:
@@ -86,13 +112,88 @@ def test_a_cell_that_gave_nothing_fails_on_every_prompt() -> None:
     assert (found.suspect.id, found.prompt, found.step) == ("emitter/iree-cpu", SHORT, 0)
 
 
-def test_sequence_ends_at_the_failing_step() -> None:
-    truth = TRUTHS["first@32"]
-    at = Plan(EMITTER, ORACLE, LONG, 0, "")
-    assert sequence(at, truth) == [*range(9), 3]
-    assert sequence(dataclasses.replace(at, step=2), truth) == [*range(9), 3, 1]
-    # The last token is nobody's input.
-    assert sequence(dataclasses.replace(at, step=3), truth) == [*range(9), 3, 1]
+@pytest.mark.parametrize("stage", ["memory", "timeout"])
+def test_a_cell_without_an_answer_is_not_taken_apart_nor_taken_for_right(stage: str) -> None:
+    assert planned({"emitter/iree-cpu": failed(stage)}) is None
+    found = planned({"emitter/iree-cpu": WRONG_TOKEN, "emitter/xla-cpu": failed(stage)})
+    assert pair(found) == ("emitter/iree-cpu", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        (on_prompt(tokens=[9, 1, 4]), 0),
+        (on_prompt(errors=[FLOOR, FLOOR, 9 * FLOOR]), 2),
+        # Slot 9 is filled by the step that is fed the first token after the nine of the prompt, slot 10 by the next.
+        (on_slots(anchor="k_cache.0", slot=2), 0),
+        (on_slots(anchor="k_cache.0", slot=8), 0),
+        (on_slots(call=1, anchor="k_cache.0", slot=9), 1),
+        (on_slots(call=1, anchor="v_cache.1", slot=10), 2),
+        # Of what has no place the first step is looked at.
+        (on_slots(call=1, stayed="slot 0 of k_cache.0 changed"), 0),
+        (not_repeated(), 0),
+    ],
+)  # fmt: skip
+def test_the_first_failing_step(change: Change, step: int) -> None:
+    following = (3, 1)[: max(step, 1)]  # the last token is nobody's input
+    assert failing(change) == Failing(LONG, step, (*LONG.token_ids, *following), 9)
+
+
+T = STREAM.tokens
+
+
+@pytest.mark.parametrize(
+    ("change", "length", "tokens"),
+    [
+        # Decode at a position: what came before is given at once.
+        (on_stream(heads=[1.0] * 9 + [99.0] * 7), 9, T[:10]),
+        (on_stream(heads=[99.0] + [1.0] * 15), 0, T[:1]),
+        (on_stream(heads=[1.0] * 15 + [float("nan")]), 15, T),
+        (on_slots(STREAM.id, 0, "v_cache.0", 5), 5, T[:6]),
+        # Prefill after a length: there is no step.
+        (on_stream(prefilled={1: 1.0, 4: 99.0, 7: float("nan")}), 4, T[:4]),
+        (on_slots(STREAM.id, 1, "v_cache.0", 6), 7, T[:7]),
+        # Both: prefill alone shows it.
+        (both(on_stream(heads=[1.0] * 3 + [99.0] * 13), on_stream(prefilled={1: 1.0, 4: 1.0, 7: 99.0})), 7, T[:7]),
+    ],
+)  # fmt: skip
+def test_the_first_place_of_a_stream(change: Change, length: int, tokens: tuple[int, ...]) -> None:
+    found = failing(change)
+    assert (found.length, found.tokens, found.step) == (length, tokens, len(tokens) - length)
+    assert (found.prompt.token_ids, found.prompt.bucket) == (tokens[:length], 32)
+    # A prompt that shows something wrong is nearer to what a user does.
+    assert failing(both(change, WRONG_LOGITS)) == AT
+
+
+def test_decode_alone_is_taken_apart_where_its_stream_first_fails() -> None:
+    """It is given prompts token by token as well."""
+    alone = on_stream(prefilled={}, heads=[1.0] * 4 + [99.0] * 12)
+    assert failing(both(alone, WRONG_LOGITS)).tokens == T[:5]
+
+
+# ---- without anything taken apart
+
+
+def narrowed_by(change: Change) -> tuple[str | None, str] | None:
+    return narrowed(gathered({"emitter/xla-cpu": change})[1])
+
+
+def test_the_caches_alone_narrow_the_place() -> None:
+    several = both(
+        *(on_slots(anchor=a, slot=slot) for a, slot in [("v_cache.1", 2), ("k_cache.1", 2), ("k_cache.0", 7)])
+    )
+    anchor, words = narrowed_by(several) or ("", "")
+    assert anchor == "k_cache.1"
+    assert (
+        "from slot 2 on, those of layers 0 to 0 are right there: the fault is between the attention of layer 0 and"
+        in words
+    )
+    anchor, words = narrowed_by(on_slots(STREAM.id, 1, "v_cache.0", 0)) or ("", "")
+    assert anchor == "v_cache.0"
+    assert "in the embedding, or in what comes before what layer 0 writes" in words
+    anchor, words = narrowed_by(WRONG_LOGITS) or ("", "")
+    assert anchor is None
+    assert "the fault comes after what the last layer writes" in words
 
 
 # ---- the place
@@ -102,14 +203,14 @@ def localized(**fields: Any) -> Localization:
     operation = {"name": "stablehlo.logistic", "value": "%x", "line": 7, "graph": "decode", "why": "it is"}
     errors = [{"anchor": ANCHOR, "phase": "decode", "accumulated": 99.0, "local": 99.0, "peer": 0.5}]
     found = Localization(
-        Plan(EMITTER, ORACLE, LONG, 1, "the oracle's graph is right"), "decode", ANCHOR, 9, ANCHOR, ANCHOR, errors, [],
+        Plan(EMITTER, ORACLE, AT, "the oracle's graph is right"), "decode", ANCHOR, 9, ANCHOR, ANCHOR, errors, [],
         [], operation, None, False, False,
     )  # fmt: skip
     return dataclasses.replace(found, **fields)
 
 
-def placed(found: Localization | None, *more: Check) -> Verdict:
-    changes = dict.fromkeys(("emitter/xla-cpu", "emitter/iree-cpu"), WRONG_LOGITS)
+def placed(found: Localization | None, *more: Check, change: Change = WRONG_LOGITS) -> Verdict:
+    changes = dict.fromkeys(ON_BOTH, change)
     checks, outcomes = gathered(changes)
     return place(verdict(changes, more=more), [*more, *checks], found, outcomes)
 
@@ -127,7 +228,25 @@ def test_no_place() -> None:
     for nothing in (None, localized(anchor=None, first_local=None, first_accumulated=None, operation=None)):
         found = placed(nothing)
         assert (found.class_, found.anchor, found.operation) == ("emitter-fault", None, None)
-        assert found.sure == ("possible", ["no place was found"])
+        assert found.sure == ("possible", [(narrowed_by(WRONG_LOGITS) or ("", ""))[1]])
+    found = placed(None, change=WRONG_SLOT)
+    assert (found.anchor, found.operation) == ("v_cache.1", None)
+    assert found.sure
+    assert found.sure[0] == "possible"
+
+
+@pytest.mark.parametrize(
+    ("change", "more"),
+    [
+        (right, (Check("emitter.census", "", "failed", "", ""),)),
+        (not_repeated(), ()),
+        (on_slots(call=1, stayed="slot 4 of k_cache.0 changed"), ()),
+        (failed("process"), ()),
+    ],
+)
+def test_what_the_values_say_nothing_of_is_nowhere(change: Change, more: tuple[Check, ...]) -> None:
+    found = placed(None, *more, change=change)
+    assert (found.anchor, found.sure) == (None, ("possible", ["no place was found"]))
 
 
 def test_an_invariant_has_a_place_too() -> None:
@@ -147,7 +266,7 @@ def test_an_invariant_has_a_place_too() -> None:
 def test_a_misused_graph_is_the_harness() -> None:
     found = placed(localized(misused=True, first_local=None, operation=None))
     assert (found.class_, found.anchor) == ("harness-error", ANCHOR)
-    # But a graph that is not as its ABI says is itself to blame.
+    # But a graph that is not as its ABI says is to blame itself.
     assert placed(localized(misused=True, first_local=None, operation=None), STATIC).class_ == "emitter-fault"
 
 
@@ -205,13 +324,29 @@ ORACLE_ON_XLA = {"oracle/xla-cpu": WRONG_LOGITS}
 TOKEN = {"emitter/iree-cpu/token": WRONG_TOKEN}
 BROKEN = (Check("emitter.one-matmul-each", "one product for each weight", "failed", "9", "8", ""),)
 WRONG_ORACLE = (Check("oracle.one-matmul-each", "one product for each weight", "failed", "9", "8", ""),)
+WRONG_PROBE = (Check("emitter.probes", "", "failed", "", "", ""),)
 LATER = (
-    Check("emitter.probes", "", "failed", "", "", ""), Check("emitter.caches-in-place", "", "failed", "", "", ""),
+    Check("emitter.caches-in-place", "", "failed", "", "", ""),
     Check("emitter.caches-in-place", "", "error", "", "", ""),
+)
+NOT_COMPILED = failed("compile")
+# Each check of a cell failed alone, and what gives no check at all.
+OUTCOMES: tuple[Change, ...] = (
+    right, WRONG_TOKEN, WRONG_LOGITS, WRONG_SLOT, WRONG_POSITION, on_stream(apart=99.0), not_repeated(), NOT_COMPILED,
 )  # fmt: skip
-OUTCOMES: tuple[Change, ...] = (lambda found: found, WRONG_LOGITS, WRONG_TOKEN, failed("compile"))
-UNLIKE_STREAMING = on_prompt(head_distance=99 * FLOOR)
 ON_IREE = (Cell("emitter", "iree-cpu", "token"), Cell("emitter", "iree-cpu"), Cell("oracle", "iree-cpu"))
+
+
+@cache
+def of_cell(cell: Cell, change: Change) -> tuple[CellOutcome, tuple[Check, ...]]:
+    found = change(outcome(cell, TRUTHS, [STREAM]))
+    return found, tuple(cell_checks(found, TRUTHS, [STREAM]))
+
+
+def class_of(changes: dict[str, Change], cells: Sequence[Cell] = cells_on(CPU), more: Sequence[Check] = ()) -> str:
+    """The verdict's, as `verdict` finds it: here from some ten thousand combinations."""
+    found = [of_cell(cell, changes.get(cell.id, right)) for cell in cells]
+    return decide([*more, *(c for _, checks in found for c in checks)], [o for o, _ in found], TRUTHS).class_
 
 
 def settled(changes: dict[str, Change], cells: tuple[Cell, ...], more: tuple[Check, ...] = ()) -> bool:
@@ -224,16 +359,17 @@ def settled(changes: dict[str, Change], cells: tuple[Cell, ...], more: tuple[Che
 
 
 def whatever_comes(
-    changes: dict[str, Change], cells: tuple[Cell, ...], more: tuple[Check, ...] = ()
+    changes: dict[str, Change], cells: Sequence[Cell], more: tuple[Check, ...] = ()
 ) -> set[tuple[str, str]]:  # fmt: skip
     """The classes that a run can end in, with and without what is left, whatever that shows."""
     left = [cell for cell in cells_on(CPU) if cell not in cells]
-    found = {("without", verdict(changes, cells=cells, more=more).class_)}
-    every = [(*OUTCOMES, UNLIKE_STREAMING) if cell == Cell("emitter", "iree-cpu") else OUTCOMES for cell in left]
-    for shown in itertools.product(*every):
+    found = {("without", class_of(changes, cells, more))}
+    # The probes come first where XLA shows nothing wrong, and what is known of the stream form before any cell on IREE.
+    later = [(), *((WRONG_PROBE,) if ON_XLA.keys() & changes else ())]
+    later += [(check,) for check in LATER if ON_IREE[0] not in cells]
+    for shown in itertools.product(OUTCOMES, repeat=len(left)):
         known = changes | {cell.id: change for cell, change in zip(left, shown, strict=True)}
-        for later in ((), *((check,) for check in LATER)):
-            found.add(("with", verdict(known, more=(*more, *later)).class_))
+        found |= {("with", class_of(known, more=(*more, *check))) for check in later}
     return found
 
 
@@ -244,15 +380,17 @@ def only(class_: str) -> set[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("changes", "more", "class_"),
     [
-        (ON_XLA, (), "emitter-fault"),
-        ({"emitter/xla-cpu": failed("compile")}, (), "emitter-fault"),
+        *(({"emitter/xla-cpu": change}, (), "emitter-fault") for change in OUTCOMES[1:-1]),
         (ON_XLA, BROKEN, "emitter-fault"),
-        ({}, BROKEN, "emitter-fault"),
+        ({}, WRONG_PROBE, "emitter-fault"),
+        ({}, (*WRONG_PROBE, *BROKEN), "emitter-fault"),
+        ({}, BROKEN, "invariant-broken"),
         ({}, WRONG_ORACLE, "reference-fault"),
         (ON_XLA, WRONG_ORACLE, "reference-fault"),
         # What these show depends on what is left.
         ({}, (), ""),
-        (ORACLE_ON_XLA, (), ""),
+        ({"emitter/xla-cpu": NOT_COMPILED}, (), ""),
+        *(({"oracle/xla-cpu": change}, (), "") for change in OUTCOMES[1:]),
         (ORACLE_ON_XLA, BROKEN, ""),
         (ON_XLA | ORACLE_ON_XLA, (), ""),
     ],
@@ -284,16 +422,18 @@ def test_what_the_logits_on_iree_settle(changes: dict[str, Change], first: Chang
     assert settled(known, cells) == wrong
     assert not settled(changes, (*FIRST, ON_IREE[0]))
     if wrong:
-        assert {verdict(known | {"oracle/iree-cpu": second}).class_ for second in OUTCOMES} == {"compiler-fault"}
-        assert verdict(known, cells=cells).class_ == "compiler-fault"
+        assert whatever_comes(known, cells) == only("compiler-fault")
 
 
-def test_prefill_unlike_streaming_settles_nothing() -> None:
-    """XLA does not stream, so only the oracle on IREE tells the compiler's fault from the emitter's."""
-    known = {"emitter/iree-cpu": UNLIKE_STREAMING}
-    assert not settled(known, (*FIRST, *ON_IREE[:2]))
-    assert verdict(known).class_ == "emitter-fault"
-    assert verdict(known | {"oracle/iree-cpu": WRONG_LOGITS}).class_ == "compiler-fault"
+@pytest.mark.parametrize("token", [right, WRONG_TOKEN, NOT_COMPILED])
+@pytest.mark.parametrize("first", OUTCOMES)
+def test_what_iree_settles_of_a_graph_that_xla_does_not_take(first: Change, token: Change) -> None:
+    known = {"emitter/xla-cpu": NOT_COMPILED}
+    known |= {"emitter/iree-cpu": first, "emitter/iree-cpu/token": token}
+    cells, none = (*FIRST, *ON_IREE[:2]), first is token is NOT_COMPILED
+    assert settled(known, cells) == (first is not right)
+    if first is not right:
+        assert whatever_comes(known, cells) == only("unsupported" if none else "emitter-fault")
 
 
 def test_nothing_settles_before_xla_has_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -309,23 +310,25 @@ def on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probed, "make_backend", lambda name, threads: interpreter())
 
 
-def pairs(change: Callable[[Graph], Graph] = lambda graph: graph) -> list[tuple[Graph, Graph]]:
+def pairs(change: Callable[[Graph], Graph] = lambda graph: graph, head: str = "token") -> list[tuple[Graph, Graph]]:
     here = model("plain")
-    return [(change(here.graph("emitter", phase, "token")), here.graph("oracle", phase)) for phase in PHASES]
+    return [(change(here.graph("emitter", phase, head)), here.graph("oracle", phase)) for phase in PHASES]
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
 def test_the_check_and_its_cache(checkpoint: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with alone():
-        (check, reused), (again, reused_then) = (run_probes(pairs(), checkpoint, {"jax": "1"}, True) for _ in range(2))
+        (check, reused), (again, reused_then) = (
+            run_probes("emitter", pairs(), checkpoint, {"jax": "1"}, True) for _ in range(2)
+        )
         assert (reused, reused_then) == (False, True)
         assert check == again
         assert (check.id, check.status) == ("emitter.probes", "passed")
         assert check.figure.startswith(f"{check.expected}, at 0.0")
-        assert not run_probes(pairs(), checkpoint, {"jax": "1"}, False)[1], "asked to run whatever there is"
-        assert not run_probes(pairs(), checkpoint, {"jax": "2"}, True)[1]
+        assert not run_probes("emitter", pairs(), checkpoint, {"jax": "1"}, False)[1], "asked to run whatever there is"
+        assert not run_probes("emitter", pairs(), checkpoint, {"jax": "2"}, True)[1]
         monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
-        assert not run_probes(pairs(), checkpoint, {"jax": "1"}, True)[1]
+        assert not run_probes("emitter", pairs(), checkpoint, {"jax": "1"}, True)[1]
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
@@ -335,7 +338,7 @@ def test_the_check_of_a_wrong_graph(checkpoint: Checkpoint, empty_cache: Path) -
 
     with alone():
         for reused in (False, True):
-            check, found = run_probes(pairs(wrong), checkpoint, {}, True)
+            check, found = run_probes("emitter", pairs(wrong), checkpoint, {}, True)
             assert found == reused
             assert (check.status, check.anchor) == ("failed", "layers.1.mlp.act")
             assert check.operation.startswith("stablehlo.tanh %l1_mlp_act.logistic at line ")
@@ -348,8 +351,56 @@ def test_the_check_of_a_wrong_graph(checkpoint: Checkpoint, empty_cache: Path) -
 @pytest.mark.usefixtures("on_the_interpreter")
 def test_nothing_compared_does_not_pass(checkpoint: Checkpoint, empty_cache: Path) -> None:
     with alone():
-        check, _ = run_probes([], checkpoint, {}, True)
+        check, _ = run_probes("emitter", [], checkpoint, {}, True)
     assert check.status == "failed"
+
+
+# ---- of graphs that somebody else wrote
+
+
+def without_names(*kept: str) -> Callable[[Graph], Graph]:
+    """The graph without locations, but for these anchors'."""
+
+    def change(graph: Graph) -> Graph:
+        lines = [
+            line if line.endswith(tuple(f'loc("{a}")' for a in kept)) else re.sub(r' loc\("[^"]*"\)$', "", line)
+            for line in graph.text.split("\n")
+        ]
+        return replace(graph, text="\n".join(lines))
+
+    return change
+
+
+@pytest.mark.parametrize("head", ["logits", "token"])
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_the_check_of_a_file(head: str, checkpoint: Checkpoint, empty_cache: Path) -> None:
+    """What it names is compared; a wrong piece is found; and where it names nothing, nothing is said."""
+    with alone():
+        whole, _ = run_probes("file", pairs(head=head), checkpoint, {}, True)
+        assert (whole.id, whole.status) == ("file.probes", "passed")
+        for reused in (False, True):
+            none, found = run_probes("file", pairs(without_names(), head), checkpoint, {}, True)
+            assert (none.id, none.status, found) == ("file.probes", "skipped", reused)
+            assert "names none: give its operations locations" in none.detail
+        ours, _ = run_probes("emitter", pairs(without_names(), head), checkpoint, {}, True)
+        assert ours.status == "failed", "ours has to name them all"
+
+
+@pytest.mark.parametrize("head", ["logits", "token"])
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_a_file_that_names_some_anchors(head: str, checkpoint: Checkpoint, empty_cache: Path) -> None:
+    """A piece is compared where both read the same anchors; one that begins further up is left out, and not wrong."""
+    named = ("layers.1.mlp.up_proj", "layers.1.mlp.gate_proj", "layers.1.mlp.act")
+    some = without_names(*named)
+
+    def wrong(graph: Graph) -> Graph:
+        return some(changed(graph, "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act"))
+
+    with alone():
+        right, _ = run_probes("file", pairs(some, head), checkpoint, {}, True)
+        assert (right.status, right.expected) == ("passed", "2 of 2"), "act in prefill and in decode"
+        bad, _ = run_probes("file", pairs(wrong, head), checkpoint, {}, True)
+        assert (bad.status, bad.anchor) == ("failed", "layers.1.mlp.act")
 
 
 @pytest.mark.parametrize(
@@ -362,7 +413,7 @@ def test_a_toolchain_that_fails_is_no_pass(
         raise error
 
     monkeypatch.setattr(probed, "run_in_child", fails)
-    check, reused = run_probes(pairs(), checkpoint, {}, True)
+    check, reused = run_probes("emitter", pairs(), checkpoint, {}, True)
     assert (check.status, reused) == ("error", False)
     assert str(error) in check.detail
     assert not list(empty_cache.rglob("*.json")), "and is not kept"

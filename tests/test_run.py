@@ -57,18 +57,29 @@ def test_record(small_run: Path, small_record: dict[str, Any]) -> None:
 
 
 def test_every_check_is_there(small_record: dict[str, Any]) -> None:
-    graph = ["parse", "abi", "custom-call", "f64", "dialects", "arguments-used", "caches-donated", "census", "matmuls"]
-    wanted = {f"{source}.{name}" for source in ("emitter", "oracle") for name in (*graph, "weights", "tables")}
+    graph = ["parse", "supported", "abi", "donations", "random", "custom-call", "f64", "dialects", "arguments-used",
+             "caches-donated", "census", "matmuls", "weights", "tables"]  # fmt: skip
+    wanted = {f"{source}.{name}" for source in ("emitter", "oracle") for name in graph}
     wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "truth.noise", "emitter.probes"}
     wanted |= {"oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "harness.canary"}
-    wanted |= {"gate-zero.iree-cpu", "gate-zero.xla-cpu", "emitter/iree-cpu.prefill-equals-streaming"}
+    wanted |= {"gate-zero.iree-cpu", "gate-zero.xla-cpu"}
     wanted |= {f"{source}/iree-cuda.{name}" for source in ("emitter", "oracle") for name in ("compiles", "arithmetic")}
-    wanted |= {f"{id}.tokens" for id in IDS}
+    cell = ["tokens", "caches", "repeats", "streamed-logits", "prefill-equals-streaming"]
+    wanted |= {f"{id}.{name}" for id in IDS for name in cell}
     wanted |= {f"{id}.{phase}-logits" for id in IDS if id != PRODUCTION for phase in ("prefill", "decode")}
     assert {c["id"] for c in small_record["checks"]} == wanted
 
 
 def test_what_a_pass_rests_on(small_record: dict[str, Any]) -> None:
+    assert small_record["verdict"]["compared"][:6] == [
+        "8 of 8 tokens after 6 prompts",
+        "logits of decode at all 128 positions",
+        "logits of prefill after prompts of 128 lengths",
+        "both caches whole",
+        "each of 257 tokens as input",
+        "two equal calls bit for bit",
+    ]
+    assert small_record["verdict"]["not_compared"] == []
     canary = small_record["canary"]
     assert canary["caught"]
     assert canary["named"] == canary["anchor"]

@@ -145,6 +145,50 @@ def test_caches_are_copies(logits: Session) -> None:
         np.testing.assert_array_equal(read, copy)
 
 
+def test_whole_caches(logits: Session) -> None:
+    """All slots, those that nothing filled as well: zeros, but for a prefill's padding."""
+    logits.prefill(FIVE)
+    filled, whole = logits.caches(), logits.caches(whole=True)
+    assert [c.shape for c in whole] == list(logits.cache_shapes) == [(3, 2, S, 16)] * 2
+    for some, every in zip(filled, whole, strict=True):
+        np.testing.assert_array_equal(every[:, :, :5], some)
+        assert not every[:, :, SMALL:].any()
+        assert np.isfinite(every).all()
+    logits.reset()
+    assert not any(c.any() for c in logits.caches(whole=True))
+
+
+def test_caches_to_begin_with(logits: Session) -> None:
+    """What is in a slot that nothing filled does not show, stays where nobody writes, and is not written to itself."""
+    given = [RNG.normal(0, 1, shape).astype(np.float32) for shape in logits.cache_shapes]
+    kept = [c.copy() for c in given]
+    logits.reset()
+    expected = [logits.decode_step(t) for t in FIVE]
+    logits.reset(given)
+    assert logits.position == 0
+    for token, head in zip(FIVE, expected, strict=True):
+        np.testing.assert_array_equal(logits.decode_step(token), head)
+    for before, same, after in zip(kept, given, logits.caches(whole=True), strict=True):
+        np.testing.assert_array_equal(same, before)
+        np.testing.assert_array_equal(after[:, :, 5:], before[:, :, 5:])
+        assert (after[:, :, :5] != before[:, :, :5]).any(axis=-1).all()
+    logits.reset()
+    assert not any(c.any() for c in logits.caches(whole=True)), "they were for one sequence"
+
+
+def test_what_fills_a_bucket_does_not_show(logits: Session) -> None:
+    head = logits.prefill(FIVE)
+    before = logits.caches(whole=True)
+    logits.padding = V - 1
+    try:
+        np.testing.assert_array_equal(logits.prefill(FIVE), head)
+    finally:
+        logits.padding = 0
+    for old, new in zip(before, logits.caches(whole=True), strict=True):
+        np.testing.assert_array_equal(new[:, :, :5], old[:, :, :5])
+        assert (new[:, :, 5:SMALL] != old[:, :, 5:SMALL]).any(), "the padding was another token"
+
+
 def test_a_head_that_was_read_stays(logits: Session) -> None:
     first = logits.prefill(FIVE)
     assert isinstance(first, np.ndarray)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from hloracle.conformance.choice import (
     valid_cpu,
 )
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.returned import Slots
 from hloracle.conformance.run import choose
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError
@@ -362,28 +363,48 @@ def test_a_device_is_timed_as_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [d.graphs for d in opened] == [False, True]
 
 
-def test_wrong_tokens_are_found(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs it: a candidate is held to the truth's tokens."""
-    judge = _judge(checkpoint, monkeypatch)
-    assert judge.wrong(Candidate("decode", untuned())) == ("", "")
+def _other_token(found: CellOutcome) -> None:
+    for prompt in found.prompts.values():
+        prompt.tokens[-1] += 1
 
-    def off_by_one(*arguments: Any, **named: Any) -> CellOutcome:
-        outcome = run_cell(*arguments, **named)
-        for prompt in outcome.prompts.values():
-            prompt.tokens[-1] += 1
-        return outcome
 
-    run_cell = tune.run_cell
-    monkeypatch.setattr(tune, "run_cell", off_by_one)
-    status, why = judge.wrong(Candidate("decode", untuned()))
-    assert status == "wrong"
-    assert "tokens" in why
-    monkeypatch.setattr(
-        tune,
-        "run_cell",
-        lambda cell, *_, **__: CellOutcome(Cell("emitter", "iree-cpu"), "failed", message="no such CPU"),
+def _other_slot(found: CellOutcome) -> None:
+    id, prompt = next(iter(found.prompts.items()))
+    worst = {**prompt.slots[0].worst, "k_cache.0": (99.0, 1, 1)}
+    found.prompts[id] = dataclasses.replace(prompt, slots=(Slots(worst), *prompt.slots[1:]))
+
+
+def test_what_a_candidate_gets_wrong_is_found(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs it: it is held to the truth's tokens and caches, and to its own second answer."""
+    judge, candidate = _judge(checkpoint, monkeypatch), Candidate("decode", untuned())
+    assert judge.wrong(candidate) == ("", "")
+    right = tune.run_cell
+
+    def spoiled(spoil: Callable[[CellOutcome], None]) -> Callable[..., CellOutcome]:
+        def run_cell(*arguments: Any, **named: Any) -> CellOutcome:
+            outcome = right(*arguments, **named)
+            assert not outcome.streams, "all the candidates of a precision would take long"
+            spoil(outcome)
+            return outcome
+
+        return run_cell
+
+    for spoil, words in (
+        (_other_token, "tokens: "),
+        (_other_slot, "caches: the first that is wrong is slot 1 of k_cache.0"),
+    ):
+        monkeypatch.setattr(tune, "run_cell", spoiled(spoil))
+        status, why = judge.wrong(candidate)
+        assert status == "wrong"
+        assert words in why
+    monkeypatch.setattr(tune, "run_cell", lambda *a, **n: dataclasses.replace(right(*a, **n), repeated=(False, 1e-9)))
+    assert judge.wrong(candidate) == (
+        "wrong",
+        "up to 1e-09 apart repeats: a second call on equal inputs gives something else",
     )
-    assert judge.wrong(Candidate("decode", untuned())) == ("failed", "no such CPU")
+    failed = CellOutcome(Cell("emitter", "iree-cpu"), "failed", message="no such CPU")
+    monkeypatch.setattr(tune, "run_cell", lambda *_, **__: failed)
+    assert judge.wrong(candidate) == ("failed", "no such CPU")
 
 
 def _judge(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Judge:

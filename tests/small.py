@@ -1,0 +1,110 @@
+"""A small model's whole question, and cells that answer it on XLA in this process: right ones, and ones that are spoiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from models import quick_xla
+
+from hloracle.backends.devices import CPU
+from hloracle.backends.session import Buffer, Executable, Session
+from hloracle.conformance import cells
+from hloracle.conformance.asked import Asked, ask
+from hloracle.conformance.cells import Cell, CellOutcome
+from hloracle.conformance.checks import Check, cell_checks
+from hloracle.conformance.prompts import Prompt
+from hloracle.core.abi import Graph
+from hloracle.core.child import alone
+from hloracle.emitters.model import emit
+from hloracle.mutants.registry import attribute
+from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.fixtures import resolve
+from hloracle.reference.truth import truths
+
+CAPACITY, BUCKET, COUNT = 12, 8, 4
+PROMPTS = [
+    Prompt("short", BUCKET, "", None, (17, 3, 200)),
+    # Its tokens end at the last slot of the cache.
+    Prompt("long", BUCKET, "", None, (5, 90, 12, 256, 0, 33, 71, 9)),
+]
+
+# What becomes of a call's results, by their place: head, k_cache, v_cache.
+Spoil = Callable[[Graph, int, np.ndarray], np.ndarray]
+
+
+@cache
+def checkpoint() -> Checkpoint:
+    return open_checkpoint(resolve("tiny-llama"))
+
+
+@cache
+def graphs(head: str = "logits") -> tuple[Graph, Graph]:
+    """Prefill and decode."""
+    config = checkpoint().config
+    return emit(config, "prefill", head, CAPACITY, BUCKET), emit(config, "decode", head, CAPACITY)
+
+
+@cache
+def asked() -> Asked:
+    with alone():
+        found = truths(checkpoint(), [p.token_ids for p in PROMPTS], COUNT)
+        known = {p.id: t for p, t in zip(PROMPTS, found, strict=True)}
+        return ask(checkpoint(), PROMPTS, known, CAPACITY, BUCKET, every_token=False)[0]
+
+
+@cache
+def _loaded(graph: Graph) -> Executable:
+    return quick_xla().load(graph)
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """XLA, with what graphs return changed on its way back."""
+
+    spoil: Spoil
+    name: str = "xla-cpu"
+
+    def load(self, graph: Graph) -> Executable:
+        right = _loaded(graph)
+
+        def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
+            results = [np.array(self.download(r)) for r in right(arguments)]
+            return [self.upload(np.array(self.spoil(graph, i, r), r.dtype)) for i, r in enumerate(results)]
+
+        return execute
+
+    def upload(self, array: np.ndarray) -> Buffer:
+        return quick_xla().upload(array)
+
+    def keep(self, array: np.ndarray) -> Buffer:
+        return quick_xla().keep(array)
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        return quick_xla().download(buffer)
+
+
+def nothing(graph: Graph, place: int, result: np.ndarray) -> np.ndarray:
+    return result
+
+
+def session(spoil: Spoil = nothing, head: str = "logits", phases: Sequence[str] = ("prefill", "decode")) -> Session:
+    some = [g for g in graphs(head) if g.abi.phase in phases]
+    return Session(Spoiled(spoil), some, checkpoint().load)
+
+
+def answered(spoil: Spoil = nothing, head: str = "logits") -> CellOutcome:
+    """What a cell answers to the question."""
+    cell = Cell("emitter", "xla-cpu", head)
+    with attribute(cells, "make_backend", lambda *_: Spoiled(spoil)):
+        return cells._run(
+            lambda line: None, cell, list(graphs(head)), checkpoint().directory, asked(), 1, "", (), CPU
+        )  # fmt: skip
+
+
+def judged(outcome: CellOutcome) -> dict[str, Check]:
+    """The checks of a cell by the last part of their id."""
+    found = cell_checks(outcome, asked().truths, asked().streams)
+    return {c.id.rpartition(".")[2]: c for c in found}
