@@ -53,7 +53,10 @@ def compared(
     if "decode" in phases:
         every = len(positions) == capacity
         of = f"all {capacity}" if every else f"{len(positions)} of {capacity}"
-        phrases.append(f"{what} of decode at {of} positions")
+        # Of a larger model one cell is asked at every position, and the others only if that is wrong.
+        some = [o for o in logits or cells if o.streams]
+        only = f", {_backends(some)} alone" if 0 < len(some) < len(logits or cells) else ""
+        phrases.append(f"{what} of decode at {of} positions{only}")
         if not every:
             missing.append(f"{what} of decode at positions {_ranges(set(range(capacity)) - positions)}")
     if "prefill" in phases:

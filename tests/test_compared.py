@@ -106,10 +106,12 @@ def test_a_token_that_no_stream_has_is_not_claimed() -> None:
 
 
 def test_only_some_cells_are_asked_everywhere() -> None:
-    """A larger model's: what another cell was not asked adds nothing, and takes nothing away."""
+    """A larger model's: of which it is true is said."""
     outcomes = [outcome(CELLS[1], TRUTHS, [STREAM]), *(outcome(c) for c in CELLS[2:])]
     found = compared(outcomes, [], asked(), CAPACITY, PHASES)
-    assert found.phrases == ALL
+    assert found.phrases == tuple(
+        f"{phrase}, on IREE alone" if "of decode at all" in phrase else phrase for phrase in ALL
+    )
 
 
 def test_a_graph_that_answers_with_a_token() -> None:

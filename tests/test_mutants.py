@@ -256,8 +256,9 @@ def test_donations(id: str) -> None:
     with planted(id):
         graph = emitted("decode", "token")
     assert scopes(graph.text) == scopes(right("emitter", "decode", "token").text)
-    not_as_promised = bool(inspect(graph).abi_mismatch)
-    assert not_as_promised == (id != "donation-not-in-abi")
+    facts = inspect(graph)
+    assert facts.abi_mismatch == ()
+    assert bool(facts.donations) == (id != "donation-not-in-abi")
 
 
 # ---- what the faults do, on XLA

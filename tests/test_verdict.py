@@ -124,7 +124,7 @@ def test_emitter_fault_of_a_graph_that_does_not_parse(id: str) -> None:
 def test_emitter_fault_of_what_no_prompt_reaches() -> None:
     found = verdict(more=broken("emitter.probes"))
     assert (found.class_, found.explanation) == (
-        "emitter-fault", "The graph is right on every prompt, and wrong where none goes: an invariant.",
+        "emitter-fault", "The graph is right on every prompt, and wrong on inputs that none gives: what was seen.",
     )  # fmt: skip
 
 
