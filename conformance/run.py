@@ -56,6 +56,7 @@ FIRST = (Cell("emitter", "xla-cpu"), Cell("oracle", "xla-cpu"))
 COUNTED = ("emitter.census", "emitter.op-kinds", "emitter.fewer-ops")
 SPEED_SECONDS = 900
 MOMENT = 20  # seconds in which a small model's cell begins to answer
+INTERPRETED = "iree-emulated"  # takes a second for what a processor does in a millisecond
 WAIT = "wait until nothing runs beside it"
 
 
@@ -242,6 +243,8 @@ def _streams(cell: Cell, config: Config) -> bool:
 
     Where something shows there alone, the other cells are asked too: see `_ask_the_others`.
     """
+    if cell.backend == INTERPRETED:
+        return False
     return is_small(config) or (cell.source == "emitter" and cell.head == "logits" and cell.backend != "xla-cpu")
 
 
