@@ -260,9 +260,9 @@ def _worse(one: Slots, other: Slots) -> Slots:
 
 
 def _head_error(truth: AnchorTruth, config: Config, row: int, head: int | np.ndarray) -> float:
-    """In floors of the row, with three digits. A token is right if its logit may be the largest."""
+    """In floors of the row. A token is right if its logit may be the largest."""
     if isinstance(head, np.ndarray):
-        return float(f"{row_errors(truth, config, HEAD, row, head):.3g}")
+        return row_errors(truth, config, HEAD, row, head)
     logits = truth.values(HEAD)[row]
     if not 0 <= head < len(logits):
         return math.inf
@@ -285,7 +285,7 @@ def _apart(
             off = distance(mine[layer, :, :length], other[layer, :, :length])  # [K, length, D]
             floors = row_floors(truth, f"{part}.{layer}", config)[:length]
             found.append(float(np.max(np.max(off, axis=(0, 2)) / floors)))
-    return float(f"{max(found):.3g}")
+    return max(found)
 
 
 # ---- twice
