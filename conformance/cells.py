@@ -81,6 +81,7 @@ class CellOutcome:
 
     streams: by their ids. repeated: whether the same calls gave the same bits, and else how far what they gave is apart;
     None where nothing was repeated.
+    streams_reused: it ran, but for its streams, which are those of an earlier time.
     """
 
     cell: Cell
@@ -92,6 +93,7 @@ class CellOutcome:
     peak_bytes: int | None = None
     streams: dict[str, Streamed] = field(default_factory=dict)
     repeated: tuple[bool, float] | None = None
+    streams_reused: bool = False
 
 
 def make_backend(name: str, threads: int, device: Device = CPU) -> Backend:
@@ -122,12 +124,13 @@ def run_cell(
     device: Device = CPU,
     report: Report | None = None,
     timeout: float = TIMEOUT_SECONDS,
+    anew: bool = False,
 ) -> CellOutcome:
     """Run a cell in a child process, or take its outcome from the cache when nothing about it moved.
 
     Args:
       versions: of the packages that decide the outcome.
-      reuse: False runs it whatever the cache holds.
+      reuse: False runs it whatever the cache holds. anew: its prompts run in any case, and only its streams are reused.
       mutant: a deliberate fault to run it with; such an outcome is neither taken from the cache nor kept.
       targets: of custom_calls; XLA finds them, IREE has no such thing.
       device: where its backend runs graphs, unless that is the processor.
@@ -148,11 +151,12 @@ def run_cell(
         *(f"{t.name} {t.sha256}" for t in targets),
     )
     entry = cache_root() / "cells" / f"{key[:32]}.json"
-    if reuse and not mutant and (found := _load(entry, cell)):
-        return found
+    before = _load(entry, cell) if reuse and not mutant else None
+    if before and not anew:
+        return before
     try:
         child = run_in_child(
-            _run, cell, list(graphs), checkpoint.directory, asked, threads, mutant, targets, device,
+            _run, cell, list(graphs), checkpoint.directory, asked.without_streams() if before else asked, threads, mutant, targets, device,
             timeout=timeout, report=report,
         )  # fmt: skip
     except ToolchainError as error:
@@ -164,6 +168,8 @@ def run_cell(
         return CellOutcome(cell, "failed", stage=stage, message=str(error))
     answer: CellOutcome = child.value
     outcome = dataclasses.replace(answer, seconds=child.seconds, peak_bytes=child.peak_bytes)
+    if before:
+        return dataclasses.replace(outcome, streams=before.streams, streams_reused=bool(before.streams))
     if not mutant:
         write_file(entry, json.dumps(dataclasses.asdict(outcome)))
     return outcome

@@ -119,7 +119,10 @@ def record_of(
         "block": _block(evidence.shown, _layer(verdict), found.phase if found else ""),
         "speed": _speed(evidence),
         "timings": progress.timings,
-        "reused": [t["stage"] for t in progress.timings if t["reused"]],
+        "reused": [
+            *(t["stage"] for t in progress.timings if t["reused"]),
+            *(f"{o.cell.id}, streams" for o in evidence.outcomes if o.streams_reused),
+        ],
         "memory": {
             "peak_bytes": memory.peak_bytes,
             "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],

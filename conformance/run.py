@@ -313,15 +313,15 @@ def _only_the_token_is_wrong(evidence: Evidence, device: Device) -> bool:
 def _cell(
     cell: Cell, asked: Asked, evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
 ) -> CellOutcome:
-    # What is judged always runs; what it is compared with is reused when nothing about it moved.
-    reuse = not settings.fresh and cell.head != "token" and cell.source != "file"
+    # What is judged always runs, but for its streams; what it is compared with is reused when nothing about it moved.
+    reuse = not settings.fresh and cell.source != "file"
     graphs = [g for g, facts in evidence.graphs[cell.source] if g.abi.head == cell.head and not facts.error]
     if cell.source != "file" and len(graphs) < 1 + len(settings.buckets):
         return CellOutcome(cell, "failed", stage="compile", message="not all of its graphs parse")
     return run_cell(
         cell, graphs, checkpoint, asked, settings.threads, versions(CELL_PACKAGES), reuse=reuse,
         mutant=settings.mutant_at_work, targets=settings.targets, device=settings.device, report=progress.report,
-        timeout=_time_left(evidence, settings),
+        timeout=_time_left(evidence, settings), anew=cell.head == "token",
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 from evidence import STREAM, TRUTHS, asked, not_repeated, on_slots, on_stream, outcome
 
 from hloracle.conformance import cells
+from hloracle.conformance.asked import Asked
 from hloracle.conformance.cells import Cell, run_cell
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, ChildResult, TimedOut
@@ -66,6 +67,27 @@ def test_reused(children: list[str], question: dict[str, Any]) -> None:
     assert children == [CELL.id]
     assert run_cell(**{**question, "reuse": False}).status == "ran"
     assert len(children) == 2
+
+
+def test_anew_but_for_its_streams(
+    children: list[str], question: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not run_cell(**question, anew=True).streams_reused
+    asked_for: list[Any] = []
+
+    def fake(*arguments: Any, **_: Any) -> ChildResult:
+        asked_for.extend(argument for argument in arguments if isinstance(argument, Asked))
+        return ChildResult(dataclasses.replace(on_slots(stayed="slot 3 changed")(RIGHT), streams={}), 2.0, 3)
+
+    monkeypatch.setattr(cells, "run_in_child", fake)
+    again = run_cell(**question, anew=True)
+    assert asked_for == [ASKED.without_streams()]
+    assert (again.status, again.streams_reused, again.streams) == ("ran", True, RIGHT.streams)
+    assert again.prompts != RIGHT.prompts
+    assert run_cell(**question).prompts == RIGHT.prompts, "what was kept at first is kept whole"
+    # Whatever it is that a fresh run asks, all of it runs.
+    assert not run_cell(**{**question, "reuse": False}, anew=True).streams_reused
+    assert asked_for[1:] == [ASKED]
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: p
     assert set(IDS) - {PRODUCTION} <= set(record["reused"])
     assert {"graphs", "truth"} <= set(record["reused"])
     assert PRODUCTION not in record["reused"]
+    assert f"{PRODUCTION}, streams" in record["reused"]
     assert record["speed"] == {"reason": "it was left out", "context": 0, "tokens": 0, "contenders": []}
     assert (record["passed"], record["tokens"]) == (True, load(small_run / "report.json")["tokens"])
     assert "reused from the cache: " in shown.out
