@@ -274,10 +274,14 @@ def _judge_until_settled(
         judge(cell, evidence, checkpoint, settings, progress)
     if left and "oracle/xla-cpu" in _bad(evidence.checks):  # nothing can be told of the emitter then
         judge(Cell("oracle", "iree-cpu"), evidence, checkpoint, settings, progress)
-    if not _bad(evidence.checks) & {cell.id for cell in FIRST}:  # what no cell shows has its place from them alone
+    for cell in (cell for cell in left if cell.backend == "xla-cpu"):
+        if not _settled(evidence, settings.device):
+            judge(cell, evidence, checkpoint, settings, progress)
+    ran = {o.cell for o in evidence.outcomes}
+    if not _bad(evidence.checks) & {cell.id for cell in ran}:  # what no cell shows has its place from them alone
         probe(evidence, checkpoint, settings, progress)
-    on_iree = any(cell.backend != "xla-cpu" for cell in left)
-    if on_iree and not _settled(evidence, settings.device):
+    left = [cell for cell in left if cell not in ran]
+    if left and not _settled(evidence, settings.device):
         graph = production(evidence.graphs)
         with progress.stage("compile to stream"), contextlib.suppress(ToolchainError):  # its cell says why it does not
             precompile(graph, settings.device, with_stream=True)
