@@ -22,11 +22,15 @@ class Compared:
 
     def sentence(self, claim: str) -> str:
         """What is claimed of all that was compared; begun by what it says nothing of."""
-        without = f"Not compared: {'; '.join(self.missing)}. " if self.missing else ""
-        return f"{without}{claim} in all that was compared."
+        return f"{without(self.missing)}{claim} in all that was compared."
 
 
 NOTHING = Compared()
+
+
+def without(missing: Sequence[str]) -> str:
+    """How a sentence begins that says nothing of these."""
+    return f"Not compared: {'; '.join(missing)}. " if missing else ""
 
 
 def compared(

@@ -14,6 +14,7 @@ from typing import Any
 
 from hloracle.backends.devices import CPU, Device
 from hloracle.conformance.checks import Check
+from hloracle.conformance.compared import without
 from hloracle.conformance.environment import MemoryWatch
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings, backends_on
 from hloracle.conformance.mutation import outcomes
@@ -203,6 +204,7 @@ def row_of(record: Record, seconds: float, mutants: Record, report: str) -> Reco
         "verdict": verdict["class"],
         "anchor": verdict["anchor"],
         "explanation": verdict["explanation"],
+        "not_compared": verdict["not_compared"],
         "passed": record["passed"],
         "tokens": {key: sum(cell[key] for cell in record["cells"]) for key in ("agreed", "total")},
         "worst": worst_anchor(record),
@@ -226,6 +228,7 @@ def lost_row(family: str, model: str, why: str, seconds: float, mutants: Record)
         "verdict": "harness-error",
         "anchor": None,
         "explanation": f"The run gave no answer: {why}.",
+        "not_compared": [],
         "passed": False,
         "tokens": {"agreed": 0, "total": 0},
         "worst": None,
@@ -288,13 +291,27 @@ def together(record: Record, rows: Sequence[Record]) -> Record:
         near = [row for row in rows if row["verdict"] == "near-tie"]
         ties = f", {len(near)} by a near tie" if near else ""
         verdict["class"] = "near-tie" if near else verdict["class"]
-        verdict["explanation"] += f" {len(rows)} of {len(rows)} models {'pass' if near else 'conform'}{ties}."
+        claim = verdict["explanation"].removeprefix(without(verdict["not_compared"]))
+        verdict["not_compared"] = [*verdict["not_compared"], *_not_compared(others)]
+        verdict["explanation"] = (
+            f"{without(verdict['not_compared'])}{claim} {len(rows)} of {len(rows)} models "
+            f"{'pass' if near else 'conform'}{ties}."
+        )
     elif others:
         verdict["explanation"] += (
             " The other model passes." if len(others) == 1 else f" The other {len(others)} models pass."
         )
     passed = not bad and bool(own["passed"])
     return {**record, "passed": passed, "verdict": verdict, "families": list(rows)}
+
+
+def _not_compared(rows: Sequence[Record]) -> list[str]:
+    """What was not compared of these models, each phrase once, and of whom."""
+    models: dict[str, list[str]] = {}
+    for row in rows:
+        for phrase in row["not_compared"]:
+            models.setdefault(phrase, []).append(row["model"])
+    return [f"of {of[0] if len(of) == 1 else f'{len(of)} other models'}, {phrase}" for phrase, of in models.items()]
 
 
 def _what(row: Record) -> str:

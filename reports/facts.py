@@ -109,13 +109,17 @@ def cells_of(record: Record, prompt: str) -> dict[str, Record]:
 
 
 def comparisons(record: Record) -> list[tuple[str, str]]:
-    """What was not compared, if anything, and then what was: each as a label and a sentence, of the record's own model."""
+    """What was not compared, if anything, and then what was, each as a label and a sentence; of a suite whose it is."""
     verdict = record["verdict"]
     if verdict["compared"] is None:
         return [("Compared", "not recorded: the record is of an older version")]
-    whose = f"of {one_line(record['model']['name'], 60)}: " if len(record["families"]) > 1 else ""
-    found = [("Not compared", verdict["not_compared"]), ("Compared", verdict["compared"] or ["nothing"])]
-    return [(label, whose + "; ".join(phrases)) for label, phrases in found if phrases]
+    rows, missing = record["families"], verdict["not_compared"]
+    whose = f"of {one_line(record['model']['name'], 60)}: " if len(rows) > 1 else ""
+    own = rows[0]["not_compared"] if rows else missing  # those of a suite's other models follow, and say whose they are
+    left = "; ".join([*([whose + "; ".join(own)] if own else []), *missing[len(own) :]])
+    return [
+        *([("Not compared", left)] if left else []), ("Compared", whose + "; ".join(verdict["compared"] or ["nothing"]))
+    ]  # fmt: skip
 
 
 def judged(record: Record) -> str:

@@ -263,3 +263,13 @@ def test_hostile_phrases_do_nothing() -> None:
     stands_alone(diff_page.render(compare(sample(), record)))
     stands_alone(history_page.render([row_of(record)]))
     assert f"0 {HOSTILE[:60]}" in Page(source).text
+
+
+def test_a_suite_says_of_whom_something_was_not_compared() -> None:
+    record, others = suite_sample(), "of 2 other models, logits of decode at position 3"
+    record["verdict"]["not_compared"] = [others]
+    assert comparisons(record)[0] == ("Not compared", others)
+    record["families"][0]["not_compared"] = ["the values inside"]
+    record["verdict"]["not_compared"] = ["the values inside", others]
+    assert comparisons(record)[0] == ("Not compared", f"of smollm2-135m-instruct: the values inside; {others}")
+    validate(record)

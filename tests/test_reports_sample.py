@@ -540,6 +540,7 @@ def _family(architecture: str, model: str, i: int) -> dict[str, Any]:
         "verdict": "conforms",
         "anchor": None,
         "explanation": "All that was compared agrees with Hugging Face.",
+        "not_compared": [],
         "passed": True,
         "tokens": {"agreed": 768, "total": 768},
         "worst": {"floors": 1.2 + i / 7, "anchor": "layers.1.self_attn.probs", "limit": 16.0, "cell": "oracle/xla-cpu"},

@@ -157,6 +157,26 @@ def test_all_conform(stub: Callable[..., Stub]) -> None:
     assert found["verdict"]["explanation"].endswith(" 2 of 2 models conform.")
 
 
+def test_what_was_not_compared_of_any_model_comes_first(stub: Callable[..., Stub]) -> None:
+    real, partial = sample(), sample()
+    partial["verdict"]["not_compared"] = ["logits of decode at positions 0 to 3"]
+    names = ("llama", "qwen3")
+    found = stub({name: of(name, partial) for name in names} | {"gemma": of("gemma", sample())}, real).suite(REAL)
+    validate(found)
+    phrases = ["of 2 other models, logits of decode at positions 0 to 3"]
+    assert found["verdict"]["not_compared"] == phrases
+    words = real["verdict"]["explanation"]
+    assert found["verdict"]["explanation"] == f"Not compared: {phrases[0]}. {words} 4 of 4 models conform."
+    # What was not compared of the record's own model stays where it is, and is said once.
+    own = ["the values inside: the graph names no anchors"]
+    real["verdict"] |= {"not_compared": own, "explanation": f"Not compared: {own[0]}. {words}"}
+    found = stub({"llama": of("llama", partial)}, real).suite(REAL)
+    validate(found)
+    assert found["verdict"]["explanation"] == (
+        f"Not compared: {own[0]}; of tiny-llama, {partial['verdict']['not_compared'][0]}. {words} 2 of 2 models conform."
+    )
+
+
 def test_one_model_says_nothing_of_others(stub: Callable[..., Stub]) -> None:
     found = stub({"llama": of("llama", sample())}).suite()
     assert found["verdict"] == sample()["verdict"]
