@@ -78,6 +78,7 @@ UNJUDGED = {
     ".message": "the words of a failure, and this cell did not fail",
     ".stage": "where a failure was, and this cell did not fail",
     ".status": "`ran` or `reused`; a failure is tried below",
+    ".streams_reused": "as `.status`: when it ran, and not what came of it",
     ".prompts{}.seconds": "how long it took",
     # Of each layer: the largest error decides, and where it is only says more.
     ".prompts{}.slots[].worst{}[1]": "the slot that is furthest off",
