@@ -137,7 +137,9 @@ def held_key(weight: str, encoding: str, use: str, part: Shape) -> str:
     """
     parts = len(parts_in(weight))
     hands = hands_of(part[-2]) if use == "token" and encoding in ("int8", "int4") else 1
-    return f"held/{encoding}/{use}" + f"/{parts}" * (parts > 1) + f"/{hands} hands" * (hands > 1)
+    # The sums of one panel are in the product's shape already.
+    one = use == "token" and encoding.endswith("panels") and part[0] == 1
+    return f"held/{encoding}/{use}" + f"/{parts}" * (parts > 1) + f"/{hands} hands" * (hands > 1) + "/one panel" * one
 
 
 def held_ops(graph: Graph, config: Config) -> Counter[str] | None:

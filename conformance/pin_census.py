@@ -131,6 +131,8 @@ HELD: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     ),
     ("mixtral", {}, ("model.layers.0.mlp.experts.gate_up_proj",)),
     ("deepseek_v3", {}, ("model.layers.0.self_attn.kv_b_proj.weight",)),
+    # A panel alone: one kv head of 16.
+    ("llama", {"num_key_value_heads": 1, "head_dim": 16}, ("model.layers.0.self_attn.k_proj.weight",)),
 )
 
 

@@ -762,6 +762,18 @@ def test_a_use_of_a_weight_without_a_pin(
     assert (found.status, bool(found.detail)) == (status, True)
 
 
+@pytest.mark.parametrize("heads", [1, 2, 3])
+def test_as_many_operations_as_pinned_however_many_panels(heads: int) -> None:
+    """A product with one panel, of 16 rows, has its shape at once."""
+    config = from_hf({**TINY["llama"], "num_attention_heads": 6, "num_key_value_heads": heads, "head_dim": 16})
+    weights = [
+        f"model.layers.{i}.self_attn.{part}_proj.weight" for i in range(config.num_hidden_layers) for part in "kv"
+    ]
+    graph = emit(config, "decode", "logits", 64, layout=dict.fromkeys(weights, "panels"))
+    assert census.census_pin("emitter", graph, config) == inspect(graph).ops
+    assert {a.shape[0] for a in graph.abi.weights if ".k_proj." in a.name} == {heads}
+
+
 # ---- caches in place
 
 
