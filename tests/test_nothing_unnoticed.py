@@ -90,10 +90,11 @@ UNJUDGED = {
 
 def spoilt(value: Any, at: str = "") -> Spoiled:
     """Every way to spoil a value or a part of it: where, and the whole with that."""
+    whole: Any = value
     if dataclasses.is_dataclass(value) and not isinstance(value, Cell):
         for field in dataclasses.fields(value):
             for where, other in spoilt(getattr(value, field.name), f"{at}.{field.name}"):
-                yield where, dataclasses.replace(value, **{field.name: other})  # type: ignore[type-var]
+                yield where, dataclasses.replace(whole, **{field.name: other})
         if at.endswith("slots"):  # of a stream, where a cell may have none
             yield f"{at} gone", None
     elif isinstance(value, dict):

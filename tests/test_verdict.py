@@ -1,4 +1,4 @@
-"""One test for each row of DESIGN's table, and for what must never pass."""
+"""One test for each row of README's table, and for what must never pass."""
 
 from __future__ import annotations
 
