@@ -88,7 +88,7 @@ class Judge:
         expected = {p.id: by_ids[p.token_ids] for p in asked}
         self.progress.report(f"{candidate}: compiling, and comparing tokens")
         cell = Cell("emitter", self.device.backend, "token")
-        question, _ = ask(self.checkpoint, asked, expected, CAPACITY, PROMPT, report=self.progress.report)
+        question, _ = ask(self.checkpoint, asked, expected, CAPACITY, [PROMPT], report=self.progress.report)
         outcome = run_cell(
             cell, self.graphs(candidate), self.checkpoint, question.without_streams(), self.threads,
             versions(CELL_PACKAGES), reuse=True, device=candidate.choice.opened(self.device), report=self.progress.report,

@@ -228,7 +228,8 @@ def _run(
             streams[stream.id] = run_stream(session, stream, asked.kept[stream.id], checkpoint.config)
         report(f"{cell.id}: the same calls again")
         first = asked.prompts[0]
-        repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:REPEATED], first.bucket)
+        steps = min(REPEATED, session.capabilities.capacity - len(first.token_ids))
+        repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
     return CellOutcome(cell, "ran", prompts, streams=streams, repeated=repeated)
 
 

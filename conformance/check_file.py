@@ -58,7 +58,7 @@ def check_file(
       settings: tokens, threads, precision, backends, timeout and the reproducer's folder; the graphs say the rest.
       custom_calls: `TARGET=LIBRARY` of each custom_call that the graphs may have; see `open_targets`.
     """
-    abi_paths = abi_paths or [path.with_suffix(".abi.json") for path in paths]
+    abi_paths = abi_paths or [path.parent / f"{path.stem}.abi.json" for path in paths]
     if len(abi_paths) != len(paths):
         raise InputError(
             f"is given {len(abi_paths)} times for {len(paths)} graphs", "--abi", "give one for each, in order"
@@ -186,31 +186,20 @@ def _judge(
 def _prompts(
     graphs: Sequence[Graph], checkpoint: Checkpoint, settings: Settings, report: Report
 ) -> list[Prompt]:  # fmt: skip
-    """What fits the graphs of the prompts that every model has: without a prefill graph, or with one alone, each once."""
+    """What fits the graphs of the prompts that every model has: without a prefill graph each once."""
     decodes = any(g.abi.phase == "decode" for g in graphs)
     buckets = settings.buckets
     found = prompt_suite.suite(
         checkpoint.directory, checkpoint.config, settings.capacity, settings.tokens if decodes else 1, report,
-        only_fitting=True, **({"buckets": buckets} if decodes and buckets else {}),
+        only_fitting=True, **({"buckets": buckets} if buckets else {}),
     )  # fmt: skip
-    if decodes and buckets:
+    if buckets:
         return found
-    if not buckets:  # token by token: beyond RoPE's turning point a prompt that is given at once has other angles
-        turning = checkpoint.config.turning_point
-        found = [
-            p if turning is None or len(p.token_ids) <= turning
-            else dataclasses.replace(p, token_ids=p.token_ids[:turning], text=None, why=f"{p.why}; up to RoPE's turning point")
-            for p in found
-        ]  # fmt: skip
-    distinct = list({p.token_ids: p for p in found}.values())
-    if not buckets:
-        return distinct
-    largest = max(buckets)
-    fitting = [p for p in distinct if len(p.token_ids) <= largest]
-    return [
-        dataclasses.replace(
-            p, bucket=min(b for b in buckets if b >= len(p.token_ids)),
-            why=p.why if p.name != "chat" else "the model's own chat template",
-        )
-        for p in fitting
+    # Token by token: beyond RoPE's turning point a prompt that is given at once has other angles.
+    turning = checkpoint.config.turning_point
+    found = [
+        p if turning is None or len(p.token_ids) <= turning
+        else dataclasses.replace(p, token_ids=p.token_ids[:turning], text=None, why=f"{p.why}; up to RoPE's turning point")
+        for p in found
     ]  # fmt: skip
+    return list({p.token_ids: p for p in found}.values())

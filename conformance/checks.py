@@ -36,6 +36,7 @@ class Check:
 
     anchor, operation: where in the graph the first thing stands that breaks it, if that is known.
     cause: of an error, where it is known: the stage of a cell that failed, such as `memory` or `timeout`.
+    missing: what it leaves out, in words.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Check:
     anchor: str = ""
     operation: str = ""
     cause: str = ""
+    missing: str = ""
 
 
 def judged(
@@ -82,9 +84,10 @@ def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config
     but = f" but those to {', '.join(allowed)}, which are allowed by name" if allowed else ""
     for id, title, field in (
         ("supported", "no operation that no backend here can run", "beyond"),
-        ("abi", "signatures are those of the ABI", "abi_mismatch"),
+        ("abi", "types and layouts are those of the ABI", "abi_mismatch"),
         ("donations", "donations are those of the ABI", "donations"),
         ("random", "no operation that draws random numbers", "random"),
+        ("reductions", "each sum begins with 0, and each product with 1", "reductions"),
         ("custom-call", f"no custom_call{but}", "custom_calls"),
         ("f64", "no f64", "f64"),
         ("dialects", "no operation outside StableHLO", "others"),
@@ -100,14 +103,18 @@ def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config
         checks.append(judged(f"{source}.{id}", title, holds, figure, 0, "; ".join(found), place))
     aliased = [g for g, _ in parsed if g.abi.phase == "decode"]
     if aliased:
-        wanted = {"k_cache", "v_cache"}
-        bad = [g.name for g in aliased if {r.name for r in g.abi.results if r.aliases is not None} != wanted]
-        missing = sorted(r.name for g in aliased for r in g.abi.results if r.name in wanted and r.aliases is None)
+        bad, missing = [], []
+        for graph in aliased:
+            own = {a.name: i for i, a in enumerate(graph.abi.arguments) if a.name in CACHES}
+            taken = {r.name: r.aliases for r in graph.abi.results if r.aliases is not None}
+            if taken != own:
+                bad.append(graph.name)
+                missing += [name for name in CACHES if taken.get(name) != own.get(name)]
         checks.append(
             judged(
-                f"{source}.caches-donated", "decode graphs donate both caches", not bad,
+                f"{source}.caches-donated", "decode graphs donate both caches, each to its own result", not bad,
                 f"{len(aliased) - len(bad)} of {len(aliased)}", f"{len(aliased)} of {len(aliased)}", ", ".join(bad),
-                f"{missing[0]}.0" if missing else "",
+                f"{min(missing)}.0" if missing else "",
             )
         )  # fmt: skip
     # A graph that somebody else wrote may fuse its projections, so what we pin is asked of our own only.
@@ -361,7 +368,7 @@ def _logits(id: str, title: str, outcome: CellOutcome, truths: dict[str, Truth],
     title += " against the float64 truth"
     asked = {name for name, truth in truths.items() if truth.tokens[part]}
     if not asked and truths:
-        return skipped(id, title, "this cell's graphs have no such step")
+        return skipped(id, title, "no prompt has such a step")
     # One error for each of the truth's steps: nothing is taken for right because it was not measured.
     absent = [n for n in asked if n not in outcome.prompts or len(outcome.prompts[n].errors) != len(truths[n].tokens)]
     if absent or not asked:
@@ -385,7 +392,7 @@ def _caches(
     ]  # fmt: skip
     # After each prompt, and after the steps that follow it; of a stream after decode and after prefill.
     wanted = Counter({name: 1 + (len(truth.tokens) > 1) for name, truth in truths.items()})
-    wanted += Counter({s.id: decodes + bool(s.lengths) for s in streamed})
+    wanted += Counter({s.id: (decodes and s.decodes) + bool(s.lengths) for s in streamed})
     layers = {anchor for _, slots in found for anchor in slots.worst}
     seen = Counter(name for name, slots in found if slots.worst.keys() == layers)
     if absent := [name for name, count in wanted.items() if seen[name] < count]:
@@ -425,7 +432,7 @@ def _streamed_heads(id: str, outcome: CellOutcome, streamed: Sequence[Stream], d
     absent = [
         s.id for s in streamed
         if (one := outcome.streams.get(s.id)) is None
-        or (decodes and len(one.heads) != len(s.tokens)) or set(one.prefilled) != set(s.lengths)
+        or (decodes and s.decodes and len(one.heads) != len(s.tokens)) or set(one.prefilled) != set(s.lengths)
     ]  # fmt: skip
     if absent or not heads:
         return Check(id, title, "error", "", "", f"{next(iter(absent), 'no sequence')} was not compared")
@@ -441,7 +448,7 @@ def _streamed_heads(id: str, outcome: CellOutcome, streamed: Sequence[Stream], d
 def _streaming(id: str, outcome: CellOutcome, streamed: Sequence[Stream]) -> Check:
     title = "prefill equals streaming the same tokens through decode"
     found = [(_nan_last(s.apart), name) for name, s in outcome.streams.items() if s.apart is not None]
-    if absent := {s.id for s in streamed if s.lengths} - {name for _, name in found}:
+    if absent := {s.id for s in streamed if s.lengths and s.decodes} - {name for _, name in found}:
         return Check(id, title, "error", "", "", f"{min(absent)} was not compared")
     worst, name = max(found)
     holds = worst <= ANCHOR_FLOORS

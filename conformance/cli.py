@@ -215,7 +215,7 @@ def check(
     hloracle check prefill.mlir decode.mlir --model tiny-llama
 
     A decode graph is given the prompts one token at a time, unless prefill graphs stand beside it; a prefill graph alone
-    is held to the first token after each prompt that fits its bucket. Whatever the graphs return is compared.
+    is held to the first token after each prompt that fits its bucket. Head and caches are compared, taps are not.
     """
     from hloracle.conformance.check_file import check_file
     from hloracle.conformance.environment import threads_available

@@ -9,6 +9,8 @@ from hloracle.conformance.anchored import AnchorOutcome
 from hloracle.conformance.asked import Asked
 from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.checks import Check, mismatches
+from hloracle.conformance.probed import BACKEND as PROBED
+from hloracle.core.abi import Abi
 
 NAMES = {"iree": "IREE", "xla": "XLA", "interpreter": "the interpreter"}
 
@@ -34,22 +36,32 @@ def without(missing: Sequence[str]) -> str:
 
 
 def compared(
-    outcomes: Sequence[CellOutcome], checks: Sequence[Check], asked: Asked, capacity: int, phases: Collection[str],
+    outcomes: Sequence[CellOutcome], checks: Sequence[Check], asked: Asked, abis: Sequence[Abi],
     anchored: Sequence[AnchorOutcome] = (),
 ) -> Compared:  # fmt: skip
     """What the cells of the graphs that are judged were held to.
 
     Args:
-      capacity: slots of the caches. phases: of those graphs, `prefill` and `decode`.
-      anchored: what was looked at inside.
+      abis: of those graphs. anchored: what was looked at inside.
     """
     cells = [o for o in outcomes if o.cell.source != "oracle" and o.status != "failed"]
     if not cells:
         return Compared()
     logits = [o for o in cells if o.cell.head == "logits"]
     heads = [o for o in cells if o.streams] or logits
+    everywhere = {o.cell.backend for o in cells}
+
+    def only(*backends: str) -> str:
+        """Where not all backends had a part in it, or another one did it."""
+        return "" if set(backends) == everywhere else f", {_backends(backends)} alone"
+
+    # Of a larger model one cell is asked at every position, and the others only if that is wrong.
+    some = {o.cell.backend for o in logits or cells if o.streams} or everywhere
     phrases = [_tokens(cells, asked)]
     missing = []
+    phases = {abi.phase for abi in abis}
+    capacity = max(abi.capacity for abi in abis)
+    buckets = sorted({abi.bucket for abi in abis if abi.phase == "prefill"})
     positions, lengths = _positions(logits or cells, asked, phases)
     what = "logits" if logits else "the token"
     if not logits:
@@ -57,15 +69,23 @@ def compared(
     if "decode" in phases:
         every = len(positions) == capacity
         of = f"all {capacity}" if every else f"{len(positions)} of {capacity}"
-        # Of a larger model one cell is asked at every position, and the others only if that is wrong.
-        some = [o for o in logits or cells if o.streams]
-        only = f", {_backends(some)} alone" if 0 < len(some) < len(logits or cells) else ""
-        phrases.append(f"{what} of decode at {of} positions{only}")
+        phrases.append(f"{what} of decode at {of} positions{only(*some)}")
         if not every:
             missing.append(f"{what} of decode at positions {_ranges(set(range(capacity)) - positions)}")
     if "prefill" in phases:
-        phrases.append(f"{what} of prefill after prompts of {_count(len(lengths), 'length')}")
-    phrases.append(_slots(heads or cells, asked, capacity, phases))
+        # Each of its graphs takes prompts of one token up to its bucket.
+        left = sum(buckets) - len(lengths)
+        of = f"{len(lengths)} of the" if left else "all"
+        taken = f"{sum(buckets)} lengths that {'it takes' if len(buckets) == 1 else f'its {len(buckets)} buckets take'}"
+        phrases.append(f"{what} of prefill after {of} {taken}{only(*some)}")
+        if left:
+            missing.append(f"{what} of prefill after {left} of the {taken}")
+    filled, slots = _filled(heads or cells, asked, phases), capacity if "decode" in phases else max(buckets)
+    phrases.append("both caches whole" if filled >= capacity else f"slots 0 to {filled - 1} of both caches")
+    if filled < slots:
+        missing.append(f"slots {_ranges(range(filled, slots))} of both caches")
+    if taps := list(dict.fromkeys(r.name for abi in abis for r in abi.results if r.role == "tap")):
+        missing.append(f"what the graph returns besides: {', '.join(taps)}")
     seen = {t for s in asked.streams for t in s.tokens if any(s.id in o.streams for o in cells)}
     vocabulary = next((t.exact.shape[1] for t in asked.truths.values()), 0)
     if len(seen) == vocabulary:
@@ -75,7 +95,9 @@ def compared(
     by_id = {c.id: c for c in checks}
     for inside in [o for o in anchored if o.cell.source != "oracle" and o.status != "failed"][:1]:
         if inside.named:
-            phrases.append(f"values at {sum(len(rows.anchors) for rows in inside.rows)} anchors")
+            count = sum(len(rows.anchors) for rows in inside.rows)
+            phrases.append(f"values at {count} anchors{only(inside.cell.backend)}")
+            missing += [f"the values inside {phase}" for phase in sorted(phases - {r.phase for r in inside.rows})]
         else:
             missing.append("the values inside: the graph names no anchors")
         if inside.named and inside.missing:
@@ -85,8 +107,10 @@ def compared(
         if check is not None and check.status == "skipped":
             missing.append(f"{words}: {check.detail}")
         elif check is not None and check.status == "passed":
-            phrases.append(f"{words}, {'which was found' if id == 'canary' else check.figure.partition(',')[0]}")
-    return Compared((*filter(None, phrases), _backends(cells)), tuple(missing))
+            how = "which was found" if id == "canary" else check.figure.partition(",")[0] + only(PROBED)
+            phrases.append(f"{words}, {how}")
+    missing += [check.missing for check in checks if check.missing]
+    return Compared((*filter(None, phrases), _backends(o.cell.backend for o in cells)), tuple(missing))
 
 
 def _tokens(cells: Sequence[CellOutcome], asked: Asked) -> str:
@@ -104,25 +128,28 @@ def _tokens(cells: Sequence[CellOutcome], asked: Asked) -> str:
     return f"{worst} of {total} tokens after {_count(len(asked.truths), 'prompt')}"
 
 
-def _positions(cells: Sequence[CellOutcome], asked: Asked, phases: Collection[str]) -> tuple[set[int], set[int]]:
-    """Where decode's head was compared, and after how many tokens prefill's; over all cells."""
+def _positions(
+    cells: Sequence[CellOutcome], asked: Asked, phases: Collection[str]
+) -> tuple[set[int], set[tuple[int, int]]]:
+    """Where decode's head was compared; and prefill's, in which bucket after how many tokens; over all cells."""
     positions: set[int] = set()
-    lengths: set[int] = set()
+    lengths: set[tuple[int, int]] = set()
+    bucket = {s.id: s.bucket for s in asked.streams}
     for outcome in cells:
         for prompt in (p for p in asked.prompts if p.id in outcome.prompts):
             n, steps = len(prompt.token_ids), len(outcome.prompts[prompt.id].tokens)
             if "prefill" in phases:
-                lengths.add(n)
+                lengths.add((prompt.bucket, n))
             if "decode" in phases:  # without a prefill graph the prompt's last token is decode's as well
                 positions |= set(range(n - ("prefill" not in phases), n - 1 + steps))
-        for streamed in outcome.streams.values():
+        for id, streamed in outcome.streams.items():
             positions |= set(range(len(streamed.heads)))
-            lengths |= set(streamed.prefilled)
+            lengths |= {(bucket[id], n) for n in streamed.prefilled}
     return positions, lengths
 
 
-def _slots(cells: Sequence[CellOutcome], asked: Asked, capacity: int, phases: Collection[str]) -> str:
-    """How far the caches were filled and compared."""
+def _filled(cells: Sequence[CellOutcome], asked: Asked, phases: Collection[str]) -> int:
+    """How many slots of the caches were filled and compared."""
     longest = 0
     for outcome in cells:
         for prompt in (p for p in asked.prompts if p.id in outcome.prompts and outcome.prompts[p.id].slots):
@@ -130,13 +157,13 @@ def _slots(cells: Sequence[CellOutcome], asked: Asked, capacity: int, phases: Co
             longest = max(longest, len(prompt.token_ids) + steps)
         for streamed in outcome.streams.values():
             longest = max(longest, len(streamed.heads) if streamed.slots else 0, *streamed.prefilled, 0)
-    return "both caches whole" if longest >= capacity else f"slots 0 to {longest - 1} of both caches"
+    return longest
 
 
-def _backends(cells: Iterable[CellOutcome]) -> str:
+def _backends(backends: Iterable[str]) -> str:
     names = [
         f"{NAMES.get(compiler, compiler)}{f' {device}' if device != 'cpu' else ''}"
-        for compiler, _, device in (o.cell.backend.partition("-") for o in cells)
+        for compiler, _, device in (backend.partition("-") for backend in backends)
     ]
     return f"on {' and '.join(dict.fromkeys(names))}"
 

@@ -55,7 +55,7 @@ def emit_file(
         data: str | bytes = graph.text
     else:
         graph, data = run_in_child(_lower, source, arguments, held, gemm, portable, taps, timeout=900).value
-    abi_path = output.with_suffix(".abi.json")
+    abi_path = output.parent / f"{output.stem}.abi.json"
     write_file(output, data)
     try:
         write_file(abi_path, graph.abi.to_json())

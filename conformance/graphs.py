@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,22 +24,28 @@ COLLECTIVE = frozenset({
     "partition_id", "recv", "reduce_scatter", "replica_id", "send",
 })  # fmt: skip
 WEIGHT = re.compile(r"^model\.|\.(?:weight|bias)$")
+# Initial values that change nothing, however often a compiler uses them. Maxima and minima have no such rule: to take a
+# value twice is to take it once.
+NEUTRAL = {"stablehlo.add": 0, "stablehlo.multiply": 1}
 
 
 @dataclass(frozen=True)
 class GraphFacts:
     """Everything the checks ask of one graph. `error` is the parser's or verifier's message, and empties the rest.
 
+    Of a module with several functions it is about the entry point, and those that it calls.
+
     ops: operations of the StableHLO dialect by kind, those in regions included.
     scopes: the same by anchor, with layers folded into `layers.*`.
     others: operations of other dialects than func and builtin. random: those that draw random numbers.
     beyond: what no backend here can run, in words.
+    reductions: those whose value depends on how often a compiler uses their initial value.
     matmuls: products by anchor, layers told apart: dot_general, and sums of a weight that is held in another way; that of a
       joined weight once for each part that takes its own rows of it.
     tables: constants of more than one value, as digests of their distinct absolute float32 values.
     places: for each of the findings below, the anchor where the first of them stands.
     custom_calls: targets that are not allowed. allowed_calls: how often each target that is allowed is called.
-    abi_mismatch: where the signature is not what the ABI says; donations: where only they are not.
+    abi_mismatch: where the signature, or the layout of a buffer, is not what the ABI says; donations: where only they are not.
     """
 
     error: str = ""
@@ -53,6 +59,7 @@ class GraphFacts:
     allowed_calls: dict[str, int] = field(default_factory=dict)
     f64: tuple[str, ...] = ()
     random: tuple[str, ...] = ()
+    reductions: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     abi_mismatch: tuple[str, ...] = ()
@@ -75,14 +82,20 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
         except (ir.MLIRError, ValueError) as error:
             message = " ".join(str(error).split())
             return GraphFacts(error=message, places={"error": _place_of_error(graph.text, message)})
-        functions = [op for op in module.body.operations if op.operation.name == "func.func"]
-        main = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == graph.abi.function]
-        if not main:
+        functions = {_name(op, ir): op for op in module.body.operations if op.operation.name == "func.func"}
+        main = functions.get(graph.abi.function)
+        if main is None:
             return GraphFacts(error=f"has no function @{graph.abi.function}")
-        facts = _walk(module, ir, allowed)
-        facts["beyond"] = (*facts["beyond"], *_recursive(functions, ir))
-        block = main[0].regions[0].blocks[0]
-        mismatch, donations = _abi_mismatch(graph, main[0], block, ir), _donations(graph, module, main[0])
+        calls = {name: _called_by(function, ir) for name, function in functions.items()}
+        running = {graph.abi.function, *_reached(graph.abi.function, calls)}
+        # What nothing calls never runs.
+        idle = [function for name, function in functions.items() if name not in running]
+        facts = _walk([op for op in module.body.operations if op not in idle], ir, allowed)
+        recursive = [f"@{name}, which calls itself" for name in functions if name in running & _reached(name, calls)]
+        facts["beyond"] = (*facts["beyond"], *recursive)
+        block = main.regions[0].blocks[0]
+        mismatch = (*_abi_mismatch(graph, main, ir), *_layouts(graph, module, main, ir))
+        donations = _donations(graph, module, main)
         if donations:
             facts["places"]["donations"] = "k_cache.0"
         unused = tuple(
@@ -215,11 +228,12 @@ def _odd_one_out(scopes: dict[str, Counter[str]]) -> str:
     return ""
 
 
-def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
+def _walk(operations: Sequence[Any], ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
     ops: Counter[str] = Counter()
     scopes: dict[str, Counter[str]] = {}
     others: list[str] = []
     random: list[str] = []
+    reductions: list[str] = []
     beyond: list[str] = []
     custom_calls: list[str] = []
     allowed_calls = dict.fromkeys(allowed, 0)
@@ -259,6 +273,9 @@ def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
             if kind == "rng":
                 random.append(f"stablehlo.rng in {anchor or 'the function'}")
                 places.setdefault("random", place(operation))
+            if kind in ("reduce", "reduce_window") and (begins := _begins_wrongly(operation, ir)):
+                reductions.append(f"stablehlo.{kind} in {anchor or 'the function'}, {begins}")
+                places.setdefault("reductions", place(operation))
             if kind in COLLECTIVE:
                 beyond.append(f"stablehlo.{kind}, which is of several devices")
             if any("f64" in str(r.type) for r in operation.results):
@@ -266,7 +283,7 @@ def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
                 places.setdefault("f64", place(operation))
             if kind == "dot_general":
                 matmuls[anchor_of(anchor)] += 1
-            if kind == "constant" and (found := _table(operation.attributes["value"], ir)):
+            if kind == "constant" and (found := _table(_elements(operation), ir)):
                 tables.append(found)
                 places.setdefault("tables", place(operation))
         elif dialect not in ("func", "builtin"):
@@ -276,7 +293,8 @@ def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
             places.setdefault("others", place(operation))
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(visit)
+    for operation in operations:
+        operation.operation.walk(visit)
     places["census"] = _odd_one_out(by_layer)
     return {
         "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
@@ -286,11 +304,41 @@ def _walk(module: Any, ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
         "allowed_calls": allowed_calls,
         "f64": tuple(f64),
         "random": tuple(random),
+        "reductions": tuple(reductions),
         "beyond": tuple(dict.fromkeys(beyond)),
         "matmuls": dict(matmuls),
         "tables": tuple(tables),
         "places": places,
     }
+
+
+def _begins_wrongly(operation: Any, ir: Any) -> str:
+    """What a reduction's sum or product begins with that changes it, in words; nothing where that is not known.
+
+    StableHLO leaves to a compiler how it cuts a reduction into parts, each of which may begin with the initial value.
+    """
+    block = operation.regions[0].blocks[0]
+    *_, end = block.operations
+    initial = list(operation.operands)[len(operation.results) :]
+    for value, returned in zip(initial, end.operands, strict=True):
+        if not (isinstance(value, ir.OpResult) and isinstance(returned, ir.OpResult)):
+            continue
+        constant, body = value.owner.operation, returned.owner.operation
+        if constant.name == "stablehlo.constant" and body.name in NEUTRAL and {*body.operands} <= {*block.arguments}:
+            elements = _elements(constant)
+            if not isinstance(elements, ir.DenseElementsAttr):
+                continue
+            if (begin := elements.get_splat_value().value) != NEUTRAL[body.name]:
+                return f"{body.name} from {begin:g} on"
+    return ""
+
+
+def _elements(constant: Any) -> Any:
+    """What a constant holds; None where that is complex numbers, which the bindings cannot read."""
+    try:
+        return constant.attributes["value"]
+    except TypeError:
+        return None
 
 
 def _table(value, ir) -> str:  # type: ignore[no-untyped-def]
@@ -305,8 +353,8 @@ def table_digest(table: np.ndarray) -> str:
     return digest(np.unique(np.abs(table.astype(np.float32))).tobytes())
 
 
-def _abi_mismatch(graph: Graph, main, block, ir) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
-    """Where the function's signature and donations are not what the ABI says."""
+def _abi_mismatch(graph: Graph, main, ir) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
+    """Where the function's signature is not what the ABI says."""
     problems: list[str] = []
     type = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     for what, types, tensors in (
@@ -320,6 +368,40 @@ def _abi_mismatch(graph: Graph, main, block, ir) -> tuple[str, ...]:  # type: ig
             wanted = f"tensor<{'x'.join([*map(str, tensor.shape), tensor.dtype])}>"
             if str(got) != wanted:
                 problems.append(f"{what} {tensor.name} is {got}, the ABI says {wanted}")
+    return tuple(problems)
+
+
+LAYOUT = "mhlo.layout_mode"
+# Of all arguments, and of all results.
+MODULE_LAYOUTS = ("mhlo.xla_entry_computation_parameter_layouts", "mhlo.xla_entry_computation_result_layout")
+
+
+def _layouts(graph: Graph, module: Any, main: Any, ir: Any) -> tuple[str, ...]:
+    """Where the graph asks for a buffer that is not row-major, as all are that it is given and that it has to give."""
+
+    def listed(attributes: Any, key: str) -> list[Any]:
+        return list(attributes[key]) if key in attributes and isinstance(attributes[key], ir.ArrayAttr) else []
+
+    problems: list[str] = []
+    for what, tensors, key, of_module in (
+        ("argument", graph.abi.arguments, "arg_attrs", MODULE_LAYOUTS[0]),
+        ("result", graph.abi.results, "res_attrs", MODULE_LAYOUTS[1]),
+    ):
+        asked = [
+            (LAYOUT, tensor, str(each[LAYOUT]).strip('"'))
+            for tensor, each in zip(tensors, listed(main.attributes, key), strict=False) if LAYOUT in each
+        ]  # fmt: skip
+        asked += [
+            (of_module, tensor, f"{{{','.join(map(str, layout))}}}")
+            for tensor, layout in zip(tensors, listed(module.operation.attributes, of_module), strict=False)
+            if isinstance(layout, ir.DenseIntElementsAttr)
+        ]
+        for attribute, tensor, layout in asked:
+            row_major = ",".join(str(axis) for axis in reversed(range(len(tensor.shape))))
+            if layout.replace(" ", "") not in ("default", f"{{{row_major}}}"):
+                problems.append(
+                    f'{what} {tensor.name} has {attribute} "{layout}": its buffer is row-major, so leave that out'
+                )
     return tuple(problems)
 
 
@@ -338,26 +420,30 @@ def _donations(graph: Graph, module: Any, main: Any) -> tuple[str, ...]:
     return (*problems, *(f"gives argument {i} away, which the ABI does not" for i in free))
 
 
-def _recursive(functions: Sequence[Any], ir: Any) -> list[str]:
-    """Functions that call themselves, directly or not."""
-    calls: dict[str, set[str]] = {}
-    for function in functions:
-        called = calls.setdefault(ir.StringAttr(function.attributes["sym_name"]).value, set())
+def _name(function: Any, ir: Any) -> str:
+    return str(ir.StringAttr(function.attributes["sym_name"]).value)
 
-        def visit(operation: Any, called: set[str] = called) -> Any:
-            if operation.name == "func.call":
-                called.add(ir.FlatSymbolRefAttr(operation.attributes["callee"]).value)
-            return ir.WalkResult.ADVANCE
 
-        function.operation.walk(visit)
+def _called_by(function: Any, ir: Any) -> set[str]:
+    """The functions that a function names in its calls."""
+    from hloracle.localize.inline import callee_of
 
-    def reached(name: str) -> set[str]:
-        found: set[str] = set()
-        todo = [*calls.get(name, ())]
-        while todo:
-            if (callee := todo.pop()) not in found:
-                found.add(callee)
-                todo += calls.get(callee, ())
-        return found
+    found: set[str] = set()
 
-    return [f"@{name}, which calls itself" for name in calls if name in reached(name)]
+    def visit(operation: Any) -> Any:
+        found.add(callee_of(operation))
+        return ir.WalkResult.ADVANCE
+
+    function.operation.walk(visit)
+    return found - {""}
+
+
+def _reached(name: str, calls: Mapping[str, set[str]]) -> set[str]:
+    """The functions that a function calls, directly or not; the function itself only where it does so."""
+    found: set[str] = set()
+    todo = [*calls.get(name, ())]
+    while todo:
+        if (callee := todo.pop()) not in found:
+            found.add(callee)
+            todo += calls.get(callee, ())
+    return found

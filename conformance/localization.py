@@ -73,7 +73,8 @@ class Plan:
 def plan(checks: Sequence[Check], outcomes: Sequence[CellOutcome], asked: Asked) -> Plan | None:
     """The cell nearest to the source that is wrong, and the shortest prompt that shows it; None if no cell is wrong."""
     bad = {c.id.rpartition(".")[0] for c in checks if c.status in ("failed", "error") and c.cause not in UNANSWERED}
-    wrong = {o.cell: o for o in outcomes if o.cell.id in bad}
+    shown = {c.id.rpartition(".")[0] for c in checks if c.status == "failed"}
+    wrong = {o.cell: o for o in outcomes if o.cell.id in (bad if o.status == "failed" else shown)}
     right = [o.cell for o in outcomes if o.cell.id not in bad and o.status != "failed"]
 
     def choose(suspect: Cell, trusted: Cell | None, reason: str) -> Plan | None:
@@ -148,14 +149,18 @@ def _in_stream(stream: Stream, outcome: CellOutcome, asked: Asked) -> Failing | 
         return None
     decoded = [p for p, e in enumerate(streamed.heads) if not e <= ANCHOR_FLOORS]
     filled = [n for n, e in streamed.prefilled.items() if not e <= ANCHOR_FLOORS]
-    for slots, places in ((streamed.slots, decoded), (streamed.prefilled_slots, filled)):
-        if slots is not None and (at := slots.first_wrong()):
-            places.append(at[0] + (places is filled))
+    if streamed.slots is not None and (at := streamed.slots.first_wrong()):
+        # A slot that did not stay as it was is wrong by a later step than its own: the first whose head shows it, or the last.
+        spoiled = decoded or [len(stream.tokens) - 1]
+        decoded = spoiled if streamed.slots.stayed else [*decoded, at[0]]
+    if streamed.prefilled_slots is not None and (at := streamed.prefilled_slots.first_wrong()):
+        filled.append(at[0] + 1)
     if not decoded and not filled:
         return None
     buckets = [p.bucket for p in asked.prompts]
     if filled:
         length, last = min(filled), min(filled)
+        buckets = [stream.bucket or max(buckets)]
     else:  # the step alone, after a prompt that ends before it: none for the first one
         last = min(decoded) + 1
         length = min(last - 1, max(buckets))
@@ -314,8 +319,7 @@ def narrowed(outcomes: Sequence[CellOutcome]) -> tuple[str | None, str] | None:
         )
         return anchor, (
             f"{anchor} is the first cache that is wrong, from slot {slot} on"
-            f"{f', those of layers 0 to {layer - 1} are right there' if layer else ''}: the fault is {before} what layer "
-            f"{layer} writes"
+            f"{', the layers before it are right there' if layer else ''}: the fault is {before} what layer {layer} writes"
         )
     if (
         slots

@@ -94,14 +94,13 @@ def gather(
     the cells are held to tokens and logits alone.
     """
     every_token = settings.every_token or not (settings.lean or settings.small)
-    bucket = max(settings.buckets, default=0)
     try:
         evidence.asked, reused = ask(
             checkpoint,
             evidence.prompts,
             evidence.truths,
             settings.capacity,
-            bucket,
+            settings.buckets,
             every_token,
             progress.report,
             decodes,

@@ -28,13 +28,17 @@ BACKEND = "xla-cpu"
 
 @dataclass(frozen=True)
 class Probes:
-    """How many computations were compared, the largest share of what is allowed, and those that differ, in words."""
+    """How many computations were compared, the largest share of what is allowed, and those that differ, in words.
+
+    left: the anchors whose computation was not compared, because the graph reads other values for it than the oracle's.
+    """
 
     count: int
     worst: float
     failed: list[str]
     anchor: str
     operation: str
+    left: list[str]
     reused: bool = False
 
 
@@ -69,12 +73,17 @@ def run_probes(
             return Check(id, TITLE, "error", "", "", str(error)), False
         if not mutant:
             write_file(entry, json.dumps(dataclasses.asdict(found)))
-    figure = f"{found.count - len(found.failed)} of {found.count}, at {found.worst:.2g} of what is allowed"
+    right = found.count - len(found.failed)
+    figure = f"{right} of {found.count}"
+    if right:
+        figure += f", {'those ' if found.failed else ''}at {found.worst:.2g} of what is allowed"
     if not (found.count or ours):
         return skipped(id, TITLE, NO_ANCHORS), found.reused
     holds = found.count > 0 and not found.failed
     check = judged(id, TITLE, holds, figure, f"{found.count} of {found.count}", "; ".join(found.failed), found.anchor)
-    return dataclasses.replace(check, operation="" if holds else found.operation), found.reused
+    words = f"probes of what is computed from other values than in the oracle: {', '.join(found.left)}"
+    operation, missing = "" if holds else found.operation, words if found.left else ""
+    return dataclasses.replace(check, operation=operation, missing=missing), found.reused
 
 
 def _load(entry: Path) -> Probes | None:
@@ -104,9 +113,10 @@ def _run(
     weights = weights_of([graph for graph, _ in pairs], config)
     bench = Workbench(make_backend(BACKEND, 1), checkpoint.load, weights)
     failed: list[str] = []
+    left: list[str] = []
     count, worst, anchor, operation = 0, 0.0, "", ""
     for emitter, oracle in pairs:
-        n, failures, share = probe(
+        n, failures, share, others = probe(
             anatomy_of(emitter, config),
             anatomy_of(oracle, config),
             bench,
@@ -115,6 +125,7 @@ def _run(
             same_inputs=not ours,
         )
         count, worst = count + n, max(worst, share)
+        left += [f"{other} of {emitter.name}" for other in others]
         for failure in failures:
             step = failure.found.step if failure.found else None
             at = f"{step.name} {step.value} at line {step.line} of {emitter.name}" if step else ""
@@ -122,4 +133,4 @@ def _run(
                 anchor, operation = failure.anchor, at
             words = f"{failure.anchor} of {emitter.name} with inputs times {failure.scale:g}"
             failed.append(f"{words}: {at}" if at else words)
-    return Probes(count, worst, failed, anchor, operation)
+    return Probes(count, worst, failed, anchor, operation, left)

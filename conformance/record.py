@@ -101,7 +101,7 @@ def record_of(
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
         "cells": [_cell_row(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes],
         "checks": [
-            {k: v for k, v in dataclasses.asdict(c).items() if k not in ("anchor", "operation", "cause")}
+            {k: v for k, v in dataclasses.asdict(c).items() if k not in ("anchor", "operation", "cause", "missing")}
             for c in evidence.checks
         ],
         "anchors": [_rows(o.cell.id, o.prompt, r) for o in evidence.anchored for r in o.rows]

@@ -13,7 +13,7 @@ from hloracle.backends.devices import Device
 from hloracle.backends.iree import precompile
 from hloracle.conformance import prompts as prompt_suite
 from hloracle.conformance.anchored import AnchorOutcome, anchor_check, canary_check, run_anchored
-from hloracle.conformance.asked import Asked, looked_into
+from hloracle.conformance.asked import Asked
 from hloracle.conformance.cells import Cell, CellOutcome, run_cell
 from hloracle.conformance.checks import Check, cell_checks, fewer_ops, graph_checks, truth_check
 from hloracle.conformance.choice import tuned, untuned
@@ -348,13 +348,16 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
     if (settings.unlocated or (settings.small and settings.mutant)) and bad:
         evidence.checks.append(canary_check(None, "the run has a fault already"))
         return
-    if not evidence.outcomes or any(id.startswith(("oracle", "truth", "harness")) for id in bad):
+    if (
+        not evidence.outcomes
+        or evidence.asked.inside is None
+        or any(id.startswith(("oracle", "truth", "harness")) for id in bad)
+    ):
         evidence.checks.append(canary_check(None, "no graph of this run is known to be right"))
         return
-    prompt, sequence = looked_into(evidence.prompts, evidence.truths)
-    with progress.stage("truth at anchors") as stage:
-        truth = anchor_truth(checkpoint, sequence.tokens, progress.report, sequence.prompt)
-        stage["reused"] = truth.reused
+    prompt, sequence = evidence.asked.inside
+    # `ask` had it computed with the rest.
+    truth = anchor_truth(checkpoint, sequence.tokens, progress.report, sequence.prompt)
     source = judged_source(evidence)
 
     def look(cell: Cell, with_canary: bool = False) -> AnchorOutcome:
@@ -400,10 +403,8 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
 
 def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> Verdict:
     """The verdict; for one that does not pass, after taking apart what is wrong."""
-    phases = {g.abi.phase for source, graphs in evidence.graphs.items() if source != "oracle" for g, _ in graphs}
-    rests_on = compared(
-        evidence.outcomes, evidence.checks, evidence.asked, settings.capacity, phases, evidence.anchored
-    )
+    abis = [g.abi for source, graphs in evidence.graphs.items() if source != "oracle" for g, _ in graphs]
+    rests_on = compared(evidence.outcomes, evidence.checks, evidence.asked, abis, evidence.anchored)
     verdict = decide(evidence.checks, evidence.outcomes, evidence.truths, rests_on)
     wanted = not (verdict.passed or settings.unlocated)
     found = plan(evidence.checks, evidence.outcomes, evidence.asked) if wanted else None

@@ -20,7 +20,7 @@ from jaxlib.mlir.dialects import func, stablehlo
 
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
-from hloracle.localize.inline import copied, inline_calls, nested, operands_of
+from hloracle.localize.inline import callee_of, copied, inline_calls, nested, operands_of
 from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
 from hloracle.reference.anchors import CACHES, anchor_shape, anchors, split
 from hloracle.reference.config import Config
@@ -30,13 +30,15 @@ FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")
 ALIAS = re.compile(r"#\w+ =")
 # What makes no cache, but what is put into one or read from it.
 PARTS = ("stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice")
+FLOATS = ("f64", "f32", "f16", "bf16")
 
 
 @dataclass(frozen=True)
 class Step:
     """One operation of a piece.
 
-    graph: the operation alone, as a function of `operands`, whose constants it holds itself.
+    graph: the operation alone, as a function of `operands`. It holds its constants itself, and what makes an operand that no
+      graph can be given, such as a tuple.
     operands: of each argument of `graph`, the name of the piece's input or the index of an earlier step.
     line: where it stands in the text of the graph it was taken from, counted from 1; text: that line.
     """
@@ -126,7 +128,7 @@ class Anatomy:
         for operation in self._operations:
             if len(operation.results) == 1:
                 anchor, result = anchor_at(operation), operation.results[0]
-                if anchor in wanted and _squeezed(_tensor("", result).shape) == wanted[anchor]:
+                if anchor in wanted and (shape := _floats(result)) is not None and _squeezed(shape) == wanted[anchor]:
                     found[anchor] = result
         place = {anchor: self._places[value.owner.operation] for anchor, value in found.items()}
         for anchor in list(found):
@@ -143,7 +145,10 @@ class Anatomy:
     # ---- new graphs
 
     def tapped(self, chosen: Iterable[str] | None = None) -> Graph:
-        """The graph with the values at anchors (all when None) as further results, named as the anchors."""
+        """The graph with the values at anchors (all when None) as further results, named as the anchors.
+
+        What it taps itself may have any name, an anchor's too, and is named `own.NAME`.
+        """
         taps = [a for a in self.anchors if a != "token"] if chosen is None else list(chosen)
         self._known(taps)
         copy = Anatomy(self.graph, self.config)
@@ -164,8 +169,9 @@ class Anatomy:
             if "res_attrs" in copy._function.attributes:
                 del copy._function.attributes["res_attrs"]
         abi = self.graph.abi
+        own = tuple(dataclasses.replace(r, name=f"own.{r.name}") if r.role == "tap" else r for r in abi.results)
         more = tuple(_tensor(t, value) for t, value in values.items())
-        return copy._text(f"{self.graph.name}_taps", dataclasses.replace(abi, results=(*abi.results, *more)))
+        return copy._text(f"{self.graph.name}_taps", dataclasses.replace(abi, results=(*own, *more)))
 
     def spoiled(self, anchor: str, factor: float) -> Graph:
         """The graph with the value at an anchor multiplied by `factor`: a fault that is known."""
@@ -222,29 +228,19 @@ class Anatomy:
     def steps(self, piece: Piece) -> list[Step]:
         """The operations of a piece, each as a graph of its own; constants belong to the operation that uses them.
 
-        One with several results, such as a sort of keys with their places, is a step for each that is used.
+        So does what no graph can be given, such as a tuple or complex numbers. An operation with several results, such as a
+        sort of keys with their places, is a step for each that is used.
         """
-        names: dict[Any, str | int] = {}
-        boundary = self._piece_boundary(piece) | self._arguments
+        known: dict[Any, str | int] = {**self._piece_boundary(piece), **self._arguments}
         lines = self._lines
         found: list[Step] = []
         for operation, result in _computed(piece):
-            operands: list[tuple[Any, str | int]] = []
-            for value in operands_of(operation):
-                if value in boundary:
-                    operands.append((value, boundary[value]))
-                elif value in names:
-                    operands.append((value, names[value]))
-            graph, _ = self._write("operation", ["result"], [result], {v: str(n) for v, n in operands}, [operation])
-            order = [a.name for a in graph.abi.arguments]
-            by_name = {str(n): n for _, n in operands}
+            graph, _ = self._write("operation", ["result"], [result], {v: str(n) for v, n in known.items()})
+            by_name = {str(n): n for n in known.values()}
+            operands = tuple(by_name[a.name] for a in graph.abi.arguments)
             line, text = lines.get(self._operations.index(operation), (0, ""))
-            found.append(
-                Step(
-                    operation.operation.name, graph, tuple(by_name[o] for o in order), anchor_at(operation), line, text
-                )
-            )
-            names[result] = len(found) - 1
+            found.append(Step(operation.operation.name, graph, operands, anchor_at(operation), line, text))
+            known.setdefault(result, len(found) - 1)
         return found
 
     def whole_numbers(self, piece: Piece) -> list[np.ndarray]:
@@ -317,25 +313,15 @@ class Anatomy:
             if part in CACHES and layer is not None and len(operation.results) == 1:
                 result = operation.results[0]
                 # With one layer the shape alone would not tell the cache from what is put into it or read from it.
-                if _tensor("", result).shape == self._cache_shapes[part] and operation.operation.name not in PARTS:
+                if _floats(result) == self._cache_shapes[part] and operation.operation.name not in PARTS:
                     found[part, layer] = result
         return found
 
     def _write(
-        self, name: str, names: Sequence[str], values: Sequence[Any], boundary: dict[Any, str],
-        only: Sequence[Any] | None = None,
-    ) -> tuple[Graph, list[Any]]:  # fmt: skip
-        """A function of `boundary` values and arguments that returns `values`.
-
-        Args:
-          only: these operations (and constants) instead of all that the values depend on.
-        """
+        self, name: str, names: Sequence[str], values: Sequence[Any], boundary: dict[Any, str]
+    ) -> tuple[Graph, list[Any]]:
+        """A function of `boundary` values and arguments that returns `values`; and its operations."""
         needed, inputs = self._closure(values, boundary)
-        if only is not None:
-            constants = [o for o in needed if o.operation.name == "stablehlo.constant"]
-            read = {v for o in only for v in operands_of(o)}
-            needed = [*(c for c in constants if c.results[0] in read), *only]
-            inputs = {v: n for v, n in inputs.items() if v in read}
         with self._context, ir.Location.unknown():
             module = ir.Module.create()
             module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
@@ -358,16 +344,15 @@ class Anatomy:
         return Graph(name, text, abi), needed
 
     def _callees(self, operations: Sequence[Any]) -> list[str]:
-        """The functions that these call from inside their regions, and those that they call."""
+        """The functions that these call, themselves or inside their regions, and those that they call."""
         found: dict[str, None] = {}
         todo = list(operations)
         while todo:
-            for inner in nested(todo.pop()):
-                if inner.operation.name == "func.call":
-                    name = ir.FlatSymbolRefAttr(inner.attributes["callee"]).value
-                    if name not in found:
-                        found[name] = None
-                        todo.append(function_named(self._module, name))
+            operation = todo.pop()
+            for name in filter(None, map(callee_of, (operation, *nested(operation)))):
+                if name not in found:
+                    found[name] = None
+                    todo.append(function_named(self._module, name))
         return list(found)
 
     def _closure(self, values: Sequence[Any], boundary: dict[Any, str]) -> tuple[list[Any], dict[Any, str]]:
@@ -405,11 +390,12 @@ class Anatomy:
 
 
 def _computed(piece: Piece) -> list[tuple[Any, Any]]:
-    """A piece's operations, but for constants, each with a result of it that is used."""
+    """A piece's operations, but for constants, each with a result of it that is used and that a graph can return."""
     return [
         (operation, result)
         for operation in piece.parts if operation.operation.name != "stablehlo.constant"
-        for result in operation.results if len(operation.results) == 1 or list(result.uses)
+        for result in operation.results
+        if (len(operation.results) == 1 or list(result.uses)) and TYPE.fullmatch(str(result.type))
     ]  # fmt: skip
 
 
@@ -442,6 +428,12 @@ def _tensor(name: str, value: Any) -> Tensor:
     assert found, value.type
     shape = tuple(int(n) for n in found[1].split("x") if n)
     return Tensor("tap", name, shape, found[2])
+
+
+def _floats(value: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor of floats, as every anchor's value is; None of any other value, whatever scope it stands in."""
+    found = TYPE.fullmatch(str(value.type))
+    return _tensor("", value).shape if found and found[2] in FLOATS else None
 
 
 def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:

@@ -139,10 +139,10 @@ def run_tapped(
 
     def errors_of(situation: Situation, head: int | np.ndarray) -> dict[str, np.ndarray]:
         """Of the last call, by anchor; infinite where the session did not even run the graph that was asked for."""
-        taps = session.taps()
-        if taps.keys() != set(names[situation.phase]):
-            return {a: np.full(len(situation.rows), np.inf) for a in names[situation.phase]}
-        found = {a: situation.errors(a, v) for a, v in taps.items()}
+        taps, wanted = session.taps(), names[situation.phase]
+        if not taps.keys() >= set(wanted):
+            return {a: np.full(len(situation.rows), np.inf) for a in wanted}
+        found = {a: situation.errors(a, taps[a]) for a in wanted}
         if isinstance(head, np.ndarray) and "lm_head" in found:
             found["lm_head"] = np.maximum(found["lm_head"], situation.errors("lm_head", head))
         return found

@@ -14,6 +14,8 @@ from hloracle.core.errors import InputError
 from hloracle.localize.text import function_named
 
 MOST_CALLS = 10_000
+# What computes what a function does: operation -> its attribute that names the function.
+CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 
 
 def nested(operation: Any) -> Iterator[Any]:
@@ -51,8 +53,9 @@ def copied(operation: Any, new: dict[Any, Any]) -> Any:
 def inline_calls(module: Any, function: str) -> bool:
     """Put what a function calls in the place of each call in its body; returns whether there was any.
 
-    Operations keep their locations. Calls inside of regions stay, and those of what is declared only. Raises InputError for
-    calls without end. To be called within an MLIR context.
+    A composite is a call of its decomposition: by the specification they mean the same. Operations keep their locations.
+    Calls inside of regions stay, and those of what is declared only. Raises InputError for calls without end. To be called
+    within an MLIR context.
     """
     block = function_named(module, function).regions[0].blocks[0]
     count = 0
@@ -72,10 +75,14 @@ def inline_calls(module: Any, function: str) -> bool:
     return count > 0
 
 
+def callee_of(operation: Any) -> str:
+    """The name of the function that an operation calls; empty where it calls none."""
+    attribute = CALLS.get(operation.operation.name)
+    return ir.FlatSymbolRefAttr(operation.attributes[attribute]).value if attribute else ""
+
+
 def _called(module: Any, operation: Any) -> Any:
     """The body of what an operation calls; None where it calls nothing, or nothing with a body of one block."""
-    if operation.operation.name != "func.call":
-        return None
-    callee = function_named(module, ir.FlatSymbolRefAttr(operation.attributes["callee"]).value)
-    blocks = callee.regions[0].blocks
+    callee = callee_of(operation)
+    blocks = function_named(module, callee).regions[0].blocks if callee else []
     return blocks[0] if len(blocks) == 1 else None

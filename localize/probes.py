@@ -40,18 +40,20 @@ class Failure:
 
 def probe(
     emitter: Anatomy, oracle: Anatomy, bench: Workbench, report: Report, locate: bool = True, same_inputs: bool = False
-) -> tuple[int, list[Failure], float]:
+) -> tuple[int, list[Failure], float, list[str]]:
     """Compare every distinct piece of the emitter's graph with the oracle's.
 
     Args:
       locate: look for the operation in the first piece that differs.
       same_inputs: leave out a piece that reads other anchors than the oracle's, as where a graph does not name them all.
 
-    Returns how many there are, those that differ, and the largest share of what is allowed that a right one took.
+    Returns how many there are, those that differ, the largest share of what is allowed that a right one took, and the
+    anchors that were left out.
     """
     seen: set[tuple[str, ...]] = set()
     known = set(anchors(emitter.config))
     failures: list[Failure] = []
+    left: dict[tuple[str, ...], str] = {}
     worst = 0.0
     for anchor in emitter.anchors:
         # Cache writes differ from layer to layer by a constant: the first two and the last stand for all.
@@ -60,12 +62,15 @@ def probe(
             continue
         piece = emitter.piece(anchor)
         key = _kind(piece)
-        if key in seen or (anchor != "token" and anchor not in oracle.values):
+        if key in seen or key in left:
             continue
         # A token is chosen from the logits; of a graph that does not name them its piece is the whole.
-        if same_inputs and _read(piece, known) != (
-            {"lm_head"} if anchor == "token" else _read(oracle.piece(anchor), known)
-        ):
+        alike = anchor == "token" or anchor in oracle.values
+        if same_inputs and alike:
+            read = _read(piece, known)
+            alike = "lm_head" in read if anchor == "token" else read == _read(oracle.piece(anchor), known)
+        if not alike:
+            left[key] = anchor
             continue
         seen.add(key)
         report(f"probing {anchor} of {emitter.graph.name}")
@@ -82,7 +87,7 @@ def probe(
         if anchor != "token" and locate and not failures:
             found = unlike(emitter, piece, oracle, _inputs(emitter, bench, scale), bench)
         failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found))
-    return len(seen), failures, worst
+    return len(seen), failures, worst, list(left.values())
 
 
 def _kind(piece: Piece) -> tuple[str, ...]:

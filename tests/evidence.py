@@ -17,6 +17,7 @@ from hloracle.conformance.prompts import Prompt
 from hloracle.conformance.returned import Slots, Stream, Streamed
 from hloracle.conformance.run import cells_on
 from hloracle.conformance.verdict import Verdict, decide
+from hloracle.core.abi import Abi, Tensor
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.reference.truth import Truth
 
@@ -26,7 +27,19 @@ FLOOR = 2.0**-20
 CACHES = ("k_cache.0", "k_cache.1", "v_cache.0", "v_cache.1")
 LONG, SHORT = Prompt("first", 32, "", None, tuple(range(9))), Prompt("second", 64, "", None, (1, 2, 3))
 # As a small model has them: as long as the cache, with every token.
-STREAM = Stream("stream", tuple(range(V)) * 2, (1, 4, 7), every_step=True)
+STREAM = Stream("stream", tuple(range(V)) * 2, (1, 4, 7), every_step=True, bucket=32)
+
+
+def abi(phase: str, bucket: int = 32, *taps: str) -> Abi:
+    """Of a graph with logits, as far as it says what there is to compare."""
+    inputs = {"prefill": [Tensor("tokens", "tokens", (bucket,), "i32")]}.get(phase, [])
+    caches = [Tensor(part, part, (2, 1, CAPACITY, 4), "f32") for part in ("k_cache", "v_cache")]
+    more = [Tensor("tap", tap, (4,), "f32") for tap in taps]
+    return Abi(phase, tuple(inputs), (Tensor("logits", "logits", (V,), "f32"), *caches, *more))
+
+
+# Of the two buckets of the prompts.
+ABIS = (abi("prefill"), abi("prefill", 64), abi("decode"))
 
 
 def truth(tokens: tuple[int, ...] = (3, 1, 4), lead: float = 1.0, floor: float = FLOOR) -> Truth:
@@ -184,4 +197,4 @@ def verdict(
 
 
 def rests_on(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dict[str, Truth] = TRUTHS) -> Compared:
-    return compared(outcomes, checks, asked(truths), CAPACITY, ("prefill", "decode"))
+    return compared(outcomes, checks, asked(truths), ABIS)

@@ -52,7 +52,7 @@ def asked() -> Asked:
     with alone():
         found = truths(checkpoint(), [p.token_ids for p in PROMPTS], COUNT)
         known = {p.id: t for p, t in zip(PROMPTS, found, strict=True)}
-        return ask(checkpoint(), PROMPTS, known, CAPACITY, BUCKET, every_token=False)[0]
+        return ask(checkpoint(), PROMPTS, known, CAPACITY, (BUCKET,), every_token=False)[0]
 
 
 @cache

@@ -502,6 +502,70 @@ def test_an_operation_with_several_results_is_a_step_for_each_that_is_used() -> 
     ]
 
 
+# ---- values of other types
+
+OTHERS = {
+    "token": "%t = stablehlo.after_all : !stablehlo.token",
+    "tuple": "%t = stablehlo.tuple {x}, {x} : tuple<tensor<{n}f32>, tensor<{n}f32>>",
+    "dynamic": "%t = stablehlo.add {x}, {x} : (tensor<{n}f32>, tensor<{n}f32>) -> tensor<{unknown}f32>",
+    "complex": "%t = stablehlo.complex {x}, {x} : tensor<{n}complex<f32>>",
+    "mask": "%t = stablehlo.compare EQ, {x}, {x} : (tensor<{n}f32>, tensor<{n}f32>) -> tensor<{n}i1>",
+    "bits": "%t = stablehlo.bitcast_convert {x} : (tensor<{n}f32>) -> tensor<{n}ui32>",
+}
+
+
+@pytest.mark.parametrize("line", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("value", ["%norm.mul3", "%l1_self_attn_k_cache.dus", "%l1_self_attn_k_cache.r2"])
+def test_a_value_of_another_type_is_no_anchors(value: str, line: str) -> None:
+    """Though it is the last of its scope, and of the anchor's or the cache's shape."""
+    graph, right = model("plain").graph("emitter", "decode"), of("emitter-decode")
+    (old,) = (o for o in graph.text.split("\n") if o.strip().startswith(f"{value} = "))
+    n, location = re.findall(r"tensor<((?:\d+x)+)f32>( loc\(.*\))$", old)[0]
+    new = line.format(x=value, n=n, unknown=re.sub(r"\d+", "?", n)) + location
+    anatomy = Anatomy(replace(graph, text=graph.text.replace(old, f"{old}\n{new}")), right.config)
+    assert anatomy.anchors == right.anchors
+    assert anatomy.tapped().abi == right.tapped().abi
+    for anchor in right.anchors:
+        assert anatomy.piece(anchor).graph == right.piece(anchor).graph
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["%s = stablehlo.tuple {x}, {x} : tuple<{t}, {t}>",
+         "%u = stablehlo.get_tuple_element %s[1] : (tuple<{t}, {t}>) -> {t}"],
+        ["%s = stablehlo.complex {x}, {x} : tensor<1x20xcomplex<f32>>", "%v = stablehlo.add %s, %s : tensor<1x20xcomplex<f32>>",
+         "%w = stablehlo.subtract %v, %s : tensor<1x20xcomplex<f32>>",
+         "%u = stablehlo.imag %w : (tensor<1x20xcomplex<f32>>) -> {t}"],
+        ["%s = stablehlo.constant dense<[1, 20]> : tensor<2xi32>",
+         "%d = stablehlo.dynamic_reshape {x}, %s : ({t}, tensor<2xi32>) -> tensor<?x?xf32>",
+         "%u = stablehlo.dynamic_reshape %d, %s : (tensor<?x?xf32>, tensor<2xi32>) -> {t}"],
+    ],
+    ids=["tuple", "complex", "dynamic"],
+)  # fmt: skip
+def test_what_no_graph_can_be_given_belongs_to_the_operation_that_uses_it(lines: list[str]) -> None:
+    graph, anchor = model("plain").graph("emitter", "decode"), "layers.1.mlp.act"
+    (old,) = (line for line in graph.text.split("\n") if "stablehlo.logistic" in line and anchor in line)
+    operand, type = re.findall(r"logistic (%\S+) : (\S+)", old)[0]
+    new = [f'{line} loc("{anchor}")'.format(x=operand, t=type) for line in lines]
+    text = graph.text.replace(old, "\n".join([*new, old.replace(operand, "%u")]))
+    anatomy, right = Anatomy(replace(graph, text=text), model("plain").config), of("emitter-decode").piece(anchor)
+    piece = anatomy.piece(anchor)
+    first, *others = anatomy.steps(piece)
+    check_lines(anatomy, piece)
+    assert first.text.startswith("%u = ")
+    assert [s.name for s in others] == ["stablehlo.logistic", *["stablehlo.multiply"] * 2]
+    assert (first.operands, others[0].operands) == (("layers.1.mlp.gate_proj",), (0,))
+    assert first.graph.text.count("stablehlo.") == len(lines)
+    if "dynamic" in first.name:
+        return  # which the interpreter does not compute
+    x = np.linspace(-3, 3, 20, dtype=np.float32).reshape(1, 20)
+    for one in (first.graph, anatomy.prefix(piece, 0)):
+        (result,) = evaluate(one, lambda _: x).values()
+        same(result, x)
+    same(evaluate(piece.graph, lambda _: x)[anchor], evaluate(right.graph, lambda _: x)[anchor])
+
+
 # ---- what comes after the logits
 
 

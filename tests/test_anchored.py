@@ -37,6 +37,7 @@ from hloracle.conformance.anchored import (
     rows_of,
     run_anchored,
 )
+from hloracle.conformance.asked import looked_into
 from hloracle.conformance.cells import Cell
 from hloracle.conformance.checks import Check
 from hloracle.conformance.evidence import Evidence, Progress, Settings
@@ -418,6 +419,7 @@ def gathered() -> Evidence:
     facts = GraphFacts()
     graphs = {source: [(g, facts) for g in of(source)] for source in ("emitter", "oracle")}
     asked = by_hand.asked(prompts=prompts)
+    asked = dataclasses.replace(asked, inside=looked_into(prompts, by_hand.TRUTHS, by_hand.CAPACITY))
     return Evidence(checks, graphs, prompts, dict(by_hand.TRUTHS), asked, outcomes)
 
 
@@ -455,7 +457,7 @@ def test_a_right_run_is_looked_at_with_a_canary(looked: dict[str, Any]) -> None:
     found = gathered()
     assert inside(found).status == "passed"
     assert looked["cells"] == [("oracle/xla-cpu", False), ("emitter/iree-cpu", True)]
-    assert looked["tokens"] == (1, 2, *by_hand.TRUTHS["first@32"].tokens[:-1])
+    assert looked["tokens"] == (1, 2, *by_hand.TRUTHS["first@32"].tokens)
     assert looked["prompt"] == 2
     assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
 

@@ -21,6 +21,7 @@ from hloracle.conformance import cells as cells_module
 from hloracle.conformance import cli
 from hloracle.conformance import localization as localization_module
 from hloracle.conformance import probed as probed_module
+from hloracle.conformance import returned as returned_module
 from hloracle.conformance.check_file import check_file
 from hloracle.conformance.evidence import Progress, Settings
 from hloracle.conformance.sources import oracle_of
@@ -275,7 +276,7 @@ def test_graphs_of_one_session(head: str, tmp_path: Path) -> None:
     assert {"file.probes", "harness.canary", "file.donations", "file.random", "file.supported"} <= ids
     what = "logits" if head == "logits" else "the token"
     compared = record["verdict"]["compared"]
-    assert {f"{what} of decode at all 10 positions", f"{what} of prefill after prompts of 8 lengths",
+    assert {f"{what} of decode at all 10 positions", f"{what} of prefill after all 8 lengths that it takes",
             "both caches whole", "each of 29 tokens as input", "two equal calls bit for bit"} <= set(compared)  # fmt: skip
     assert record["verdict"]["not_compared"] == ["the logits: the graph answers with a token"] * (head == "token")
     assert {p["bucket"] for p in record["prompts"]} == {8}
@@ -289,6 +290,75 @@ def test_a_graph_of_one_phase(phase: str, tmp_path: Path) -> None:
     assert (record["verdict"]["class"], statuses(record, "passed", "skipped")) == ("conforms", {})
     other = "decode" if phase == "prefill" else "prefill"
     assert not [phrase for phrase in record["verdict"]["compared"] if other in phrase]
+
+
+def wrong_at(length: int) -> Edit:
+    """Prefill's logits are negated after so many tokens, and after no other number."""
+
+    def edit(graph: Graph) -> Graph:
+        logits = re.search(r"func.return (%\S+),", graph.text)
+        assert logits
+        lines = [
+            f"%n = stablehlo.constant dense<{length}> : tensor<i32>",
+            "%is = stablehlo.compare EQ, %length, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>",
+            f"%neg = stablehlo.negate {logits[1]} : tensor<29xf32>",
+            f"%out = stablehlo.select %is, %neg, {logits[1]} : tensor<i1>, tensor<29xf32>",
+            "func.return %out,",
+        ]
+        return dataclasses.replace(graph, text=graph.text.replace(logits[0], "\n    ".join(lines)))
+
+    return edit
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("small", "large"), [(0, 2), (2, 0)], ids=["larger", "smaller"])
+def test_each_prefill_graph_is_given_every_length(small: int, large: int, tmp_path: Path) -> None:
+    """A session would give a short prompt to the smaller one alone."""
+    prefills = [
+        wrong_at(length)(emit(model("plain").config, "prefill", "logits", 10, bucket))
+        for length, bucket in ((small, 4), (large, 8))
+    ]
+    record = checked(tmp_path, *prefills, both()[1])
+    assert record["verdict"]["class"] == "emitter-fault"
+    assert (record["verdict"]["anchor"], record["localization"]["phase"]) == ("lm_head", "prefill")
+    assert "logits of prefill after all 12 lengths that its 2 buckets take" in record["verdict"]["compared"]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("length", [2, 8])
+def test_prefill_alone_is_given_prompts_that_fill_it(
+    length: int, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a larger model a few lengths are tried, and the others are named."""
+    if large:
+        monkeypatch.setattr(returned_module, "SMALL_MODEL", 0)
+    record = checked(tmp_path, wrong_at(length)(both()[0]))
+    assert record["verdict"]["class"] == "emitter-fault"
+    missing = record["verdict"]["not_compared"]
+    assert [m.partition(" of the ")[0] for m in missing] == ["logits of prefill after 3"] * large
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("phases", [1, 2])
+def test_no_step_after_a_prompt(phases: int, tmp_path: Path) -> None:
+    """What a decode graph computes inside is looked at all the same."""
+    record = checked(tmp_path, *both()[-phases:], tokens=1)
+    assert (record["verdict"]["class"], statuses(record, "passed", "skipped")) == ("conforms", {})
+    assert "decode" in {m["phase"] for m in record["anchors"]}
+    assert record["verdict"]["not_compared"] == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_tap_is_named_as_not_compared(tmp_path: Path) -> None:
+    def edit(graph: Graph) -> Graph:
+        graph = model("plain").anatomy("emitter", graph.abi.phase).tapped(["norm"])
+        tap = dataclasses.replace(graph.abi.results[-1], name="hidden")
+        return dataclasses.replace(graph, abi=dataclasses.replace(graph.abi, results=(*graph.abi.results[:-1], tap)))
+
+    record = checked(tmp_path, *both(edit))
+    assert record["verdict"]["class"] == "conforms"
+    assert record["verdict"]["not_compared"] == ["what the graph returns besides: hidden"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -377,7 +447,7 @@ DRAWS = insert(
     "%rr = stablehlo.rng %ra, %ra, %rs, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<4xf32>",
 )  # fmt: skip
 FLAWS: dict[str, tuple[Edit, str, str]] = {
-    "draws random numbers": (DRAWS, "emitter-fault", "file.random"),
+    "draws random numbers": (DRAWS, "invariant-broken", "file.random"),  # and uses none
     "is of several devices": (insert("%p = stablehlo.partition_id : tensor<ui32>"), "unsupported", "file.supported"),
     "donates nothing": (
         lambda g: dataclasses.replace(g, text=re.sub(r" \{tf\.aliasing_output = \d : i32\}", "", g.text)),

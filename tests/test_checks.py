@@ -89,8 +89,13 @@ def prefill() -> Inspected:
 
 # ---- what the graphs are made of
 
-STATIC = ("parse", "supported", "abi", "donations", "random", "custom-call", "f64", "dialects", "arguments-used",
+STATIC = ("parse", "supported", "abi", "donations", "random", "reductions", "custom-call", "f64", "dialects", "arguments-used",
           "caches-donated", "census", "matmuls", "weights")  # fmt: skip
+RNG = (
+    "%a = stablehlo.constant dense<0.0> : tensor<f32>", "%s = stablehlo.constant dense<4> : tensor<1xi64>",
+    "%r = stablehlo.rng %a, %a, %s, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<4xf32>",
+)  # fmt: skip
+PARTITION = "%p = stablehlo.partition_id : tensor<ui32>"
 
 
 def insert(*lines: str) -> Callable[[Graph], Graph]:
@@ -133,17 +138,76 @@ def another_norm(graph: Graph) -> Graph:
     return dataclasses.replace(graph, text=head + arrow + body.replace("%model.norm.weight", other))
 
 
-def recursive(graph: Graph) -> Graph:
-    """Two functions that call each other, and an entry point that calls one of them."""
-    function = (
-        "  func.func private @{}(%x: tensor<f32>) -> tensor<f32> {{\n"
-        "    %y = func.call @{}(%x) : (tensor<f32>) -> tensor<f32>\n    func.return %y : tensor<f32>\n  }}\n"
+def beside(*functions: tuple[str, Sequence[str]]) -> Callable[[Graph], Graph]:
+    """Adds private functions of a number %x, by name, of these operations."""
+    text = "".join(
+        f"  func.func private @{name}(%x: tensor<f32>) -> tensor<f32> {{\n"
+        + "".join(f"    {line}\n" for line in lines)
+        + "    func.return %x : tensor<f32>\n  }\n"
+        for name, lines in functions
     )
-    called = insert(
-        "%start = stablehlo.constant dense<1.0> : tensor<f32>", "%end = func.call @ping(%start) : (tensor<f32>) -> tensor<f32>"
-    )(graph)  # fmt: skip
-    functions = function.format("ping", "pong") + function.format("pong", "ping")
-    return replace("  func.func", functions + "  func.func")(called)
+    return replace("  func.func", text + "  func.func")
+
+
+def called(name: str) -> str:
+    return f"%called_{name} = func.call @{name}(%x) : (tensor<f32>) -> tensor<f32>"
+
+
+def composite(name: str) -> str:
+    return (
+        f'%composed_{name} = stablehlo.composite "my.op" %x {{decomposition = @{name}}} : (tensor<f32>) -> tensor<f32>'
+    )
+
+
+PING_PONG = beside(("ping", [called("pong")]), ("pong", [composite("ping")]))
+ONE = "%x = stablehlo.constant dense<1.0> : tensor<f32>"
+
+
+def recursive(by: str) -> Callable[[Graph], Graph]:
+    """Two functions that call each other, and an entry point that calls one of them."""
+    return lambda graph: PING_PONG(insert(ONE, by)(graph))
+
+
+def last_sum(kind: str, initial: str) -> Callable[[Graph], Graph]:
+    """The last norm's reduction is of this kind, and begins so."""
+
+    def change(graph: Graph) -> Graph:
+        (line,) = re.findall(r"^ *%norm\.red = .*\n", graph.text, re.M)
+        other = re.sub(r"init: %\w+\) applies stablehlo\.add", f"init: %initial) applies stablehlo.{kind}", line)
+        return replace(line, f"    %initial = stablehlo.constant dense<{initial}> : tensor<f32>\n{other}")(graph)
+
+    return change
+
+
+WINDOWS = (
+    "%begin = stablehlo.constant dense<0.5> : tensor<bf16>", "%low = stablehlo.constant dense<1.0> : tensor<4x4xbf16>",
+    '%windows = "stablehlo.reduce_window"(%low, %begin) <{window_dimensions = array<i64: 1, 2>}> ({',
+    "^bb0(%one: tensor<bf16>, %other: tensor<bf16>):", "  %both = stablehlo.multiply %one, %other : tensor<bf16>",
+    "  stablehlo.return %both : tensor<bf16>", "}) : (tensor<4x4xbf16>, tensor<bf16>) -> tensor<4x3xbf16>",
+)  # fmt: skip
+
+
+def layout_of(argument: str, layout: str) -> Callable[[Graph], Graph]:
+    return replace(argument, f'{argument} {{mhlo.layout_mode = "{layout}"}}')
+
+
+def layouts_of_results(*layouts: str) -> Callable[[Graph], Graph]:
+    """Of the logits and both caches, by the module."""
+    types = [f"dense<{layout}> : tensor<{layout.count(',') + 1}xindex>" for layout in layouts]
+    attribute = f"mhlo.xla_entry_computation_result_layout = [{', '.join(types)}]"
+    return replace("module @llama_decode_logits {", f"module @llama_decode_logits attributes {{{attribute}}} {{")
+
+
+def exchanged(abi: Abi) -> Abi:
+    """Each cache's result takes the other's buffer."""
+    logits, keys, values = abi.results
+    keys, values = (dataclasses.replace(r, aliases=o.aliases) for r, o in ((keys, values), (values, keys)))
+    return dataclasses.replace(abi, results=(logits, keys, values))
+
+
+def with_caches_exchanged(graph: Graph) -> Graph:
+    text = re.sub(r"(tf\.aliasing_output = )(\d)", lambda found: f"{found[1]}{3 - int(found[2])}", graph.text)
+    return dataclasses.replace(graph, text=text, abi=exchanged(graph.abi))
 
 
 def last_bit_of_a_table(graph: Graph) -> Graph:
@@ -167,18 +231,29 @@ BREAKAGES: list[tuple[str, Callable[[Graph], Graph], str]] = [
     ("parse", replace("tensor<257x84xf32>", "tensor<257x85xf32>"), "85"),
     ("parse", replace("@main", "@other"), "@main"),
     ("parse", lambda graph: dataclasses.replace(graph, text=""), ""),
-    ("supported", insert("%p = stablehlo.partition_id : tensor<ui32>"), "stablehlo.partition_id, which is of several devices"),
+    ("supported", insert(PARTITION), "stablehlo.partition_id, which is of several devices"),
     ("supported", insert('%g = "stablehlo.all_gather"(%lm_head.dot) {all_gather_dim = 0 : i64, replica_groups = '
      'dense<[[0]]> : tensor<1x1xi64>} : (tensor<1x257xf32>) -> tensor<1x257xf32>'), "stablehlo.all_gather"),
-    ("supported", recursive, "@ping, which calls itself, @pong, which calls itself"),
+    ("supported", recursive(called("ping")), "@ping, which calls itself, @pong, which calls itself"),
+    ("supported", recursive(composite("pong")), "@ping, which calls itself, @pong, which calls itself"),
+    ("supported", lambda graph: beside(("unused", []), ("used", [PARTITION]))(insert(ONE, called("used"))(graph)),
+     "stablehlo.partition_id"),
     ("donations", without_donation, "donates {}"),
     ("donations", replace("tf.aliasing_output = 1", "tf.aliasing_output = 2"), ""),
     ("donations", replace("%model.norm.weight: tensor<84xf32>",
      "%model.norm.weight: tensor<84xf32> {jax.buffer_donor = true}"), "away, which the ABI does not"),
     ("donations", with_abi(without_aliases), "donates"),
-    ("random", insert("%a = stablehlo.constant dense<0.0> : tensor<f32>", "%s = stablehlo.constant dense<4> : tensor<1xi64>",
-     "%r = stablehlo.rng %a, %a, %s, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<4xf32>"),
-     "stablehlo.rng in the function"),
+    ("random", insert(*RNG), "stablehlo.rng in the function"),
+    ("random", lambda graph: beside(("used", RNG))(insert(ONE, composite("used"))(graph)), "stablehlo.rng in the function"),
+    ("reductions", last_sum("add", "64.0"), "stablehlo.reduce in norm, stablehlo.add from 64 on"),
+    ("reductions", last_sum("multiply", "0.0"), "stablehlo.reduce in norm, stablehlo.multiply from 0 on"),
+    ("reductions", insert(*WINDOWS), "stablehlo.reduce_window in the function, stablehlo.multiply from 0.5 on"),
+    ("abi", layout_of("%lm_head.weight: tensor<257x84xf32>", "{0, 1}"),
+     'argument lm_head.weight has mhlo.layout_mode "{0, 1}": its buffer is row-major, so leave that out'),
+    ("abi", layout_of("%model.norm.weight: tensor<84xf32>", "auto"), "argument model.norm.weight"),
+    ("abi", layout_of(") -> (tensor<257xf32>, tensor<3x2x64x16xf32>", "{0,1,2,3}"), "result k_cache has mhlo.layout_mode"),
+    ("abi", layouts_of_results("0", "[3, 2, 1, 0]", "[2, 3, 1, 0]"),
+     'result v_cache has mhlo.xla_entry_computation_result_layout "{2,3,1,0}"'),
     ("abi", with_abi(lambda abi: dataclasses.replace(abi, arguments=abi.arguments[1:])), "arguments"),
     ("abi", with_abi(lambda abi: dataclasses.replace(abi, results=abi.results[1:])), "results"),
     ("custom-call", insert("%cc = stablehlo.custom_call @magic(%lm_head.dot) : (tensor<1x257xf32>) -> tensor<1x257xf32>"),
@@ -189,6 +264,7 @@ BREAKAGES: list[tuple[str, Callable[[Graph], Graph], str]] = [
     ("dialects", insert("%e = chlo.erf %lm_head.dot : tensor<1x257xf32> -> tensor<1x257xf32>"), "chlo.erf"),
     ("arguments-used", another_norm, "model.norm.weight"),
     ("caches-donated", lambda graph: with_abi(without_aliases)(without_donation(graph)), "llama_decode_logits"),
+    ("caches-donated", with_caches_exchanged, "llama_decode_logits"),
     ("census", insert("%x = stablehlo.add %lm_head.dot, %lm_head.dot : tensor<1x257xf32>"), "add"),
     ("census", replace("stablehlo.divide", "stablehlo.multiply"), "divide"),
     ("matmuls", second_product, "has 29"),
@@ -206,7 +282,9 @@ PLACES: list[tuple[str, Callable[[Graph], Graph], str]] = [
      '%e = stablehlo.negate %d : tensor<f64> loc("norm")'), "norm"),
     ("arguments-used", another_norm, "norm"),
     ("caches-donated", lambda graph: with_abi(without_aliases)(without_donation(graph)), "k_cache.0"),
+    ("caches-donated", with_caches_exchanged, "k_cache.0"),
     ("donations", without_donation, "k_cache.0"),
+    ("reductions", last_sum("add", "64.0"), "norm"),
     ("matmuls", second_product, "lm_head"),
     ("tables", last_bit_of_a_table, "layers.0.self_attn.q_rope"),
     ("parse", replace("stablehlo.logistic", "stablehlo.logistics"), "layers.0.mlp.act"),
@@ -242,6 +320,26 @@ def test_names_the_place(id: str, change: Callable[[Graph], Graph], anchor: str,
     found = by_id(graph_checks("emitter", [facts(change(decode[0]))], CONFIG))
     assert found[f"emitter.{id}"].status == "failed"
     assert found[f"emitter.{id}"].anchor == anchor
+
+
+HARMLESS: dict[str, Callable[[Graph], Graph]] = {
+    "random numbers that nothing calls": beside(("unused", RNG)),
+    "several devices that nothing calls": beside(("unused", [PARTITION])),
+    "recursion that nothing calls": PING_PONG,
+    "a sum from -0.0 on": last_sum("add", "-0.0"),
+    "a product from 1 on": last_sum("multiply", "1.0"),
+    "a maximum from 3 on, which may be taken twice": last_sum("maximum", "3.0"),
+    "a complex number": insert("%z = stablehlo.constant dense<(1.0, 2.0)> : tensor<complex<f32>>"),
+    "the default layout": layout_of("%lm_head.weight: tensor<257x84xf32>", "default"),
+    "a row-major layout": layout_of("%lm_head.weight: tensor<257x84xf32>", "{1,0}"),
+    "row-major layouts of the module": layouts_of_results("0", "[3, 2, 1, 0]", "[3, 2, 1, 0]"),
+}
+
+
+@pytest.mark.parametrize("change", HARMLESS.values(), ids=HARMLESS)
+def test_what_does_no_harm(change: Callable[[Graph], Graph], decode: Inspected) -> None:
+    found = graph_checks("file", [facts(change(decode[0]))], CONFIG)
+    assert [c for c in found if c.status != "passed"] == []
 
 
 def test_the_layer_that_is_not_like_the_others(decode: Inspected) -> None:

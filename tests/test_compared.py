@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from evidence import (
-    CAPACITY,
+    ABIS,
     CELLS,
     CLOSE,
     STREAM,
     TRUTHS,
     WRONG_TOKEN,
     Change,
+    abi,
     asked,
     failed,
     not_repeated,
@@ -32,16 +33,19 @@ from hloracle.conformance.checks import Check
 from hloracle.conformance.compared import NOTHING, Compared, compared
 from hloracle.conformance.returned import Stream
 from hloracle.conformance.run import cells_on
+from hloracle.core.abi import Abi
 from hloracle.reference.truth import Truth
 
-PHASES = ("prefill", "decode")
 FILE = (Cell("file", "iree-cpu"), Cell("file", "xla-cpu"))
 FILE_TOKEN = (Cell("file", "iree-cpu", "token"), Cell("file", "xla-cpu", "token"))
 ONE_TOKEN = {id: truth((t.tokens[0],)) for id, t in TRUTHS.items()}
+PREFILL = "logits of prefill after 5 of the 96 lengths that its 2 buckets take"  # 1, 4, 7 of the stream, and 9 and 3
+REST = "slots 11 to 15 of both caches"
+LEFT = "logits of prefill after 91 of the 96 lengths that its 2 buckets take"
 ALL = (
     "3 of 3 tokens after 2 prompts",
     "logits of decode at all 16 positions",
-    "logits of prefill after prompts of 5 lengths",  # 1, 4 and 7 of the stream, and 9 and 3 of the prompts
+    PREFILL,
     "both caches whole",
     "each of 8 tokens as input",
     "two equal calls bit for bit",
@@ -51,23 +55,46 @@ ALL = (
 
 def of(
     cells: Sequence[Cell] = FILE, streams: Sequence[Stream] = (STREAM,), truths: dict[str, Truth] = TRUTHS,
-    phases: Sequence[str] = PHASES, change: Change = right, checks: Sequence[Check] = (),
+    abis: Sequence[Abi] = ABIS, change: Change = right, checks: Sequence[Check] = (),
     anchored: Sequence[AnchorOutcome] = (),
 ) -> Compared:  # fmt: skip
     """Of these cells, of which the first is changed."""
     outcomes = [outcome(cell, truths, streams) for cell in cells]
     outcomes[0] = change(outcomes[0])
-    return compared(outcomes, checks, asked(truths, streams), CAPACITY, phases, anchored)
+    return compared(outcomes, checks, asked(truths, streams), abis, anchored)
 
 
 def test_everything() -> None:
     found = of()
     assert found.phrases == ALL
-    assert found.missing == ()
+    assert found.missing == (LEFT,)
     assert of(CELLS) == found, (
         "the oracle's cells, and a graph that picks the token beside one with logits, say no more"
     )
+    assert found.sentence("Equal") == f"Not compared: {LEFT}. Equal in all that was compared."
+
+
+def test_every_length() -> None:
+    every = [
+        Stream("every", STREAM.tokens, tuple(range(1, bucket + 1)), every_step=True, bucket=bucket)
+        for bucket in (4, 16)
+    ]
+    truths: dict[str, Truth] = {}
+    found = of(streams=every[1:], abis=(abi("prefill", 16), abi("decode")), truths=truths)
+    assert "logits of prefill after all 16 lengths that it takes" in found.phrases
+    assert found.missing == ()
     assert found.sentence("Equal") == "Equal in all that was compared."
+    two = (abi("prefill", 4), abi("prefill", 16), abi("decode"))
+    assert of(streams=every[1:], abis=two, truths=truths).missing == (
+        "logits of prefill after 4 of the 20 lengths that its 2 buckets take",
+    ), "a length in one bucket says nothing of another's graph"
+    every[0] = dataclasses.replace(every[0], id="small")
+    assert of(streams=every, abis=two, truths=truths).missing == ()
+
+
+def test_what_a_graph_returns_besides_is_not_compared() -> None:
+    found = of(abis=(*ABIS, abi("decode", 0, "hidden", "norm")))
+    assert found.missing == (LEFT, "what the graph returns besides: hidden, norm")
 
 
 def test_the_positions_that_were_not_compared_are_named() -> None:
@@ -75,26 +102,32 @@ def test_the_positions_that_were_not_compared_are_named() -> None:
     found = of(streams=())
     assert found.phrases[1:4] == (
         "logits of decode at 4 of 16 positions",
-        "logits of prefill after prompts of 2 lengths",
+        "logits of prefill after 2 of the 96 lengths that its 2 buckets take",
         "slots 0 to 10 of both caches",
     )
-    assert found.missing == ("logits of decode at positions 0 to 2, 5 to 8, 11 to 15",)
+    assert found.missing == (
+        "logits of decode at positions 0 to 2, 5 to 8, 11 to 15",
+        "logits of prefill after 94 of the 96 lengths that its 2 buckets take",
+        "slots 11 to 15 of both caches",
+    )
     assert "each of" not in " ".join(found.phrases)
-    words = "Not compared: logits of decode at positions 0 to 2, 5 to 8, 11 to 15. Equal in all that was compared."
-    assert found.sentence("Equal") == words
+    words = (
+        "Not compared: logits of decode at positions 0 to 2, 5 to 8, 11 to 15; logits of prefill after 94 of the 96 "
+    )
+    assert found.sentence("Equal").startswith(words)
 
 
 @pytest.mark.parametrize(
     ("length", "missing", "slots"),
     [
-        (15, ("logits of decode at positions 15",), "slots 0 to 14 of both caches"),
-        (6, ("logits of decode at positions 6 to 8, 11 to 15",), "slots 0 to 10 of both caches"),
-        (0, ("logits of decode at positions 0 to 2, 5 to 8, 11 to 15",), "slots 0 to 10 of both caches"),
+        (15, ("logits of decode at positions 15", "slots 15 of both caches"), "slots 0 to 14 of both caches"),
+        (6, ("logits of decode at positions 6 to 8, 11 to 15", REST), "slots 0 to 10 of both caches"),
+        (0, ("logits of decode at positions 0 to 2, 5 to 8, 11 to 15", REST), "slots 0 to 10 of both caches"),
     ],
 )
 def test_a_stream_that_ends_early(length: int, missing: tuple[str, ...], slots: str) -> None:
     found = of(streams=[Stream("stream", STREAM.tokens[:length], (), every_step=True)])
-    assert found.missing == missing
+    assert tuple(m for m in found.missing if "prefill" not in m) == missing
     assert slots in found.phrases
     assert ("each of 8 tokens as input" in found.phrases) == (length >= 8)
 
@@ -108,42 +141,46 @@ def test_a_token_that_no_stream_has_is_not_claimed() -> None:
 def test_only_some_cells_are_asked_everywhere() -> None:
     """A larger model's: of which it is true is said."""
     outcomes = [outcome(CELLS[1], TRUTHS, [STREAM]), *(outcome(c) for c in CELLS[2:])]
-    found = compared(outcomes, [], asked(), CAPACITY, PHASES)
+    found = compared(outcomes, [], asked(), ABIS)
     assert found.phrases == tuple(
-        f"{phrase}, on IREE alone" if "of decode at all" in phrase else phrase for phrase in ALL
+        f"{phrase}, on IREE alone" if "of decode" in phrase or "of prefill" in phrase else phrase for phrase in ALL
     )
 
 
 def test_a_graph_that_answers_with_a_token() -> None:
     found = of(FILE_TOKEN)
     assert found.phrases[1:3] == (
-        "the token of decode at all 16 positions", "the token of prefill after prompts of 5 lengths",
+        "the token of decode at all 16 positions", PREFILL.replace("logits", "the token"),
     )  # fmt: skip
-    assert found.missing == ("the logits: the graph answers with a token",)
+    assert found.missing == ("the logits: the graph answers with a token", LEFT.replace("logits", "the token"))
     found = of(FILE_TOKEN, streams=())
     assert found.missing[1] == "the token of decode at positions 0 to 2, 5 to 8, 11 to 15"
 
 
 def test_prefill_alone() -> None:
     """Nothing is said of a decode that is not there."""
-    alone = Stream("stream", tuple(range(8)), tuple(range(1, 9)), every_step=True)
+    alone = Stream("stream", tuple(range(8)), tuple(range(1, 9)), every_step=True, bucket=32)
     without = on_stream(heads=[], slots=None, apart=None)
-    found = of(FILE[:1], [alone], ONE_TOKEN, ("prefill",), without)
-    assert found.missing == ()
+    found = of(FILE[:1], [alone], ONE_TOKEN, ABIS[:1], without)
+    # Of 1 to 8, 9 and 3 tokens; the second prompt's bucket is another graph's.
+    assert found.missing == (
+        "logits of prefill after 22 of the 32 lengths that it takes",
+        "slots 9 to 31 of both caches",
+    )
     assert found.phrases[0] == "1 of 1 tokens after 2 prompts"
-    assert "logits of prefill after prompts of 9 lengths" in found.phrases  # 1 to 8, and 9
+    assert "logits of prefill after 10 of the 32 lengths that it takes" in found.phrases
     assert not [phrase for phrase in found.phrases if "decode" in phrase]
-    longest = of(truths=ONE_TOKEN, streams=(), phases=("prefill",))
+    longest = of(truths=ONE_TOKEN, streams=(), abis=ABIS[:1])
     assert "slots 0 to 8 of both caches" in longest.phrases
 
 
 def test_decode_alone() -> None:
     """The head after a prompt is decode's as well, at its last token."""
     alone = on_stream(prefilled={}, prefilled_slots=None, apart=None)
-    found = of(FILE[:1], [dataclasses.replace(STREAM, lengths=())], phases=("decode",), change=alone)
+    found = of(FILE[:1], [dataclasses.replace(STREAM, lengths=())], abis=ABIS[2:], change=alone)
     assert not [phrase for phrase in found.phrases if "prefill" in phrase]
     assert "logits of decode at all 16 positions" in found.phrases
-    assert of(phases=("decode",), streams=()).missing == ("logits of decode at positions 0 to 1, 5 to 7, 11 to 15",)
+    assert of(abis=ABIS[2:], streams=()).missing == ("logits of decode at positions 0 to 1, 5 to 7, 11 to 15", REST)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +214,7 @@ def test_a_cell_that_failed_compared_nothing(stage: str) -> None:
 
 def test_nothing_was_compared() -> None:
     oracle = [outcome(c) for c in CELLS if c.source == "oracle"]
-    assert compared([], [], asked(), CAPACITY, PHASES) == compared(oracle, [], asked(), CAPACITY, PHASES) == NOTHING
+    assert compared([], [], asked(), ABIS) == compared(oracle, [], asked(), ABIS) == NOTHING
     assert (NOTHING.phrases, NOTHING.missing) == ((), ())
 
 
@@ -188,6 +225,7 @@ def test_backends_by_name() -> None:
 
 # ---- what was looked at inside
 
+VALUES = "values at 3 anchors, on XLA alone"
 ROWS = [Rows("prefill", [0], ["a", "b"], [[0.0], [0.0]]), Rows("decode", [0], ["a"], [[0.0]])]
 
 
@@ -198,9 +236,9 @@ def inside(**fields: Any) -> AnchorOutcome:
 @pytest.mark.parametrize(
     ("anchored", "phrase", "missing"),
     [
-        (inside(), "values at 3 anchors", ""),
-        (inside(missing=["norm in decode"]), "values at 3 anchors", "1 anchor that the graph does not name"),
-        (inside(missing=["norm", "embed_tokens"]), "values at 3 anchors", "2 anchors that the graph does not name"),
+        (inside(), VALUES, ""),
+        (inside(missing=["norm in decode"]), VALUES, "1 anchor that the graph does not name"),
+        (inside(missing=["norm", "embed_tokens"]), VALUES, "2 anchors that the graph does not name"),
         (inside(named=False, missing=["norm"]), "", "the values inside: the graph names no anchors"),
         (inside(status="failed", rows=[]), "", ""),
         (inside(cell=Cell("oracle", "xla-cpu")), "", ""),
@@ -209,7 +247,7 @@ def inside(**fields: Any) -> AnchorOutcome:
 def test_anchors(anchored: AnchorOutcome, phrase: str, missing: str) -> None:
     found = of(anchored=[anchored])
     assert [p for p in found.phrases if "anchor" in p] == [phrase] * bool(phrase)
-    assert list(found.missing) == [missing] * bool(missing)
+    assert [m for m in found.missing if m != LEFT] == [missing] * bool(missing)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +255,10 @@ def test_anchors(anchored: AnchorOutcome, phrase: str, missing: str) -> None:
     [
         (
             "file.probes",
-            ("probes of its anchors on other inputs, 40 of 40", "probes of its anchors on other inputs: why"),
+            (
+                "probes of its anchors on other inputs, 40 of 40, on XLA alone",
+                "probes of its anchors on other inputs: why",
+            ),
         ),
         ("harness.canary", ("a fault put in on purpose, which was found", "a fault put in on purpose: why")),
     ],
@@ -225,9 +266,10 @@ def test_anchors(anchored: AnchorOutcome, phrase: str, missing: str) -> None:
 def test_probes_and_canary(name: str, said: tuple[str, str]) -> None:
     passed = Check(name, "", "passed", "40 of 40, at 0.1 of what is allowed", "")
     assert said[0] in of(checks=[passed]).phrases
-    assert of(checks=[passed]).missing == ()
+    assert of(checks=[passed]).missing == (LEFT,)
+    assert of(checks=[dataclasses.replace(passed, missing="a part")]).missing == (LEFT, "a part")
     skipped = Check(name, "", "skipped", "", "", "why")
-    assert of(checks=[skipped]).missing == (said[1],)
+    assert of(checks=[skipped]).missing == (LEFT, said[1])
     for status in ("failed", "error"):
         wrong = dataclasses.replace(passed, status=status)
         assert not [p for p in of(checks=[wrong]).phrases if p.startswith(said[0][:12])]

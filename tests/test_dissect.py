@@ -15,7 +15,7 @@ from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, T, changed
 from hloracle.backends.session import Backend, Executable, Session
 from hloracle.conformance.anchored import rows_of
 from hloracle.conformance.localization import _worst
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Graph, Tensor
 from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize import dissect as module
@@ -162,6 +162,47 @@ def test_the_last_steps_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     prefill, decode = taken_apart(graphs()).matrices
     assert decode.positions == (len(TOKENS) - 1,)
     assert len(prefill.positions) == LENGTH
+
+
+# ---- graphs that tap values themselves
+
+
+def with_tap(graph: Graph, name: str, value: str, shape: tuple[int, ...], dtype: str = "f32") -> Graph:
+    """The graph with one of its values as a further result."""
+    type = f"tensor<{'x'.join([*map(str, shape), dtype])}>"
+    text = re.sub(r"\) -> \((.*)\) \{", rf") -> (\1, {type}) {{", graph.text, count=1)
+    text = re.sub(r"(func\.return .*) : (.*)", rf"\1, {value} : \2, {type}", text)
+    abi = replace(graph.abi, results=(*graph.abi.results, Tensor("tap", name, shape, dtype)))
+    return replace(graph, text=text, abi=abi)
+
+
+TAPS: dict[str, tuple[Any, ...]] = {
+    "of its own name": ("hidden", "%norm.mul3", (1, 12)),
+    "a mask": ("mask", "%cmp", (10,), "i1"),
+    "named as an anchor": ("norm", "%l0_mlp_act.logistic", (1, 20)),
+}
+
+
+@pytest.mark.parametrize("tap", TAPS.values(), ids=TAPS)
+def test_a_graph_with_a_tap_of_its_own(tap: tuple[Any, ...]) -> None:
+    """It is not taken for what is looked at, whatever its name."""
+    for source, anchor in (
+        (graphs(), None),
+        (edited("decode", "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act"), "layers.1.mlp.act"),
+    ):
+        graph = with_tap(source["decode"], *tap)
+        Anatomy(graph, model("plain").config).tapped().abi.validate()
+        found = against_oracle({**source, "decode": graph})
+        assert (found.anchor, found.first_accumulated, found.misused) == (anchor, anchor, False)
+        assert found.matrices[1].anchors == anchors(model("plain").config)
+
+
+def test_a_tap_that_stands_where_an_anchor_is_missing() -> None:
+    """It is not compared either: a tap may have any name."""
+    bare = {phase: replace(g, text=g.text.replace(' loc("norm")', "")) for phase, g in graphs().items()}
+    found = against_oracle({**bare, "decode": with_tap(bare["decode"], *TAPS["named as an anchor"])})
+    assert found.anchor is None
+    assert all("norm" not in m.anchors for m in found.matrices)
 
 
 # ---- a graph is wrong
@@ -649,6 +690,19 @@ def test_a_session_that_misuses_its_graphs(
     assert (found.misused, found.fusion_dependent) == (True, False)
     assert found.found is None
     assert any("right when they are called without the session: it gives them something else" in n for n in found.notes)
+
+
+class Mistaking(Session):
+    """Runs a graph of another bucket, with taps of its own, in place of the one whose anchors are looked at."""
+
+    def taps(self) -> dict[str, np.ndarray]:
+        return {"hidden": np.zeros((1, 12), np.float32)}
+
+
+def test_a_session_that_runs_another_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Session", Mistaking)
+    found = against_oracle(graphs())
+    assert (found.anchor, found.misused) == ("embed_tokens", True)
 
 
 class Elsewhere:

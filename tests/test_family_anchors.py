@@ -241,13 +241,13 @@ def test_a_wrong_value_is_placed_at_its_anchor(name: str, anchor: str, source: s
 def test_probes_agree_and_see_a_wrong_piece(name: str, phase: str) -> None:
     it = model(name)
     oracle = it.anatomy("oracle", phase)
-    count, failures, worst = probe(it.anatomy("emitter", phase, "token"), oracle, it.bench(), lambda line: None)
+    count, failures, worst, _ = probe(it.anatomy("emitter", phase, "token"), oracle, it.bench(), lambda line: None)
     assert failures == []
     assert worst < 0.2
     assert count > 20
     anchor = WRONG[name][-1]
     wrong = Anatomy(it.anatomy("emitter", phase).spoiled(anchor, 1.01), it.config)
-    _, failures, _ = probe(wrong, oracle, it.bench(), lambda line: None, locate=False)
+    _, failures, _, _ = probe(wrong, oracle, it.bench(), lambda line: None, locate=False)
     assert [failure.anchor for failure in failures] == [anchor]
 
 

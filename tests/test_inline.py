@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -33,6 +33,11 @@ def function(name: str, *lines: str, arguments: str = f"%a: {T}", results: str =
 
 def call(result: str, callee: str, value: str) -> str:
     return f"{result} = func.call @{callee}({value}) : ({T}) -> {T}"
+
+
+def composite(result: str, callee: str, value: str) -> str:
+    """As torch's exporters write it: an operation of some name that a function takes apart."""
+    return f'{result} = stablehlo.composite "my.{callee}" {value} {{decomposition = @{callee}}} : ({T}) -> {T}'
 
 
 def module(*functions: str) -> str:
@@ -67,7 +72,7 @@ def same(text: str, *arguments: np.ndarray) -> list[str]:
         assert found
         after = str(parsed)
         left = names(parsed)
-    assert "func.call" not in left
+    assert not {"func.call", "stablehlo.composite"} & set(left)
     for right, got in zip(computed(text, *arguments), computed(after, *arguments), strict=True):
         np.testing.assert_array_equal(right, got)
     return left
@@ -101,6 +106,15 @@ def test_nested_calls_and_a_function_that_is_called_twice() -> None:
     left = same(module(main(*body), NEGATE, TWICE), X)
     twice = ["stablehlo.negate", "stablehlo.add", "stablehlo.multiply", "stablehlo.negate"]
     assert left == [*twice, "stablehlo.negate", *twice, "stablehlo.subtract", "func.return"]
+
+
+def test_a_composite_is_a_call_of_its_decomposition() -> None:
+    """Of one that calls, and is called, too."""
+    outer = function("outer", composite("%b", "twice", "%a"), f"func.return %b : {T}")
+    body = [composite("%b", "negate", "%a"), call("%r", "outer", "%b"), f"func.return %r : {T}"]
+    left = same(module(main(*body), NEGATE, TWICE, outer), X)
+    twice = ["stablehlo.negate", "stablehlo.add", "stablehlo.multiply", "stablehlo.negate"]
+    assert left == ["stablehlo.negate", *twice, "func.return"]
 
 
 def test_results_in_another_order_and_arguments_passed_through() -> None:
@@ -147,8 +161,8 @@ def test_a_region_that_captures_what_is_outside_of_it() -> None:
         assert len(operands_of(first)) == len(set(operands_of(first))) == 3
 
 
-def loop(times: int, callee: str, value: str, type: str = T) -> list[str]:
-    """`%w#1`: what a function makes of a value, so many times over."""
+def loop(times: int, inside: str, value: str, type: str = T) -> list[str]:
+    """`%w#1`: what is made of a value, so many times over; `inside` makes `%o` of `%v`."""
     return [
         "%zero = stablehlo.constant dense<0> : tensor<i32>", f"%many = stablehlo.constant dense<{times}> : tensor<i32>",
         "%step = stablehlo.constant dense<1> : tensor<i32>",
@@ -158,14 +172,18 @@ def loop(times: int, callee: str, value: str, type: str = T) -> list[str]:
         "  stablehlo.return %go : tensor<i1>",
         "} do {",
         "  %n = stablehlo.add %i, %step : tensor<i32>",
-        f"  %o = func.call @{callee}(%v) : ({type}) -> {type}",
+        f"  {inside}",
         f"  stablehlo.return %n, %o : tensor<i32>, {type}",
         "}",
     ]  # fmt: skip
 
 
 def test_a_call_in_the_body_of_a_while_stays() -> None:
-    text = module(main(*loop(3, "twice", "%a"), call("%x", "negate", "%w#1"), f"func.return %x : {T}"), NEGATE, TWICE)
+    text = module(
+        main(*loop(3, call("%o", "twice", "%v"), "%a"), call("%x", "negate", "%w#1"), f"func.return %x : {T}"),
+        NEGATE,
+        TWICE,
+    )
     with inlined(text) as (parsed, found):
         assert found
         after = str(parsed)
@@ -180,8 +198,10 @@ def test_a_call_in_the_body_of_a_while_stays() -> None:
         [function("f", call("%b", "f", "%a"), f"func.return %b : {T}")],
         [function("f", call("%b", "g", "%a"), f"func.return %b : {T}"),
          function("g", call("%b", "f", "%a"), call("%c", "f", "%b"), f"func.return %c : {T}")],
+        [function("f", composite("%b", "g", "%a"), f"func.return %b : {T}"),
+         function("g", call("%b", "f", "%a"), f"func.return %b : {T}")],
     ],
-    ids=["itself", "each other"],
+    ids=["itself", "each other", "a composite"],
 )  # fmt: skip
 def test_recursion_is_refused(functions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inline, "MOST_CALLS", 100)
@@ -231,17 +251,18 @@ def test_operations_keep_their_lines() -> None:
 # ---- in a graph that is taken apart
 
 
-def test_a_function_comes_along_with_the_piece_that_calls_it() -> None:
+@pytest.mark.parametrize("inside", [call, composite])
+def test_a_function_comes_along_with_the_piece_that_calls_it(inside: Callable[[str, str, str], str]) -> None:
     """From inside a region, and what it calls itself; each once, and no others. The piece computes what it did."""
     graph, anchor = model("plain").graph("emitter", "decode"), "layers.1.mlp.act"
     line = next(n for n in graph.text.splitlines() if "stablehlo.logistic" in n and anchor in n)
     result, operand, type = re.findall(r"(%\S+) = stablehlo.logistic (%\S+) : (\S+)", line)[0]
     # Once, through two functions.
-    lines = "\n".join(loop(1, "act", operand, type)).replace("%zero", "%none") + f' loc("{anchor}")'
-    act = function("act", call("%b", "inner", "%a"), f"func.return %b : {T}")
+    lines = "\n".join(loop(1, inside("%o", "act", "%v"), operand, type)).replace("%zero", "%none") + f' loc("{anchor}")'
+    act = function("act", inside("%b", "inner", "%a"), f"func.return %b : {T}")
     inner = function("inner", f"%b = stablehlo.logistic %a : {T}", f"func.return %b : {T}")
     head, _, tail = graph.text.replace(line, lines).rpartition("}")
-    text = re.sub(rf"{result}\b(?!\.)", "%w#1", head) + (act + inner + NEGATE).replace(T, type) + "}" + tail
+    text = (re.sub(rf"{result}\b(?!\.)", "%w#1", head) + act + inner + NEGATE + "}" + tail).replace(T, type)
     anatomy = Anatomy(replace(graph, text=text), model("plain").config)
     piece = anatomy.piece(anchor)
     assert re.findall(r"func\.func .*?@(\w+)\(", piece.graph.text) == ["main", "act", "inner"]
@@ -255,6 +276,21 @@ def test_a_function_comes_along_with_the_piece_that_calls_it() -> None:
         np.testing.assert_array_equal(wanted, got)
     (step,) = (s for s in anatomy.steps(piece) if s.name == "stablehlo.while")
     assert "func.func private @act" in step.graph.text
+
+
+def test_a_function_that_is_not_taken_in_comes_along_too() -> None:
+    """One of several blocks, as a graph that branches has."""
+    graph, anchor = model("plain").graph("emitter", "decode"), "layers.1.mlp.act"
+    line = next(n for n in graph.text.splitlines() if "stablehlo.logistic" in n and anchor in n)
+    result, operand, type = re.findall(r"(%\S+) = stablehlo.logistic (%\S+) : (\S+)", line)[0]
+    act = function(
+        "act", f"%b = stablehlo.logistic %a : {T}", f"cf.br ^bb1(%b : {T})", f"^bb1(%c: {T}):", f"func.return %c : {T}"
+    )
+    head, _, tail = graph.text.replace(line, call(result, "act", operand) + f' loc("{anchor}")').rpartition("}")
+    anatomy = Anatomy(replace(graph, text=f"{head}{act}}}{tail}".replace(T, type)), model("plain").config)
+    piece = anatomy.piece(anchor)
+    assert re.findall(r"func\.func .*?@(\w+)\(", piece.graph.text) == ["main", "act"]
+    assert [s.name for s in anatomy.steps(piece)] == ["func.call", *["stablehlo.multiply"] * 2]
 
 
 def test_copies_read_the_new_values() -> None:

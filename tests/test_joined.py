@@ -290,7 +290,7 @@ def test_probes_name_the_part_and_its_slice(part: str, precision: str, biased: b
         graph = changed(graph, SLICES[part], "80:112]", anchor)
     emitter, oracle = Anatomy(graph, config), Anatomy(lower(config, "prefill", "logits", CAPACITY, 8), config)
     bench = Workbench(interpreter(), opened.load, weights_of([graph], config))
-    _, failures, worst = probe(emitter, oracle, bench, lambda line: None)
+    _, failures, worst, _ = probe(emitter, oracle, bench, lambda line: None)
     assert worst < 0.1
     assert [failure.anchor for failure in failures] == ([anchor] if part else [])
     for failure in failures:

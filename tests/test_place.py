@@ -140,6 +140,7 @@ def test_the_first_failing_step(change: Change, step: int) -> None:
 
 
 T = STREAM.tokens
+SPOILED = "slot 5 of v_cache.0 changed"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,9 @@ T = STREAM.tokens
         (on_stream(heads=[99.0] + [1.0] * 15), 0, T[:1]),
         (on_stream(heads=[1.0] * 15 + [float("nan")]), 15, T),
         (on_slots(STREAM.id, 0, "v_cache.0", 5), 5, T[:6]),
+        # A slot that a later step spoiled: the first with a wrong head, or else the last.
+        (both(on_stream(heads=[1.0] * 9 + [99.0] * 7), on_slots(STREAM.id, 0, "v_cache.0", 5, stayed=SPOILED)), 9, T[:10]),
+        (on_slots(STREAM.id, 0, "v_cache.0", 5, stayed=SPOILED), 15, T),
         # Prefill after a length: there is no step.
         (on_stream(prefilled={1: 1.0, 4: 99.0, 7: float("nan")}), 4, T[:4]),
         (on_slots(STREAM.id, 1, "v_cache.0", 6), 7, T[:7]),
@@ -185,7 +189,7 @@ def test_the_caches_alone_narrow_the_place() -> None:
     anchor, words = narrowed_by(several) or ("", "")
     assert anchor == "k_cache.1"
     assert (
-        "from slot 2 on, those of layers 0 to 0 are right there: the fault is between the attention of layer 0 and"
+        "from slot 2 on, the layers before it are right there: the fault is between the attention of layer 0 and"
         in words
     )
     anchor, words = narrowed_by(on_slots(STREAM.id, 1, "v_cache.0", 0)) or ("", "")
@@ -270,11 +274,20 @@ def test_a_misused_graph_is_the_harness() -> None:
     assert placed(localized(misused=True, first_local=None, operation=None), STATIC).class_ == "emitter-fault"
 
 
+FUSED = localized(fusion_dependent=True, first_local=None, first_accumulated=None, operation=None)
+
+
 def test_fusion_dependent() -> None:
-    found = placed(localized(fusion_dependent=True, first_local=None, first_accumulated=None, operation=None))
+    found = placed(FUSED)
     assert (found.class_, found.fusion_dependent, found.anchor) == ("compiler-fault", True, ANCHOR)
     assert found.sure
     assert found.sure[0] == "likely"
+
+
+@pytest.mark.parametrize("id", ["file.abi", "file.random", "file.reductions", "file.donations", "file.caches-donated"])
+def test_what_a_graph_leaves_open_may_depend_on_fusion(id: str) -> None:
+    found = placed(FUSED, Check(id, "an invariant", "failed", "1", "0", "what was seen"))
+    assert (found.class_, found.fusion_dependent) == ("emitter-fault", True)
 
 
 def test_a_pass_has_no_place() -> None:

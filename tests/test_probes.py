@@ -39,7 +39,7 @@ def _cache(cache: Path) -> None:
 def probed_graph(graph: Graph, name: str = "plain") -> tuple[int, list[Failure], float]:
     here = model(name)
     oracle = here.anatomy("oracle", graph.abi.phase)
-    return probe(Anatomy(graph, here.config), oracle, here.bench(), lambda line: None)
+    return probe(Anatomy(graph, here.config), oracle, here.bench(), lambda line: None)[:3]
 
 
 # ---- right graphs
@@ -60,7 +60,7 @@ def test_right_graphs_agree_on_xla() -> None:
     here = model("plain")
     bench = here.bench(quick_xla())
     emitter, oracle = (here.anatomy(source, "prefill") for source in SOURCES)
-    count, failures, worst = probe(emitter, oracle, bench, lambda line: None)
+    count, failures, worst, _ = probe(emitter, oracle, bench, lambda line: None)
     assert (count, failures) == (26, [])
     assert worst < 0.1
 
@@ -69,7 +69,7 @@ def test_equal_computations_are_probed_once() -> None:
     lines: list[str] = []
     here = model("plain")
     emitter = here.anatomy("emitter", "decode", "token")
-    count, _, _ = probe(emitter, here.anatomy("oracle", "decode"), here.bench(), lines.append)
+    count, _, _, _ = probe(emitter, here.anatomy("oracle", "decode"), here.bench(), lines.append)
     assert len(lines) == count < len(emitter.anchors)
     parts = {split(line.split()[1])[1] for line in lines}
     assert parts == {split(a)[1] for a in anchors(here.config)} | {"token"}
@@ -346,6 +346,7 @@ def test_the_check_of_a_wrong_graph(checkpoint: Checkpoint, empty_cache: Path) -
             assert "layers.1.mlp.act of llama_decode_token with inputs times" in check.detail
             agreed, _, count = check.figure.split(",")[0].partition(" of ")
             assert int(agreed) == int(count) - 1
+            assert ", those at 0." in check.figure, "how far the wrong one is off is not what the others took"
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
@@ -423,7 +424,7 @@ def test_a_compiler_that_gets_it_wrong_is_wrong_on_both_sides() -> None:
     """What is asked is whether two graphs are the same computation, not whether the compiler is right."""
     here = model("plain")
     bench = here.bench(Changing(lambda t: t.replace("stablehlo.rsqrt", "stablehlo.sqrt")))
-    _, failures, _ = probe(
+    _, failures, _, _ = probe(
         here.anatomy("emitter", "decode"), here.anatomy("oracle", "decode"), bench, lambda line: None
     )
     assert failures == []
@@ -436,7 +437,7 @@ def test_the_operation_of_the_first_piece_that_differs() -> None:
     wrong = Anatomy(replace(graph, text=graph.text.replace("stablehlo.rsqrt", "stablehlo.sqrt")), here.config)
     oracle = here.anatomy("oracle", "decode")
     for locate in (True, False):
-        _, failures, _ = probe(wrong, oracle, here.bench(), lambda line: None, locate)
+        _, failures, _, _ = probe(wrong, oracle, here.bench(), lambda line: None, locate)
         assert [f.anchor for f in failures] == [
             *(f"layers.{i}.{norm}" for i in (0, 1) for norm in ("input_layernorm", "post_attention_layernorm")), "norm",
         ]  # fmt: skip

@@ -57,8 +57,8 @@ def test_record(small_run: Path, small_record: dict[str, Any]) -> None:
 
 
 def test_every_check_is_there(small_record: dict[str, Any]) -> None:
-    graph = ["parse", "supported", "abi", "donations", "random", "custom-call", "f64", "dialects", "arguments-used",
-             "caches-donated", "census", "matmuls", "weights", "tables"]  # fmt: skip
+    graph = ["parse", "supported", "abi", "donations", "random", "reductions", "custom-call", "f64", "dialects",
+             "arguments-used", "caches-donated", "census", "matmuls", "weights", "tables"]  # fmt: skip
     wanted = {f"{source}.{name}" for source in ("emitter", "oracle") for name in graph}
     wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "truth.noise", "emitter.probes"}
     wanted |= {"oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "harness.canary"}
@@ -74,7 +74,7 @@ def test_what_a_pass_rests_on(small_record: dict[str, Any]) -> None:
     assert small_record["verdict"]["compared"][:6] == [
         "8 of 8 tokens after 6 prompts",
         "logits of decode at all 128 positions",
-        "logits of prefill after prompts of 128 lengths",
+        "logits of prefill after all 224 lengths that its 3 buckets take",
         "both caches whole",
         "each of 257 tokens as input",
         "two equal calls bit for bit",

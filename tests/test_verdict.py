@@ -46,6 +46,15 @@ def broken(id: str, status: str = "failed") -> tuple[Check, ...]:
     return (Check(id, "an invariant", status, "2", "1", "what was seen"),)
 
 
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: str(cell.id))
+def test_a_check_that_could_not_be_made_accuses_nobody(cell: Cell) -> None:
+    found = verdict(more=[Check(f"{cell.id}.anchors", "values inside", "error", "", "", "it died")])
+    assert (found.class_, found.explanation) == ("harness-error", "A check could not be made: values inside.")
+    wrong = verdict({"emitter/xla-cpu": WRONG_TOKEN, "emitter/iree-cpu": WRONG_TOKEN}, more=[
+        Check(f"{cell.id}.anchors", "values inside", "error", "", "", "it died")])  # fmt: skip
+    assert wrong.class_ == "emitter-fault"
+
+
 def test_conforms() -> None:
     found = verdict()
     assert (found.class_, found.passed) == ("conforms", True)
@@ -58,8 +67,9 @@ def test_conforms() -> None:
                      "prefill-equals-streaming")
         if cell.head == "logits" or name not in ("prefill-logits", "decode-logits")
     }  # fmt: skip
-    assert found.explanation.startswith("Equal to Hugging Face, but for float32's noise")
-    assert (found.compared[0], found.not_compared) == ("3 of 3 tokens after 2 prompts", ())
+    left = "logits of prefill after 91 of the 96 lengths that its 2 buckets take"
+    assert found.explanation.startswith(f"Not compared: {left}. Equal to Hugging Face, but for float32's noise")
+    assert (found.compared[0], found.not_compared) == ("3 of 3 tokens after 2 prompts", (left,))
 
 
 def test_near_tie() -> None:
@@ -124,7 +134,7 @@ def test_emitter_fault_of_a_graph_that_does_not_parse(id: str) -> None:
 def test_emitter_fault_of_what_no_prompt_reaches() -> None:
     found = verdict(more=broken("emitter.probes"))
     assert (found.class_, found.explanation) == (
-        "emitter-fault", "The graph is right on every prompt, and wrong on inputs that none gives: what was seen.",
+        "emitter-fault", "On inputs that no prompt gives the graph does not compute what the oracle names so: what was seen.",
     )  # fmt: skip
 
 
@@ -133,6 +143,42 @@ def test_emitter_fault_of_random_numbers() -> None:
     found = verdict(wrong("emitter/iree-cpu", change=not_repeated()), more=broken("emitter.random"))
     assert found.class_ == "emitter-fault"
     assert "draws random numbers" in found.explanation
+
+
+def test_random_numbers_that_change_nothing() -> None:
+    """Two calls agree, so nothing is said of them."""
+    found = verdict(more=broken("emitter.random"))
+    assert found.class_ == "invariant-broken"
+    assert "two calls" not in found.explanation
+
+
+# ---- what compilers need not agree on
+
+OPEN = ["file.abi", "file.random", "file.reductions"]
+DONATED = ["file.donations", "file.caches-donated"]
+
+
+@pytest.mark.parametrize("cells", [FILE, FILE_TOKEN], ids=["logits", "token"])
+@pytest.mark.parametrize("id", OPEN)
+def test_no_compiler_is_blamed_for_what_a_graph_leaves_open(id: str, cells: tuple[Cell, ...]) -> None:
+    for these in (cells[:1], cells[1:], cells):
+        found = verdict(wrong(*(c.id for c in these), change=WRONG_TOKEN), cells=cells, more=broken(id))
+        assert found.class_ == "emitter-fault"
+        assert found.explanation == "The values are wrong, and compilers need not agree on such a graph: what was seen."
+    found = verdict(cells=cells, more=broken(id))
+    assert found.class_ == "invariant-broken"
+
+
+@pytest.mark.parametrize("id", OPEN)
+def test_what_is_left_open_is_not_why_a_compiler_refuses(id: str) -> None:
+    found = verdict(wrong(FILE[0].id, change=failed("compile")), cells=FILE, more=broken(id))
+    assert found.class_ == "invariant-broken"
+
+
+@pytest.mark.parametrize("id", DONATED)
+def test_no_compiler_is_blamed_for_a_donation(id: str) -> None:
+    on_iree, on_xla = (verdict(wrong(c.id), cells=FILE, more=broken(id)) for c in FILE)
+    assert (on_iree.class_, on_xla.class_) == ("invariant-broken", "emitter-fault")
 
 
 # ---- an invariant
