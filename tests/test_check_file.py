@@ -292,6 +292,13 @@ def test_a_graph_of_one_phase(phase: str, tmp_path: Path) -> None:
     assert not [phrase for phrase in record["verdict"]["compared"] if other in phrase]
 
 
+@pytest.mark.parametrize("path", ["/", ".", "..", "/dev/null"])
+def test_a_path_that_is_no_file_with_a_graph(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(["check", path, "--model", "tiny-llama"]) == 2
+    (line,) = capsys.readouterr().err.strip().split("\n")
+    assert line.startswith("hloracle: ")
+
+
 def wrong_at(length: int) -> Edit:
     """Prefill's logits are negated after so many tokens, and after no other number."""
 

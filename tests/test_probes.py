@@ -378,7 +378,7 @@ def test_the_check_of_a_file(head: str, checkpoint: Checkpoint, empty_cache: Pat
     """What it names is compared; a wrong piece is found; and where it names nothing, nothing is said."""
     with alone():
         whole, _ = run_probes("file", pairs(head=head), checkpoint, {}, True)
-        assert (whole.id, whole.status) == ("file.probes", "passed")
+        assert (whole.id, whole.status, whole.missing) == ("file.probes", "passed", "")
         for reused in (False, True):
             none, found = run_probes("file", pairs(without_names(), head), checkpoint, {}, True)
             assert (none.id, none.status, found) == ("file.probes", "skipped", reused)
@@ -400,6 +400,13 @@ def test_a_file_that_names_some_anchors(head: str, checkpoint: Checkpoint, empty
     with alone():
         right, _ = run_probes("file", pairs(some, head), checkpoint, {}, True)
         assert (right.status, right.expected) == ("passed", "2 of 2"), "act in prefill and in decode"
+        assert right.missing.startswith(
+            "probes of what is computed from other values than in the oracle: layers.1.mlp."
+        )
+        graphs = [pair[0].name for pair in pairs(some, head)]
+        assert {f"layers.1.mlp.{part} of {graph}" for part in ("up_proj", "gate_proj") for graph in graphs} <= {
+            *right.missing.partition(": ")[2].split(", ")
+        }
         bad, _ = run_probes("file", pairs(wrong, head), checkpoint, {}, True)
         assert (bad.status, bad.anchor) == ("failed", "layers.1.mlp.act")
 
