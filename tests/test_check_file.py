@@ -541,6 +541,13 @@ def test_graphs_that_are_not_of_one_session(
         check_file(paths, given, "tiny-llama", Settings("", tokens=3), Progress())
 
 
+def test_a_cache_of_two_slots(tmp_path: Path, no_gates: None) -> None:
+    """The calls that are made twice fill no slot that there is not."""
+    path = emitted(tmp_path, "--phase", "decode", "--capacity", "2")
+    status, record = judged(path, tokens=2)
+    assert (status, record["verdict"]["class"]) == (0, "conforms")
+
+
 @pytest.mark.parametrize("tokens", [0, 11])
 def test_as_many_tokens_as_there_are_slots(tokens: int, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"--tokens: is {tokens}, and the graph's cache has 10 slots"):
