@@ -109,7 +109,7 @@ def mutants(session: nox.Session) -> None:
     """
     run(session, "hloracle", "mutants", *session.posargs)
     if session.posargs in ([], ["--fresh"]):
-        run(session, "python", "-m", "hloracle.conformance.pin_mutants")
+        run(session, "python", "-m", "hloracle.studies.pin_mutants")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
@@ -125,7 +125,7 @@ def holes(session: nox.Session) -> None:
 @nox.session(name="random-models", venv_backend="none", requires=["environment"], default=False)
 def random_models(session: nox.Session) -> None:
     """Judge random models of every architecture, made by transformers' own classes. Arguments: `-- --seeds 5 qwen3`."""
-    run(session, "python", "-m", "hloracle.conformance.random_models", *session.posargs)
+    run(session, "python", "-m", "hloracle.studies.random_models", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

@@ -9,8 +9,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from hloracle.core.cache import cache_root, digest, file_digest, locked, write_file
 from hloracle.core.errors import ToolchainError
-from hloracle.core.store import cache_root, digest, file_digest, locked, write_file
 
 
 def compiled(graph_text: str, identity: dict[str, str], build: Callable[[Path], bytes]) -> tuple[Path, bool]:

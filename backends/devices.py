@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hloracle.backends.compiled import installed
+from hloracle.core.cache import cache_root, digest, locked, write_file
 from hloracle.core.child import ChildDied, Report, run_in_child, threads
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.store import cache_root, digest, locked, write_file
 
 QUERY_SECONDS = 120
 

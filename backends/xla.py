@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.compiled import compiled, host_cpu, installed, is_compiled
+from hloracle.backends.custom_calls import registered
 from hloracle.backends.session import Buffer, Executable
-from hloracle.backends.targets import registered
 from hloracle.core.abi import Graph
 from hloracle.core.errors import OutOfMemory, ToolchainError
 

@@ -21,18 +21,18 @@ import psutil
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Backend, Session, greedy
 from hloracle.bench.machine import Reader
-from hloracle.conformance.cells import make_backend
-from hloracle.conformance.choice import Choice, production_graphs, untuned
+from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
-from hloracle.reference.archive import archive_of
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Config
-from hloracle.reference.encodings import PRECISIONS
-from hloracle.reference.fixtures import FIXTURES, SOURCE, Packaged, resolve
-from hloracle.reference.gguf_blocks import TYPES
-from hloracle.reference.weights import weight_shapes
+from hloracle.production.choice import Choice, production_graphs, untuned
+from hloracle.reference.fixtures.gguf_blocks import TYPES
+from hloracle.reference.fixtures.named import FIXTURES, SOURCE, Packaged, resolve
+from hloracle.reference.model.archive import archive_of
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.encodings import PRECISIONS
+from hloracle.reference.model.weights import weight_shapes
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
     phases = [("decode", "token", task.capacity, 0), *(("prefill", "token", task.capacity, n) for n in task.lengths)]
     if spec.id.startswith("emitter"):
         return production_graphs(checkpoint, spec.precision, spec.choice, phases)
-    from hloracle.reference.lower import lower
+    from hloracle.reference.oracle.lower import lower
 
     return [lower(checkpoint.config, *phase) for phase in phases]
 
@@ -232,7 +232,7 @@ class Transformers(Contender):
         super().__init__(task)
         import torch
 
-        from hloracle.reference.truth import load_model
+        from hloracle.reference.huggingface.truth import load_model
 
         self.torch = torch
         torch.set_num_threads(task.threads)

@@ -22,21 +22,21 @@ import numpy as np
 from hloracle.backends.devices import Device
 from hloracle.backends.session import Session, greedy
 from hloracle.bench.contenders import read_bytes
-from hloracle.conformance.cells import make_backend
-from hloracle.conformance.choice import Choice, production_graph, production_graphs, untuned
+from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.reference.archive import archive_of
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.config import Config
-from hloracle.reference.contract import graph_abi
-from hloracle.reference.encodings import Layout, numpy_type
-from hloracle.reference.fixtures import resolve
+from hloracle.production.choice import Choice, production_graph, production_graphs, untuned
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.archive import archive_of
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.encodings import Layout, numpy_type
 
 CAPACITY, PROMPT = 256, 128
 STEPS, ROUNDS = 32, 5
-# Where `conformance/pack.py` puts a JAX of the processor, which is in the way of one that can use the device.
+# Where `cli/pack.py` puts a JAX of the processor, which is in the way of one that can use the device.
 JAX_FOLDER = "site-jax"
 
 
@@ -155,7 +155,7 @@ def transformers(report: Report, id: str, model: str, dtype: str, device: Device
     """Hugging Face on PyTorch's device, its own choice of attention; in float32 without TF32."""
     import torch
 
-    from hloracle.reference.truth import load_model
+    from hloracle.reference.huggingface.truth import load_model
 
     started = time.perf_counter()
     where = torch_device(device)
@@ -198,7 +198,7 @@ def oracle(report: Report, id: str, model: str, device: Device) -> Measured:
     sys.path[:] = [entry for entry in sys.path if os.path.basename(entry) != JAX_FOLDER]
     import jax
 
-    from hloracle.reference.model import decode, prefill
+    from hloracle.reference.oracle.model import decode, prefill
 
     started = time.perf_counter()
     checkpoint = open_checkpoint(resolve(model))

@@ -21,13 +21,13 @@ from hloracle.backends import iree
 from hloracle.bench.contenders import read_bytes
 from hloracle.bench.machine import Reader, free_bytes
 from hloracle.bench.run import too_large
-from hloracle.conformance.choice import production_graphs, tuned, untuned
-from hloracle.conformance.environment import describe
 from hloracle.conformance.evidence import Progress
 from hloracle.core.abi import Graph, Tensor
+from hloracle.core.environment import describe
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.fixtures import resolve
+from hloracle.production.choice import production_graphs, tuned, untuned
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import open_checkpoint
 
 SCHEMA = "hloracle-profile/1"
 TOOL_SECONDS = 600

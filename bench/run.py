@@ -21,16 +21,16 @@ from pytest_benchmark.stats import Stats
 
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
-from hloracle.bench.targets import targets
-from hloracle.conformance.choice import tuned
-from hloracle.conformance.environment import describe
+from hloracle.bench.goals import targets
 from hloracle.conformance.evidence import Progress
-from hloracle.conformance.prompts import suite as prompts_of
+from hloracle.conformance.questions.prompts import suite as prompts_of
 from hloracle.core.child import ChildDied, Report, end_with_parent, kill_descendants, run_in_child
+from hloracle.core.environment import describe
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.truth import truths
+from hloracle.production.choice import tuned
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.huggingface.truth import truths
+from hloracle.reference.model.checkpoint import open_checkpoint
 
 SCHEMA = "hloracle-bench/1"
 OPEN_SECONDS, ROUND_SECONDS = 1800, 600

@@ -24,16 +24,16 @@ from hloracle.backends.iree import flags_of, iree_compile
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import Spec, Task
 from hloracle.bench.run import OPEN_SECONDS, ROUND_SECONDS, Process, statistics_of, too_large
-from hloracle.conformance.choice import production_graph, untuned
-from hloracle.conformance.environment import describe
 from hloracle.conformance.evidence import Progress
 from hloracle.core.child import ChildDied, Report, peak_bytes, run_in_child
+from hloracle.core.environment import describe
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.contract import graph_abi
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.registry import from_hf
-from hloracle.reference.weights import default_layout
+from hloracle.production.choice import production_graph, untuned
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import default_layout
 
 SCHEMA = "hloracle-scaling/1"
 PARTS = ("decode", "prefill", "layers", "memory")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hloracle.conformance.choice import untuned
+from hloracle.production.choice import untuned
 
 Figures = dict[str, Any]
 

@@ -19,20 +19,20 @@ from hloracle.backends.devices import CPU, Device
 from hloracle.bench import contenders
 from hloracle.bench.contenders import Spec, Task
 from hloracle.bench.run import ROUND_SECONDS, Process
-from hloracle.conformance import prompts as prompt_suite
-from hloracle.conformance.asked import ask
-from hloracle.conformance.cells import Cell, run_cell
-from hloracle.conformance.checks import cell_checks
-from hloracle.conformance.choice import HOST, LAYOUTS, Build, Choice, keep, production_graphs, untuned, valid_cpu
-from hloracle.conformance.environment import CELL_PACKAGES, describe, versions
+from hloracle.conformance.checks.checks import cell_checks
 from hloracle.conformance.evidence import Progress, Settings, backends_on
-from hloracle.conformance.prompts import Prompt
+from hloracle.conformance.questions import prompts as prompt_suite
+from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.questions.questions import ask
 from hloracle.conformance.run import run
+from hloracle.conformance.runs.configurations import Cell, run_cell
 from hloracle.core.abi import Graph
+from hloracle.core.environment import CELL_PACKAGES, describe, versions
 from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import QUANTIZED, Checkpoint, open_checkpoint
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.truth import Truth, truths
+from hloracle.production.choice import HOST, LAYOUTS, Build, Choice, keep, production_graphs, untuned, valid_cpu
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.huggingface.truth import Truth, truths
+from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint, open_checkpoint
 
 SCHEMA = "hloracle-tune/1"
 CAPACITY, PROMPT = 256, 256

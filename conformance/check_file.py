@@ -8,18 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hloracle.backends.targets import FLAG, open_targets
-from hloracle.conformance import prompts as prompt_suite
-from hloracle.conformance.cells import Cell
-from hloracle.conformance.checks import graph_checks, truth_check
-from hloracle.conformance.environment import MemoryWatch
+from hloracle.backends.custom_calls import FLAG, open_targets
+from hloracle.conformance.checks.checks import graph_checks, truth_check
 from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
-from hloracle.conformance.file_graphs import fits, read_graph, refusal
-from hloracle.conformance.graphs import inspect
-from hloracle.conformance.listing import Reading
-from hloracle.conformance.modules import gather
-from hloracle.conformance.prompts import Prompt
-from hloracle.conformance.record import record_of
+from hloracle.conformance.graphs.facts import inspect
+from hloracle.conformance.graphs.files import fits, read_graph, refusal
+from hloracle.conformance.graphs.listing import Reading
+from hloracle.conformance.graphs.sources import chosen_graphs, oracle_of, read_all
+from hloracle.conformance.questions import prompts as prompt_suite
+from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.record.record import record_of
 from hloracle.conformance.run import (
     conclude,
     gate_calls,
@@ -29,14 +27,16 @@ from hloracle.conformance.run import (
     refuse_non_finite,
     reporting_death,
 )
-from hloracle.conformance.sources import chosen_graphs, oracle_of, read_all
+from hloracle.conformance.runs.compiling import gather
+from hloracle.conformance.runs.configurations import Cell
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child, side_by_side
+from hloracle.core.environment import MemoryWatch
 from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Config
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.truth import truths
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.huggingface.truth import truths
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Config
 
 INSPECT_SECONDS = 300
 

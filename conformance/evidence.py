@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hloracle.backends.custom_calls import Target
 from hloracle.backends.devices import CPU, Device
-from hloracle.backends.targets import Target
-from hloracle.conformance.anchored import AnchorOutcome
-from hloracle.conformance.asked import Asked
-from hloracle.conformance.cells import TIMEOUT_SECONDS, CellOutcome
-from hloracle.conformance.checks import Check
-from hloracle.conformance.choice import Choice, untuned
-from hloracle.conformance.graphs import GraphFacts
-from hloracle.conformance.listing import Reading
-from hloracle.conformance.localization import Localization
-from hloracle.conformance.prompts import Prompt
-from hloracle.conformance.speed import Contender
-from hloracle.conformance.targets import Compiled
+from hloracle.conformance.checks.checks import Check
+from hloracle.conformance.graphs.facts import GraphFacts
+from hloracle.conformance.graphs.listing import Reading
+from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.questions.questions import Asked
+from hloracle.conformance.runs.code_generation import Compiled
+from hloracle.conformance.runs.configurations import TIMEOUT_SECONDS, CellOutcome
+from hloracle.conformance.runs.inside import AnchorOutcome
+from hloracle.conformance.runs.speed import Contender
+from hloracle.conformance.verdict.localization import Localization
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.mutants import MUTANTS, planted
-from hloracle.reference.contract import BUCKETS
-from hloracle.reference.truth import Truth
+from hloracle.production.choice import Choice, untuned
+from hloracle.reference.huggingface.truth import Truth
+from hloracle.reference.model.contract import BUCKETS
 
 # Its longest prompt fills the bucket, and what follows the last slot of the cache.
 LEAN_BUCKET = 64

@@ -11,36 +11,36 @@ from typing import Any
 
 from hloracle.backends.devices import Device
 from hloracle.backends.iree import precompile
-from hloracle.conformance import prompts as prompt_suite
-from hloracle.conformance.anchored import AnchorOutcome, anchor_check, canary_check, run_anchored
-from hloracle.conformance.asked import Asked
-from hloracle.conformance.cells import Cell, CellOutcome, run_cell
-from hloracle.conformance.checks import Check, cell_checks, fewer_ops, graph_checks, truth_check
-from hloracle.conformance.choice import tuned, untuned
-from hloracle.conformance.compared import compared
-from hloracle.conformance.environment import CELL_PACKAGES, MemoryWatch, versions
+from hloracle.conformance.checks.checks import Check, cell_checks, fewer_ops, graph_checks, truth_check
 from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings, backends_on
-from hloracle.conformance.gate_zero import gate_zero
-from hloracle.conformance.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
-from hloracle.conformance.localization import localize, plan
-from hloracle.conformance.modules import on_device, truth_and_modules
-from hloracle.conformance.probed import run_probes
-from hloracle.conformance.record import record_of
-from hloracle.conformance.returned import is_small
-from hloracle.conformance.sources import emit_all, prepare, production, show_graphs
-from hloracle.conformance.speed import TOKENS as SPEED_TOKENS
-from hloracle.conformance.speed import measure
-from hloracle.conformance.verdict import Verdict, decide, place
+from hloracle.conformance.graphs.sources import emit_all, prepare, production, show_graphs
+from hloracle.conformance.questions import prompts as prompt_suite
+from hloracle.conformance.questions.questions import Asked
+from hloracle.conformance.record.record import record_of
+from hloracle.conformance.runs.compiling import on_device, truth_and_modules
+from hloracle.conformance.runs.configurations import Cell, CellOutcome, run_cell
+from hloracle.conformance.runs.gate_zero import gate_zero
+from hloracle.conformance.runs.inside import AnchorOutcome, anchor_check, canary_check, run_anchored
+from hloracle.conformance.runs.probes import run_probes
+from hloracle.conformance.runs.returned import is_small
+from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
+from hloracle.conformance.runs.speed import measure
+from hloracle.conformance.verdict.compared import compared
+from hloracle.conformance.verdict.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
+from hloracle.conformance.verdict.localization import localize, plan
+from hloracle.conformance.verdict.verdict import Verdict, decide, place
 from hloracle.core.abi import Graph
+from hloracle.core.cache import cache_root, digest, locked, write_file
 from hloracle.core.child import ChildDied, run_in_child, side_by_side
+from hloracle.core.environment import CELL_PACKAGES, MemoryWatch, versions
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.store import cache_root, digest, locked, write_file
 from hloracle.mutants import planted
-from hloracle.reference.anchor_truth import anchor_truth
-from hloracle.reference.anchors import anchors
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Config
-from hloracle.reference.fixtures import resolve
+from hloracle.production.choice import tuned, untuned
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.huggingface.anchor_truth import anchor_truth
+from hloracle.reference.model.anchors import anchors
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Config
 
 
 def cells_on(device: Device) -> tuple[Cell, ...]:

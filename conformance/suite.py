@@ -13,21 +13,21 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hloracle.backends.devices import CPU, Device
-from hloracle.conformance.checks import Check
-from hloracle.conformance.compared import without
-from hloracle.conformance.environment import MemoryWatch
+from hloracle.conformance.checks.checks import Check
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings, backends_on
-from hloracle.conformance.mutation import outcomes
-from hloracle.conformance.pool import plain_compilers, run_each
-from hloracle.conformance.record import record_of
+from hloracle.conformance.record.record import record_of
 from hloracle.conformance.run import WAIT, run
-from hloracle.conformance.verdict import decide
+from hloracle.conformance.verdict.compared import without
+from hloracle.conformance.verdict.verdict import decide
+from hloracle.core.cache import locked
 from hloracle.core.child import ChildDied, ChildResult, Report, run_in_child, threads
+from hloracle.core.environment import MemoryWatch
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.store import locked
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.registry import FAMILIES
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.registry import FAMILIES
+from hloracle.studies.mutants import outcomes
+from hloracle.studies.pool import plain_compilers, run_each
 
 TOKENS = 48
 TIMEOUT_SECONDS = 600  # of a family, on average

@@ -13,8 +13,8 @@ import numpy as np
 
 from hloracle.emitters.builder import Value
 from hloracle.emitters.matrix import Joined, Matrix, MatrixBuilder
-from hloracle.reference.config import Experts
-from hloracle.reference.rope import RopeTables
+from hloracle.reference.model.config import Experts
+from hloracle.reference.model.rope import RopeTables
 
 INFINITY = float("inf")
 

@@ -1,4 +1,4 @@
-"""Weights as the arguments of a graph hold them (`reference/encodings.py`), and what a graph does with one.
+"""Weights as the arguments of a graph hold them (`reference/model/encodings.py`), and what a graph does with one.
 
 Everything that depends on how a weight is held is in this file. What a product costs is decided by which shapes a compiler
 fuses: a float32 weight that is written to memory before it is multiplied costs more than all that its encoding saved.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from hloracle.emitters.builder import Builder, TensorType, Value
-from hloracle.reference.encodings import PANEL
+from hloracle.reference.model.encodings import PANEL
 
 # At most so many groups of one token's product are added lane by lane before they are summed: IREE 3.13 adds up a vector's
 # lanes at each step of a sum, a third of the work where a step is a group or two. SmolLM2 135M, ms a step with 1, 2, 3, 4, 6:

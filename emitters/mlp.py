@@ -1,6 +1,6 @@
 """The feed-forward parts that several architectures share: gated MLPs and mixtures of experts.
 
-Mirrors `reference/mlp.py`. Legend: see `layers.py`.
+Mirrors `reference/oracle/mlp.py`. Legend: see `layers.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import ExpertWeights, LayerBuilder
 from hloracle.emitters.model import Weights
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 
 def gated_mlp(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:

@@ -1,6 +1,6 @@
 """The frame that every decoder-only model shares: embed, blocks, norm, head; as prefill or decode.
 
-The ABI is DESIGN's contract. Weights are arguments under the checkpoint's own names.
+Weights are arguments under the checkpoint's own names.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hloracle.core.abi import Graph
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder, RopeRows
 from hloracle.emitters.matrix import Joined, Matrix
-from hloracle.reference.config import Config
-from hloracle.reference.contract import effective_window, graph_abi, graph_name
-from hloracle.reference.encodings import ENCODINGS, Layout
-from hloracle.reference.rope import decode_tables, prefill_tables
-from hloracle.reference.weights import parts_in, taken_shapes, weight_shapes
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import effective_window, graph_abi, graph_name
+from hloracle.reference.model.encodings import ENCODINGS, Layout
+from hloracle.reference.model.rope import decode_tables, prefill_tables
+from hloracle.reference.model.weights import parts_in, taken_shapes, weight_shapes
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def emit(
     config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, layout: Layout | None = None,
     gemm: str | None = None, on_device: bool = False,
 ) -> Graph:  # fmt: skip
-    """The production graph of one phase, with its ABI. See `reference/contract.py` for the arguments, and
+    """The production graph of one phase, with its ABI. See `reference/model/contract.py` for the arguments, and
     `MatrixBuilder` for gemm and on_device.
     """
     architecture = importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")

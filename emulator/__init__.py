@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 
 from hloracle.backends.compiled import host_cpu
+from hloracle.core.cache import cache_root, digest, locked, write_file
 from hloracle.core.errors import InputError
-from hloracle.core.store import cache_root, digest, locked, write_file
 
 SOURCES = ("driver.cpp", "decoder.h", "reader.h", "handlers.h", "machine.h")
 # The name that IREE's runtime opens: the dynamic linker takes a library that is loaded already and calls itself so.

@@ -22,8 +22,8 @@ from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
 from hloracle.localize.inline import callee_of, copied, inline_calls, nested, operands_of
 from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
-from hloracle.reference.anchors import CACHES, anchor_shape, anchors, split
-from hloracle.reference.config import Config
+from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
+from hloracle.reference.model.config import Config
 
 # IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
 FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")

@@ -18,9 +18,9 @@ from hloracle.localize.drive import drive
 from hloracle.localize.operations import Found, by_itself, miscompiled, refused, unlike
 from hloracle.localize.situation import Situation, Worst
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.anchor_truth import AnchorTruth
-from hloracle.reference.anchors import anchors, split
-from hloracle.reference.config import Config
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.reference.model.anchors import anchors, split
+from hloracle.reference.model.config import Config
 
 Weight = Callable[[str], np.ndarray]
 # Decode steps whose values are looked at, the failing one last: enough to see whether an error grows.

@@ -9,9 +9,9 @@ import numpy as np
 from hloracle.backends.session import Backend
 from hloracle.core.abi import Graph
 from hloracle.localize.situation import row_errors, slot_errors
-from hloracle.reference.anchor_truth import AnchorTruth
-from hloracle.reference.anchors import CACHES
-from hloracle.reference.config import Config
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.reference.model.anchors import CACHES
+from hloracle.reference.model.config import Config
 
 
 def drive(

@@ -16,8 +16,8 @@ from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Piece, Step
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.encodings import argument_parts
-from hloracle.reference.weights import parts_in
+from hloracle.reference.model.encodings import argument_parts
+from hloracle.reference.model.weights import parts_in
 
 # Of a value's elements, the share that the other graph has to have too: a few may fall between two roundings.
 SHARE = 0.98

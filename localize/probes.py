@@ -17,7 +17,7 @@ from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Piece
 from hloracle.localize.operations import Found, unlike
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.anchors import CACHES, anchors, split
+from hloracle.reference.model.anchors import CACHES, anchors, split
 
 # Ordinary values; scores of hundreds, whose exponentials overflow; values so small that a norm's epsilon rules.
 SCALES = (1.0, 300.0, 1e-3)

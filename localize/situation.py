@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.core.tolerances import ANCHOR_FLOORS, MASKED_BELOW, ROUNDING, SMALLEST
-from hloracle.reference.anchor_truth import AnchorTruth, visible
-from hloracle.reference.anchors import CACHES, anchor_shape, split, terms
-from hloracle.reference.config import Config
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth, visible
+from hloracle.reference.model.anchors import CACHES, anchor_shape, split, terms
+from hloracle.reference.model.config import Config
 
 BY_HEAD = ("self_attn.scores", "self_attn.probs")
 

@@ -1,7 +1,7 @@
 """Right graphs with one thing spoiled that a run can observe, so that it has to notice; or else the reason why nobody could.
 
 What is spoiled is what a graph returns, after everything that makes it: each anchor has its right value, and each piece
-computes what it should. `conformance/holes.py` has all of them judged.
+computes what it should. `studies/holes.py` has all of them judged.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from jaxlib.mlir.dialects import stablehlo
 
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.localize.writer import Value, Writer
-from hloracle.reference.anchors import CACHES
-from hloracle.reference.config import Config
-from hloracle.reference.contract import HEADS, PHASES, graph_abi
+from hloracle.reference.model.anchors import CACHES
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import HEADS, PHASES, graph_abi
 
 # Small, and far beyond roundings: logits of tiny models may be off by about 2^-17 of their size.
 FACTOR, STEP = 1 + 2.0**-6, 2.0**-6

@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any
 
-from hloracle.reference.anchors import anchor_of
+from hloracle.reference.model.anchors import anchor_of
 
 # What stands in parentheses, in which a string may hold any of them; locations are seldom more than four deep.
 _FLAT = r"(?:[^()\"]|\"[^\"]*\")*"

@@ -11,7 +11,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import DecodeCache, PrefillCache
 from hloracle.mutants.registry import RIGHT_VALUES, Right, mutant
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 DECODE = "emitters.model:DecodeCache._write"
 PREFILL = "emitters.model:PrefillCache._write"

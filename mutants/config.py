@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hloracle.mutants.registry import Right, mutant
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 Q_ROPE, SCORES = "layers.0.self_attn.q_rope", "layers.0.self_attn.scores"
 
@@ -18,7 +18,7 @@ def accepted(
     """Register a config that is read wrongly. No two graphs differ then: only Hugging Face shows it."""
 
     @mutant(
-        id, "config", fault, part="reference", anchor=anchor, replaces="reference.registry:from_hf", model=model
+        id, "config", fault, part="reference", anchor=anchor, replaces="reference.model.registry:from_hf", model=model
     )  # fmt: skip
     def from_hf(right: Right[Config], raw: dict[str, Any], where: object = "config") -> Config:
         return change(right(raw, where))

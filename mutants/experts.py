@@ -11,7 +11,7 @@ from hloracle.emitters.layers import ExpertWeights, LayerBuilder
 from hloracle.emitters.mlp import gated_mlp, moe
 from hloracle.emitters.model import Weights
 from hloracle.mutants.registry import Right, mutant
-from hloracle.reference.config import Config, Experts
+from hloracle.reference.model.config import Config, Experts
 
 ROUTE = "emitters.layers:LayerBuilder.route"
 KEPT = "emitters.layers:LayerBuilder.kept_top_k"
@@ -312,7 +312,7 @@ def misrouted(id: str, model: str, layer: int, fault: str, **changes: Any) -> No
 
     @mutant(
         id, "routing", fault, part="reference",
-        anchor=f"layers.{layer}.mlp.routing", replaces="reference.mlp:route", model=model,
+        anchor=f"layers.{layer}.mlp.routing", replaces="reference.oracle.mlp:route", model=model,
     )  # fmt: skip
     def route(right: Right[Any], logits: Any, config: Experts, bias: Any = None) -> Any:
         return right(logits, dataclasses.replace(config, **changes), bias)
@@ -324,7 +324,7 @@ misrouted("oracle-routing-groups-ignored", "tiny-deepseek_v3", 1, "every group's
 
 @mutant(
     "oracle-experts-gate-up-swapped", "expert-weights", "an expert's gate is up, and up gate", part="reference",
-    anchor="layers.1.mlp.experts", replaces="reference.mlp:halves", model="tiny-qwen3_moe",
+    anchor="layers.1.mlp.experts", replaces="reference.oracle.mlp:halves", model="tiny-qwen3_moe",
 )  # fmt: skip
 def oracle_swapped(right: Right[Any], x: Any) -> Any:
     gate, up = right(x)
@@ -333,11 +333,11 @@ def oracle_swapped(right: Right[Any], x: Any) -> Any:
 
 @mutant(
     "oracle-shared-expert-ungated", "shared-expert", "it is as wide open as if its gate were not there", part="reference",
-    anchor=GATE, replaces="reference.architectures.qwen2_moe:shared_moe", model="tiny-qwen2_moe",
+    anchor=GATE, replaces="reference.oracle.architectures.qwen2_moe:shared_moe", model="tiny-qwen2_moe",
 )  # fmt: skip
 def oracle_ungated(right: Right[Any], x: Any, w: Any, config: Config) -> Any:
-    from hloracle.reference.layers import scope
-    from hloracle.reference.mlp import gated_mlp, moe
+    from hloracle.reference.oracle.layers import scope
+    from hloracle.reference.oracle.mlp import gated_mlp, moe
 
     h = moe(x, w, config)
     with scope("shared_expert"):
@@ -346,7 +346,7 @@ def oracle_ungated(right: Right[Any], x: Any, w: Any, config: Config) -> Any:
 
 @mutant(
     "oracle-clip-forgotten", "clip", "queries, keys and values are not clipped", part="reference",
-    anchor="layers.0.self_attn.q_rope", replaces="reference.architectures.olmoe:clip", model=OLMOE,
+    anchor="layers.0.self_attn.q_rope", replaces="reference.oracle.architectures.olmoe:clip", model=OLMOE,
 )  # fmt: skip
 def oracle_clip_forgotten(right: Right[Any], x: Any, limit: float | None) -> Any:
     return x

@@ -71,7 +71,7 @@ def in_turns(right: Right[tuple[Value, Value]], b: LayerBuilder, x: Value) -> tu
 
 @mutant(
     "oracle-gate-up-halves-swapped", "fused-mlp", "the first half is up, the second gate", part="reference",
-    anchor="layers.0.mlp.act", replaces="reference.mlp:halves", model=PHI3,
+    anchor="layers.0.mlp.act", replaces="reference.oracle.mlp:halves", model=PHI3,
 )  # fmt: skip
 def oracle_halves_swapped(right: Right[Any], x: Any) -> Any:
     gate, up = right(x)

@@ -9,7 +9,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import Weights
 from hloracle.mutants.registry import Right, mutant
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 INPUT = "layers.0.input_layernorm"
 SCALED = "emitters.layers:LayerBuilder.scaled"
@@ -159,9 +159,9 @@ skipped(
 
 @mutant(
     "oracle-norm-offset-forgotten", "norm-offset", ALL, part="reference",
-    anchor=INPUT, replaces="reference.architectures.gemma:norm", model="tiny-gemma",
+    anchor=INPUT, replaces="reference.oracle.architectures.gemma:norm", model="tiny-gemma",
 )  # fmt: skip
 def oracle_offset_forgotten(right: Right[Any], x: Any, w: Any, config: Config) -> Any:
-    from hloracle.reference.layers import rms_norm
+    from hloracle.reference.oracle.layers import rms_norm
 
     return rms_norm(x, w["weight"], config.norm_eps)

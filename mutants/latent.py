@@ -137,7 +137,7 @@ def value_heads_reversed(right: Right[Value], b: LayerBuilder, x: Value, axis: i
 
 @mutant(
     "oracle-latent-mscale-forgotten", "latent-attention", "scores are not multiplied by mscale's square", part="reference",
-    anchor=SCORES, replaces="reference.architectures.deepseek_v3:latent_attention", model=DEEPSEEK,
+    anchor=SCORES, replaces="reference.oracle.architectures.deepseek_v3:latent_attention", model=DEEPSEEK,
 )  # fmt: skip
 def oracle_mscale_forgotten(right: Right[Any], *arguments: Any) -> Any:
     *given, scaling = arguments
@@ -146,7 +146,7 @@ def oracle_mscale_forgotten(right: Right[Any], *arguments: Any) -> Any:
 
 @mutant(
     "oracle-latent-pairs-as-halves", "latent-rope", "pairs (2i, 2i+1) are taken for (i, i + D/2)", part="reference",
-    anchor=Q_ROPE, replaces="reference.architectures.deepseek_v3:in_halves", model=DEEPSEEK,
+    anchor=Q_ROPE, replaces="reference.oracle.architectures.deepseek_v3:in_halves", model=DEEPSEEK,
 )  # fmt: skip
 def oracle_pairs_as_halves(right: Right[Any], x: Any, interleaved: bool) -> Any:
     return x

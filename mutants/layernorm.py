@@ -83,10 +83,10 @@ def bias_forgotten_final(
 
 @mutant(
     "oracle-layer-norm-is-rms", "layer-norm", "the mean is not subtracted", part="reference",
-    anchor=INPUT, replaces="reference.architectures.cohere2:layer_norm", model="tiny-cohere2",
+    anchor=INPUT, replaces="reference.oracle.architectures.cohere2:layer_norm", model="tiny-cohere2",
 )  # fmt: skip
 def oracle_is_rms(right: Right[Any], x: Any, weight: Any, bias: Any, eps: float) -> Any:
-    from hloracle.reference.layers import rms_norm
+    from hloracle.reference.oracle.layers import rms_norm
 
     return rms_norm(x, weight, eps)
 

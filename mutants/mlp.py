@@ -6,7 +6,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import Weights
 from hloracle.mutants.registry import Right, mutant
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 SILU = "emitters.layers:LayerBuilder.silu"
 MLP = "emitters.architectures.llama:gated_mlp"

@@ -11,7 +11,7 @@ from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.mlp import gated_mlp
 from hloracle.emitters.model import LayerInputs, Weights
 from hloracle.mutants.registry import Right, mutant
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 SCALED = "emitters.layers:LayerBuilder.scaled"
 
@@ -260,7 +260,7 @@ def of_head(
 
 @mutant(
     "oracle-residual-multiplier-forgotten", "multiplier", "what attention adds is not multiplied", part="reference",
-    anchor="layers.0.post_attention_layernorm", replaces="reference.architectures.granite:attention", model=GRANITE,
+    anchor="layers.0.post_attention_layernorm", replaces="reference.oracle.architectures.granite:attention", model=GRANITE,
 )  # fmt: skip
 def oracle_forgotten(right: Right[Any], x: Any, w: Any, layer: Any, config: Config) -> Any:
     return right(x, w, layer, config) / config.residual_multiplier

@@ -9,7 +9,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder, RopeRows
 from hloracle.emitters.model import Weights
 from hloracle.mutants.registry import Right, mutant, replaced
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 ROTARY = "emitters.layers:LayerBuilder.rotary"
 INSIDE = "emitters.model:Weights.inside"
@@ -158,10 +158,10 @@ def without_mean(
 
 @mutant(
     "oracle-qk-norm-of-each-head", "qk-norm-span", "each head is normed by itself, not all at once", part="reference",
-    anchor=QUERIES, replaces="reference.architectures.olmo2:norm", model="tiny-olmo2",
+    anchor=QUERIES, replaces="reference.oracle.architectures.olmo2:norm", model="tiny-olmo2",
 )  # fmt: skip
 def oracle_of_each_head(right: Right[Any], x: Any, w: Any, config: Config) -> Any:
-    from hloracle.reference.layers import rms_norm
+    from hloracle.reference.oracle.layers import rms_norm
 
     if not w.prefix.endswith(("q_norm.", "k_norm.")):
         return right(x, w, config)

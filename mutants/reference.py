@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloracle.mutants.registry import Right, attribute, mutant
-from hloracle.reference.config import Config, Rope
+from hloracle.reference.model.config import Config, Rope
 
 if TYPE_CHECKING:
     from jax import Array
 
-    from hloracle.reference.layers import RopeRows
-    from hloracle.reference.model import DecodeCache, Weights
-    from hloracle.reference.rope import RopeTables
+    from hloracle.reference.model.rope import RopeTables
+    from hloracle.reference.oracle.layers import RopeRows
+    from hloracle.reference.oracle.model import DecodeCache, Weights
 
 oracle = partial(mutant, part="reference")
 
 # ---- rope
 
-TABLES = "reference.model:decode_tables reference.model:prefill_tables"
+TABLES = "reference.oracle.model:decode_tables reference.oracle.model:prefill_tables"
 ROPE = "layers.0.self_attn.q_rope"
 
 
@@ -32,7 +32,7 @@ ROPE = "layers.0.self_attn.q_rope"
     "rope",
     "turns pairs (2i, 2i+1)",
     anchor=ROPE,
-    replaces="reference.architectures.llama:rotary",
+    replaces="reference.oracle.architectures.llama:rotary",
 )
 def rope_interleaved(right: Right[Array], x: Array, rope: RopeRows) -> Array:
     T, N, D = x.shape
@@ -53,7 +53,7 @@ def rope_scaling_left_out(right: Right[RopeTables], rope: Rope, length: int) -> 
 
 @oracle(
     "oracle-rope-position-decode", "rope-position", "decode turns by position + 1",
-    anchor=ROPE, replaces="reference.model:rope_rows",
+    anchor=ROPE, replaces="reference.oracle.model:rope_rows",
 )  # fmt: skip
 def rope_position_decode(
     right: Right[RopeRows], tables: RopeTables, interleaved: bool, start: Array | None, length: Array | None
@@ -63,7 +63,7 @@ def rope_position_decode(
 
 # ---- attention
 
-ATTENTION, SCORES = "reference.architectures.llama:grouped_attention", "layers.0.self_attn.scores"
+ATTENTION, SCORES = "reference.oracle.architectures.llama:grouped_attention", "layers.0.self_attn.scores"
 
 
 @oracle("oracle-scale-missing", "attention-scale", "scores are not scaled", anchor=SCORES, replaces=ATTENTION)
@@ -81,7 +81,7 @@ def gqa_modulo(right: Right[Array], q: Array, k: Array, v: Array, visible: Array
 
 @oracle(
     "oracle-mask-decode-with-next", "mask", "decode sees one slot too many",
-    anchor=SCORES, replaces="reference.model:visible_to_position",
+    anchor=SCORES, replaces="reference.oracle.model:visible_to_position",
 )  # fmt: skip
 def mask_decode_with_next(right: Right[Array], position: Array, slots: int, window: int | None) -> Array:
     return right(position + np.int32(1), slots, window)
@@ -89,7 +89,7 @@ def mask_decode_with_next(right: Right[Array], position: Array, slots: int, wind
 
 @oracle(
     "oracle-mask-not-causal", "mask-missing", "a prompt's token sees all of them",
-    anchor=SCORES, replaces="reference.model:visible_causal",
+    anchor=SCORES, replaces="reference.oracle.model:visible_causal",
 )  # fmt: skip
 def mask_not_causal(right: Right[Array], length: int, window: int | None) -> Array:
     visible = right(length, window)
@@ -98,7 +98,7 @@ def mask_not_causal(right: Right[Array], length: int, window: int | None) -> Arr
 
 # ---- norms, MLP, weights
 
-NORM = "reference.architectures.llama:rms_norm"
+NORM = "reference.oracle.architectures.llama:rms_norm"
 
 
 @oracle("oracle-norm-eps", "norm-eps", "epsilon is 1e-6", anchor="layers.0.input_layernorm", replaces=NORM)
@@ -116,7 +116,7 @@ def norm_weight_plus_one(right: Right[Array], x: Array, weight: Array, eps: floa
 
 @oracle(
     "oracle-norm-not-divided-final", "norm-missing", "the final norm multiplies by its weight, and does not divide",
-    anchor="norm", replaces="reference.architectures.llama:norm",
+    anchor="norm", replaces="reference.oracle.architectures.llama:norm",
 )  # fmt: skip
 def norm_not_divided_final(right: Right[Array], x: Array, w: Weights, config: Config) -> Array:
     return x * w["weight"] if w.prefix == "model.norm." else right(x, w, config)
@@ -124,7 +124,7 @@ def norm_not_divided_final(right: Right[Array], x: Array, w: Weights, config: Co
 
 @oracle("oracle-act-relu", "activation", "relu instead of silu", anchor="layers.0.mlp.act")
 def act_relu() -> Iterator[None]:
-    from hloracle.reference import mlp
+    from hloracle.reference.oracle import mlp
 
     with attribute(mlp, "ACTIVATIONS", {"silu": lambda x: (x + abs(x)) / np.float32(2)}):
         yield
@@ -132,7 +132,7 @@ def act_relu() -> Iterator[None]:
 
 @oracle(
     "oracle-residual-last-layer", "residual", "the last layer adds its MLP's output twice",
-    anchor="layers.2", replaces="reference.architectures.llama:gated_mlp",
+    anchor="layers.2", replaces="reference.oracle.architectures.llama:gated_mlp",
 )  # fmt: skip
 def residual_last_layer(right: Right[Array], x: Array, w: Weights, config: Config) -> Array:
     h = right(x, w, config)
@@ -141,7 +141,7 @@ def residual_last_layer(right: Right[Array], x: Array, w: Weights, config: Confi
 
 @oracle(
     "oracle-k-v-swapped", "exchanged-weights", "keys and values take each other's weight",
-    anchor="layers.0.self_attn.k_proj", replaces="reference.model:Weights.linear",
+    anchor="layers.0.self_attn.k_proj", replaces="reference.oracle.model:Weights.linear",
 )  # fmt: skip
 def k_v_swapped(right: Right[Any], w: Weights, name: str) -> Any:
     return right(w, {"k_proj": "v_proj", "v_proj": "k_proj"}.get(name, name))
@@ -149,7 +149,7 @@ def k_v_swapped(right: Right[Any], w: Weights, name: str) -> Any:
 
 @oracle(
     "oracle-cache-slot-decode", "cache-slot", "decode writes one slot too far",
-    anchor="k_cache.0", replaces="reference.model:DecodeCache._write",
+    anchor="k_cache.0", replaces="reference.oracle.model:DecodeCache._write",
 )  # fmt: skip
 def cache_slot_decode(right: Right[Any], cache: DecodeCache, old: Array, new: Array) -> Any:
     return right(dataclasses.replace(cache, position=cache.position + np.int32(1)), old, new)
@@ -157,7 +157,7 @@ def cache_slot_decode(right: Right[Any], cache: DecodeCache, old: Array, new: Ar
 
 @oracle(
     "oracle-head-tied", "head", "the embedding is used as the head",
-    anchor="lm_head", replaces="reference.model:Weights.__getitem__",
+    anchor="lm_head", replaces="reference.oracle.model:Weights.__getitem__",
 )  # fmt: skip
 def head_tied(right: Right[Array], w: Weights, name: str) -> Array:
     return right(w, "model.embed_tokens.weight" if name == "lm_head.weight" else name)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 # The function that a fault stands in for.
 Right = Callable[..., T]
 
-# The rows of DESIGN's verdict table that a fault of each part belongs to.
+# The class of verdict that a fault of each part belongs to.
 CLASSES = {
     "emitter": "emitter-fault",
     "reference": "reference-fault",

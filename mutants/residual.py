@@ -10,7 +10,7 @@ from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.mlp import gated_mlp
 from hloracle.emitters.model import LayerInputs, Weights
 from hloracle.mutants.registry import Right, mutant
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 BLOCK = "emitters.architectures.llama:block"
 MIDDLE, OUTPUT = "layers.0.post_attention_layernorm", "layers.0"

@@ -9,8 +9,8 @@ import numpy as np
 from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder, RopeRows
 from hloracle.mutants.registry import RIGHT_VALUES, Right, mutant
-from hloracle.reference.config import Rope
-from hloracle.reference.rope import RopeTables, inverse_frequencies
+from hloracle.reference.model.config import Rope
+from hloracle.reference.model.rope import RopeTables, inverse_frequencies
 
 ROTARY = "emitters.layers:LayerBuilder.rotary"
 ROWS = "emitters.layers:LayerBuilder.rope_rows"

@@ -10,8 +10,8 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder, RopeRows
 from hloracle.emitters.model import DecodeCache, LayerInputs, Weights
 from hloracle.mutants.registry import Right, mutant
-from hloracle.reference.config import Config, Rope
-from hloracle.reference.rope import RopeTables, decode_tables, prefill_tables
+from hloracle.reference.model.config import Config, Rope
+from hloracle.reference.model.rope import RopeTables, decode_tables, prefill_tables
 
 BOTH = "emitters.model:decode_tables emitters.model:prefill_tables"
 DECODE, PREFILL = BOTH.split()

@@ -117,7 +117,7 @@ def in_halves(right: Right[Value], b: LayerBuilder, x: Value, limit: float, alph
 
 @mutant(
     "oracle-sinks-ignored", "sinks", "sinks take no share of attention", part="reference",
-    anchor=PROBS, replaces="reference.layers:softmax", model=GPT_OSS,
+    anchor=PROBS, replaces="reference.oracle.layers:softmax", model=GPT_OSS,
 )  # fmt: skip
 def oracle_ignored(right: Right[Any], scores: Any, sinks: Any = None) -> Any:
     return right(scores)
@@ -125,7 +125,7 @@ def oracle_ignored(right: Right[Any], scores: Any, sinks: Any = None) -> Any:
 
 @mutant(
     "oracle-swiglu-gate-on-both-sides", "clamped-swiglu", "the gate is clamped from below as well", part="reference",
-    anchor=EXPERTS, replaces="reference.architectures.gpt_oss:clamped_swiglu", model=GPT_OSS,
+    anchor=EXPERTS, replaces="reference.oracle.architectures.gpt_oss:clamped_swiglu", model=GPT_OSS,
 )  # fmt: skip
 def oracle_gate_on_both_sides(right: Right[Any], x: Any, limit: float, alpha: float) -> Any:
     from jax import lax

@@ -81,7 +81,7 @@ def clipped(right: Right[Value], b: LayerBuilder, x: Value, cap: float) -> Value
 
 @mutant(
     "oracle-softcap-dropped", "soft-cap", "scores are not capped", part="reference",
-    anchor=SCORES, replaces="reference.architectures.gemma2:grouped_attention", model=GEMMA2,
+    anchor=SCORES, replaces="reference.oracle.architectures.gemma2:grouped_attention", model=GEMMA2,
 )  # fmt: skip
 def oracle_dropped(right: Right[Any], q: Any, k: Any, v: Any, visible: Any, scaling: float, cap: float) -> Any:
     return right(q, k, v, visible, scaling)
@@ -89,7 +89,7 @@ def oracle_dropped(right: Right[Any], q: Any, k: Any, v: Any, visible: Any, scal
 
 @mutant(
     "oracle-softcap-final-dropped", "soft-cap", "logits are not capped", part="reference",
-    anchor="lm_head", replaces="reference.model:soft_cap", model=GEMMA2,
+    anchor="lm_head", replaces="reference.oracle.model:soft_cap", model=GEMMA2,
 )  # fmt: skip
 def oracle_final_dropped(right: Right[Any], x: Any, cap: float) -> Any:
     return x

@@ -8,7 +8,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import DecodeCache, LayerInputs, Weights
 from hloracle.mutants.registry import Right, mutant
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 DECODE = "emitters.layers:LayerBuilder.visible_to_position"
 PREFILL = "emitters.layers:LayerBuilder.visible_causal"

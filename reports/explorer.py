@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hloracle.core.store import write_file
+from hloracle.core.cache import write_file
 from hloracle.reports.facts import Record, badness, layer_of, limits_of
 from hloracle.reports.page.graphs import by_itself
 from hloracle.reports.page.heat import values_of

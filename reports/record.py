@@ -15,8 +15,8 @@ from typing import Any
 import jsonschema
 from jsonschema.exceptions import ValidationError, best_match
 
+from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
-from hloracle.core.store import write_file
 from hloracle.reports.facts import VERDICTS, Record, cells_of, differences, limits_of, of_limit
 from hloracle.reports.text import one_line
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hloracle.core.store import write_file
+from hloracle.core.cache import write_file
 from hloracle.reports.page.base import draw
 
 Figures = dict[str, Any]

@@ -9,8 +9,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from hloracle.emitters.model import emit
-from hloracle.reference.registry import from_hf
-from hloracle.reference.weights import default_layout
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import default_layout
 
 SMOLLM2 = Path(__file__).parent / "configs" / "smollm2-135m.json"
 

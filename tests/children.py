@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.targets import Target, register
+from hloracle.backends.custom_calls import Target, register
 from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.child import run_in_child

@@ -63,7 +63,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def small_run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that SMALL_RUN has written, with every cell run and nothing reused."""
-    from hloracle.conformance import cli
+    from hloracle.cli import main as cli
 
     out = _shared(tmp_path_factory, "small-run")
     with filelock.FileLock(f"{out}.lock"):

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.devices import CPU
-from hloracle.conformance.asked import Asked
-from hloracle.conformance.cells import Cell, CellOutcome, PromptOutcome
-from hloracle.conformance.checks import Check, cell_checks, judged, truth_check
-from hloracle.conformance.compared import Compared, compared
-from hloracle.conformance.prompts import Prompt
-from hloracle.conformance.returned import Slots, Stream, Streamed
+from hloracle.conformance.checks.checks import Check, cell_checks, judged, truth_check
+from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.run import cells_on
-from hloracle.conformance.verdict import Verdict, decide
+from hloracle.conformance.runs.configurations import Cell, CellOutcome, PromptOutcome
+from hloracle.conformance.runs.returned import Slots, Stream, Streamed
+from hloracle.conformance.verdict.compared import Compared, compared
+from hloracle.conformance.verdict.verdict import Verdict, decide
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.reference.truth import Truth
+from hloracle.reference.huggingface.truth import Truth
 
 CELLS = cells_on(CPU)
 V, CAPACITY = 8, 16

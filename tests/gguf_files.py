@@ -12,10 +12,10 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
-from hloracle.reference.config import Config
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY, norm_center, random_weight
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.fixtures.tiny import TINY, norm_center, random_weight
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import weight_shapes
 
 # GGUF's names of the architectures that transformers reads right, and transformers' own.
 ARCHITECTURES = {

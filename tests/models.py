@@ -16,19 +16,19 @@ from hloracle.backends.interpreter import Interpreter
 from hloracle.backends.session import Backend, Executable
 from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Graph
+from hloracle.core.cache import build_directory, cache_root
 from hloracle.core.child import alone
-from hloracle.core.store import build_directory, cache_root
 from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.situation import Situation
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.anchor_truth import MASKED, AnchorTruth, anchor_truth, masked, row_shape, visible
-from hloracle.reference.anchors import anchors, split
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Config
-from hloracle.reference.lower import lower
-from hloracle.reference.tiny import write_tiny
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.huggingface.anchor_truth import MASKED, AnchorTruth, anchor_truth, masked, row_shape, visible
+from hloracle.reference.model.anchors import anchors, split
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.weights import weight_shapes
+from hloracle.reference.oracle.lower import lower
 
 SOURCES, PHASES = ("emitter", "oracle"), ("prefill", "decode")
 T, S, LENGTH = 8, 10, 5

@@ -11,18 +11,18 @@ from models import quick_xla
 
 from hloracle.backends.devices import CPU
 from hloracle.backends.session import Buffer, Executable, Session
-from hloracle.conformance import cells
-from hloracle.conformance.asked import Asked, ask
-from hloracle.conformance.cells import Cell, CellOutcome
-from hloracle.conformance.checks import Check, cell_checks
-from hloracle.conformance.prompts import Prompt
+from hloracle.conformance.checks.checks import Check, cell_checks
+from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.questions.questions import Asked, ask
+from hloracle.conformance.runs import configurations as cells
+from hloracle.conformance.runs.configurations import Cell, CellOutcome
 from hloracle.core.abi import Graph
 from hloracle.core.child import alone
 from hloracle.emitters.model import emit
 from hloracle.mutants.registry import attribute
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.truth import truths
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.huggingface.truth import truths
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 
 CAPACITY, BUCKET, COUNT = 12, 8, 4
 PROMPTS = [

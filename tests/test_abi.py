@@ -13,9 +13,9 @@ import pytest
 from hloracle.core.abi import DTYPE_BYTES, ENCODINGS, Abi
 from hloracle.core.abi_file import FORM
 from hloracle.core.errors import InputError
-from hloracle.reference.contract import graph_abi
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.registry import from_hf
 
 CONFIG = from_hf(TINY["llama"])
 DECODE, PREFILL = (graph_abi(CONFIG, phase, "logits", 64, 32) for phase in ("decode", "prefill"))

@@ -19,10 +19,10 @@ from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import Anatomy, Piece
-from hloracle.reference.anchors import anchors, split
-from hloracle.reference.lower import lower
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.anchors import anchors, split
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.oracle.lower import lower
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
     "interpreter": interpreter,

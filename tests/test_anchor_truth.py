@@ -16,9 +16,10 @@ import pytest
 
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
-from hloracle.reference import anchor_truth as module
-from hloracle.reference import truth as truth_module
-from hloracle.reference.anchor_truth import (
+from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.huggingface import anchor_truth as module
+from hloracle.reference.huggingface import truth as truth_module
+from hloracle.reference.huggingface.anchor_truth import (
     NUDGES,
     AnchorTruth,
     Sequenced,
@@ -29,10 +30,7 @@ from hloracle.reference.anchor_truth import (
     row_noise,
     row_shape,
 )
-from hloracle.reference.anchors import anchors, split
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.tiny import write_tiny
-from hloracle.reference.truth import (
+from hloracle.reference.huggingface.truth import (
     float64_throughout,
     greedy,
     load_model,
@@ -41,6 +39,8 @@ from hloracle.reference.truth import (
     teacher_forced,
     truths,
 )
+from hloracle.reference.model.anchors import anchors, split
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 
 MODELS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -18,14 +18,21 @@ import pytest
 from models import LENGTH, PHASES, SOURCES, TOKENS, T, changed, handmade, interpreter, model, quick_xla
 
 from hloracle.backends.session import Backend
-from hloracle.conformance import anchored as module
-from hloracle.conformance import cells as cells_module
-from hloracle.conformance import cli, modules
+from hloracle.cli import main as cli
 from hloracle.conformance import evidence as evidence_module
-from hloracle.conformance import localization as localization_module
-from hloracle.conformance import probed as probed_module
 from hloracle.conformance import run as run_module
-from hloracle.conformance.anchored import (
+from hloracle.conformance.checks.checks import Check
+from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.graphs.facts import GraphFacts
+from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.questions.questions import looked_into
+from hloracle.conformance.run import conclude, look_inside
+from hloracle.conformance.runs import compiling as modules
+from hloracle.conformance.runs import configurations as cells_module
+from hloracle.conformance.runs import inside as module
+from hloracle.conformance.runs import probes as probed_module
+from hloracle.conformance.runs.configurations import Cell
+from hloracle.conformance.runs.inside import (
     CANARY_FACTOR,
     AnchorOutcome,
     Canary,
@@ -37,21 +44,15 @@ from hloracle.conformance.anchored import (
     rows_of,
     run_anchored,
 )
-from hloracle.conformance.asked import looked_into
-from hloracle.conformance.cells import Cell
-from hloracle.conformance.checks import Check
-from hloracle.conformance.evidence import Evidence, Progress, Settings
-from hloracle.conformance.graphs import GraphFacts
-from hloracle.conformance.prompts import Prompt
-from hloracle.conformance.run import conclude, look_inside
-from hloracle.conformance.verdict import decide
+from hloracle.conformance.verdict import localization as localization_module
+from hloracle.conformance.verdict.verdict import decide
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, ChildResult, alone
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.dissect import Side, run_tapped
-from hloracle.reference.anchor_truth import AnchorTruth
-from hloracle.reference.anchors import anchors, split
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.reference.model.anchors import anchors, split
 from hloracle.reports.record import load
 
 PROMPT = Prompt("first", T, "", None, TOKENS[:LENGTH])

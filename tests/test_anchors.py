@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from models import SHAPES, S, T, model
 
-from hloracle.reference.anchors import TOKEN, anchor_of, anchor_shape, anchors, products, split, terms
-from hloracle.reference.config import Config
-from hloracle.reference.parts import PARTS
-from hloracle.reference.registry import FAMILIES, from_hf, parts_of
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.anchors import TOKEN, anchor_of, anchor_shape, anchors, products, split, terms
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.parts import PARTS
+from hloracle.reference.model.registry import FAMILIES, from_hf, parts_of
 
 CONFIG = from_hf(TINY["llama"])
 # Tiny llama's: layers, query heads, kv heads, head_dim, hidden, intermediate, vocabulary.

@@ -20,7 +20,7 @@ from test_reports_sample import (
     sample,
 )
 
-from hloracle.conformance import cli
+from hloracle.cli import main as cli
 from hloracle.reports.annotate import LIMIT, render
 from hloracle.reports.record import to_json
 
@@ -182,7 +182,7 @@ def test_a_wrong_reference_is_another_file() -> None:
     record = failing_sample()
     record["verdict"]["class"] = "reference-fault"
     first = annotations(record)[0]
-    assert (first["file"], "line" in first) == ("reference/architectures/llama.py", True)
+    assert (first["file"], "line" in first) == ("reference/oracle/architectures/llama.py", True)
 
 
 def test_a_broken_invariant_is_the_emitters() -> None:

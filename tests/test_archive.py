@@ -11,15 +11,15 @@ import pytest
 
 from hloracle.backends.iree import ALIGNMENT, IreeCpu
 from hloracle.backends.session import Session
-from hloracle.core import store
+from hloracle.core import cache as store
+from hloracle.core.cache import file_digest, known_digest
 from hloracle.core.errors import InputError
-from hloracle.core.store import file_digest, known_digest
 from hloracle.emitters.model import emit
-from hloracle.reference import archive
-from hloracle.reference.archive import archive_of, open_archive
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.encodings import PRECISIONS
-from hloracle.reference.fixtures import resolve
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model import archive
+from hloracle.reference.model.archive import archive_of, open_archive
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.encodings import PRECISIONS
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

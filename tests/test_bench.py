@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hloracle.bench import contenders, run, show, targets
+from hloracle.bench import contenders, run, show
+from hloracle.bench import goals as targets
 from hloracle.bench.contenders import MACHINE, Spec, Task
 from hloracle.bench.machine import Reader
-from hloracle.conformance import cli, speed
+from hloracle.cli import main as cli
 from hloracle.conformance.evidence import Progress
+from hloracle.conformance.runs import speed
 from hloracle.core.errors import InputError
-from hloracle.reference.fixtures import resolve
+from hloracle.reference.fixtures.named import resolve
 from hloracle.reports.bench import render, write_bench
 
 TASK = Task("tiny-llama", (0, 40), (32, 64), 2, 1)

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from evidence import STREAM, TRUTHS, asked, not_repeated, on_slots, on_stream, outcome
 
-from hloracle.conformance import cells
-from hloracle.conformance.asked import Asked
-from hloracle.conformance.cells import Cell, run_cell
+from hloracle.conformance.questions.questions import Asked
+from hloracle.conformance.runs import configurations as cells
+from hloracle.conformance.runs.configurations import Cell, run_cell
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, ChildResult, TimedOut
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.emitters.model import emit
-from hloracle.reference.anchor_truth import AnchorTruth
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY, write_tiny
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.registry import from_hf
 
 CELL = Cell("emitter", "xla-cpu")
 RIGHT = outcome(CELL, streams=[STREAM])

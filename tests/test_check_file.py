@@ -16,24 +16,24 @@ from models import Changing, changed, model, quick_xla
 
 from hloracle.backends.iree import iree_compile
 from hloracle.backends.session import Backend, Buffer, Executable
-from hloracle.conformance import anchored as anchored_module
-from hloracle.conformance import cells as cells_module
-from hloracle.conformance import cli
-from hloracle.conformance import localization as localization_module
-from hloracle.conformance import probed as probed_module
-from hloracle.conformance import returned as returned_module
+from hloracle.cli import main as cli
 from hloracle.conformance.check_file import check_file
 from hloracle.conformance.evidence import Progress, Settings
-from hloracle.conformance.sources import oracle_of
+from hloracle.conformance.graphs.sources import oracle_of
+from hloracle.conformance.runs import configurations as cells_module
+from hloracle.conformance.runs import inside as anchored_module
+from hloracle.conformance.runs import probes as probed_module
+from hloracle.conformance.runs import returned as returned_module
+from hloracle.conformance.verdict import localization as localization_module
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.emitters.model import emit
-from hloracle.reference.contract import graph_abi
-from hloracle.reference.encodings import PRECISIONS
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
-from hloracle.reference.weights import default_layout, joined
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.encodings import PRECISIONS
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import default_layout, joined
 from hloracle.reports.record import load
 
 CONFIG = from_hf(TINY["llama"])

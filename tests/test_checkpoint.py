@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.tiny import write_tiny
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.weights import weight_shapes
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 EMBEDDING = "model.embed_tokens.weight"

@@ -34,10 +34,9 @@ from evidence import (
 from published import PUBLISHED
 
 from hloracle.backends.iree import compile_to_stream, precompile
-from hloracle.conformance import census, checks, pin_census
-from hloracle.conformance.cells import Cell, CellOutcome
-from hloracle.conformance.census import census_key, census_pin, layer_kind, op_kinds_for
-from hloracle.conformance.checks import (
+from hloracle.conformance.checks import census, checks
+from hloracle.conformance.checks.census import census_key, census_pin, layer_kind, op_kinds_for
+from hloracle.conformance.checks.checks import (
     Check,
     caches_in_place,
     cell_checks,
@@ -45,18 +44,20 @@ from hloracle.conformance.checks import (
     graph_checks,
     truth_check,
 )
-from hloracle.conformance.graphs import GraphFacts, inspect
+from hloracle.conformance.graphs.facts import GraphFacts, inspect
+from hloracle.conformance.runs.configurations import Cell, CellOutcome
 from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.matrix import Joined, MatrixBuilder
 from hloracle.emitters.model import emit
-from hloracle.reference.config import Config
-from hloracle.reference.encodings import PRECISIONS
-from hloracle.reference.lower import lower
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.rope import prefill_tables
-from hloracle.reference.tiny import TINY
-from hloracle.reference.truth import Truth
-from hloracle.reference.weights import default_layout, joined, joins, parts_in
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.huggingface.truth import Truth
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.encodings import PRECISIONS
+from hloracle.reference.model.registry import FAMILIES, from_hf
+from hloracle.reference.model.rope import prefill_tables
+from hloracle.reference.model.weights import default_layout, joined, joins, parts_in
+from hloracle.reference.oracle.lower import lower
+from hloracle.studies import pin_census
 
 CONFIG = from_hf(TINY["llama"])
 Inspected = tuple[Graph, GraphFacts]

@@ -304,7 +304,7 @@ class Running:
         wrapped.chmod(0o755)
         # A test run in the background of a shell may have been told to ignore Ctrl-C, and would hand that on.
         start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        start += "from hloracle.conformance.cli import main; main()"
+        start += "from hloracle.cli.main import main; main()"
         command = [sys.executable, "-c", start, "run", "tiny-llama", "--out", str(self.out), *more]
         self.process = subprocess.Popen(
             command,

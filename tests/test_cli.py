@@ -18,20 +18,21 @@ from gguf_files import write_gguf
 from tokenizer import add_words as add_tokenizer
 
 from hloracle.backends import iree
-from hloracle.conformance import cli, options
-from hloracle.core import store
+from hloracle.cli import main as cli
+from hloracle.cli import options
+from hloracle.core import cache as store
 from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied
 from hloracle.emitters.model import emit
-from hloracle.reference.anchors import anchors
-from hloracle.reference.encodings import PRECISIONS, Layout
-from hloracle.reference.fixtures import FIXTURES, resolve
-from hloracle.reference.registry import from_hf, load_config
-from hloracle.reference.tiny import TINY, write_tiny
-from hloracle.reference.weights import default_layout, joined
+from hloracle.reference.fixtures.named import FIXTURES, resolve
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.model.anchors import anchors
+from hloracle.reference.model.encodings import PRECISIONS, Layout
+from hloracle.reference.model.registry import from_hf, load_config
+from hloracle.reference.model.weights import default_layout, joined
 
 Refused = Callable[..., str]
-HLORACLE = (sys.executable, "-m", "hloracle.conformance.cli")
+HLORACLE = (sys.executable, "-m", "hloracle.cli.main")
 CONFIG = from_hf(TINY["llama"])
 
 
@@ -479,7 +480,7 @@ def test_a_process_that_dies(refused: Refused, tmp_path: Path, monkeypatch: pyte
     def dies(*_: Any, **__: Any) -> None:
         raise ChildDied("_lower died (signal SIGKILL)")
 
-    monkeypatch.setattr("hloracle.conformance.emit_file.run_in_child", dies)
+    monkeypatch.setattr("hloracle.production.emit.run_in_child", dies)
     output = tmp_path / "graph.mlir"
     line = refused("emit", "tiny-llama", "--phase", "decode", "--source", "reference", "-o", output)
     assert line == "hloracle: _lower died (signal SIGKILL)\n"
@@ -662,7 +663,7 @@ def test_check_refuses_tokens(tokens: str, refused: Refused, tmp_path: Path) -> 
 def test_generate_refuses_a_prompt(
     prompt: str, words: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hloracle.conformance.generate.make_backend", lambda *a: pytest.fail("this is long work"))
+    monkeypatch.setattr("hloracle.production.generate.make_backend", lambda *a: pytest.fail("this is long work"))
     model = write_tiny(tmp_path / "model")
     add_tokenizer(model)
     assert words in refused("generate", model, "-p", prompt)

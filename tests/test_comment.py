@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_reports_sample import HOSTILE, failing_sample, hostile_sample, sample
 
-from hloracle.conformance import cli
+from hloracle.cli import main as cli
 from hloracle.core.errors import InputError
 from hloracle.reports import comment, summary
 from hloracle.reports.comment import BASE, HEAD, MARKER, MOST, WHOSE, render

@@ -27,14 +27,14 @@ from evidence import (
 )
 
 from hloracle.backends.devices import Device
-from hloracle.conformance.anchored import AnchorOutcome, Rows
-from hloracle.conformance.cells import Cell
-from hloracle.conformance.checks import Check
-from hloracle.conformance.compared import NOTHING, Compared, compared
-from hloracle.conformance.returned import Stream
+from hloracle.conformance.checks.checks import Check
 from hloracle.conformance.run import cells_on
+from hloracle.conformance.runs.configurations import Cell
+from hloracle.conformance.runs.inside import AnchorOutcome, Rows
+from hloracle.conformance.runs.returned import Stream
+from hloracle.conformance.verdict.compared import NOTHING, Compared, compared
 from hloracle.core.abi import Abi
-from hloracle.reference.truth import Truth
+from hloracle.reference.huggingface.truth import Truth
 
 FILE = (Cell("file", "iree-cpu"), Cell("file", "xla-cpu"))
 FILE_TOKEN = (Cell("file", "iree-cpu", "token"), Cell("file", "xla-cpu", "token"))

@@ -19,8 +19,8 @@ from hloracle.backends import iree, xla
 from hloracle.backends.compiled import compiled
 from hloracle.backends.iree import IreeCpu, compile_to_stream, iree_compile, precompile
 from hloracle.backends.xla import XlaCpu, has_compiled
-from hloracle.conformance import cli
-from hloracle.conformance.gate_zero import gate_zero, product_graph, sum_graph
+from hloracle.cli import main as cli
+from hloracle.conformance.runs.gate_zero import gate_zero, product_graph, sum_graph
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.reports.record import load
@@ -381,7 +381,7 @@ def test_gate_zero_that_fails_stops_the_run(
 
 
 def test_gate_zero_with_a_wrong_sum_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hloracle.conformance import gate_zero as module
+    from hloracle.conformance.runs import gate_zero as module
 
     right = [11.0, 22.0, 33.0, 44.0], [[17.0, 8.0, -1.0, -10.0, -19.0], [-28.0, -10.0, 8.0, 26.0, 44.0]]
     for sums, products, rounded, status in (
@@ -399,7 +399,7 @@ def test_gate_zero_with_a_wrong_sum_fails(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_gate_zero_notices_what_rounds_float32() -> None:
     """As TF32 does, which tensor cores take for float32 where they are let: most of the wide product is not exact then."""
-    from hloracle.conformance.gate_zero import SIDE, _wide_operands
+    from hloracle.conformance.runs.gate_zero import SIDE, _wide_operands
 
     x, w = _wide_operands()
     exact = x.astype(np.float64) @ w.astype(np.float64).T

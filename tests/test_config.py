@@ -11,10 +11,10 @@ import pytest
 from published import PUBLISHED
 
 from hloracle.core.errors import InputError
-from hloracle.reference.config import Config, Layer, Rope
-from hloracle.reference.registry import FAMILIES, from_hf, load_config
-from hloracle.reference.tiny import TINY
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.config import Config, Layer, Rope
+from hloracle.reference.model.registry import FAMILIES, from_hf, load_config
+from hloracle.reference.model.weights import weight_shapes
 
 CONFIGS = Path(__file__).parent / "configs"
 LLAMA3 = {

@@ -30,13 +30,13 @@ from hloracle.backends.devices import (
     open_device,
 )
 from hloracle.backends.iree import IreeDevice, flags_of
-from hloracle.conformance.cells import make_backend
 from hloracle.conformance.evidence import backends_on
-from hloracle.conformance.gate_zero import product_graph, sum_graph
+from hloracle.conformance.runs.configurations import make_backend
+from hloracle.conformance.runs.gate_zero import product_graph, sum_graph
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError, ToolchainError
 
-HLORACLE = (sys.executable, "-m", "hloracle.conformance.cli")
+HLORACLE = (sys.executable, "-m", "hloracle.cli.main")
 KNOWN = ["sm_60", "sm_75", "sm_80", "sm_86", "sm_89", "sm_120"]
 H100 = Facts("an H100", (9, 0), 80 << 30, "CUDA 13.0")
 

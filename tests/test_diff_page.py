@@ -25,7 +25,7 @@ from test_reports_sample import (
     sample,
 )
 
-from hloracle.conformance import cli
+from hloracle.cli import main as cli
 from hloracle.core.errors import InputError
 from hloracle.reports.compare import page as diff_page
 from hloracle.reports.compare import summary as compare_summary
@@ -426,7 +426,7 @@ def test_exit_status(make: Callable[[], Pair], regression: int, change: int, fil
 
 def test_the_exit_status_stands_when_nobody_reads_on(files: Callable[..., list[str]]) -> None:
     arguments = ["diff", *files(*contract()), "--fail-on", "regression"]
-    script = f"import sys; from hloracle.conformance import cli; sys.exit(cli.invoke({arguments!r}))"
+    script = f"import sys; from hloracle.cli import main as cli; sys.exit(cli.invoke({arguments!r}))"
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -510,7 +510,7 @@ def test_needs_no_compiler_and_no_model(files: Callable[..., list[str]], tmp_pat
     arguments = ["diff", *files(*contract()), "-o", str(tmp_path / "d.html"), "--summary", str(tmp_path / "d.md")]
     script = (
         f"import sys; sys.modules.update(dict.fromkeys({absent!r}.split())); "
-        f"from hloracle.conformance import cli; sys.exit(cli.invoke({arguments!r}))"
+        f"from hloracle.cli import main as cli; sys.exit(cli.invoke({arguments!r}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,8 +13,8 @@ import pytest
 from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, T, changed, interpreter, model
 
 from hloracle.backends.session import Backend, Executable, Session
-from hloracle.conformance.anchored import rows_of
-from hloracle.conformance.localization import _worst
+from hloracle.conformance.runs.inside import rows_of
+from hloracle.conformance.verdict.localization import _worst
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
@@ -22,7 +22,7 @@ from hloracle.localize import dissect as module
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.dissect import Dissection, Question, Side, dissect, local_errors, run_tapped
 from hloracle.localize.operations import Found
-from hloracle.reference.anchors import anchors, split
+from hloracle.reference.model.anchors import anchors, split
 
 Change = Callable[[str], str]
 A = "layers.1.self_attn"

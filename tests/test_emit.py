@@ -20,13 +20,13 @@ from jaxlib.mlir import ir
 from hloracle.backends.iree import CPU_FLAGS, iree_compile
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
-from hloracle.reference.anchors import anchor_of, products
-from hloracle.reference.config import Config
-from hloracle.reference.contract import BUCKETS
-from hloracle.reference.lower import lower
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.tiny import TINY
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.anchors import anchor_of, products
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import BUCKETS
+from hloracle.reference.model.registry import FAMILIES, from_hf
+from hloracle.reference.model.weights import weight_shapes
+from hloracle.reference.oracle.lower import lower
 
 CONFIGS = Path(__file__).parent / "configs"
 MODELS = ("smollm2-135m", "llama-3.2-1b")
@@ -228,7 +228,7 @@ EMIT_AND_LIST = """
 import hashlib, json, sys
 from pathlib import Path
 from hloracle.emitters.model import emit
-from hloracle.reference.registry import from_hf
+from hloracle.reference.model.registry import from_hf
 config = from_hf(json.loads(Path(sys.argv[1]).read_text()))
 digests = [hashlib.sha256(emit(config, p, h, 256, 32).text.encode()).hexdigest()
            for p in ("prefill", "decode") for h in ("token", "logits")]
@@ -268,7 +268,7 @@ def test_imports(two_processes: list[dict[str, list[str]]]) -> None:
         *("hloracle.emitters.architectures", "hloracle.emitters.architectures.llama"),
         *("hloracle.emitters.mlp", "hloracle.emitters.model", "hloracle.reference"),
         *(f"hloracle.reference.{m}" for m in ("config", "contract", "keys", "parsers", "parts", "registry", "rope")),
-        *("hloracle.reference.encodings", "hloracle.reference.weights"),
+        *("hloracle.reference.model.encodings", "hloracle.reference.model.weights"),
     }
     bare = [sys.executable, "-c", "import sys, json, numpy; print(json.dumps(sorted(sys.modules)))"]
     present = json.loads(subprocess.run(bare, capture_output=True, check=True).stdout)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_reports_sample import SAMPLES, failing_sample, sample
 
-from hloracle.conformance import cli
+from hloracle.cli import main as cli
 from hloracle.reports.explorer import MOST, collection, errors
 from hloracle.reports.facts import limits_of
 from hloracle.reports.record import to_json

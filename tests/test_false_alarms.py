@@ -11,11 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloracle.conformance import false_alarms as module
-from hloracle.conformance.anchored import canary_anchor
-from hloracle.conformance.checks import truth_check
-from hloracle.conformance.cli import invoke
-from hloracle.conformance.false_alarms import (
+from hloracle.cli.main import invoke
+from hloracle.conformance.checks.checks import truth_check
+from hloracle.conformance.questions.prompts import suite
+from hloracle.conformance.runs.inside import canary_anchor
+from hloracle.core.abi import Abi, Graph
+from hloracle.core.child import Report, alone
+from hloracle.mutants import MUTANTS
+from hloracle.reference.fixtures.tiny import TINY, TINY_DTYPES, write_tiny
+from hloracle.reference.huggingface.truth import truths
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import weight_shapes
+from hloracle.studies import false_alarms as module
+from hloracle.studies.false_alarms import (
     LOOKS,
     Trial,
     command,
@@ -27,15 +36,6 @@ from hloracle.conformance.false_alarms import (
     trial_of,
     worst_shares,
 )
-from hloracle.conformance.prompts import suite
-from hloracle.core.abi import Abi, Graph
-from hloracle.core.child import Report, alone
-from hloracle.mutants import MUTANTS
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY, TINY_DTYPES, write_tiny
-from hloracle.reference.truth import truths
-from hloracle.reference.weights import weight_shapes
 
 # Seeds of right models that have raised an alarm, and what it was.
 REGRESSIONS = {

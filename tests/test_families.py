@@ -17,13 +17,13 @@ from models import quick_xla
 from hloracle.backends.session import Session
 from hloracle.core.errors import InputError
 from hloracle.emitters.model import emit
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Config
-from hloracle.reference.contract import effective_window
-from hloracle.reference.lower import lower
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.tiny import TINY, write_tiny
-from hloracle.reference.truth import greedy, load_model
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.huggingface.truth import greedy, load_model
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import effective_window
+from hloracle.reference.model.registry import FAMILIES, from_hf
+from hloracle.reference.oracle.lower import lower
 
 # A bucket and a capacity that are no power of two, both beyond the windows of 11 and 23 and the turning points at 40.
 T, S = 44, 50

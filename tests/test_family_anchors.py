@@ -15,14 +15,14 @@ from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.dissect import Question, Side, dissect, local_errors
 from hloracle.localize.probes import probe
-from hloracle.reference import anchor_truth as module
-from hloracle.reference.anchor_truth import AnchorTruth, anchor_truth, row_shape, visible
-from hloracle.reference.anchors import anchors
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Experts
-from hloracle.reference.registry import FAMILIES
-from hloracle.reference.tiny import write_tiny
-from hloracle.reference.truth import greedy, load_model, teacher_forced
+from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.huggingface import anchor_truth as module
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth, anchor_truth, row_shape, visible
+from hloracle.reference.huggingface.truth import greedy, load_model, teacher_forced
+from hloracle.reference.model.anchors import anchors
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Experts
+from hloracle.reference.model.registry import FAMILIES
 
 # Beyond the windows of 11; where angles turn at 40, a prompt before that whose tokens go beyond it, and beyond a window of 23.
 USUAL, TURNING = (9, 5), (38, 5)

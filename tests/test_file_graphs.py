@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from jaxlib.version import __version__ as jaxlib
 
-from hloracle.conformance import file_graphs
-from hloracle.conformance.file_graphs import fits, read_graph, refusal
+from hloracle.conformance.graphs import files as file_graphs
+from hloracle.conformance.graphs.files import fits, read_graph, refusal
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
 from hloracle.emitters.model import emit
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY, write_tiny
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.registry import from_hf
 
 CONFIG = from_hf(TINY["llama"])
 DECODE, PREFILL = (emit(CONFIG, phase, "logits", 64, 32) for phase in ("decode", "prefill"))

@@ -16,11 +16,11 @@ from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
 
 from hloracle.core.errors import InputError
-from hloracle.reference import fixtures
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.fixtures import FIXTURES, resolve
-from hloracle.reference.registry import FAMILIES
-from hloracle.reference.tiny import TINY, write_tiny
+from hloracle.reference.fixtures import named as fixtures
+from hloracle.reference.fixtures.named import FIXTURES, resolve
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.registry import FAMILIES
 
 # --- names
 
@@ -48,7 +48,7 @@ def test_every_architecture_has_a_tiny_model() -> None:
 
 def test_import_loads_no_framework() -> None:
     code = (
-        "import sys, hloracle.reference.fixtures; "
+        "import sys, hloracle.reference.fixtures.named; "
         "print({'torch', 'transformers', 'gguf', 'jax'} & {name.split('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

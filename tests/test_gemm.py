@@ -16,22 +16,23 @@ import children
 import numpy as np
 import pytest
 
-from hloracle.backends.targets import Target, open_targets
-from hloracle.conformance import cells, cli
-from hloracle.conformance.asked import Asked
-from hloracle.conformance.cells import Cell, run_cell
+from hloracle.backends.custom_calls import Target, open_targets
+from hloracle.cli import main as cli
 from hloracle.conformance.check_file import _all_called
-from hloracle.conformance.checks import graph_checks
-from hloracle.conformance.graphs import GraphFacts, inspect
+from hloracle.conformance.checks.checks import graph_checks
+from hloracle.conformance.graphs.facts import GraphFacts, inspect
+from hloracle.conformance.questions.questions import Asked
+from hloracle.conformance.runs import configurations as cells
+from hloracle.conformance.runs.configurations import Cell, run_cell
+from hloracle.core.cache import file_digest
 from hloracle.core.child import ChildDied, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.store import file_digest
 from hloracle.emitters.model import emit
-from hloracle.reference.anchors import products
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.anchors import products
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.registry import from_hf
 from hloracle.reports.record import load
 
 CONFIG = from_hf(TINY["llama"])

@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 import pytest
 from tokenizer import CHAT, V, add_bytes, add_words
 
-from hloracle.conformance import choice as choices
-from hloracle.conformance import cli
-from hloracle.conformance import generate as module
-from hloracle.conformance.choice import Choice, keep, production_graphs, untuned
-from hloracle.conformance.generate import end_of_text, generate_text
-from hloracle.conformance.prompts import encode, load_tokenizer
+from hloracle.cli import main as cli
+from hloracle.conformance.questions.prompts import encode, load_tokenizer
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.tiny import write_tiny
-from hloracle.reference.truth import load_model
+from hloracle.production import choice as choices
+from hloracle.production import generate as module
+from hloracle.production.choice import Choice, keep, production_graphs, untuned
+from hloracle.production.generate import end_of_text, generate_text
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.huggingface.truth import load_model
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 
 COUNT = 10
 

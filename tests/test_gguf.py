@@ -16,16 +16,16 @@ from gguf import GGMLQuantizationType as Type
 from gguf_files import ARCHITECTURES, config_of, keys_of, weights_of, write_gguf
 
 from hloracle.core.errors import InputError
-from hloracle.reference import gguf, gguf_blocks
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Rope
-from hloracle.reference.encodings import ENCODINGS
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.gguf import convert_gguf, quantized_gguf
-from hloracle.reference.registry import FAMILIES
-from hloracle.reference.rope import inverse_frequencies
-from hloracle.reference.truth import load_model
-from hloracle.reference.weights import default_layout, matrices
+from hloracle.reference.fixtures import gguf, gguf_blocks
+from hloracle.reference.fixtures.gguf import convert_gguf, quantized_gguf
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.huggingface.truth import load_model
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Rope
+from hloracle.reference.model.encodings import ENCODINGS
+from hloracle.reference.model.registry import FAMILIES
+from hloracle.reference.model.rope import inverse_frequencies
+from hloracle.reference.model.weights import default_layout, matrices
 
 FLOATS = (Type.F32, Type.F16, Type.BF16)
 TIED: dict[str, Any] = {"tie_word_embeddings": True}
@@ -502,7 +502,7 @@ def test_cut_short(tmp_path: Path, kept: int) -> None:
 def test_child_says_it_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_gguf(path, architecture="gemma2", keys={"attn_logit_softcapping": 4.0})
-    command = [sys.executable, "-m", "hloracle.reference.gguf", str(path), str(tmp_path), "f32"]
+    command = [sys.executable, "-m", "hloracle.reference.fixtures.gguf", str(path), str(tmp_path), "f32"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "takes 50.0 for it" in str(InputError(**json.loads(done.stderr.splitlines()[-1])))

@@ -19,11 +19,11 @@ from graphs import parse, run
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
-from hloracle.reference.config import Config
-from hloracle.reference.model import decode, prefill
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.tiny import TINY, norm_center
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.fixtures.tiny import TINY, norm_center
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.registry import FAMILIES, from_hf
+from hloracle.reference.model.weights import weight_shapes
+from hloracle.reference.oracle.model import decode, prefill
 
 GOLDENS = Path(__file__).parent / "goldens"
 UPDATE = "UPDATE_GOLDENS=1 python -m pytest tests/test_goldens.py"

@@ -31,7 +31,7 @@ from test_reports_sample import (
     token_file_sample,
 )
 
-from hloracle.conformance import cli
+from hloracle.cli import main as cli
 from hloracle.core.errors import InputError
 from hloracle.reports.facts import VERDICTS
 from hloracle.reports.history.store import SCHEMA, add, read, row_of
@@ -503,7 +503,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest
 
 
 def test_commands_need_no_compiler_and_no_framework() -> None:
-    source = "import sys\nfrom hloracle.conformance import cli\nfrom hloracle.reports.history import table\n"
+    source = "import sys\nfrom hloracle.cli import main as cli\nfrom hloracle.reports.history import table\n"
     source += "print(sorted({'jax', 'jaxlib', 'torch', 'transformers', 'numpy', 'iree'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from hloracle.conformance import cli, holes
-from hloracle.conformance.holes import (
+from hloracle.cli import main as cli
+from hloracle.core.child import Report
+from hloracle.core.errors import InputError
+from hloracle.localize.spoil import KINDS, REFUSED
+from hloracle.studies import holes
+from hloracle.studies.holes import (
     CAPACITY,
     FAMILIES,
     JUDGES,
@@ -23,9 +27,6 @@ from hloracle.conformance.holes import (
     selected,
     tally,
 )
-from hloracle.core.child import Report
-from hloracle.core.errors import InputError
-from hloracle.localize.spoil import KINDS, REFUSED
 
 SPOILED, EXPLAINED = "decode/logits/position/3", "decode/logits/outside/full"
 NOTICED, PASSED = Judgement("emitter-fault", "emitter/xla-cpu.streams"), Judgement("conforms")

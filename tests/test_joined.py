@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from models import changed, interpreter, quick_xla, results
 
-from hloracle.conformance.listing import read
-from hloracle.conformance.localization import weights_of
+from hloracle.conformance.graphs.listing import read
+from hloracle.conformance.verdict.localization import weights_of
 from hloracle.core.abi import Abi
 from hloracle.core.errors import InputError
 from hloracle.emitters.builder import TensorType
@@ -22,16 +22,16 @@ from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.probes import probe
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.archive import archive_of
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Config
-from hloracle.reference.contract import graph_abi
-from hloracle.reference.encodings import ENCODINGS, PRECISIONS, argument_parts
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.lower import lower
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY, write_tiny
-from hloracle.reference.weights import default_layout, joined, joins, parts_in, taken_shapes, weight_shapes
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.model.archive import archive_of
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.encodings import ENCODINGS, PRECISIONS, argument_parts
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import default_layout, joined, joins, parts_in, taken_shapes, weight_shapes
+from hloracle.reference.oracle.lower import lower
 
 QKV = "model.layers.0.self_attn.q_proj-k_proj-v_proj.weight"
 GATE_UP = "model.layers.0.mlp.gate_proj-up_proj.weight"

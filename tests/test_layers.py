@@ -18,11 +18,11 @@ from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.emitters import layers as emitted
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
-from hloracle.reference import layers as reference
-from hloracle.reference.config import Experts, Rope
-from hloracle.reference.registry import from_hf
-from hloracle.reference.rope import RopeTables, decode_tables, prefill_tables
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.config import Experts, Rope
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.rope import RopeTables, decode_tables, prefill_tables
+from hloracle.reference.oracle import layers as reference
 
 DTYPES = {"float32": "f32", "int32": "i32", "bool": "i1"}
 SOURCES = ("reference", "emitter")

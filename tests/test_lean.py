@@ -12,12 +12,12 @@ from models import model
 
 from hloracle.backends.devices import CPU
 from hloracle.conformance import run as module
-from hloracle.conformance.asked import Asked
-from hloracle.conformance.cells import Cell, CellOutcome
-from hloracle.conformance.checks import Check
+from hloracle.conformance.checks.checks import Check
 from hloracle.conformance.evidence import LEAN_BUCKET, LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.run import cells_on, run
-from hloracle.conformance.verdict import decide
+from hloracle.conformance.runs.configurations import Cell, CellOutcome
+from hloracle.conformance.verdict.verdict import decide
 
 CELLS = cells_on(CPU)
 

@@ -9,17 +9,17 @@ from functools import cache
 import pytest
 from models import SHAPES, S, T, model
 
-from hloracle.conformance.graphs import inspect
-from hloracle.conformance.listing import Block, Reading, read
-from hloracle.conformance.record import LONGEST_LINE, _block, _graph_row, _line, _listing
+from hloracle.conformance.graphs.facts import inspect
+from hloracle.conformance.graphs.listing import Block, Reading, read
+from hloracle.conformance.record.record import LONGEST_LINE, _block, _graph_row, _line, _listing
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
 from hloracle.mutants import planted
-from hloracle.reference.anchors import split
-from hloracle.reference.config import Config
-from hloracle.reference.lower import lower
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.anchors import split
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.oracle.lower import lower
 
 SOURCES = {"emitter": emit, "oracle": lower}
 

@@ -22,14 +22,14 @@ from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.matrix import STRATEGIES, Matrix
 from hloracle.emitters.model import emit
-from hloracle.reference.anchors import anchor_of, products
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.contract import graph_abi
-from hloracle.reference.encodings import ENCODINGS, NARROW, PRECISIONS
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
-from hloracle.reference.weights import default_layout, matrices
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.anchors import anchor_of, products
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.encodings import ENCODINGS, NARROW, PRECISIONS
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import default_layout, matrices
 
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "uint8": "ui8", "int32": "i32"}
 # Groups of 32, 4 and 16, dealt to one to four hands; one row, one group, an odd number of rows; more columns than rows and the other way round.

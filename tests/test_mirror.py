@@ -16,14 +16,14 @@ from graphs import parse
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
-from hloracle.reference.anchors import anchor_of, anchors, split
-from hloracle.reference.config import Config
-from hloracle.reference.lower import lower
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.anchors import anchor_of, anchors, split
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.registry import FAMILIES, from_hf
+from hloracle.reference.oracle.lower import lower
 
 ROOT = Path(__file__).parents[1]
-SIDES = ("reference", "emitters")
+SIDES = ("reference/oracle", "emitters")
 # Where the two have one file each: a file of each architecture, and what architectures share.
 FILES = [*(f"architectures/{architecture}.py" for architecture in FAMILIES), "mlp.py"]
 # A config says this much more than a row of TINY: mechanisms that its two layers do not have.
@@ -98,7 +98,7 @@ PER_LAYER = [
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 @pytest.mark.parametrize("source", [emit, lower])
 def test_anchors_of_llama(source: Callable[..., Graph], phase: str) -> None:
-    """DESIGN's vocabulary, each name once per layer."""
+    """Each name once per layer."""
     count = tiny("llama").num_hidden_layers
     layers = [
         f"{part}.{i}" if part.endswith("cache") else f"layers.{i}.{part}".rstrip(".")
@@ -181,8 +181,8 @@ def test_imports_no_sibling(side: str, architecture: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from hloracle.reference.architectures.llama import block",
-        "from hloracle.reference.architectures import llama",
+        "from hloracle.reference.oracle.architectures.llama import block",
+        "from hloracle.reference.oracle.architectures import llama",
         "import hloracle.emitters.architectures.llama as other",
         "from . import llama",
         "from .llama import norm",
@@ -197,7 +197,8 @@ def test_imports_of_siblings_are_seen(line: str) -> None:
 
 # What reads a config, what writes one, and what brings an older record up to date.
 KNOW_MODEL_TYPE = {
-    *(f"reference/{file}.py" for file in ("registry", "keys", "tiny", "synthetic", "random_model", "gguf")),
+    *(f"reference/model/{file}.py" for file in ("registry", "keys")),
+    *(f"reference/fixtures/{file}.py" for file in ("tiny", "synthetic", "random_model", "gguf")),
     *("reports/record.py", "reports/history/store.py"),
 }
 
@@ -210,7 +211,7 @@ def test_model_type_is_known_to_the_registry_only() -> None:
     assert len(files) > 150
     found = {str(path.relative_to(ROOT)) for path in files if "model_type" in path.read_text()}
     assert found <= KNOW_MODEL_TYPE, found - KNOW_MODEL_TYPE
-    assert "reference/registry.py" in found
+    assert "reference/model/registry.py" in found
 
 
 def names(source: str) -> set[str]:
@@ -223,7 +224,7 @@ def names(source: str) -> set[str]:
 def test_model_type_is_a_key_and_architecture_a_name() -> None:
     """Outside of the registry, which reads the key, what it says is called the architecture."""
     found = {file for file in KNOW_MODEL_TYPE if "model_type" in names((ROOT / file).read_text())}
-    assert found == {"reference/registry.py"}
+    assert found == {"reference/model/registry.py"}
 
 
 @pytest.mark.parametrize("side", SIDES)

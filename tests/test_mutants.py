@@ -21,8 +21,7 @@ from hloracle.backends.devices import Device
 from hloracle.backends.iree import IreeCpu, IreeDevice
 from hloracle.backends.session import Session
 from hloracle.backends.xla import XlaCpu
-from hloracle.conformance.graphs import inspect
-from hloracle.conformance.mutation import LATE
+from hloracle.conformance.graphs.facts import inspect
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.builder import TensorType, Value
@@ -30,15 +29,16 @@ from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant, planted
 from hloracle.mutants.registry import held_as
-from hloracle.reference import registry
-from hloracle.reference.anchors import TOKEN, anchor_of, anchor_shape, anchors, split
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.config import Config
-from hloracle.reference.encodings import ENCODINGS
-from hloracle.reference.lower import lower
-from hloracle.reference.registry import FAMILIES
-from hloracle.reference.tiny import TINY, write_tiny
-from hloracle.reference.weights import default_layout, joined, parts_in, taken_shapes
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.model import registry
+from hloracle.reference.model.anchors import TOKEN, anchor_of, anchor_shape, anchors, split
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.encodings import ENCODINGS
+from hloracle.reference.model.registry import FAMILIES
+from hloracle.reference.model.weights import default_layout, joined, parts_in, taken_shapes
+from hloracle.reference.oracle.lower import lower
+from hloracle.studies.mutants import LATE
 
 CAPACITY = 64
 Run = tuple[str, ...]  # a model, how its weights are held, and the device
@@ -167,13 +167,14 @@ def test_no_mutant_plants_nothing() -> None:
 
 def everything() -> dict[str, dict[str, Any]]:
     """Every attribute of the modules that are patched, and of their classes."""
-    modules = (
-        "emitters.builder emitters.layers emitters.matrix emitters.mlp emitters.model reference.layers reference.mlp "
-    )
+    modules = "emitters.builder emitters.layers emitters.matrix emitters.mlp emitters.model "
     modules += (
-        "reference.model reference.lower reference.registry reference.rope backends.session backends.iree backends.xla "
+        "reference.oracle.layers reference.oracle.mlp reference.oracle.model reference.oracle.lower reference.model.registry "
+        "reference.model.rope backends.session backends.iree backends.xla "
     )
-    modules += " ".join(f"{side}.architectures.{name}" for side in ("emitters", "reference") for name in FAMILIES)
+    modules += " ".join(
+        f"{side}.architectures.{name}" for side in ("emitters", "reference.oracle") for name in FAMILIES
+    )
     found: dict[str, dict[str, Any]] = {}
     for name in modules.split():
         module = importlib.import_module(f"hloracle.{name}")

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from hloracle.conformance import cli, mutation, pin_mutants
+from hloracle.cli import main as cli
 from hloracle.conformance.evidence import Settings
-from hloracle.conformance.mutation import Trial, problems, selected
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.mutants import MUTANTS, Mutant
-from hloracle.reference.registry import FAMILIES
+from hloracle.reference.model.registry import FAMILIES
+from hloracle.studies import mutants as mutation
+from hloracle.studies import pin_mutants
+from hloracle.studies.mutants import Trial, problems, selected
 
 MUTANT = MUTANTS["norm-sum"]
 CAUGHT = Trial(MUTANT, "emitter-fault", MUTANT.anchor, "stablehlo.rsqrt", "certain", "exact", 1.0)
@@ -267,14 +269,14 @@ def test_what_was_pinned_is_known_while_nothing_has_changed(
     ("changed", "again"),
     [
         ("core/child.py", True),
-        ("reference/layers.py", True),
-        ("reference/architectures/llama.py", True),
-        ("reference/architectures/gemma2.py", False),
+        ("reference/oracle/layers.py", True),
+        ("reference/oracle/architectures/llama.py", True),
+        ("reference/oracle/architectures/gemma2.py", False),
         ("emitters/architectures/llama.py", True),
         ("emitters/architectures/gemma2.py", False),
         ("localize/dissect.py", True),
-        ("conformance/checks.py", True),
-        ("conformance/census.json", True),
+        ("conformance/checks/checks.py", True),
+        ("conformance/checks/census.json", True),
         ("backends/iree.py", True),
         ("mutants/norm.py", True),
         ("mutants/registry.py", True),

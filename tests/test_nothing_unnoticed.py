@@ -12,10 +12,10 @@ import pytest
 import small
 from evidence import CELLS, STREAM, TRUTHS
 
-from hloracle.conformance.cells import Cell, CellOutcome, PromptOutcome
-from hloracle.conformance.checks import Check, cell_checks, truth_check
-from hloracle.conformance.returned import Slots, Streamed
-from hloracle.conformance.verdict import PASSING, decide
+from hloracle.conformance.checks.checks import Check, cell_checks, truth_check
+from hloracle.conformance.runs.configurations import Cell, CellOutcome, PromptOutcome
+from hloracle.conformance.runs.returned import Slots, Streamed
+from hloracle.conformance.verdict.verdict import PASSING, decide
 from hloracle.core.abi import Graph
 
 # ---- every check of a whole run

@@ -23,11 +23,11 @@ from hloracle.core.errors import InputError
 from hloracle.emitters.builder import TensorType
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import emit
-from hloracle.reference import layers, model
-from hloracle.reference.config import Config
-from hloracle.reference.lower import lower
-from hloracle.reference.registry import from_hf
-from hloracle.reference.weights import weight_shapes
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import weight_shapes
+from hloracle.reference.oracle import layers, model
+from hloracle.reference.oracle.lower import lower
 
 # Nothing is square and no two sizes are equal: hidden is not heads * head_dim, three query heads share a key head, the
 # vocabulary is odd, and neither the bucket nor the capacity is a power of two.

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = (
-    "core", "reference", "emitters", "backends", "emulator", "localize", "mutants", "conformance", "bench", "reports",
-)  # fmt: skip
+PACKAGES = tuple(sorted(path.name for path in (ROOT / "src" / "hloracle").iterdir() if path.is_symlink()))
 
 
 def run(*command: object, cwd: Path, **environment: str) -> str:
@@ -36,6 +34,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in PACKAGES:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "src", source / "src", symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+    )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source, cwd=folder)
@@ -79,7 +80,7 @@ def test_command_line_outside_the_checkout(installed: Path, tmp_path: Path, argu
     packages = Path(metadata.distribution("click").locate_file("")).resolve()
     script = (
         f"import sys; sys.path[:0] = [{str(installed)!r}]; sys.path.append({str(packages)!r}); "
-        "import hloracle.conformance.cli as cli; "
+        "import hloracle.cli.main as cli; "
         f"assert cli.__file__.startswith({str(installed)!r}), cli.__file__; "
         f"sys.exit(cli.invoke({arguments!r}))"
     )

@@ -34,13 +34,13 @@ from evidence import (
 )
 
 from hloracle.backends.devices import CPU
-from hloracle.conformance.cells import Cell, CellOutcome
-from hloracle.conformance.checks import Check, cell_checks
+from hloracle.conformance.checks.checks import Check, cell_checks
 from hloracle.conformance.evidence import Evidence
-from hloracle.conformance.localization import Failing, Localization, Plan, confidence, narrowed, plan
-from hloracle.conformance.reproducer import Reproducer
 from hloracle.conformance.run import FIRST, _only_the_token_is_wrong, _settled, cells_on
-from hloracle.conformance.verdict import Verdict, decide, place
+from hloracle.conformance.runs.configurations import Cell, CellOutcome
+from hloracle.conformance.verdict.localization import Failing, Localization, Plan, confidence, narrowed, plan
+from hloracle.conformance.verdict.reproducer import Reproducer
+from hloracle.conformance.verdict.verdict import Verdict, decide, place
 
 EMITTER, ORACLE = Cell("emitter", "xla-cpu"), Cell("oracle", "xla-cpu")
 ANCHOR = "layers.0.mlp.act"

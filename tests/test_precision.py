@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from hloracle.conformance import cli
+from hloracle.cli import main as cli
 from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import ENCODED, Checkpoint, open_checkpoint
-from hloracle.reference.encodings import ENCODINGS, PRECISIONS
-from hloracle.reference.fixtures import resolve
-from hloracle.reference.tiny import write_tiny
-from hloracle.reference.truth import load_model
-from hloracle.reference.weights import default_layout, matrices, weight_shapes
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.huggingface.truth import load_model
+from hloracle.reference.model.checkpoint import ENCODED, Checkpoint, open_checkpoint
+from hloracle.reference.model.encodings import ENCODINGS, PRECISIONS
+from hloracle.reference.model.weights import default_layout, matrices, weight_shapes
 
 OTHERS = PRECISIONS[1:]
 INTEGERS = ("int8", "int4")

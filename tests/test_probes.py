@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from models import PHASES, SHAPES, SOURCES, Changing, changed, interpreter, model, quick_xla
 
-from hloracle.conformance import probed
-from hloracle.conformance.probed import run_probes
+from hloracle.conformance.runs import probes as probed
+from hloracle.conformance.runs.probes import run_probes
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, alone
 from hloracle.core.errors import ToolchainError
@@ -22,10 +22,10 @@ from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.probes import SCALES, Failure, _both, _inputs, _share, probe
 from hloracle.localize.workbench import Workbench
 from hloracle.mutants import planted
-from hloracle.reference.anchors import anchors, split
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.lower import lower
-from hloracle.reference.tiny import write_tiny
+from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.model.anchors import anchors, split
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.oracle.lower import lower
 
 A = "layers.1.self_attn"
 INF, NAN = np.inf, np.nan

@@ -16,14 +16,14 @@ from rich.console import Console
 from hloracle.backends import iree
 from hloracle.bench import profile, show
 from hloracle.bench.profile import Asked, dispatches, inputs, kind_of, run_profile, run_tool, tool_path, weights_read
-from hloracle.conformance import cli
-from hloracle.conformance.choice import production_graphs, untuned
+from hloracle.cli import main as cli
 from hloracle.conformance.evidence import Progress
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.encodings import PRECISIONS
-from hloracle.reference.fixtures import resolve
+from hloracle.production.choice import production_graphs, untuned
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.encodings import PRECISIONS
 
 DECODE = Asked("tiny-llama", "decode", "f32", 32, 64, 2)
 

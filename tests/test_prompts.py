@@ -10,13 +10,13 @@ import pytest
 from tokenizer import CHAT as TEMPLATE
 from tokenizer import add_words
 
-from hloracle.conformance import prompts
-from hloracle.conformance.prompts import CHAT, LONG, NON_ASCII, Prompt, Readable, suite
+from hloracle.conformance.questions import prompts
+from hloracle.conformance.questions.prompts import CHAT, LONG, NON_ASCII, Prompt, Readable, suite
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
-from hloracle.reference.contract import BUCKETS
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY, write_tiny
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.model.contract import BUCKETS
+from hloracle.reference.model.registry import from_hf
 
 CONFIG = from_hf(TINY["llama"])
 NAMES = ("chat", "one-token", "long", "non-ascii", "capacity")

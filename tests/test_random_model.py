@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hloracle.reference.keys import ROPE_KEYS
-from hloracle.reference.random_model import ROPES_OF, SQUARE, draw_config
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.random_model import ROPES_OF, SQUARE, draw_config
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.keys import ROPE_KEYS
+from hloracle.reference.model.registry import FAMILIES, from_hf
 
 SEEDS = range(40)
 # What a row of TINY says and no seed may change: a model's name, tokens that end a text, and what has one value only.

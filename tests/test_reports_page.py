@@ -104,7 +104,8 @@ def test_page_says_what_happened() -> None:
     where = ("First wrong at", "layers.3.self_attn.q_rope", "on prompt", "chat@64", "at step", "5", "in")
     assert re.search(r"\s*".join(map(re.escape, where)), failed)
     assert (
-        "emitters/architectures/llama.py and reference/architectures/llama.py, at layers.3.self_attn.q_rope" in failed
+        "emitters/architectures/llama.py and reference/oracle/architectures/llama.py, at layers.3.self_attn.q_rope"
+        in failed
     )
     assert failed.index("Failed") < failed.index("Skipped") < failed.index("Passed")
 
@@ -132,7 +133,7 @@ def test_a_suite_opens_what_does_not_pass() -> None:
     opened = [attrs for tag, attrs in page.tags if tag == "details" and "family" in (attrs.get("class") or "")]
     assert [("open" in attrs) for attrs in opened] == [True, True]
     assert (
-        "emitters/architectures/qwen3.py and reference/architectures/qwen3.py, at layers.0.self_attn.q_norm"
+        "emitters/architectures/qwen3.py and reference/oracle/architectures/qwen3.py, at layers.0.self_attn.q_norm"
         in page.text
     )
     assert "emitters/architectures/llama.py" not in page.text

@@ -14,8 +14,8 @@ import pytest
 from models import interpreter, model
 
 from hloracle.backends.iree import compiler_path
-from hloracle.conformance import reproducer as module
-from hloracle.conformance.reproducer import Reproducer, write_reproducer
+from hloracle.conformance.verdict import reproducer as module
+from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
 from hloracle.core.abi import Graph
 from hloracle.localize.anatomy import Anatomy, Step
 from hloracle.localize.operations import Found

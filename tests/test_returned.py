@@ -13,8 +13,8 @@ import pytest
 from models import PLAIN, handmade
 from small import BUCKET, CAPACITY, Spoil, answered, asked, checkpoint, judged, nothing, session
 
-from hloracle.conformance import returned
-from hloracle.conformance.returned import (
+from hloracle.conformance.runs import returned
+from hloracle.conformance.runs.returned import (
     LENGTHS,
     Slots,
     Stream,
@@ -33,10 +33,10 @@ from hloracle.conformance.returned import (
 from hloracle.core.abi import Graph
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.situation import row_floors
-from hloracle.reference.anchor_truth import AnchorTruth
-from hloracle.reference.config import Config
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.registry import from_hf
 
 CONFIG = from_hf({**TINY["llama"], **PLAIN})  # 2 layers, 2 kv heads of 4 numbers
 L, K, D, V = 2, 2, 4, PLAIN["vocab_size"]

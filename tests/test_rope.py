@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from published import PUBLISHED
 
-from hloracle.reference.config import Rope
-from hloracle.reference.keys import ROPE_KEYS
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.rope import RopeTables, decode_tables, inverse_frequencies, prefill_tables
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.config import Rope
+from hloracle.reference.model.keys import ROPE_KEYS
+from hloracle.reference.model.registry import FAMILIES, from_hf
+from hloracle.reference.model.rope import RopeTables, decode_tables, inverse_frequencies, prefill_tables
 
 CONFIGS = Path(__file__).parent / "configs"
 SHORT, LONG = [1.0, 1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0], [1.0, 1.5, 2.2, 4.0, 7.0, 12.0, 20.0, 32.0]

@@ -17,15 +17,17 @@ from conftest import SMALL_RUN
 from tokenizer import add_words
 
 from hloracle.backends.devices import CPU
-from hloracle.conformance import cli, environment, modules
+from hloracle.cli import main as cli
 from hloracle.conformance import run as module
-from hloracle.conformance.cells import CellOutcome
 from hloracle.conformance.evidence import Settings
 from hloracle.conformance.run import cells_on
+from hloracle.conformance.runs import compiling as modules
+from hloracle.conformance.runs.configurations import CellOutcome
+from hloracle.core import environment
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.mutants import MUTANTS
-from hloracle.reference.tiny import write_tiny
+from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reports.record import load, validate
 
 CELLS = cells_on(CPU)
@@ -193,7 +195,7 @@ def test_json(small_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 
 def test_a_reader_who_goes_away_does_not_change_the_verdict(small_run: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hloracle.conformance.cli", *SMALL_RUN, "--json", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "hloracle.cli.main", *SMALL_RUN, "--json", "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()  # type: ignore[union-attr]
         assert (process.stderr.read(), process.wait()) == (b"", 0)  # type: ignore[union-attr]

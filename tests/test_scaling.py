@@ -13,14 +13,15 @@ import pytest
 from rich.console import Console
 
 from hloracle.backends import compiled, iree
-from hloracle.bench import contenders, machine, run, scaling, show, targets
-from hloracle.bench.commands import SCALING_PARTS
+from hloracle.bench import contenders, machine, run, scaling, show
+from hloracle.bench import goals as targets
 from hloracle.bench.contenders import MACHINE, Spec, Task
 from hloracle.bench.scaling import Plan, exponent, growth, layer_cost, memory_row
-from hloracle.conformance import cli
+from hloracle.cli import main as cli
+from hloracle.cli.bench import SCALING_PARTS
 from hloracle.conformance.evidence import Progress
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.registry import from_hf
 from hloracle.reports.scaling import drawing, render, write_scaling
 
 LAYERS = (8, 16, 24, 32, 48, 64, 80)

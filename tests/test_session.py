@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from hloracle.backends.session import Session, greedy
-from hloracle.conformance.cells import make_backend
+from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.model import emit
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.fixtures import resolve
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 
 BACKENDS = ("iree-cpu", "xla-cpu")
 S, SMALL, LARGE, V = 128, 32, 64, 257

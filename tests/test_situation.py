@@ -11,9 +11,9 @@ from models import LENGTH, PHASES, SHAPES, TOKENS, T, handmade, model
 
 from hloracle.core.tolerances import ANCHOR_FLOORS, ROUNDING, SMALLEST
 from hloracle.localize.situation import Situation, row_floors, row_scales
-from hloracle.reference.anchor_truth import AnchorTruth
-from hloracle.reference.anchors import anchors, split, terms
-from hloracle.reference.config import Config
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.reference.model.anchors import anchors, split, terms
+from hloracle.reference.model.config import Config
 
 PLAIN = "plain"
 ANCHORS = ("embed_tokens", "layers.1.self_attn.q_rope", "k_cache.1", "v_cache.0", "layers.0.self_attn.scores",

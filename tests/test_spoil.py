@@ -19,9 +19,9 @@ from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
 from hloracle.localize import spoil as of_spoil
 from hloracle.localize.spoil import BEYOND, FACTOR, KINDS, LARGE, NOISE, SAMPLE, STEP, Spoiling, spoil, spoilings
-from hloracle.reference.contract import graph_abi
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.registry import from_hf
 
 # Of the model; and of those that `hloracle holes` spoils.
 L, K, D, V = 2, 2, 4, 29

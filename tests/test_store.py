@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hloracle.core import store
+from hloracle.core import cache as store
 from hloracle.core.errors import InputError
 
 
@@ -141,7 +141,7 @@ def test_build_directory_that_fails_leaves_nothing(tmp_path: Path) -> None:
 BUILDER = """
 import os, sys, time
 from pathlib import Path
-from hloracle.core.store import build_directory
+from hloracle.core.cache import build_directory
 entry, log, end = map(str, sys.argv[1:])
 
 def build(folder):

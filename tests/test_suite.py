@@ -16,17 +16,19 @@ from typing import Any
 import pytest
 from test_reports_sample import failing_sample, failing_suite_sample, near_tie_sample, sample, suite_sample
 
-from hloracle.conformance import cli, show, suite
+from hloracle.cli import main as cli
+from hloracle.cli import show
 from hloracle.conformance import run as run_module
+from hloracle.conformance import suite
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
-from hloracle.conformance.graphs import GraphFacts
+from hloracle.conformance.graphs.facts import GraphFacts
+from hloracle.core.cache import locked
 from hloracle.core.child import ChildDied, ChildResult, Report
 from hloracle.core.console import Output
 from hloracle.core.errors import InputError
-from hloracle.core.store import locked
 from hloracle.emitters.model import emit
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.registry import FAMILIES, from_hf
 from hloracle.reports.record import load, validate, write_family
 
 Record = dict[str, Any]

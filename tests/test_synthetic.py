@@ -12,12 +12,13 @@ import pytest
 import safetensors
 
 from hloracle.core.errors import InputError
-from hloracle.reference import fixtures, synthetic
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.fixtures import FIXTURES, resolve
-from hloracle.reference.registry import from_hf
-from hloracle.reference.synthetic import SYNTHETIC, write_synthetic
-from hloracle.reference.weights import stored_shapes
+from hloracle.reference.fixtures import named as fixtures
+from hloracle.reference.fixtures import synthetic
+from hloracle.reference.fixtures.named import FIXTURES, resolve
+from hloracle.reference.fixtures.synthetic import SYNTHETIC, write_synthetic
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import stored_shapes
 
 SMALL = {
     **SYNTHETIC["synthetic-llama-1b"], "num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4,

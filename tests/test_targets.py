@@ -11,14 +11,14 @@ import pytest
 
 from hloracle.backends.devices import compiled_for
 from hloracle.backends.iree import compile_to_stream
-from hloracle.conformance.checks import Check, caches_in_place, read_backs
-from hloracle.conformance.gate_zero import sum_graph
-from hloracle.conformance.targets import Compiled, arithmetic_of, compile_checks, compile_for
+from hloracle.conformance.checks.checks import Check, caches_in_place, read_backs
+from hloracle.conformance.runs.code_generation import Compiled, arithmetic_of, compile_checks, compile_for
+from hloracle.conformance.runs.gate_zero import sum_graph
 from hloracle.core.abi import Graph
 from hloracle.core.errors import ToolchainError
 from hloracle.emitters.model import emit
-from hloracle.reference.registry import from_hf
-from hloracle.reference.tiny import TINY
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.registry import from_hf
 
 CONFIG = from_hf(TINY["llama"])
 

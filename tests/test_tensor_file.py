@@ -11,7 +11,7 @@ import pytest
 import safetensors
 from safetensors.numpy import load_file
 
-from hloracle.reference.tensor_file import ALIGNMENT, DTYPES, NAMES, write_tensors
+from hloracle.reference.model.tensor_file import ALIGNMENT, DTYPES, NAMES, write_tensors
 
 # In an order in which sizes of whole multiples of ALIGNMENT bytes, and others, take turns.
 TENSORS = {

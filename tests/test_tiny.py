@@ -13,11 +13,11 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.config import Config
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.tiny import TINY, write_tiny
-from hloracle.reference.weights import stored_shapes
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.registry import FAMILIES, from_hf
+from hloracle.reference.model.weights import stored_shapes
 
 # Those whose hidden size is what all heads together are wide: transformers computes one from the other, or its o_proj
 # is a square (olmoe).

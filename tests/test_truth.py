@@ -12,10 +12,17 @@ import pytest
 
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
-from hloracle.reference import truth as module
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.tiny import write_tiny
-from hloracle.reference.truth import greedy, load_model, module_outputs, nudged_embeddings, teacher_forced, truths
+from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.huggingface import truth as module
+from hloracle.reference.huggingface.truth import (
+    greedy,
+    load_model,
+    module_outputs,
+    nudged_embeddings,
+    teacher_forced,
+    truths,
+)
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 
 PROMPTS = [[5, 9, 200, 31], [7]]
 COUNT = 6

@@ -18,10 +18,15 @@ from hloracle.backends.devices import CPU, Device, Facts, open_device
 from hloracle.bench import contenders, show, tune
 from hloracle.bench.contenders import OnSession, Spec, Task
 from hloracle.bench.tune import Candidate, Judge, first_choice, is_faster, others, run_tune
-from hloracle.conformance import choice as choices
-from hloracle.conformance import cli
-from hloracle.conformance.cells import Cell, CellOutcome, make_backend
-from hloracle.conformance.choice import (
+from hloracle.cli import main as cli
+from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.run import choose
+from hloracle.conformance.runs.configurations import Cell, CellOutcome, make_backend
+from hloracle.conformance.runs.returned import Slots
+from hloracle.core.child import alone
+from hloracle.core.errors import InputError
+from hloracle.production import choice as choices
+from hloracle.production.choice import (
     Build,
     Choice,
     circumstances,
@@ -32,13 +37,8 @@ from hloracle.conformance.choice import (
     untuned,
     valid_cpu,
 )
-from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
-from hloracle.conformance.returned import Slots
-from hloracle.conformance.run import choose
-from hloracle.core.child import alone
-from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.fixtures import resolve
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 
 GPU = Device("cuda", 0, "sm_89", facts=Facts("an H100", (9, 0), 80 << 30, "CUDA 13.0"))
 CONFORMS = {"verdict": {"class": "conforms"}, "passed": True}

@@ -26,11 +26,11 @@ from evidence import (
 )
 
 from hloracle.backends.devices import Device
-from hloracle.conformance.cells import Cell, CellOutcome
-from hloracle.conformance.checks import Check
-from hloracle.conformance.localization import plan
+from hloracle.conformance.checks.checks import Check
 from hloracle.conformance.run import cells_on
-from hloracle.conformance.verdict import PASSING, decide
+from hloracle.conformance.runs.configurations import Cell, CellOutcome
+from hloracle.conformance.verdict.localization import plan
+from hloracle.conformance.verdict.verdict import PASSING, decide
 from hloracle.core.errors import OutOfMemory
 
 ON_CUDA = cells_on(Device("cuda"))

@@ -18,8 +18,8 @@ import pytest
 
 from hloracle.backends.devices import Device, Facts
 from hloracle.bench.device import Measured, bandwidth, emitted, measured, oracle, transformers
-from hloracle.conformance import pack, visit
-from hloracle.conformance.cli import invoke
+from hloracle.cli import pack, visit
+from hloracle.cli.main import invoke
 from hloracle.core.child import ChildDied
 from hloracle.mutants import MUTANTS
 
@@ -137,7 +137,7 @@ def test_a_visit_that_is_brief(answers: Answers, tmp_path: Path) -> None:
 
 
 def test_without_a_gpu(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hloracle.conformance.visit", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "hloracle.cli.visit", "--out", str(tmp_path / "out")]
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=hidden)
     assert done.returncode == 2
@@ -213,7 +213,7 @@ def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     said = capsys.readouterr()
     assert said.err == "no wheel of rare==1 for Python 3.12: the other machine must have it\n"
     script = (tmp_path / "out" / "unpack.sh").read_text()
-    assert "hloracle.conformance.visit --model" in script
+    assert "hloracle.cli.visit --model" in script
     assert subprocess.run(["sh", "-n", str(tmp_path / "out" / "unpack.sh")], check=False).returncode == 0
 
 

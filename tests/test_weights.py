@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from hloracle.core.errors import InputError
-from hloracle.reference.checkpoint import open_checkpoint
-from hloracle.reference.registry import FAMILIES, from_hf
-from hloracle.reference.tiny import TINY, write_tiny
-from hloracle.reference.weights import stored, stored_shapes, weight_shapes
+from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.registry import FAMILIES, from_hf
+from hloracle.reference.model.weights import stored, stored_shapes, weight_shapes
 
 SLICED = [architecture for architecture in FAMILIES if stored(from_hf(TINY[architecture]))]
 BY_EXPERT = [a for a in SLICED if from_hf(TINY[a]).experts]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hloracle.conformance import cli
+from hloracle.cli import main as cli
 from hloracle.reports import comment
 
 ROOT = Path(__file__).parents[1]

@@ -1,6 +1,6 @@
 """Gemma 3 (transformers' `Gemma3ForCausalLM`): norms on both sides and of q and k; windowed layers have a RoPE of their own.
 
-Mirrors `reference/architectures/gemma3_text.py`. Legend: see `layers.py`.
+Mirrors `reference/oracle/architectures/gemma3_text.py`. Legend: see `layers.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.mlp import gated_mlp
 from hloracle.emitters.model import LayerInputs, Weights
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 
 def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:

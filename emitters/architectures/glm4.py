@@ -1,6 +1,6 @@
 """GLM-4 (transformers' `Glm4ForCausalLM`): norms on both sides of attention and MLP; interleaved RoPE turns half of a head.
 
-Mirrors `reference/architectures/glm4.py`. Legend: see `layers.py`.
+Mirrors `reference/oracle/architectures/glm4.py`. Legend: see `layers.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.mlp import fused_mlp
 from hloracle.emitters.model import LayerInputs, Weights
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 
 def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:

@@ -1,6 +1,6 @@
 """GPT-OSS (transformers' `GptOssForCausalLM`): attention with sinks, every other layer in a window; experts with clamped SwiGLU.
 
-Mirrors `reference/architectures/gpt_oss.py`. Legend: see `layers.py`.
+Mirrors `reference/oracle/architectures/gpt_oss.py`. Legend: see `layers.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import partial
 from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import ExpertWeights, LayerBuilder
 from hloracle.emitters.model import LayerInputs, Weights
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 
 def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:

@@ -1,6 +1,6 @@
 """Qwen2 (transformers' `Qwen2ForCausalLM`): Llama's block with biases on q, k, v; late layers may see a window only.
 
-Mirrors `reference/architectures/qwen2.py`. Legend: see `layers.py`.
+Mirrors `reference/oracle/architectures/qwen2.py`. Legend: see `layers.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.mlp import gated_mlp
 from hloracle.emitters.model import LayerInputs, Weights
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 
 def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:

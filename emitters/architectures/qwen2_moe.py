@@ -1,6 +1,6 @@
 """Qwen2-MoE (transformers' `Qwen2MoeForCausalLM`): Qwen2's block with a mixture of experts and a shared, gated one.
 
-Mirrors `reference/architectures/qwen2_moe.py`. Legend: see `layers.py`.
+Mirrors `reference/oracle/architectures/qwen2_moe.py`. Legend: see `layers.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.mlp import gated_mlp, moe
 from hloracle.emitters.model import LayerInputs, Weights
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 
 def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:

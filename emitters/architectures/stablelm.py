@@ -1,6 +1,6 @@
 """StableLM (transformers' `StableLmForCausalLM`): LayerNorm with bias, partial RoPE; optionally norms of q and k, and a parallel block.
 
-Mirrors `reference/architectures/stablelm.py`. Legend: see `layers.py`.
+Mirrors `reference/oracle/architectures/stablelm.py`. Legend: see `layers.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.mlp import gated_mlp
 from hloracle.emitters.model import LayerInputs, Weights
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 
 def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:

@@ -1,6 +1,6 @@
 """StarCoder2 (transformers' `Starcoder2ForCausalLM`): pre-norm blocks with LayerNorm, a plain MLP, and biases everywhere.
 
-Mirrors `reference/architectures/starcoder2.py`. Legend: see `layers.py`.
+Mirrors `reference/oracle/architectures/starcoder2.py`. Legend: see `layers.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import LayerInputs, Weights
-from hloracle.reference.config import Config
+from hloracle.reference.model.config import Config
 
 
 def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:

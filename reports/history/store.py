@@ -21,8 +21,8 @@ from typing import Any
 import jsonschema
 from jsonschema.exceptions import best_match
 
+from hloracle.core.cache import digest, locked, write_file
 from hloracle.core.errors import InputError
-from hloracle.core.store import digest, locked, write_file
 from hloracle.reports.facts import VERDICTS, Record, badness, judged, limits_of, of_limit, share, token_totals, took
 from hloracle.reports.record import LARGEST, load
 from hloracle.reports.text import one_line

@@ -28,7 +28,7 @@ from hloracle.reports.facts import (
     token_totals,
     worst_share,
 )
-from hloracle.reports.page import charts, graphs, heat, targets
+from hloracle.reports.page import charts, compiled, graphs, heat
 from hloracle.reports.page.base import draw
 
 EVIDENCE = 6  # observations that are shown before the rest is folded
@@ -65,7 +65,7 @@ def render(record: Record) -> str:
         "block": graphs.block(record),
         "links": {s["anchor"]: f"scope-{s['id']}" for phase in reversed(phases) for s in phase["scopes"]},
         "censuses": graphs.censuses(record),
-        "targets": targets.matrix(record),
+        "targets": compiled.matrix(record),
         "speed": charts.speed(record),
         "timeline": charts.timeline(record),
     }
@@ -105,14 +105,14 @@ def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
     advice = {
         "reference-fault": (
             "Read the oracle beside the module in transformers",
-            f"reference/architectures/{architecture}.py, {at}",
+            f"reference/oracle/architectures/{architecture}.py, {at}",
         ),
         "emitter-fault": (
             ("Read the file beside the oracle’s graph", at)
             if judged(record) == "file"
             else (
                 "Read the emitter beside the oracle",
-                f"emitters/architectures/{architecture}.py and reference/architectures/{architecture}.py, {at}",
+                f"emitters/architectures/{architecture}.py and reference/oracle/architectures/{architecture}.py, {at}",
             )
         ),
         "compiler-fault": ("Reduce the graph on the compiler that is wrong", f"{at}; the same text is right elsewhere"),

@@ -1,0 +1,477 @@
+"""The command line. Exit status: 0 conforms, 1 does not conform, 2 could not run, 130 interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from hloracle.cli.bench import BENCH_COMMANDS
+from hloracle.cli.holes import holes
+from hloracle.cli.options import (
+    BACKENDS,
+    DEFAULT_MODEL,
+    MODEL_HELP,
+    device_options,
+    joined_option,
+    layout_option,
+    model_argument,
+    out_option,
+    precision_option,
+    prepare_folder,
+    progress_shown,
+    terminal,
+    threads_option,
+    timeout_option,
+)
+from hloracle.cli.records import RECORD_COMMANDS
+from hloracle.cli.targets import targets
+from hloracle.core.child import ChildDied, kill_descendants
+from hloracle.core.console import Output, verdict_stands
+from hloracle.core.errors import InputError, ToolchainError
+
+
+class Interrupted(BaseException):
+    """Ctrl-C. click answers KeyboardInterrupt with an empty line of its own."""
+
+
+class Group(click.Group):
+    """Lists commands in the order in which a newcomer needs them."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        except BrokenPipeError:
+            # Whoever read our output has seen enough. click and rich would end with status 1: does not conform.
+            sys.stdout = None
+            return 0
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="hloracle")
+def cli() -> None:
+    """Checks that a StableHLO graph of a language model computes what the model computes.
+
+    \b
+    hloracle run                       check the emitted Llama graph on a real model
+    hloracle suite                     that, and every other family on a tiny one
+    hloracle emit MODEL --phase decode -o decode.mlir
+    hloracle check decode.mlir --abi decode.abi.json --model MODEL
+    hloracle diff BASE.json HEAD.json -o diff.html     what a change made worse
+    hloracle generate MODEL -p "Hello" --stream
+    """
+
+
+@cli.command(epilog=MODEL_HELP)
+@model_argument(DEFAULT_MODEL)
+@device_options
+@precision_option()
+@layout_option()
+@joined_option()
+@click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
+@click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
+@click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
+@click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
+@click.option(
+    "--mutant",
+    default="",
+    help="Plant a deliberate fault, to see it caught; `hloracle mutants` lists them. It says the precision and the layout.",
+)
+@timeout_option
+@click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
+@threads_option()
+@out_option()
+def run(
+    model: str, device: str, cuda_target: str, precision: str, layout: str | None, joined: bool | None, tokens: int,
+    capacity: int, rounds: int, fresh: bool, mutant: str, timeout: float, as_json: bool, threads: int | None, out: Path,
+) -> int:  # fmt: skip
+    """Check the emitted graphs of MODEL (default: a real model of 135 million parameters).
+
+    Compiles the oracle's and the emitter's graphs with XLA and IREE, runs every prompt through each,
+    holds them to Hugging Face transformers at temperature 0, and writes a report. Exits with 0 only
+    if every token and every check agrees.
+    """
+    from hloracle.backends.devices import open_device
+    from hloracle.conformance.evidence import Settings, backends_on
+    from hloracle.conformance.run import run as run_all
+    from hloracle.core.environment import threads_available
+    from hloracle.mutants import MUTANTS
+    from hloracle.production.choice import untuned
+
+    threads = threads or threads_available()
+    if mutant in MUTANTS:  # in weights that are held otherwise it would not be planted
+        precision, layout, joined = MUTANTS[mutant].held
+    opened = open_device(device, cuda_target)
+    choice = untuned(layout or "", bool(joined), opened) if layout or joined is not None else None
+    settings = Settings(
+        model, tokens, capacity, threads, fresh, opened, precision, choice, mutant, out, rounds=rounds,
+        backends=backends_on(opened), timeout=timeout,
+    )  # fmt: skip
+    settings.validate()
+    prepare_folder(out)
+    with progress_shown() as progress:
+        record = run_all(settings, progress)
+    return _finish(record, out, as_json)
+
+
+@cli.command()
+@click.argument("families", nargs=-1, metavar="[FAMILY]...")
+@click.option("--jobs", type=click.IntRange(1), default=None, help="Families at a time; all processors by default.")
+@click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
+@click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
+@device_options
+@threads_option()
+@out_option()
+def suite(
+    families: tuple[str, ...], jobs: int | None, rounds: int, fresh: bool, as_json: bool, device: str, cuda_target: str,
+    threads: int | None, out: Path,
+) -> int:  # fmt: skip
+    """Check a tiny model of every FAMILY (llama, qwen3, …), and the real model in full beside them.
+
+    Families that are named run alone, without the real model. The table has a row for each model, and the report is
+    that of the real one with the same table; a family's own record goes to families/FAMILY/ beside it. Exits with 0 only
+    if all conform.
+    """
+    from hloracle.backends.devices import open_device
+    from hloracle.cli.show import print_families
+    from hloracle.conformance.evidence import Settings, backends_on
+    from hloracle.conformance.suite import run_suite, selected
+    from hloracle.core.environment import threads_available
+    from hloracle.reports.record import remove_family, write_family
+
+    chosen = selected(families)
+    threads = threads or threads_available()
+    opened = open_device(device, cuda_target)
+    real = None
+    if not families:
+        real = Settings(
+            DEFAULT_MODEL, threads=threads, fresh=fresh, device=opened, out=out, rounds=rounds,
+            backends=backends_on(opened),
+        )  # fmt: skip
+        real.validate()
+    prepare_folder(out)
+    for name in selected(()):
+        remove_family(out, name)
+    with progress_shown() as progress:
+        record = run_suite(
+            chosen,
+            real,
+            jobs or threads_available(),
+            fresh,
+            out,
+            lambda name, r: write_family(r, out, name),
+            progress,
+            opened,
+        )
+    return _finish(record, out, as_json, print_families)
+
+
+@cli.command(epilog=MODEL_HELP)
+@click.argument("graphs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="GRAPH...")
+@click.option(
+    "--abi", "abis", type=click.Path(path_type=Path), multiple=True,
+    help="The graph's ABI file; one for each graph, in order. By default NAME.abi.json beside NAME.mlir.",
+)  # fmt: skip
+@click.option("--model", required=True, help="The model that the graphs claim to compute.")
+@precision_option()
+@click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
+@click.option(
+    "--backend", "backends", type=click.Choice(BACKENDS), multiple=True, default=BACKENDS,
+    help="What compiles the graph and runs it; may be given several times. Both by default.",
+)  # fmt: skip
+@click.option(
+    "--allow-custom-call", "custom_calls", metavar="TARGET=LIBRARY", multiple=True,
+    help="A custom_call that the graph may have, and the shared library with its function, which XLA calls; may be given "
+    "several times. See docs/custom-call.md.",
+)  # fmt: skip
+@timeout_option
+@click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
+@threads_option()
+@out_option()
+def check(
+    graphs: tuple[Path, ...], abis: tuple[Path, ...], model: str, precision: str, tokens: int, backends: tuple[str, ...],
+    custom_calls: tuple[str, ...], timeout: float, as_json: bool, threads: int | None, out: Path,
+) -> int:  # fmt: skip
+    """Judge StableHLO files that anyone wrote against MODEL.
+
+    \b
+    hloracle check decode.mlir --model tiny-llama
+    hloracle check prefill.mlir decode.mlir --model tiny-llama
+
+    A decode graph is given the prompts one token at a time, unless prefill graphs stand beside it; a prefill graph alone
+    is held to the first token after each prompt that fits its bucket. Head and caches are compared, taps are not.
+    """
+    from hloracle.conformance.check_file import check_file
+    from hloracle.conformance.evidence import Settings
+    from hloracle.core.environment import threads_available
+
+    chosen = tuple(backend for backend in BACKENDS if backend in backends)
+    settings = Settings(
+        model, tokens, threads=threads or threads_available(), precision=precision, out=out, backends=chosen,
+        timeout=timeout,
+    )  # fmt: skip
+    prepare_folder(out)
+    with progress_shown() as progress:
+        record = check_file(graphs, abis, model, settings, progress, custom_calls)
+    return _finish(record, out, as_json)
+
+
+@cli.command(epilog=MODEL_HELP)
+@model_argument()
+@click.option("--phase", type=click.Choice(["prefill", "decode"]), required=True, help="Which of the two graphs.")
+@click.option(
+    "--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True, help="Who writes it."
+)
+@click.option(
+    "--head", type=click.Choice(["token", "logits"]), default="logits", show_default=True, help="What it answers with."
+)
+@click.option("--bucket", type=int, default=64, show_default=True, help="Prompt tokens of a prefill graph.")
+@click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
+@precision_option()
+@layout_option("panels")
+@joined_option(False)
+@click.option(
+    "--gemm", metavar="TARGET", default=None,
+    help="Leave products with weights to a custom_call of this name (docs/custom-call.md). Takes --layout rows.",
+)  # fmt: skip
+@click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
+@click.option(
+    "--taps",
+    is_flag=False,
+    flag_value="all",
+    default=None,
+    metavar="[ANCHORS]",
+    help="Also return the values at anchors: `all` (as without a value), or a comma-separated list of names and "
+    "patterns, such as `layers.0.*,norm`.",
+)
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it."
+)
+def emit(
+    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, precision: str, layout: str, joined: bool,
+    gemm: str | None, portable: bool, taps: str | None, output: Path,
+) -> int:  # fmt: skip
+    """Write one graph of MODEL, and NAME.abi.json beside it.
+
+    Weights are arguments of the graph, so only MODEL's config matters; in int8 and int4 also which of its weights a GGUF
+    file holds in which of them.
+    """
+    from hloracle.production.emit import emit_file
+
+    with terminal.status("emitting") if terminal.is_terminal else _silence():
+        graph_path, abi_path = emit_file(
+            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, joined, output, gemm
+        )
+    click.echo(f"{graph_path}\n{abi_path}")
+    return 0
+
+
+@cli.command(epilog=MODEL_HELP)
+@model_argument()
+@click.option("-p", "--prompt", required=True, help="What to continue.")
+@click.option("-n", "count", type=int, default=48, show_default=True, help="At most so many tokens.")
+@click.option("--stream", is_flag=True, help="Print each token as soon as it is known.")
+@click.option("--raw", is_flag=True, help="Give the prompt as it is, without the model's chat template.")
+@click.option(
+    "--source",
+    type=click.Choice(["emitter", "reference"]),
+    default="emitter",
+    show_default=True,
+    help="Whose graphs run.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["iree-cpu", "xla-cpu"]),
+    default=None,
+    help="What runs them: IREE on --device, if not given.",
+)
+@device_options
+@precision_option()
+@threads_option()
+def generate(
+    model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str | None, device: str,
+    cuda_target: str, precision: str, threads: int | None,
+) -> int:  # fmt: skip
+    """Continue a prompt with MODEL at temperature 0, on the compiled graphs.
+
+    The prompt is put into the model's chat template if it has one. Stops at the end-of-text token, as
+    transformers does.
+    """
+    from hloracle.backends.devices import open_device
+    from hloracle.core.environment import threads_available
+    from hloracle.production.generate import generate_text
+
+    opened = open_device(device, cuda_target)
+    if backend and opened.remote:
+        raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {opened}")
+    with terminal.status("loading") if terminal.is_terminal else _silence():
+        pieces = generate_text(
+            model, prompt, count, raw, source, backend or opened.backend, threads or threads_available(), precision, opened,
+            tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
+        )  # fmt: skip
+        first = next(pieces, "")
+    for piece in (first, *pieces) if not stream else _chain(first, pieces):
+        click.echo(piece, nl=False)
+        if stream:
+            sys.stdout.flush()
+    click.echo()
+    return 0
+
+
+@cli.command()
+@click.argument("ids", nargs=-1, metavar="[MUTANT]...")
+@click.option("--list", "listing", is_flag=True, help="List them instead of running them.")
+@click.option("--jobs", type=click.IntRange(1), default=None, help="How many run at a time; all processors by default.")
+@click.option("--fresh", is_flag=True, help="Plant also those whose outcome is in the cache.")
+@click.option("--json", "as_json", is_flag=True, help="Print what came of each as JSON.")
+def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, fresh: bool, as_json: bool) -> int:
+    """Plant deliberate faults, one a run, and see each caught, in its class and at its place.
+
+    Each mutant goes through a whole run of a tiny model of its family. MUTANT is an id, a mechanism (`rope`), a part
+    (`emitter`, `reference`, `compiler`, `session`) or a family (`gemma2`); all of them when none is given. Exits with 0
+    only if every fault is caught, in the class that it belongs to, and at the anchor where it is, or in a few cases at one
+    that reads it.
+    """
+    from hloracle.cli.show import print_mutants, print_trial, print_trials
+    from hloracle.core.environment import threads_available
+    from hloracle.studies.mutants import as_records, problems, run_mutants, selected
+
+    chosen = selected(ids)
+    if listing:
+        print_mutants(chosen, Output(highlight=False))
+        return 0
+    out = Output(highlight=False)
+    with progress_shown() as progress:
+        trials = run_mutants(
+            chosen, jobs or threads_available(), progress.report,
+            lambda t: None if as_json else print_trial(t, out), fresh,
+        )  # fmt: skip
+    found = problems(trials)
+    if as_json:
+        click.echo(json.dumps({"trials": as_records(trials), "problems": found}, indent=1))
+    else:
+        print_trials(trials, found, out)
+    return 1 if found else 0
+
+
+@cli.command()
+def models() -> int:
+    """List the architectures and the models that can be named."""
+    from rich.table import Table
+
+    from hloracle.reference.fixtures.named import FIXTURES
+    from hloracle.reference.model.registry import FAMILIES
+
+    table = Table("model", "what it is", "parameters", "license", "size", box=None, pad_edge=False)
+    for name, fixture in FIXTURES.items():
+        table.add_row(name, fixture.description, f"{fixture.parameters:,}", fixture.license, str(fixture.size))
+    Output().print(table)
+    click.echo(f"\nAny Hugging Face checkpoint directory or .gguf file of these types: {', '.join(sorted(FAMILIES))}")
+    return 0
+
+
+@cli.command()
+@click.argument("name")
+@precision_option()
+def fetch(name: str, precision: str) -> int:
+    """Bring the model NAME into the cache, and print where its checkpoint directory is."""
+    from hloracle.reference.fixtures.named import resolve
+
+    with progress_shown() as progress, progress.stage(f"fetch {name}"):
+        directory = resolve(name, progress.report, precision)
+    click.echo(directory)
+    return 0
+
+
+for _command in (holes, targets, *BENCH_COMMANDS, *RECORD_COMMANDS):
+    cli.add_command(_command)
+
+
+# ---- shared by the commands
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    yield
+
+
+def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _finish(
+    record: dict[str, Any],
+    out: Path,
+    as_json: bool,
+    show: Callable[[dict[str, Any], Path, Console], None] | None = None,
+) -> int:
+    from hloracle.cli.show import print_record
+    from hloracle.reports.record import to_json, write_all
+
+    write_all(record, out)
+    with verdict_stands():
+        if as_json:
+            click.echo(to_json(record), nl=False)
+        else:
+            (show or print_record)(record, out, Output(highlight=False))
+    return 0 if record["passed"] else 1
+
+
+def main(command: click.Command = cli) -> None:
+    """The console script; or another command that is a program of its own."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    # The oracle's XLA is the processor's. A JAX that finds a GPU takes most of its memory as soon as it is used.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    sys.exit(invoke(sys.argv[1:], command))
+
+
+def invoke(arguments: list[str], command: click.Command = cli) -> int:
+    """Run a command line; returns the exit status. Whatever the user gave wrong is one line on stderr."""
+    try:
+        name = "hloracle" if command is cli else None  # as it was called
+        return int(command.main(arguments, prog_name=name, standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except click.ClickException as error:
+        return _fail(f"{error.format_message()} (see hloracle --help)")
+    except (InputError, ToolchainError, ChildDied) as error:
+        return _fail(str(error))
+    except (Interrupted, KeyboardInterrupt, click.Abort):
+        kill_descendants()
+        # On a terminal, ^C stands in this line.
+        terminal.print("\nhloracle: interrupted" if terminal.is_terminal else "hloracle: interrupted")
+        return 130
+    except OSError as error:
+        # A name that is too long, a folder that may not be entered: whatever no part of ours has met by itself.
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}; name one that can be used")
+
+
+def _fail(line: str) -> int:
+    click.echo(f"hloracle: {' '.join(line.split())}", err=True)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

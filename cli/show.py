@@ -1,0 +1,200 @@
+"""A record on the terminal: the matrix of prompts and cells, what failed, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hloracle.mutants import Mutant
+from hloracle.studies.mutants import Trial
+
+
+def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
+    cells = [c["id"] for c in record["cells"]]
+    if cells:
+        # So that the whole matrix fits 80 columns, also that of a device, which has seven cells.
+        headings = [cell.replace("/", "\n") for cell in cells]
+        close = len(cells) > 5
+        table = Table(
+            "prompt", *(h.replace("-", "\n") if close else h for h in headings), padding=(0, 0 if close else 1),
+            title=f"tokens equal to Hugging Face's, {escape(record['model']['name'])}",
+        )  # fmt: skip
+        for column in table.columns[1:]:
+            column.justify = "right"
+        table.columns[0].no_wrap = True
+        for prompt, row in record["tokens"].items():
+            table.add_row(escape(prompt), *(_agreed(row, cell) for cell in cells))
+        console.print(table)
+    for check in record["checks"]:
+        if check["status"] != "passed":
+            what = ", ".join(escape(part) for part in (check["figure"], check["detail"]) if part)
+            console.print(f"{check['status']:>8}  {escape(check['id'])}: {what}")
+    passed = sum(c["status"] == "passed" for c in record["checks"])
+    console.print(f"{passed} of {len(record['checks'])} checks passed; {_reused(record)}")
+    if record["settings"]["ignored"]:
+        console.print(f"[yellow]{escape(record['settings']['ignored'])}[/]", soft_wrap=True)
+    if record["speed"]["contenders"]:
+        console.print(_speed(record["speed"]["contenders"]))
+    _print_verdict(record, out, console)
+
+
+def _print_verdict(record: dict[str, Any], out: Path, console: Console) -> None:
+    colour = "green" if record["passed"] else "red"
+    verdict = record["verdict"]
+    console.print(f"[bold {colour}]{verdict['class']}[/]: {escape(verdict['explanation'])}")
+    if verdict["compared"]:
+        console.print(f"{'compared':>14}: {escape('; '.join(verdict['compared']))}")
+    if verdict["not_compared"] and not record["passed"]:  # a pass begins with it
+        console.print(f"{'not compared':>14}: {escape('; '.join(verdict['not_compared']))}")
+    if verdict["anchor"]:
+        words = "where" if verdict["class"] == "invariant-broken" else "first wrong"
+        console.print(f"{words:>14}: {escape(verdict['anchor'])}")
+    if verdict["operation"]:
+        console.print(f"     operation: {escape(verdict['operation'])}", soft_wrap=True)
+    if verdict["confidence"]:
+        because = "; ".join(verdict["confidence"]["because"])
+        console.print(f"      how sure: {verdict['confidence']['level']}: {escape(because)}")
+    reproducer = (record["localization"] or {}).get("reproducer")
+    if reproducer:
+        shown = "shows the fault" if reproducer["shown"] else "did not show the fault here"
+        folder = out / reproducer["folder"]
+        console.print(f"    reproducer: {escape(str(folder))} ({shown}): cd there, then", soft_wrap=True)
+        console.print(escape(reproducer["command"]), soft_wrap=True)
+    console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
+
+
+def print_families(record: dict[str, Any], out: Path, console: Console) -> None:
+    """A row for each model of a suite, what failed in those that do not pass, and the verdict of all."""
+    names = ("family", "tokens", "worst anchor,\nin floors", "op\nkinds", "matmuls", "mutants\nkilled")
+    table = Table(*names, box=None, pad_edge=False)
+    for column in (1, 3, 4, 5):
+        table.columns[column].justify = "right"
+    table.columns[2].overflow = "fold"
+    for row in record["families"]:
+        table.add_row(*_family(row))
+    if not console.is_terminal:
+        # Nothing says how wide a file may be; narrow, the table would be three times as long.
+        console.width = max(console.width, 120)
+    console.print(table)
+    if any(row["mutants"]["pinned"] for row in record["families"]):
+        console.print(
+            "[dim]mutants: what came of them elsewhere, with these very sources and packages[/]", soft_wrap=True
+        )
+    for row in record["families"]:
+        if not row["passed"]:
+            at = f" at {row['anchor']}" if row["anchor"] else ""
+            words = f"{row['verdict']}{at}: {row['explanation']}"
+            console.print(f"[bold red]{escape(row['model'])}[/] {escape(words)}", soft_wrap=True)
+            for check in row["failed"]:
+                what = ", ".join(part for part in (check["figure"], check["detail"]) if part)
+                console.print(f"{check['status']:>8}  {escape(check['id'])}: {escape(what)}", soft_wrap=True)
+            if row["report"]:
+                console.print(f"  report: {escape(str(out / row['report']))}", soft_wrap=True)
+    if record["speed"]["contenders"]:
+        console.print(_speed(record["speed"]["contenders"]))
+    _print_verdict(record, out, console)
+
+
+def _family(row: dict[str, Any]) -> list[str]:
+    agreed, total = row["tokens"]["agreed"], row["tokens"]["total"]
+    worst, mutants = row["worst"], row["mutants"]
+    colour = "green" if row["passed"] else "red"
+    name = row["architecture"] if row["model"] == f"tiny-{row['architecture']}" else row["model"]
+    return [
+        f"[{colour}]{'✓' if row['passed'] else '✗'}[/] {escape(name)}",
+        f"[{'green' if agreed == total > 0 else 'red'}]{agreed}/{total}[/]",
+        f"{float(worst['floors']):.2f} {escape(worst['anchor'])}" if worst else "not compared",
+        *("–" if row[key] is None else str(row[key]) for key in ("op_kinds", "matmuls")),
+        f"{mutants['killed']}/{mutants['total']}" if mutants["total"] else escape(mutants["reason"]),
+    ]
+
+
+def _speed(contenders: Sequence[dict[str, Any]]) -> str:
+    ours, *peers = contenders
+    rate = 1000 / median(ours["ms_per_token"])
+    ratios = (
+        median(theirs / mine for theirs, mine in zip(peer["ms_per_token"], ours["ms_per_token"], strict=True))
+        for peer in peers
+    )
+    against = (f"{ratio:.2f} times {escape(peer['title'])}" for ratio, peer in zip(ratios, peers, strict=True))
+    return f"decode: {rate:.1f} tokens/s, {', '.join(against)}"
+
+
+def _agreed(row: dict[str, Any], cell: str) -> str:
+    found = row["cells"].get(cell)
+    if found is None:
+        return "[red]did not run[/]"
+    colour = "green" if found["agreed"] == found["total"] else "red"
+    return f"[{colour}]{found['agreed']}/{found['total']}[/]"
+
+
+def _reused(record: dict[str, Any]) -> str:
+    if not record["reused"]:
+        return "nothing was reused"
+    return f"reused from the cache: {', '.join(record['reused'])}"
+
+
+def print_mutants(mutants: Sequence[Mutant], console: Console) -> None:
+    """What there is to plant, one on a line."""
+    for m in mutants:
+        console.print(
+            f"{m.id:<42} {m.architecture:<12} {m.mechanism:<22} {m.class_:<15} {m.anchor:<32} {escape(m.fault)}",
+            soft_wrap=True,
+        )
+
+
+def print_trial(trial: Trial, console: Console) -> None:
+    """What came of one mutant, on one line."""
+    mutant = trial.mutant
+    if trial.right:
+        word, colour = ("caught", "green") if trial.place == "exact" else ("nearly", "yellow")
+    else:
+        word, colour = ("misplaced" if trial.killed else "survived" if trial.verdict != "crashed" else "crashed"), "red"
+    operation = f", {trial.operation}" if trial.operation else ""
+    took = "reused" if trial.reused else f"{trial.seconds:4.1f} s"
+    console.print(
+        f"[{colour}]{word:<9}[/] {mutant.id:<42} {mutant.architecture:<12} {trial.verdict:<15} {took}  "
+        f"{escape(str(trial.anchor))}{escape(operation)}",
+        soft_wrap=True,
+    )
+
+
+def print_trials(trials: Sequence[Trial], problems: Sequence[str], console: Console) -> None:
+    """The sum of it, in all and by family, and what is wrong with it."""
+    count = len(trials)
+    killed = sum(t.killed for t in trials)
+    class_ = sum(t.killed and t.verdict == t.mutant.class_ for t in trials)
+    places = [t.place for t in trials if t.killed]
+    console.print(_by_family(trials))
+    console.print(
+        f"{count} mutants over {len({t.mutant.mechanism for t in trials})} mechanisms: {killed} caught, "
+        f"{class_} in the right class, {places.count('exact')} at exactly the expected anchor, "
+        f"{places.count('consumer')} at its direct consumer; {sum(t.verdict == 'crashed' for t in trials)} crashed, "
+        f"{count - killed - sum(t.verdict == 'crashed' for t in trials)} survived; "
+        f"{sum(t.reused for t in trials)} reused from the cache",
+        soft_wrap=True,
+    )
+    for problem in problems:
+        console.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
+
+
+def _by_family(trials: Sequence[Trial]) -> Table:
+    table = Table("family", "killed", "in their class", "at their anchor", "at a consumer", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for family in dict.fromkeys(t.mutant.architecture for t in trials):
+        of = [t for t in trials if t.mutant.architecture == family]
+        killed = [t for t in of if t.killed]
+        colour = "green" if all(t.right for t in of) else "red"
+        counts = (
+            sum(t.verdict == t.mutant.class_ for t in killed),
+            *(sum(t.place == place for t in killed) for place in ("exact", "consumer")),
+        )
+        table.add_row(family, f"[{colour}]{len(killed)}/{len(of)}[/]", *map(str, counts))
+    return table

@@ -1,0 +1,327 @@
+"""Everything that needs a GPU, in one go and in a given time: `python -m hloracle.cli.visit`.
+
+A GPU may be lent for minutes. So what matters most comes first, each part has a limit, what is found is written down at once,
+and a part that there is no time for is said to be missing. Without a GPU, `--device simulated` tries the script itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from hloracle.backends.devices import Device, open_device
+from hloracle.bench.device import Measured, bandwidth, emitted, emitted_of_size, measured, oracle, transformers
+from hloracle.bench.tune import FASTER
+from hloracle.cli.main import invoke
+from hloracle.cli.options import DEFAULT_MODEL, PRECISIONS
+from hloracle.conformance.evidence import Progress, Settings, backends_on
+from hloracle.conformance.run import run
+from hloracle.conformance.suite import family_settings, run_families, selected
+from hloracle.core.cache import write_file
+from hloracle.core.child import ChildDied, run_in_child, threads
+from hloracle.core.console import Output
+from hloracle.core.environment import describe, threads_available
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.mutants import MUTANTS
+from hloracle.production.choice import untuned
+from hloracle.reference.fixtures.synthetic import SYNTHETIC
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import default_layout
+from hloracle.reports.record import write_all
+
+SCHEMA = "hloracle-visit/1"
+MINUTES = 9.0
+F32 = "emitter f32"
+# Decode alone, with weights that are not loaded from anywhere.
+SIZES = (("synthetic-llama-1b", ("f32", "bf16", "int4")), ("synthetic-llama-3b", ("bf16", "int4")))
+# One of each mechanism that a device might compile otherwise.
+SAMPLE = (
+    "norm-sum", "rope-interleaved", "scale-missing", "mask-not-causal", "act-gelu", "last-row-next", "residual-mlp-dropped",
+)  # fmt: skip
+
+
+@dataclass
+class Visit:
+    """What is known so far. `rows` are those of the table: what, result, whether it is as it should be."""
+
+    device: Device
+    model: str
+    out: Path
+    deadline: float
+    rows: list[tuple[str, str, bool | None]] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def row(self, what: str, result: str, right: bool | None = None) -> None:
+        self.rows.append((what, result, right))
+        self.found["rows"] = self.rows
+        write_file(self.out / "visit.json", json.dumps(self.found, indent=1, default=str) + "\n")
+        click.echo(f"{'' if right is None else 'ok ' if right else 'NOT '}{what}: {result}")
+
+    @contextmanager
+    def part(self, name: str, least: float) -> Iterator[bool]:
+        """Whether there is time for it; what goes wrong in it is a row of the table, and the visit goes on.
+
+        least: seconds that it takes at least.
+        """
+        if self.left < least:
+            self.row(name, f"not done: {max(self.left, 0):.0f} s were left", False)
+            yield False
+            return
+        begun = time.monotonic()
+        try:
+            yield True
+        except (InputError, ToolchainError, ChildDied) as error:
+            self.row(name, " ".join(str(error).split()), False)
+        self.found.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
+
+    def limit(self, most: float) -> float:
+        return max(5.0, min(most, self.left))
+
+
+def visit(visit: Visit, brief: bool = False) -> bool:
+    """Every part; whether all was done and all was right."""
+    for part in (_conformance, _speed, partial(_families, brief=brief), _precisions, _mutants):
+        part(visit)
+    if not brief:
+        _sizes(visit)
+        _layouts(visit)
+    return all(right is not False for *_, right in visit.rows)
+
+
+def _record(report: Callable[[str], None], settings: Settings) -> dict[str, Any]:
+    return run(settings, Progress(report))
+
+
+def _judged(visit: Visit, name: str, precision: str, seconds: float) -> None:
+    """A whole run of the real model on the device; its report goes to a folder of its own."""
+    folder = visit.out / name
+    settings = Settings(
+        visit.model, threads=threads_available(), device=visit.device, precision=precision, out=folder,
+        rounds=0, backends=backends_on(visit.device),
+    )  # fmt: skip
+    record = run_in_child(_record, settings, timeout=visit.limit(seconds)).value
+    write_all(record, folder)
+    cells = [c for c in record["cells"] if c["backend"] == visit.device.backend]
+    words = ", ".join(f"{c['id']} {c['agreed']}/{c['total']}" for c in cells)
+    good = [c for c in record["checks"] if c["status"] == "passed"]
+    words += f"; {len(good)} of {len(record['checks'])} checks"
+    visit.row(f"{precision}: {record['verdict']['class']}", words, record["passed"])
+
+
+def _conformance(visit: Visit) -> None:
+    with visit.part("conformance f32", 60) as go:
+        if go:
+            _judged(visit, "f32", "f32", 240)
+
+
+def _families(visit: Visit, brief: bool) -> None:
+    with visit.part("families", 60) as go:
+        if not go:
+            return
+        names = ["llama"] if brief else selected(())
+        settings = [family_settings(name, False, visit.out, visit.device) for name in names]
+        kept: dict[str, dict[str, Any]] = {}
+
+        def keep(name: str, record: dict[str, Any]) -> str:
+            kept[name] = record
+            write_file(visit.out / "families" / f"{name}.json", json.dumps(record, default=str))
+            return ""
+
+        begun = time.monotonic()
+        _, rows = run_families(settings, min(threads_available(), len(names)), keep, Progress(), lambda line: None)
+        bad = [row["architecture"] for row in rows if not row["passed"]]
+        agreed, total = (
+            sum(c[key] for r in kept.values() for c in r["cells"] if c["backend"] == visit.device.backend)
+            for key in ("agreed", "total")
+        )
+        words = f"{len(rows) - len(bad)} of {len(rows)} pass, {agreed}/{total} tokens, {time.monotonic() - begun:.0f} s"
+        visit.row("families", words + (f"; not {', '.join(bad)}" if bad else ""), not bad)
+
+
+def _precisions(visit: Visit) -> None:
+    """Side by side where there are processors enough: most of it is Hugging Face's truth, which is computed on them."""
+
+    def judge(precision: str) -> None:
+        with visit.part(f"conformance {precision}", 45) as go:
+            if go:
+                _judged(visit, precision, precision, 200)
+
+    with threads(4 if threads_available() >= 8 else 1) as submit:
+        judged = [submit(judge, precision) for precision in PRECISIONS[1:]]
+        for one in judged:
+            one.result()
+
+
+# ---- speed
+
+
+def _speed(visit: Visit) -> None:
+    with visit.part("bandwidth", 20) as go:
+        if go:
+            visit.found["bandwidth"] = run_in_child(bandwidth, visit.device, timeout=visit.limit(60)).value
+            visit.row("bandwidth", f"{visit.found['bandwidth'] / 1e9:.0f} GB/s, read by PyTorch")
+    plain = _timed(visit, F32, emitted, visit.model, "f32", visit.device)
+    if visit.device.kind == "cuda":
+        as_graphs = dataclasses.replace(visit.device, graphs=True)
+        other = _timed(visit, f"{F32}, CUDA graphs", emitted, visit.model, "f32", as_graphs)
+        if plain and other and plain.median and other.median and plain.median >= FASTER * other.median:
+            visit.device = as_graphs
+        visit.row("from here on", "CUDA graphs" if visit.device.graphs else "a stream")
+    wanted: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
+        ("Hugging Face float32", transformers, (visit.model, "float32", visit.device)),
+        ("JAX oracle f32", oracle, (visit.model, visit.device)),
+        *((f"emitter {p}", emitted, (visit.model, p, visit.device)) for p in PRECISIONS[1:]),
+        ("Hugging Face bfloat16", transformers, (visit.model, "bfloat16", visit.device)),
+    ]
+    for name, function, arguments in wanted:
+        _timed(visit, name, function, *arguments)
+
+
+def _timed(visit: Visit, name: str, function: Callable[..., Any], *arguments: Any) -> Measured | None:
+    with visit.part(name, 15) as go:
+        if not go:
+            return None
+        found = measured(name, function, *arguments, seconds=visit.limit(90), report=lambda line: None)
+        visit.found.setdefault("speed", {})[name] = dataclasses.asdict(found)
+        if found.median is None:
+            visit.row(name, found.failure, False)
+            return found
+        rate = found.bytes / found.median * 1000
+        share = f", {rate / visit.found['bandwidth']:.2f} of the bandwidth" if visit.found.get("bandwidth") else ""
+        spread = f" ({1000 / max(found.ms):.0f} to {1000 / min(found.ms):.0f})"
+        prefill = f", a prompt of 128 in {min(found.prefill_ms):.1f} ms" if found.prefill_ms else ""
+        visit.row(name, f"{1000 / found.median:.0f} tokens/s{spread}{share}{prefill}{_against(visit, name, found)}")
+        return found
+    return None
+
+
+def _against(visit: Visit, name: str, found: Measured) -> str:
+    """How many times as fast the emitter's float32, in its fastest form, is as this one."""
+    own = [statistics.median(row["ms"]) for n, row in visit.found["speed"].items() if n.startswith(F32) and row["ms"]]
+    if not own or name.startswith("emitter") or found.median is None:
+        return ""
+    return f"; {F32} is {found.median / min(own):.2f} times as fast"
+
+
+def _sizes(visit: Visit) -> None:
+    for model, precisions in SIZES:
+        config = from_hf(SYNTHETIC[model])
+        for precision in precisions:
+            layout = default_layout(config, precision, panels=False)
+            _timed(visit, f"{model} {precision}", emitted_of_size, config, layout, precision, visit.device)
+
+
+def _layouts(visit: Visit) -> None:
+    """How else weights may lie."""
+    plain = untuned(device=visit.device)
+    for name, choice in (
+        ("panels", dataclasses.replace(plain, layout="panels")), ("joined", dataclasses.replace(plain, joined=True))
+    ):  # fmt: skip
+        _timed(visit, f"{F32}, {name}", emitted, visit.model, "f32", visit.device, choice)
+
+
+# ---- deliberate faults
+
+
+def _mutants(visit: Visit) -> None:
+    with visit.part("mutants", 30) as go:
+        if not go:
+            return
+
+        def planted(id: str) -> str:
+            mutant = MUTANTS[id]
+            settings = Settings(
+                mutant.model, 4, 32, threads=1, device=visit.device, mutant=id, small=True,
+                backends=backends_on(visit.device), choice=untuned(device=visit.device),
+            )  # fmt: skip
+            verdict = run_in_child(_record, settings, timeout=visit.limit(90)).value["verdict"]
+            return "" if verdict["class"] == mutant.class_ else f"{id} is {verdict['class']}"
+
+        with threads(min(threads_available(), len(SAMPLE))) as submit:
+            tried = [submit(planted, id) for id in SAMPLE]
+            wrong = [one.result() for one in tried if one.result()]
+        words = f"{len(SAMPLE) - len(wrong)} of {len(SAMPLE)} caught in their class"
+        visit.row("mutants, a sample", words + (f"; {', '.join(wrong)}" if wrong else ""), not wrong)
+
+
+# ---- the program
+
+
+@click.command()
+@click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="What is visited.")
+@click.option("--cuda-target", default="", metavar="sm_NN", help="What is compiled for, instead of what fits it.")
+@click.option(
+    "--model", default=DEFAULT_MODEL, show_default=True, help="A name, a checkpoint directory or a .gguf file."
+)
+@click.option(
+    "--minutes", type=click.FloatRange(0.5), default=MINUTES, show_default=True, help="All of it takes at most so long."
+)
+@click.option("--brief", is_flag=True, help="One family instead of all: to try the script itself.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("out/visit"),
+    show_default=True,
+    help="Folder for records, reports and visit.json.",
+)
+def command(device: str, cuda_target: str, model: str, minutes: float, brief: bool, out: Path) -> int:
+    """Prove and measure everything on a GPU: conformance in each precision, all families, speed against Hugging Face and JAX.
+
+    What is found goes to a folder at once; a table of it is printed last. Exits with 0 only if all of it was done and right.
+    """
+    begun = time.monotonic()
+    opened = open_device(device, cuda_target)
+    facts = opened.facts
+    out.mkdir(parents=True, exist_ok=True)
+    found = Visit(opened, model, out, begun + 60 * minutes)
+    found.found = {"schema": SCHEMA, "device": str(opened), "facts": dataclasses.asdict(facts) if facts else None}
+    found.found |= {"target": opened.target, "environment": describe()}
+    capability = f", compute capability {'.'.join(map(str, facts.capability))}" if facts and facts.capability else ""
+    found.row(
+        "device",
+        f"{opened.name}{capability}, compiled for {opened.target or opened.kind}, {facts.driver if facts else ''}".rstrip(
+            ", "
+        ),
+    )
+    right = visit(found, brief)
+    console = Output(highlight=False)
+    console.width = max(console.width, 140)
+    console.print(table(found, time.monotonic() - begun))
+    return 0 if right else 1
+
+
+def table(visit: Visit, seconds: float) -> Table:
+    made = Table(
+        "what", "result", title=f"{seconds:.0f} s on {visit.device}", box=None, pad_edge=False, title_justify="left"
+    )
+    for what, result, right in visit.rows:
+        mark = "" if right is None else "[green]✓[/] " if right else "[red]✗[/] "
+        made.add_row(f"{mark}{escape(what)}", escape(result))
+    return made
+
+
+def main() -> None:
+    os.environ["JAX_PLATFORMS"] = "cpu"  # as in cli.py; the oracle's timing alone is to run elsewhere
+    sys.exit(invoke(sys.argv[1:], command))
+
+
+if __name__ == "__main__":
+    main()

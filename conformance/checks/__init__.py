@@ -1,0 +1,1 @@
+"""What is checked: one question with a figure, a limit and a status."""

@@ -1,0 +1,164 @@
+"""How many operations of each kind a graph of a model has: pinned in census.json, which `pin_census` writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from hloracle.core.abi import Abi, Graph
+from hloracle.emitters.matrix import hands_of
+from hloracle.reference.model.anchors import anchors
+from hloracle.reference.model.config import Config, Layer
+from hloracle.reference.model.contract import effective_window
+from hloracle.reference.model.encodings import Shape, argument_parts
+from hloracle.reference.model.rope import prefill_tables
+from hloracle.reference.model.weights import parts_in
+
+
+@cache
+def _pins() -> dict[str, dict[str, Any]]:
+    return dict(json.loads((resources.files(__package__) / "census.json").read_text()))
+
+
+# The fields of Config that only say how large or how strong something is: they change no operation.
+SIZES = frozenset(
+    "architecture layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size vocab_size "
+    "max_position_embeddings norm_eps scaling tie_word_embeddings experts latent".split()
+)
+
+
+def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -> str:
+    """The row of census.json that pins this graph: what the operations depend on besides the number of layers."""
+    usual = {f.name: f.default for f in dataclasses.fields(Config)}
+    options = []
+    for name, default in usual.items():
+        value = getattr(config, name)
+        if name not in SIZES and value != default:
+            options.append(name if not isinstance(value, str) else f"{name}={value}")
+    slots = abi.capacity if abi.phase == "decode" else abi.bucket
+    masks = {effective_window(window, slots) is not None for window in config.windows}
+    options += ["partial"] if _partial(config) else []
+    options += ["windowed" if masks == {True} else "some-windowed"] if True in masks else []
+    if abi.phase == "prefill":
+        options += ["turning" for rope in config.ropes if len(prefill_tables(rope, slots).cos) > 1]
+    if len(config.ropes) > 1:
+        options.append(f"{len(config.ropes)}-ropes")
+    if experts := config.experts:
+        several = {"norm_topk_prob": experts.norm_topk_prob, "groups": experts.n_group > 1}
+        several |= {"routed_scaling_factor": experts.routed_scaling_factor != 1}
+        several |= {"one-chosen": experts.num_experts_per_tok == 1}
+        several |= {"all-chosen": experts.num_experts_per_tok == experts.num_experts}
+        options += [name for name, found in several.items() if found]
+    if config.latent:
+        options += [name for name in ("q_lora_rank", "rope_interleave") if getattr(config.latent, name)]
+    options += ["on-device"] if on_device else []
+    return "/".join([config.architecture, source, abi.phase, abi.head, *options])
+
+
+def layer_kind(layer: Layer) -> str:
+    """What the number of a layer's operations depends on."""
+    return " ".join(filter(None, ["sparse" if layer.sparse else "dense", "" if layer.rope else "without RoPE"]))
+
+
+def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | None:
+    """The pinned number of operations of each kind, or None where this kind of graph has no pin.
+
+    JAX leaves out broadcasts along axes of one element, so the oracle's census is pinned for models with
+    more than one kv head, or a latent. With one layer of a kind, constants coincide that otherwise do not.
+    """
+    row = _pins().get(census_key(source, graph.abi, config, graph.on_device))
+    held = held_ops(graph, config)
+    kinds = Counter(layer_kind(layer) for layer in config.layers)
+    narrow = source == "oracle" and config.num_key_value_heads == 1 and not config.latent
+    if row is None or held is None or config.num_hidden_layers < 2 or narrow or not set(kinds) <= set(row["layers"]):
+        return None
+    pin = Counter(row["fixed"])
+    for kind, count in kinds.items():
+        pin.update({op: count * n for op, n in row["layers"][kind].items()})
+    pin.update(held)
+    return {op: n for op, n in pin.items() if n}
+
+
+def op_kinds_for(config: Config) -> set[str]:
+    """The kinds of operation that this model's mechanisms need and Llama's do not."""
+    caps = (config.attn_logit_softcapping, config.final_logit_softcapping)
+    needs = {
+        "and": any(config.windows),
+        "tanh": any(caps) or config.hidden_act == "gelu_pytorch_tanh",
+        "slice": _partial(config) or bool(config.latent) or _fused(config) or bool(config.experts),
+        "concatenate": _partial(config),
+        "minimum": config.clip_qkv is not None or bool(config.experts and config.experts.swiglu_limit),
+        "transpose": bool(config.latent),
+        "gather": bool(config.experts),
+        "convert": bool(config.experts),
+        "optimization_barrier": bool(config.experts),
+    }
+    return {kind for kind, needed in needs.items() if needed}
+
+
+def _partial(config: Config) -> bool:
+    """Whether RoPE turns a part of a head's numbers only."""
+    return any(rope.dim < config.head_dim for rope in config.ropes) and not config.latent
+
+
+def _fused(config: Config) -> bool:
+    """Whether one product gives what two or three parts of a layer take."""
+    return any("qkv_proj" in anchor or "gate_up_proj" in anchor for anchor in anchors(config))
+
+
+# ---- weights that are not held as they are
+
+
+def uses(weight: str, phase: str, config: Config, on_device: bool = False) -> list[str]:
+    """What a graph does with a matrix: `row`, `rows`: looks them up; `token`, `prompt`: multiplies with it; `dense`."""
+    token = phase == "decode"
+    if weight.endswith("embed_tokens.weight"):
+        return ["row" if token and not on_device else "rows", *(["token"] if config.tie_word_embeddings else [])]
+    if weight == "lm_head.weight":  # of a prompt, the last token alone has logits
+        return ["token"]
+    if experts := config.experts:
+        few = token and experts.num_experts_per_tok < experts.num_experts
+        if ".experts." in weight:
+            return ["rows" if few else "dense"]
+    if weight.endswith("kv_b_proj.weight"):
+        return ["dense"]
+    return ["token" if token else "prompt"]
+
+
+def held_key(weight: str, encoding: str, use: str, part: Shape) -> str:
+    """The row of census.json that pins what a graph needs for a weight that is held otherwise, or joined of several.
+
+    Args:
+      part: the shape of its first argument.
+    """
+    parts = len(parts_in(weight))
+    hands = hands_of(part[-2]) if use == "token" and encoding in ("int8", "int4") else 1
+    # The sums of one panel are in the product's shape already.
+    one = use == "token" and encoding.endswith("panels") and part[0] == 1
+    return f"held/{encoding}/{use}" + f"/{parts}" * (parts > 1) + f"/{hands} hands" * (hands > 1) + "/one panel" * one
+
+
+def held_ops(graph: Graph, config: Config) -> Counter[str] | None:
+    """How many more operations of each kind a graph has, or fewer, because of how it holds weights; None without a pin."""
+    found: Counter[str] = Counter()
+    for argument in graph.abi.weights:
+        weight, encoding, part = argument_parts(argument.name)
+        if not encoding or part:
+            continue
+        for use in uses(weight, graph.abi.phase, config, graph.on_device):
+            row = _pins().get(held_key(weight, encoding, use, argument.shape))
+            if row is None:
+                return None
+            found.update(row["fixed"])
+    return found
+
+
+def held_kinds(graph: Graph, config: Config) -> set[str]:
+    """The kinds of operation that these are, and that a Llama of plain weights does not have."""
+    llama = _pins()["llama/emitter/decode/logits"]
+    usual = {*llama["fixed"], *(op for layer in llama["layers"].values() for op in layer)}
+    return {op for op, n in (held_ops(graph, config) or {}).items() if n > 0} - usual

@@ -1,0 +1,1 @@
+"""The graphs that are judged, and what is read off them before they are run."""

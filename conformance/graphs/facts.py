@@ -1,0 +1,449 @@
+"""What a graph is made of, read from parsed MLIR: operations by kind and scope, matmuls, aliases, unused weights."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hloracle.core.abi import Graph
+from hloracle.core.cache import digest
+from hloracle.reference.model.anchors import anchor_of
+from hloracle.reference.model.weights import parts_in
+
+LINE = re.compile(r"\":(\d+):\d+")
+SCOPE = re.compile(r"loc\(\"([^\"]+)\"\)")
+LAYER = re.compile(r"^layers\.\d+")
+# What asks for more than one device, or for a partner outside of the graph.
+COLLECTIVE = frozenset({
+    "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "infeed", "outfeed",
+    "partition_id", "recv", "reduce_scatter", "replica_id", "send",
+})  # fmt: skip
+WEIGHT = re.compile(r"^model\.|\.(?:weight|bias)$")
+# Initial values that change nothing, however often a compiler uses them. Maxima and minima have no such rule: to take a
+# value twice is to take it once.
+NEUTRAL = {"stablehlo.add": 0, "stablehlo.multiply": 1}
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """Everything the checks ask of one graph. `error` is the parser's or verifier's message, and empties the rest.
+
+    Of a module with several functions it is about the entry point, and those that it calls.
+
+    ops: operations of the StableHLO dialect by kind, those in regions included.
+    scopes: the same by anchor, with layers folded into `layers.*`.
+    others: operations of other dialects than func and builtin. random: those that draw random numbers.
+    beyond: what no backend here can run, in words.
+    reductions: those whose value depends on how often a compiler uses their initial value.
+    matmuls: products by anchor, layers told apart: dot_general, and sums of a weight that is held in another way; that of a
+      joined weight once for each part that takes its own rows of it.
+    tables: constants of more than one value, as digests of their distinct absolute float32 values.
+    places: for each of the findings below, the anchor where the first of them stands.
+    custom_calls: targets that are not allowed. allowed_calls: how often each target that is allowed is called.
+    abi_mismatch: where the signature, or the layout of a buffer, is not what the ABI says; donations: where only they are not.
+    """
+
+    error: str = ""
+    ops: dict[str, int] = field(default_factory=dict)
+    scopes: dict[str, dict[str, int]] = field(default_factory=dict)
+    matmuls: dict[str, int] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    places: dict[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    custom_calls: tuple[str, ...] = ()
+    allowed_calls: dict[str, int] = field(default_factory=dict)
+    f64: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
+    reductions: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    abi_mismatch: tuple[str, ...] = ()
+    donations: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(self.ops.values())
+
+
+def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
+    """Parse, verify and walk a graph. Imports jaxlib, which carries MLIR. allowed: targets of custom_calls."""
+    from jax._src.interpreters import mlir as jax_mlir
+    from jaxlib.mlir import ir
+
+    with jax_mlir.make_ir_context():
+        try:
+            module = ir.Module.parse(graph.text)
+            module.operation.verify()
+        except (ir.MLIRError, ValueError) as error:
+            message = " ".join(str(error).split())
+            return GraphFacts(error=message, places={"error": _place_of_error(graph.text, message)})
+        functions = {_name(op, ir): op for op in module.body.operations if op.operation.name == "func.func"}
+        main = functions.get(graph.abi.function)
+        if main is None:
+            return GraphFacts(error=f"has no function @{graph.abi.function}")
+        calls = {name: _called_by(function, ir) for name, function in functions.items()}
+        running = {graph.abi.function, *_reached(graph.abi.function, calls)}
+        # What nothing calls never runs.
+        idle = [function for name, function in functions.items() if name not in running]
+        facts = _walk([op for op in module.body.operations if op not in idle], ir, allowed)
+        recursive = [f"@{name}, which calls itself" for name in functions if name in running & _reached(name, calls)]
+        facts["beyond"] = (*facts["beyond"], *recursive)
+        block = main.regions[0].blocks[0]
+        mismatch = (*_abi_mismatch(graph, main, ir), *_layouts(graph, module, main, ir))
+        donations = _donations(graph, module, main)
+        if donations:
+            facts["places"]["donations"] = "k_cache.0"
+        unused = tuple(
+            tensor.name
+            for tensor, argument in zip(graph.abi.arguments, block.arguments, strict=False)
+            if not list(argument.uses)
+        )
+        if unused:
+            (first,) = (t for t in graph.abi.arguments if t.name == unused[0])
+            facts["places"]["unused"] = WEIGHT.sub("", parts_in(first.weight)[0])
+        for anchor, more in _encoded_products(graph, block, ir).items():
+            facts["matmuls"][anchor] = facts["matmuls"].get(anchor, 0) + more
+        return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch, donations=donations)
+
+
+# What a weight goes through between an argument and the sum that a product of one token is written as.
+TOWARDS_A_SUM = frozenset(
+    f"stablehlo.{op}"
+    for op in ("add", "and", "broadcast_in_dim", "convert", "multiply", "reshape", "shift_right_logical", "slice")
+)
+
+
+def _encoded_products(graph: Graph, block: Any, ir: Any) -> Counter[str]:
+    """Anchor -> how many products with encoded weights there are, less the dot_general that they are written as.
+
+    A sum that a weight goes into is a product. Two dot_general are one where a weight is in halves. One that is written
+    for a joined weight counts where its parts take their rows; a second one of the same weight for nobody.
+    """
+    found: dict[tuple[str, str, str], set[Any]] = {}
+    for tensor, argument in zip(graph.abi.arguments, block.arguments, strict=False):
+        todo = [argument] if tensor.encoding != "plain" else []
+        while todo:
+            for use in todo.pop().uses:
+                operation = use.owner.operation
+                if operation.name in ("stablehlo.reduce", "stablehlo.dot_general"):
+                    found.setdefault((tensor.weight, _anchor(operation, ir), operation.name), set()).add(operation)
+                elif operation.name in TOWARDS_A_SUM:
+                    todo += list(operation.results)
+    halves = {t.weight for t in graph.abi.weights if t.encoding.startswith(("int8", "int4"))}
+    more: Counter[str] = Counter()
+    seen: set[str] = set()
+    place = {operation.operation: i for i, operation in enumerate(block.operations)}
+    in_order = sorted(found.items(), key=lambda item: min(place[operation] for operation in item[1]))
+    for (weight, anchor, name), operations in in_order:
+        count = len(operations)
+        if name == "stablehlo.reduce":
+            more[anchor] += count
+        elif weight in halves:
+            more[anchor] += (count + 1) // 2 - count
+        parts = [WEIGHT.sub("", part) for part in parts_in(weight)]
+        if len(parts) > 1 and (taken := _rows_taken(operations, ir)):
+            more[anchor] -= 1
+            if weight not in seen:
+                more.update(_right_rows(parts, taken))
+            seen.add(weight)
+    return more
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What an operation at an anchor takes of a product with N rows of a weight: those from `start` to `limit`."""
+
+    anchor: str
+    start: int
+    limit: int
+    of: int
+
+
+def _rows_taken(operations: Iterable[Any], ir: Any) -> list[Rows]:
+    """The slices of the product [T, N] that these operations make together, by where they begin."""
+    found: dict[Any, Rows] = {}
+    todo = [result for operation in operations for result in operation.results]
+    while todo:
+        value = todo.pop()
+        for operation in (use.owner.operation for use in value.uses):
+            if operation.name in ("stablehlo.add", "stablehlo.reshape", "stablehlo.transpose"):
+                todo += list(operation.results)
+            elif operation.name == "stablehlo.slice":
+                (*_, of), (*_, start), (*_, limit) = (
+                    ir.RankedTensorType(value.type).shape,
+                    *(ir.DenseI64ArrayAttr(operation.attributes[f"{name}_indices"]) for name in ("start", "limit")),
+                )
+                found[operation] = Rows(_anchor(operation, ir), start, limit, of)
+    return sorted(found.values(), key=lambda rows: rows.start)
+
+
+def _right_rows(parts: Sequence[str], taken: Sequence[Rows]) -> Counter[str]:
+    """Where parts of a joined weight, one after another, take the rows that are theirs.
+
+    How many those are is taken from the slices: reshapes after them, or sums, hold each to its own shape.
+    """
+    if not any(rows.anchor for rows in taken):  # a graph without locations
+        of = {part: [rows] for part, rows in zip(parts, taken, strict=False)}
+    else:
+        of = {part: [rows for rows in taken if rows.anchor == part] for part in parts}
+    size = {part: rows[0].limit - rows[0].start if len(rows) == 1 else 0 for part, rows in of.items()}
+    missing = [part for part in parts if not size.get(part)]
+    if len(missing) == 1:
+        size[missing[0]] = taken[0].of - sum(size.values())
+    right: Counter[str] = Counter()
+    for i, part in enumerate(parts):
+        if len(of.get(part, ())) == 1 and of[part][0].start == sum(size.get(before, 0) for before in parts[:i]):
+            right[of[part][0].anchor] += 1
+    return right
+
+
+def _anchor(operation: Any, ir: Any) -> str:
+    return anchor_of(operation.location.name_str) if isinstance(operation.location, ir.NameLoc) else ""
+
+
+def _place_of_error(text: str, message: str) -> str:
+    """The anchor of the line that the parser complains of, where that line has one."""
+    found = LINE.search(message)
+    lines = text.splitlines()
+    if not found or int(found[1]) > len(lines):
+        return ""
+    scope = SCOPE.search(lines[int(found[1]) - 1])
+    return anchor_of(scope[1]) if scope else ""
+
+
+def _odd_one_out(scopes: dict[str, Counter[str]]) -> str:
+    """The anchor whose operations in one layer are not those that it has in most layers, if there is one."""
+    by_part: dict[str, dict[str, frozenset[tuple[str, int]]]] = {}
+    for scope, kinds in scopes.items():
+        by_part.setdefault(LAYER.sub("layers.*", scope), {})[scope] = frozenset(kinds.items())
+    for layers in by_part.values():
+        (usual, count), *_ = Counter(layers.values()).most_common()
+        if 1 < count < len(layers):
+            return next(anchor_of(scope) for scope, kinds in layers.items() if kinds != usual)
+    return ""
+
+
+def _walk(operations: Sequence[Any], ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
+    ops: Counter[str] = Counter()
+    scopes: dict[str, Counter[str]] = {}
+    others: list[str] = []
+    random: list[str] = []
+    reductions: list[str] = []
+    beyond: list[str] = []
+    custom_calls: list[str] = []
+    allowed_calls = dict.fromkeys(allowed, 0)
+    f64: list[str] = []
+    matmuls: Counter[str] = Counter()
+    tables: list[str] = []
+    places: dict[str, str] = {}
+    by_layer: dict[str, Counter[str]] = {}
+
+    def place(operation: Any) -> str:
+        """The anchor of an operation, or of what first uses it."""
+        todo, seen = [operation], 0
+        while todo and seen < 100:
+            seen += 1
+            found = todo.pop(0)
+            if isinstance(found.location, ir.NameLoc):
+                return anchor_of(found.location.name_str)
+            # Uses are listed the last first.
+            todo += [use.owner for result in found.results for use in reversed(list(result.uses))]
+        return ""
+
+    def visit(operation: Any) -> Any:
+        dialect, _, kind = operation.name.partition(".")
+        location = operation.location
+        anchor = location.name_str if isinstance(location, ir.NameLoc) else ""
+        if dialect == "stablehlo":
+            ops[kind] += 1
+            scopes.setdefault(LAYER.sub("layers.*", anchor), Counter())[kind] += 1
+            by_layer.setdefault(anchor, Counter())[kind] += 1
+            if kind == "custom_call":
+                target = ir.StringAttr(operation.attributes["call_target_name"]).value
+                if target in allowed:
+                    allowed_calls[target] += 1
+                else:
+                    custom_calls.append(target)
+                    places.setdefault("custom_calls", place(operation))
+            if kind == "rng":
+                random.append(f"stablehlo.rng in {anchor or 'the function'}")
+                places.setdefault("random", place(operation))
+            if kind in ("reduce", "reduce_window") and (begins := _begins_wrongly(operation, ir)):
+                reductions.append(f"stablehlo.{kind} in {anchor or 'the function'}, {begins}")
+                places.setdefault("reductions", place(operation))
+            if kind in COLLECTIVE:
+                beyond.append(f"stablehlo.{kind}, which is of several devices")
+            if any("f64" in str(r.type) for r in operation.results):
+                f64.append(f"{kind} in {anchor or 'the function'}")
+                places.setdefault("f64", place(operation))
+            if kind == "dot_general":
+                matmuls[anchor_of(anchor)] += 1
+            if kind == "constant" and (found := _table(_elements(operation), ir)):
+                tables.append(found)
+                places.setdefault("tables", place(operation))
+        elif dialect not in ("func", "builtin"):
+            if dialect in ("sdy", "mpmd"):
+                beyond.append(f"{operation.name}, which places values on several devices")
+            others.append(operation.name)
+            places.setdefault("others", place(operation))
+        return ir.WalkResult.ADVANCE
+
+    for operation in operations:
+        operation.operation.walk(visit)
+    places["census"] = _odd_one_out(by_layer)
+    return {
+        "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        "scopes": {scope: dict(sorted(kinds.items())) for scope, kinds in scopes.items()},
+        "others": tuple(sorted(set(others))),
+        "custom_calls": tuple(custom_calls),
+        "allowed_calls": allowed_calls,
+        "f64": tuple(f64),
+        "random": tuple(random),
+        "reductions": tuple(reductions),
+        "beyond": tuple(dict.fromkeys(beyond)),
+        "matmuls": dict(matmuls),
+        "tables": tuple(tables),
+        "places": places,
+    }
+
+
+def _begins_wrongly(operation: Any, ir: Any) -> str:
+    """What a reduction's sum or product begins with that changes it, in words; nothing where that is not known.
+
+    StableHLO leaves to a compiler how it cuts a reduction into parts, each of which may begin with the initial value.
+    """
+    block = operation.regions[0].blocks[0]
+    *_, end = block.operations
+    initial = list(operation.operands)[len(operation.results) :]
+    for value, returned in zip(initial, end.operands, strict=True):
+        if not (isinstance(value, ir.OpResult) and isinstance(returned, ir.OpResult)):
+            continue
+        constant, body = value.owner.operation, returned.owner.operation
+        if constant.name == "stablehlo.constant" and body.name in NEUTRAL and {*body.operands} <= {*block.arguments}:
+            elements = _elements(constant)
+            if not isinstance(elements, ir.DenseElementsAttr):
+                continue
+            if (begin := elements.get_splat_value().value) != NEUTRAL[body.name]:
+                return f"{body.name} from {begin:g} on"
+    return ""
+
+
+def _elements(constant: Any) -> Any:
+    """What a constant holds; None where that is complex numbers, which the bindings cannot read."""
+    try:
+        return constant.attributes["value"]
+    except TypeError:
+        return None
+
+
+def _table(value, ir) -> str:  # type: ignore[no-untyped-def]
+    """The digest of a float32 constant that is not a splat, else nothing."""
+    if not isinstance(value, ir.DenseFPElementsAttr) or value.is_splat:
+        return ""
+    return table_digest(np.array(value))
+
+
+def table_digest(table: np.ndarray) -> str:
+    """What stays of a table of numbers however a graph lays it out: its distinct absolute values, bit for bit."""
+    return digest(np.unique(np.abs(table.astype(np.float32))).tobytes())
+
+
+def _abi_mismatch(graph: Graph, main, ir) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
+    """Where the function's signature is not what the ABI says."""
+    problems: list[str] = []
+    type = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    for what, types, tensors in (
+        ("argument", type.inputs, graph.abi.arguments),
+        ("result", type.results, graph.abi.results),
+    ):
+        if len(types) != len(tensors):
+            problems.append(f"{len(types)} {what}s, the ABI says {len(tensors)}")
+            continue
+        for got, tensor in zip(types, tensors, strict=True):
+            wanted = f"tensor<{'x'.join([*map(str, tensor.shape), tensor.dtype])}>"
+            if str(got) != wanted:
+                problems.append(f"{what} {tensor.name} is {got}, the ABI says {wanted}")
+    return tuple(problems)
+
+
+LAYOUT = "mhlo.layout_mode"
+# Of all arguments, and of all results.
+MODULE_LAYOUTS = ("mhlo.xla_entry_computation_parameter_layouts", "mhlo.xla_entry_computation_result_layout")
+
+
+def _layouts(graph: Graph, module: Any, main: Any, ir: Any) -> tuple[str, ...]:
+    """Where the graph asks for a buffer that is not row-major, as all are that it is given and that it has to give."""
+
+    def listed(attributes: Any, key: str) -> list[Any]:
+        return list(attributes[key]) if key in attributes and isinstance(attributes[key], ir.ArrayAttr) else []
+
+    problems: list[str] = []
+    for what, tensors, key, of_module in (
+        ("argument", graph.abi.arguments, "arg_attrs", MODULE_LAYOUTS[0]),
+        ("result", graph.abi.results, "res_attrs", MODULE_LAYOUTS[1]),
+    ):
+        asked = [
+            (LAYOUT, tensor, str(each[LAYOUT]).strip('"'))
+            for tensor, each in zip(tensors, listed(main.attributes, key), strict=False) if LAYOUT in each
+        ]  # fmt: skip
+        asked += [
+            (of_module, tensor, f"{{{','.join(map(str, layout))}}}")
+            for tensor, layout in zip(tensors, listed(module.operation.attributes, of_module), strict=False)
+            if isinstance(layout, ir.DenseIntElementsAttr)
+        ]
+        for attribute, tensor, layout in asked:
+            row_major = ",".join(str(axis) for axis in reversed(range(len(tensor.shape))))
+            if layout.replace(" ", "") not in ("default", f"{{{row_major}}}"):
+                problems.append(
+                    f'{what} {tensor.name} has {attribute} "{layout}": its buffer is row-major, so leave that out'
+                )
+    return tuple(problems)
+
+
+MODULE_ALIAS = "mhlo.input_output_alias"
+
+
+def _donations(graph: Graph, module: Any, main: Any) -> tuple[str, ...]:
+    """Where the function donates other arguments than the ABI says; or the module does, which XLA lets come first."""
+    attributes = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else []  # noqa: SIM401  (has no get)
+    donated = {int(a["tf.aliasing_output"].value): i for i, a in enumerate(attributes) if "tf.aliasing_output" in a}
+    wanted = {i: r.aliases for i, r in enumerate(graph.abi.results) if r.aliases is not None}
+    problems = [] if donated == wanted else [f"donates {donated} (result: argument), the ABI says {wanted}"]
+    free = [i for i, a in enumerate(attributes) if "jax.buffer_donor" in a and i not in wanted.values()]
+    if MODULE_ALIAS in module.operation.attributes:
+        problems.append(f"the module donates by {MODULE_ALIAS}, not its function")
+    return (*problems, *(f"gives argument {i} away, which the ABI does not" for i in free))
+
+
+def _name(function: Any, ir: Any) -> str:
+    return str(ir.StringAttr(function.attributes["sym_name"]).value)
+
+
+def _called_by(function: Any, ir: Any) -> set[str]:
+    """The functions that a function names in its calls."""
+    from hloracle.localize.inline import callee_of
+
+    found: set[str] = set()
+
+    def visit(operation: Any) -> Any:
+        found.add(callee_of(operation))
+        return ir.WalkResult.ADVANCE
+
+    function.operation.walk(visit)
+    return found - {""}
+
+
+def _reached(name: str, calls: Mapping[str, set[str]]) -> set[str]:
+    """The functions that a function calls, directly or not; the function itself only where it does so."""
+    found: set[str] = set()
+    todo = [*calls.get(name, ())]
+    while todo:
+        if (callee := todo.pop()) not in found:
+            found.add(callee)
+            todo += calls.get(callee, ())
+    return found

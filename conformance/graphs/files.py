@@ -1,0 +1,204 @@
+"""Graphs from files: read with their ABI, held to the model's shapes, and refused where they are no graph of that ABI.
+
+What is refused here has no verdict: a graph that anyone wrote is judged only where it can be said what running it means.
+docs/abi.md says which mistakes are refused and which are judged.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.errors import InputError
+from hloracle.core.given import as_text, read_bytes, shown
+from hloracle.localize.text import LOCATION
+from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint
+from hloracle.reference.model.encodings import ENCODINGS, argument_parts
+from hloracle.reference.model.weights import joins, parts_in, taken_shapes, weight_shapes
+
+LARGEST = 2**30  # bytes of a graph's text, whose weights are arguments
+BYTECODE = b"ML\xefR"
+
+_NAME_TEXT = "name a StableHLO text file"
+_ANOTHER = 'name another one in the ABI\'s "function" key'
+_ITS_ABI = "give the ABI that belongs to this graph with --abi"
+_ITS_MODEL = "name the model that the graph was written for"
+# Where the parser says that something stands in the text it was given, and not in a file that a location names.
+_IN_TEXT = re.compile(r'loc\("-":(\d+):(\d+)')
+_LOCATION_ALIAS = re.compile(r"^#loc\w* = .*$", re.MULTILINE)
+
+
+def read_graph(path: Path, abi_path: Path) -> Graph:
+    """The text of a graph with its ABI, none of it parsed. Raises InputError that names the file that cannot be used."""
+    data = read_bytes(path, LARGEST, _NAME_TEXT)
+    if data.startswith(BYTECODE):
+        raise InputError(
+            "is not text but MLIR bytecode", path, f"{_NAME_TEXT}: `stablehlo-translate --deserialize` writes one of it"
+        )
+    return Graph(path.stem, as_text(data, path, _NAME_TEXT), Abi.from_file(abi_path))
+
+
+# ---- the ABI and the model
+
+
+def fits(graph: Graph, abi_path: Path, checkpoint: Checkpoint) -> None:
+    """Raises InputError unless weights, logits and caches of the ABI are those of the model."""
+    abi, config = graph.abi, checkpoint.config
+    shapes = weight_shapes(config) | taken_shapes(config, joins(config))
+    for argument in abi.weights:
+        if wrong := _misfit(argument, shapes, checkpoint.encoded):
+            raise InputError(wrong, abi_path, f"{_ITS_MODEL}, and its --precision")
+    if abi.head == "logits" and abi.results[0].shape != (config.vocab_size,):
+        raise InputError(
+            f"logits are {abi.results[0].type}, and in the model they are [{config.vocab_size}] f32",
+            abi_path,
+            _ITS_MODEL,
+        )
+    for role, (layers, heads, _, width) in config.cache_shapes(abi.capacity).items():
+        cache = abi.results[abi.result(role)]
+        if (cache.shape[0], cache.shape[1], cache.shape[3]) != (layers, heads, width):
+            raise InputError(
+                f"{role} is {cache.type}, and in the model it is [{layers}, {heads}, S, {width}] f32: "
+                "layers, key/value heads, slots, numbers of each",
+                abi_path,
+                "give the caches these axes, in the graph and in its ABI",
+            )
+    if abi.phase == "prefill" and abi.bucket > abi.capacity:
+        raise InputError(
+            f"tokens are {abi.bucket}, and the caches have {abi.capacity} slots",
+            abi_path,
+            "give the caches a slot for each token",
+        )
+
+
+def _misfit(argument: Tensor, shapes: Mapping[str, tuple[int, ...]], encoded: Mapping[str, str]) -> str:
+    """What is wrong with a weight of the ABI; empty where the model has it just so.
+
+    shapes: of the model's weights, joined ones too. encoded: weights that the checkpoint has as integers -> encoding.
+    """
+    weight, encoding, index = argument_parts(argument.name)
+    if weight not in shapes:
+        near = difflib.get_close_matches(weight[:200], shapes, 1)
+        return f"the model has no weight {weight}" + (f", the nearest is {near[0]}" if near else "")
+    shape, parts = shapes[weight], parts_in(weight)
+    is_of = f"weight {argument.name} is {argument.type}, and in the model it is"
+    held = dict.fromkeys(encoded.get(part, "float32") for part in parts)
+    if encoding in QUANTIZED and list(held) != [encoding]:
+        return f"{is_of} in {' and '.join(held)}"
+    if encoding and not all(ENCODINGS[encoding].fits(shapes[part]) for part in parts):
+        return f"{is_of} {list(shape)}, which {encoding} cannot hold"
+    wanted, dtype = ENCODINGS[encoding].types(shape)[index] if encoding else (shape, "f32")
+    return "" if (wanted, dtype) == (argument.shape, argument.dtype) else f"{is_of} {list(wanted)} {dtype}"
+
+
+# ---- the text and the ABI
+
+
+def refusal(graph: Graph, path: Path) -> InputError | None:
+    """Why a file is no graph of its ABI, or None where it is one.
+
+    Imports jaxlib, which carries MLIR; for a process of its own, because MLIR's parser crashes on what is nested too deep.
+    """
+    from jax._src.interpreters import mlir as jax_mlir
+    from jaxlib.mlir import ir
+
+    with jax_mlir.make_ir_context():
+        try:
+            module = ir.Module.parse(graph.text)
+            module.operation.verify()
+        except (ir.MLIRError, ValueError) as error:
+            return _invalid(graph.text, error, path)
+        return _unlike(module, graph.abi, path)
+
+
+def _invalid(text: str, error: Exception, path: Path) -> InputError:
+    """What the parser or a verifier says of a text, at its line and column. Needs a context."""
+    message, location = _first_of(error)
+    place = _IN_TEXT.match(location)
+    if not place:
+        # An operation that fails verification is said to be where its location says: without one, it is where it is.
+        place = _place_without_locations(text, message)
+    where = f"{path}:{place[1]}:{place[2]}" if place else path
+    at = "" if place or not location else f", at {shown(location, 80)}"
+    from jaxlib.version import __version__ as jaxlib
+
+    return InputError(
+        f"is not valid: {shown(message)}{at}", where, f"mend it, or write StableHLO as of jaxlib {jaxlib}"
+    )
+
+
+def _first_of(error: Exception) -> tuple[str, str]:
+    """The first message of MLIR's, and its location."""
+    for diagnostic in getattr(error, "error_diagnostics", ()):
+        return diagnostic.message, str(diagnostic.location)
+    return str(error), ""
+
+
+def _place_without_locations(text: str, message: str) -> re.Match[str] | None:
+    from jaxlib.mlir import ir
+
+    for locations in (LOCATION, _LOCATION_ALIAS):
+        text = locations.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    try:
+        ir.Module.parse(text)
+    except (ir.MLIRError, ValueError) as error:
+        again, location = _first_of(error)
+        return _IN_TEXT.match(location) if again == message else None
+    return None
+
+
+def _unlike(module: Any, abi: Abi, path: Path) -> InputError | None:
+    """Where a parsed module has no function of that ABI: its donations aside, which get a verdict."""
+    from jaxlib.mlir import ir
+
+    def refused(what: str, fix: str) -> InputError:
+        return InputError(what, path, fix)
+
+    operations = list(module.body.operations)
+    if inner := sum(op.operation.name == "builtin.module" for op in operations):
+        return refused(f"holds {inner} modules" if inner > 1 else "holds a module inside a module", "write one module")
+    functions = {_symbol(op, "sym_name"): op for op in operations if op.operation.name == "func.func"}
+    name = shown(f"@{abi.function}", 80)
+    if abi.function not in functions:
+        return refused(f"has no function {name}; it has {_named(functions)}", _ANOTHER if functions else "write it")
+    function = functions[abi.function]
+    blocks = len(function.regions[0].blocks)
+    if not blocks:
+        return refused(f"{name} is declared and has no body", f"write one, or {_ANOTHER}")
+    if (visibility := _symbol(function, "sym_visibility")) not in ("", "public"):
+        return refused(f"{name} is {visibility}, so that nothing can call it", f"make it public, or {_ANOTHER}")
+    if blocks > 1:
+        return refused(f"{name} has {blocks} blocks", "write it as one: StableHLO branches inside operations")
+    type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    for what, types, tensors in (("arguments", type.inputs, abi.arguments), ("results", type.results, abi.results)):
+        if wrong := _first_difference(what, [str(t) for t in types], tensors):
+            count = f"{name} has {len(types)} {what}, and the ABI {len(tensors)}: " * (len(types) != len(tensors))
+            return refused(count + wrong, _ITS_ABI)
+    return None
+
+
+def _first_difference(what: str, types: Collection[str], tensors: Iterable[Tensor]) -> str:
+    for i, (got, tensor) in enumerate(itertools.zip_longest(types, tensors)):
+        if tensor is None:
+            return f"the ABI has no {what}[{i}], {shown(got, 80)}"
+        wanted = f"tensor<{'x'.join([*map(str, tensor.shape), tensor.dtype])}>"
+        if got is None:
+            return f"{what}[{i}] ({tensor.name}), {wanted}, is missing"
+        if got != wanted:
+            return f"{what}[{i}] ({tensor.name}) is {shown(got, 80)}, and the ABI says {wanted}"
+    return ""
+
+
+def _symbol(function: Any, key: str) -> str:
+    """A string among a function's attributes; empty where it is not there."""
+    return str(function.attributes[key].value) if key in function.attributes else ""
+
+
+def _named(functions: Collection[str]) -> str:
+    named = ", ".join(shown(f"@{name}", 80) for name in list(functions)[:5])
+    return (named or "none") + (f" and {len(functions) - 5} more" if len(functions) > 5 else "")

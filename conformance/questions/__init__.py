@@ -1,0 +1,1 @@
+"""What a run asks: prompts, streams and the reference's answers."""

@@ -1,0 +1,1 @@
+"""Everything a run found: the one thing that reports are drawn from."""

@@ -1,0 +1,381 @@
+"""The record of a run, from the evidence: the one thing that reports are drawn from. See reports/report.schema.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hloracle.backends.devices import KINDS
+from hloracle.conformance.checks.checks import is_near_tie, limit, mismatches
+from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.graphs.facts import GraphFacts
+from hloracle.conformance.graphs.listing import Reading, Scope
+from hloracle.conformance.questions.prompts import Prompt, Readable
+from hloracle.conformance.runs.code_generation import Compiled
+from hloracle.conformance.runs.configurations import CellOutcome
+from hloracle.conformance.runs.inside import CANARY_FACTOR, AnchorOutcome, Rows
+from hloracle.conformance.runs.speed import CONTEXT
+from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
+from hloracle.conformance.verdict.localization import Localization
+from hloracle.conformance.verdict.verdict import Verdict
+from hloracle.core.abi import Graph
+from hloracle.core.cache import digest
+from hloracle.core.environment import MemoryWatch, describe
+from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.localize.text import LOCATION
+from hloracle.reference.huggingface.truth import Truth
+from hloracle.reference.model.anchors import split
+from hloracle.reference.model.checkpoint import Checkpoint
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import PHASES
+from hloracle.reference.model.weights import parts_in, weight_shapes
+
+TRUTH_ARITHMETIC = "float32, and float64 for its noise, by PyTorch on the processor, no TF32"
+LONGEST_LINE = 600  # characters of a graph's line that are kept
+TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
+
+
+def record_of(
+    settings: Settings,
+    checkpoint: Checkpoint,
+    evidence: Evidence,
+    verdict: Verdict,
+    progress: Progress,
+    memory: MemoryWatch,
+) -> dict[str, Any]:
+    """See reports/report.schema.json."""
+    config, found = checkpoint.config, evidence.localization
+    mutant = {"mutant": settings.mutant} if settings.mutant else {}
+    readable = Readable(checkpoint.directory)
+    return mutant | {
+        "schema": "hloracle-report/5",
+        "passed": verdict.passed,
+        "verdict": {
+            "class": verdict.class_,
+            "anchor": verdict.anchor,
+            "operation": verdict.operation,
+            "prompt": verdict.prompt,
+            "step": verdict.step,
+            "explanation": verdict.explanation,
+            "compared": list(verdict.compared),
+            "not_compared": list(verdict.not_compared),
+            "evidence": list(verdict.evidence),
+            "confidence": {"level": verdict.sure[0], "because": verdict.sure[1]} if verdict.sure else None,
+            "fusion_dependent": verdict.fusion_dependent,
+        },
+        "model": {
+            "name": settings.model,
+            "directory_name": checkpoint.directory.name,
+            "digest": checkpoint.digest,
+            "architecture": config.architecture,
+            "parameters": sum(int(np.prod(shape)) for shape in weight_shapes(config).values()),
+            "config": _flat(config),
+        },
+        "settings": {
+            "device": str(settings.device),
+            "precision": settings.precision,
+            "layout": evidence.choice.layout,
+            "joined": evidence.choice.joined,
+            "on_device": evidence.choice.on_device,
+            "arithmetic": {"truth": TRUTH_ARITHMETIC, "device": evidence.arithmetic},
+            "builds": {phase: str(evidence.choice.build(phase)) for phase in PHASES},
+            "chosen": evidence.chosen,
+            "ignored": evidence.ignored,
+            "tokens": settings.tokens,
+            "capacity": settings.capacity,
+            "buckets": list(settings.buckets),
+            "threads": settings.threads,
+            "lean": settings.lean,
+            "backends": list(settings.backends),
+            "timeout": settings.timeout,
+            "custom_calls": [
+                {"target": t.name, "library": t.library.name, "sha256": t.sha256} for t in settings.targets
+            ],
+        },
+        "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
+        "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
+        "cells": [_cell_row(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes],
+        "checks": [
+            {k: v for k, v in dataclasses.asdict(c).items() if k not in ("anchor", "operation", "cause", "missing")}
+            for c in evidence.checks
+        ],
+        "anchors": [_rows(o.cell.id, o.prompt, r) for o in evidence.anchored for r in o.rows]
+        + ([_rows(found.plan.suspect.id, found.plan.prompt.id, r) for r in found.rows] if found else []),
+        "floors": next((o.floors for o in evidence.anchored if o.floors), found.floors if found else []),
+        "compiled": compiled_rows(evidence.compiled),
+        "localization": _localization(found) if found else None,
+        "canary": _canary(evidence.anchored),
+        "graphs": [
+            _graph_row(source, g, f, next((r for s, shown, r in evidence.shown if (s, shown) == (source, g)), None))
+            for source, graphs in evidence.graphs.items()
+            for g, f in graphs
+        ],
+        "listings": [_listing(source, graph, reading, _layer(verdict)) for source, graph, reading in evidence.shown],
+        "block": _block(evidence.shown, _layer(verdict), found.phase if found else ""),
+        "speed": _speed(evidence),
+        "timings": progress.timings,
+        "reused": [
+            *(t["stage"] for t in progress.timings if t["reused"]),
+            *(f"{o.cell.id}, streams" for o in evidence.outcomes if o.streams_reused),
+        ],
+        "memory": {
+            "peak_bytes": memory.peak_bytes,
+            "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
+        },
+        "environment": describe() | {"device": _device(settings)},
+        "families": [],  # of a run of one model; those of many are in suite.py
+    }
+
+
+def compiled_rows(rows: Sequence[Compiled]) -> list[dict[str, Any]]:
+    """What came of graphs that were compiled for targets that nothing was run on."""
+    return [
+        {
+            "source": row.source, "graph": row.graph, "compiler": KINDS[row.kind].compiler, "target": row.target,
+            "status": "compiled" if row.ok else "failed", "message": row.message, "arithmetic": list(row.arithmetic),
+            "seconds": row.seconds,
+        }
+        for row in rows
+    ]  # fmt: skip
+
+
+def _device(settings: Settings) -> dict[str, Any] | None:
+    """What IREE ran the judged graphs on, where that is not the processor."""
+    device, facts = settings.device, settings.device.facts
+    if not device.remote:
+        return None
+    capability = ".".join(map(str, facts.capability)) if facts and facts.capability else None
+    return {
+        "name": facts.name if facts else device.kind, "target": device.target or None, "capability": capability,
+        "memory_bytes": facts.memory if facts else None, "driver": facts.driver if facts else "",
+        "submitted": ("as graphs" if device.graphs else "on a stream") if device.of_cuda else "",
+    }  # fmt: skip
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """The config for a reader: no lists, and nothing that is not used."""
+    found = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("layers", "experts", "latent")}
+    for name, some in (("experts", config.experts), ("latent", config.latent)):
+        found |= {f"{name}.{k}": v for k, v in dataclasses.asdict(some).items()} if some else {}
+    names = {rope: "rope" if len(config.ropes) == 1 else f"rope-{i}" for i, rope in enumerate(config.ropes, 1)}
+    for rope, name in names.items():
+        usual = dataclasses.asdict(type(rope)("", 0.0, 0))
+        used = {k: v for k, v in dataclasses.asdict(rope).items() if v != usual[k]}
+        found |= {f"{name}.{k}": ", ".join(map(str, v)) if isinstance(v, tuple) else v for k, v in used.items()}
+    kinds = [
+        ", ".join([
+            names[layer.rope] if layer.rope else "no RoPE", f"window {layer.window}" if layer.window else "all keys",
+            *(["experts"] if layer.sparse else []),
+        ])
+        for layer in config.layers
+    ]  # fmt: skip
+    runs = [(kind, len(list(same))) for kind, same in itertools.groupby(kinds)]
+    return {
+        **found,
+        "num_hidden_layers": len(kinds),
+        "layers": "; ".join(f"{count} x ({kind})" for kind, count in runs),
+    }
+
+
+def _rows(cell: str, prompt: str, rows: Rows) -> dict[str, Any]:
+    return {"cell": cell, "prompt": prompt, **dataclasses.asdict(rows)}
+
+
+def _localization(found: Localization) -> dict[str, Any]:
+    return {
+        "cell": found.plan.suspect.id,
+        "reason": found.plan.reason,
+        "phase": found.phase,
+        "prompt": found.plan.prompt.id,
+        "step": found.plan.step,
+        "position": found.position,
+        "anchor": found.anchor,
+        "first_accumulated": found.first_accumulated,
+        "first_local": found.first_local,
+        "errors": found.errors,
+        "operation": found.operation,
+        "fusion_dependent": found.fusion_dependent,
+        "reproducer": dataclasses.asdict(found.reproducer) if found.reproducer else None,
+        "notes": found.notes,
+    }
+
+
+def _canary(anchored: Sequence[AnchorOutcome]) -> dict[str, Any] | None:
+    for canary in (o.canary for o in anchored if o.canary):
+        detail = f"Off by a factor of {CANARY_FACTOR:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
+        return {
+            "anchor": canary.anchor, "graph": canary.graph, "caught": canary.caught, "named": canary.named,
+            "detail": detail,
+        }  # fmt: skip
+    return None
+
+
+def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> dict[str, Any]:
+    tokens = truth.tokens if truth else []
+    return {
+        "id": prompt.id,
+        "prompt": prompt.name,
+        "bucket": prompt.bucket,
+        "why": prompt.why,
+        "text": prompt.text,
+        "token_ids": list(prompt.token_ids),
+        "truth": {
+            "tokens": tokens,
+            "pieces": readable.pieces(tokens),
+            "text": readable.text(tokens),
+            "gaps": [round(float(g), 6) for g in truth.gaps] if truth else [],
+        },
+    }
+
+
+def _tokens(id: str, truth: Truth, outcomes: Sequence[CellOutcome], readable: Readable) -> dict[str, Any]:
+    cells: dict[str, dict[str, Any]] = {}
+    for outcome in outcomes:
+        if id not in outcome.prompts:
+            continue
+        result = outcome.prompts[id]
+        steps = mismatches(result.tokens, truth)
+        cells[outcome.cell.id] = {
+            "agreed": len(result.tokens) - len(steps),
+            "total": len(truth.tokens),
+            "tokens": result.tokens,
+            "pieces": readable.pieces(result.tokens),
+            "text": readable.text(result.tokens),
+            "first_mismatch": steps[0] if steps else None,
+            "logit_error": float(np.max(result.errors)) if result.errors else None,
+            "logit_floor": truth.floor if result.errors else None,
+            "logit_limit": limit(truth) if result.errors else None,
+            "errors": [float(f"{e:.4g}") for e in result.errors],
+            "disagreements": len(steps),
+            "near_ties": sum(is_near_tie(s, result.tokens[s], truth) for s in steps),
+            "largest_gap": max((float(truth.gaps[s]) for s in steps), default=None),
+        }
+    # A cell that did not run agrees on nothing.
+    agreed = min((c["agreed"] for c in cells.values()), default=0) if len(cells) == len(outcomes) else 0
+    return {"agreed": agreed, "total": len(truth.tokens), "cells": cells}
+
+
+def _cell_row(outcome: CellOutcome, truths: dict[str, Truth], by_itself: bool) -> dict[str, Any]:
+    results = outcome.prompts
+    total = sum(len(t.tokens) for t in truths.values())
+    seconds = sum(r.seconds for r in results.values())
+    return {
+        "id": outcome.cell.id,
+        "source": outcome.cell.source,
+        "backend": outcome.cell.backend,
+        "head": outcome.cell.head,
+        "status": outcome.status,
+        "message": outcome.message,
+        "agreed": sum(len(r.tokens) - len(mismatches(r.tokens, truths[name])) for name, r in results.items()),
+        "total": total,
+        "seconds": round(outcome.seconds, 3),
+        # Only the production cell is run as it would be used; the others also compare logits.
+        "tokens_per_second": round(total / seconds, 1)
+        if seconds and by_itself and outcome.cell.head == "token"
+        else None,
+        "peak_bytes": outcome.peak_bytes,
+    }
+
+
+def _graph_id(source: str, graph: Graph) -> str:
+    abi = graph.abi
+    return "/".join([source, abi.phase, *([str(abi.bucket)] if abi.phase == "prefill" else []), abi.head])
+
+
+def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | None) -> dict[str, Any]:
+    abi = graph.abi
+    return {
+        "id": _graph_id(source, graph),
+        "source": source,
+        "phase": abi.phase,
+        "head": abi.head,
+        "bucket": abi.bucket if abi.phase == "prefill" else None,
+        "ops": facts.ops,
+        "op_total": facts.total,
+        "op_kinds": len(facts.ops),
+        "weights": len({part for weight in abi.weights for part in parts_in(weight.weight)}),
+        "flops": _total([scope.flops for scope in reading.scopes]) if reading else None,
+        "bytes": _total([scope.bytes for scope in reading.scopes]) if reading else None,
+        "text_bytes": len(graph.text.encode()),
+        "digest": digest(graph.text),
+        "scopes": facts.scopes,
+    }
+
+
+def _total(figures: Sequence[int | None]) -> int | None:
+    """Their sum; None where one of them is not known."""
+    known = [n for n in figures if n is not None]
+    return sum(known) if len(known) == len(figures) else None
+
+
+# ---- the graphs as a reader goes through them
+
+
+def _layer(verdict: Verdict) -> int:
+    """The layer that is shown where all are alike: the one that is wrong."""
+    return (split(verdict.anchor)[0] if verdict.anchor else None) or 0
+
+
+def _listing(source: str, graph: Graph, reading: Reading, layer: int) -> dict[str, Any]:
+    """The scopes in the order of computation; of layers that are alike, `layer` or else the first stands for all."""
+    lines = graph.text.splitlines()
+    alike: dict[tuple[str, str], dict[int | None, Scope]] = {}
+    for scope in reading.scopes:
+        number, part = split(scope.anchor)
+        key = (scope.anchor, "") if number is None else (f"layers.*.{part}", scope.signature)
+        alike.setdefault(key, {})[number] = scope
+    scopes = []
+    for layers in alike.values():
+        scope = layers.get(layer) or next(iter(layers.values()))
+        scopes.append(
+            {
+                "anchor": scope.anchor,
+                "layers": sorted(n for n in layers if n is not None),
+                "flops": scope.flops,
+                "bytes": scope.bytes,
+                "ops": [{**dataclasses.asdict(op), "text": _line(lines, op.line)} for op in scope.ops],
+            }
+        )
+    return {"graph": _graph_id(source, graph), "name": graph.name, "scopes": scopes}
+
+
+def _line(lines: Sequence[str], number: int | None) -> str:
+    """A line of a graph's text without its location; what is longer than anyone reads, such as a table, is cut."""
+    if number is None:
+        return ""
+    text = TABLE.sub(r"\1…", lines[number - 1])
+    if len(text) > LONGEST_LINE:
+        kept = LONGEST_LINE // 2
+        text = f"{text[:kept]} … {text[-kept:]}"
+    return LOCATION.sub("", text).strip()
+
+
+def _block(shown: Sequence[tuple[str, Graph, Reading]], layer: int, phase: str) -> dict[str, Any] | None:
+    """A layer of the judged graph: of the phase that was taken apart, or else of the one listed first."""
+    for source, graph, reading in sorted(shown, key=lambda entry: entry[1].abi.phase != phase):
+        if source != "oracle" and layer in reading.blocks:
+            block = reading.blocks[layer]
+            return {
+                "graph": _graph_id(source, graph),
+                "layer": layer,
+                "nodes": [dataclasses.asdict(node) for node in block.nodes],
+                "edges": [list(edge) for edge in block.edges],
+            }
+    return None
+
+
+def _speed(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "reason": "" if evidence.speed else evidence.speed_reason,
+        "context": CONTEXT if evidence.speed else 0,
+        "tokens": SPEED_TOKENS if evidence.speed else 0,
+        "contenders": [
+            {"id": c.id, "title": c.title, "ms_per_token": c.ms_per_token, "resident_bytes": c.resident_bytes}
+            for c in evidence.speed
+        ],
+    }

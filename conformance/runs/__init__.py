@@ -1,0 +1,1 @@
+"""What is run: a configuration is a source on a backend."""

@@ -1,0 +1,153 @@
+"""What compiles for which target: no device is needed for that, so that a failure to generate code shows on every run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hloracle.backends import iree
+from hloracle.backends.compiled import host_cpu, installed
+from hloracle.backends.devices import KINDS, Device, compiled_for
+from hloracle.conformance.checks.checks import Check, judged
+from hloracle.core.abi import Graph
+from hloracle.core.cache import cache_root, digest, write_file
+from hloracle.core.child import threads
+from hloracle.core.errors import ToolchainError
+
+# What the compiler generates code for: a kind of device each.
+TARGETS = ("cpu", "cuda", "hip", "vulkan", "metal")
+# PTX stands in a module as text. Of what multiplies matrices the types are in the instruction's name.
+PTX = re.compile(rb"\.target sm_\w+")
+PRODUCTS = re.compile(rb"\b(?:fma\.rn|(?:wg|w)?mma)\.[a-z0-9_.:]*")
+# As in `loc("layers.1.mlp.act"): failed to legalize …`: the anchor of what the compiler does not get past.
+PLACE = re.compile(r'loc\("([\w.]+)"[()]')
+TYPES = ("tf32", "bf16", "f16", "f32", "f64", "s8", "u8")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One graph for one target. kind: a key of KINDS; target: what of it, empty where there is one.
+
+    message: the compiler's, where it failed. arithmetic: for CUDA, what the code multiplies with, such as `fma f32`.
+    """
+
+    source: str
+    graph: str
+    kind: str
+    target: str
+    seconds: float
+    message: str = ""
+    arithmetic: tuple[str, ...] = ()
+    reused: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return not self.message
+
+    @property
+    def anchor(self) -> str:
+        """Where the compiler failed, if it says so in the graph's own words."""
+        found = PLACE.search(self.message)
+        return found[1] if found else ""
+
+
+def compile_for(source: str, graph: Graph, device: Device) -> Compiled:
+    """Compile a graph, and keep what came of it: of a module that is not run, nothing else is of use."""
+    flags = iree.flags_of(graph, device)
+    of = host_cpu() if KINDS[device.kind].compiler == "llvm-cpu" else ""
+    key = digest(graph.text, *flags, installed("iree-base-compiler"), iree.compiler_path(), of, VERSION)
+    entry = cache_root() / "compiles" / f"{key[:32]}.json"
+    try:
+        raw = json.loads(entry.read_text())
+        message, found, seconds, reused = str(raw["message"]), tuple(raw["arithmetic"]), float(raw["seconds"]), True
+    except (OSError, ValueError, KeyError, TypeError):
+        begun = time.monotonic()
+        message, found = _compile(graph, flags)
+        seconds, reused = round(time.monotonic() - begun, 3), False
+        if not message or "error:" in message:  # what was killed, or took too long, may do the next time
+            write_file(entry, json.dumps({"message": message, "arithmetic": found, "seconds": seconds}))
+    return Compiled(source, graph.name, device.kind, device.target, seconds, message, found, reused)
+
+
+VERSION = "1"  # of what is kept
+
+
+def _compile(graph: Graph, flags: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / f"{graph.name}.mlir"
+        file.write_text(graph.text)
+        try:
+            module = iree.iree_compile(file, flags)
+        except ToolchainError as error:
+            return " ".join(error.message.replace(f"{folder}{os.sep}", "").split()) or "it failed without a word", ()
+    return "", arithmetic_of(module)
+
+
+def arithmetic_of(module: bytes) -> tuple[str, ...]:
+    """What the PTX in a module multiplies with, such as `fma f32` or `mma tf32`; nothing where it has no PTX."""
+    if not PTX.search(module):
+        return ()
+    found = set()
+    for instruction in set(PRODUCTS.findall(module)):
+        words = instruction.decode()
+        kind = "fma" if words.startswith("fma") else "mma"
+        types = [t for t in TYPES if f".{t}" in words]
+        found.add(f"{kind} {types[0] if types else words}")
+    return tuple(sorted(found))
+
+
+def compile_all(wanted: Iterable[tuple[str, Graph, Device]], jobs: int) -> list[Compiled]:
+    """Each of (source, graph, device), `jobs` at a time."""
+    with threads(jobs) as submit:
+        futures = [submit(compile_for, *one) for one in wanted]
+        return [future.result() for future in futures]
+
+
+def compile_checks(rows: Sequence[Compiled], kind: str = "cuda") -> list[Check]:
+    """Every graph of each source compiles for a kind of device, and multiplies in the types that it says."""
+    found = []
+    for source in dict.fromkeys(row.source for row in rows if row.kind == kind):
+        own = [row for row in rows if (row.source, row.kind) == (source, kind)]
+        right = [row for row in own if row.ok]
+        target = own[0].target or kind
+        wrong = [row for row in own if not row.ok]
+        bad = "; ".join(f"{row.graph}: {row.message}" for row in wrong)
+        at = wrong[0].anchor if wrong else ""
+        figure = f"{len(right)} of {len(own)}"
+        title = f"every graph compiles for {KINDS[kind].compiler} ({target})"
+        found.append(
+            judged(f"{source}/iree-{kind}.compiles", title, not bad, figure, f"{len(own)} of {len(own)}", bad, at)
+        )
+        if kind == "cuda" and right:
+            found.append(arithmetic_check(f"{source}/iree-{kind}", {row.graph: row.arithmetic for row in right}))
+    return found
+
+
+def arithmetic_check(cell: str, of: dict[str, tuple[str, ...]]) -> Check:
+    """No float32 is rounded to TF32 on the way into a product: that takes 13 of its 23 bits.
+
+    Args:
+      of: what `arithmetic_of` gives, by graph.
+    """
+    title = "no product rounds float32 to TF32"
+    bad = [
+        f"{graph} has {', '.join(a for a in found if 'tf32' in a)}"
+        for graph, found in of.items()
+        if "mma tf32" in found
+    ]
+    unread = [graph for graph, found in of.items() if not found]
+    if unread:
+        return Check(f"{cell}.arithmetic", title, "error", "", "", f"{unread[0]} has no PTX to read")
+    figure = ", ".join(sorted({a for found in of.values() for a in found}))
+    return judged(f"{cell}.arithmetic", title, bool(of) and not bad, figure, "no tf32", "; ".join(bad))
+
+
+def for_every_target(cuda_target: str = "") -> list[Device]:
+    """No device in particular of each kind."""
+    return [compiled_for(kind, cuda_target if kind == "cuda" else "") for kind in TARGETS]

@@ -1,0 +1,89 @@
+"""Gate zero: before any model, a sum and a product written by the emitter's Builder, exact on each backend."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hloracle.backends.devices import CPU, Device
+from hloracle.conformance.checks.checks import Check, judged
+from hloracle.conformance.runs.configurations import make_backend
+from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.errors import ToolchainError
+from hloracle.emitters.builder import Builder, TensorType
+
+TITLE = "a+b and dot_general are exact"
+TIMEOUT_SECONDS = 300
+
+
+def sum_graph() -> Graph:
+    """[1, 2, 3, 4] + [10, 20, 30, 40]"""
+    b, type = Builder(), TensorType((4,), "f32")
+    lhs, rhs = b.argument(type), b.argument(type)
+    tensors = tuple(Tensor("weight", name, type.shape, "f32") for name in "ab")
+    abi = Abi("gate-zero", tensors, (Tensor("tap", "sum", type.shape, "f32"),))
+    return b.graph("gate_zero_add", abi, [b.add(lhs, rhs)])
+
+
+def product_graph() -> Graph:
+    """[2, 3] times the transpose of [5, 3], not square, so that an exchanged side shows."""
+    b = Builder()
+    lhs, rhs = b.argument(TensorType((2, 3), "f32")), b.argument(TensorType((5, 3), "f32"))
+    tensors = (Tensor("weight", "x", (2, 3), "f32"), Tensor("weight", "w", (5, 3), "f32"))
+    abi = Abi("gate-zero", tensors, (Tensor("tap", "product", (2, 5), "f32"),))
+    return b.graph("gate_zero_dot", abi, [b.dot_general(lhs, rhs, contracting_dimensions=((1,), (1,)))])
+
+
+# Of TF32's 11 bits and bfloat16's 8 none holds 4099, which float32 multiplies with small numbers, and adds up, exactly.
+WIDE, SIDE = 4099, 64
+
+
+def wide_product_graph() -> Graph:
+    """[64, 64] times the transpose of [64, 64]: of a size that tensor cores are used for."""
+    b, type = Builder(), TensorType((SIDE, SIDE), "f32")
+    lhs, rhs = b.argument(type), b.argument(type)
+    tensors = tuple(Tensor("weight", name, type.shape, "f32") for name in "xw")
+    abi = Abi("gate-zero", tensors, (Tensor("tap", "product", type.shape, "f32"),))
+    return b.graph("gate_zero_wide_dot", abi, [b.dot_general(lhs, rhs, contracting_dimensions=((1,), (1,)))])
+
+
+def gate_zero(backend: str, threads: int, report: Report | None = None, device: Device = CPU) -> Check:
+    """Compile and run both graphs in a child process. A failure carries the toolchain's own message."""
+    id = f"gate-zero.{backend}"
+    try:
+        figures = run_in_child(_run, backend, threads, device, timeout=TIMEOUT_SECONDS, report=report).value
+    except (ToolchainError, ChildDied) as error:
+        return Check(id, TITLE, "error", "", "", str(error))
+    x, w = _operands()
+    right = [11.0, 22.0, 33.0, 44.0], (x @ w.T).tolist(), 0
+
+    def words(sums: list[float], products: list[list[float]], wide: int) -> str:
+        return f"{sums}, {products} and {wide} of {SIDE * SIDE} products of {WIDE} rounded"
+
+    detail = "float32 is rounded on its way into a product" if figures[2] else ""
+    return judged(id, TITLE, figures == right, words(*figures), words(*right), detail)
+
+
+def _operands() -> tuple[np.ndarray, np.ndarray]:
+    """Small integers: every product and sum is exact in float32, in any order."""
+    return np.arange(6, dtype=np.float32).reshape(2, 3) - 2, np.arange(15, dtype=np.float32).reshape(5, 3) - 6
+
+
+def _wide_operands() -> tuple[np.ndarray, np.ndarray]:
+    """4096 and a few, times -2 to 2: every sum of 64 products is less than 2^24."""
+    rng = np.random.default_rng(0)
+    wide, narrow = (rng.integers(low, high, (SIDE, SIDE)) for low, high in ((WIDE, WIDE + 2), (-2, 3)))
+    return wide.astype(np.float32), narrow.astype(np.float32)
+
+
+def _run(report: Report, name: str, threads: int, device: Device) -> tuple[list[float], list[list[float]], int]:
+    """The sum, the product, and how many elements of the wide product are not exact."""
+    report(f"gate zero on {name}")
+    backend = make_backend(name, threads, device)
+    a, b = np.array([1, 2, 3, 4], np.float32), np.array([10, 20, 30, 40], np.float32)
+    (sums,) = backend.load(sum_graph())([backend.upload(a), backend.upload(b)])
+    (products,) = backend.load(product_graph())([backend.upload(v) for v in _operands()])
+    x, w = _wide_operands()
+    (wide,) = backend.load(wide_product_graph())([backend.upload(x), backend.upload(w)])
+    rounded = int(np.sum(backend.download(wide) != x.astype(np.float64) @ w.astype(np.float64).T))
+    return backend.download(sums).tolist(), backend.download(products).tolist(), rounded

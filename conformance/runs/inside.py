@@ -1,0 +1,270 @@
+"""A cell looked at from inside: the values at every anchor, in prefill and in decode, held to the truth's.
+
+Also the canary: a copy of a right graph with one anchor spoiled, which the same comparison has to catch and to name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloracle import localize
+from hloracle.backends import iree
+from hloracle.backends.compiled import host_cpu
+from hloracle.backends.custom_calls import Target, register
+from hloracle.backends.devices import CPU, Device
+from hloracle.conformance.checks.checks import Check, judged
+from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.runs.configurations import Cell, backend_sources, make_backend
+from hloracle.core import tolerances
+from hloracle.core.abi import Graph
+from hloracle.core.cache import cache_root, digest, write_file
+from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.errors import ToolchainError
+from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.localize.situation import row_floors, row_scales
+from hloracle.mutants import planted
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.reference.model import anchors as vocabulary
+from hloracle.reference.model.anchors import anchors
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.config import Config
+
+TIMEOUT_SECONDS = 900
+# A bfloat16 has 8 bits of precision: the canary is off by one rounding of the coarsest format that anyone computes in.
+CANARY_FACTOR = 1 + 2.0**-8
+
+
+NO_ANCHORS = (
+    'the graph names none: give its operations locations such as loc("layers.0.self_attn.q_proj"), the modules\' names '
+    "in Hugging Face"
+)
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A fault that was put in on purpose. `named` is the anchor that was found wrong first, if any was."""
+
+    anchor: str
+    graph: str
+    named: str | None
+    worst: float
+
+    @property
+    def caught(self) -> bool:
+        return self.named == self.anchor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Errors in floors: a row for each anchor, a column for each position; None where nothing is to be compared."""
+
+    phase: str
+    positions: list[int]
+    anchors: list[str]
+    errors: list[list[float | None]]
+
+    def worst(self) -> tuple[float, str, int] | None:
+        """The largest error, the first anchor (in order of computation) that has it, and its position."""
+        found = [
+            (e, -a, -p) for a, row in enumerate(self.errors) for p, e in enumerate(row) if e is not None
+        ]  # fmt: skip
+        if not found:
+            return None
+        error, a, p = max(found)
+        return error, self.anchors[-a], self.positions[-p]
+
+    def first(self) -> str | None:
+        """The first anchor that is beyond its limit."""
+        wrong = (a for a, row in zip(self.anchors, self.errors, strict=True) if any(_beyond(e) for e in row))
+        return next(wrong, None)
+
+
+@dataclass(frozen=True)
+class AnchorOutcome:
+    """`status` is `ran`, `reused` or `failed`. `floors` is filled for the oracle: see `floor_rows`.
+
+    missing: anchors that a graph does not have, so that nothing was compared there, as `NAME in PHASE`. named: whether its
+    graphs have any besides the caches that they return.
+    """
+
+    cell: Cell
+    prompt: str
+    status: str
+    rows: list[Rows] = field(default_factory=list)
+    floors: list[dict[str, Any]] = field(default_factory=list)
+    canary: Canary | None = None
+    message: str = ""
+    missing: list[str] = field(default_factory=list)
+    named: bool = True
+
+
+def _beyond(error: float | None) -> bool:
+    return error is not None and not error <= ANCHOR_FLOORS
+
+
+def run_anchored(
+    cell: Cell, graphs: Sequence[Graph], checkpoint: Checkpoint, prompt: Prompt, truth: AnchorTruth, threads: int,
+    versions: dict[str, str], reuse: bool, mutant: str = "", with_canary: bool = False, device: Device = CPU,
+    targets: Sequence[Target] = (), report: Report | None = None,
+) -> AnchorOutcome:  # fmt: skip
+    """Run one prompt and the steps after it with every anchor as a result, in a child process.
+
+    Args:
+      graphs: of the cell's source: decode, prefill in the prompt's bucket, or both.
+      truth: of the prompt and the tokens after it.
+      reuse: False runs it whatever the cache holds. targets, device: see `run_cell`.
+    """
+    key = digest(
+        checkpoint.digest, *backend_sources(), *looking(Path(__file__)), host_cpu(), truth.folder.parent.name, truth.folder.name,
+        json.dumps([cell.id, threads, versions, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
+        repr(device if cell.backend == device.backend else CPU),
+        *(g.text + g.abi.to_json() for g in graphs), *(f"{t.name} {t.sha256}" for t in targets),
+    )  # fmt: skip
+    entry = cache_root() / "anchored" / f"{key[:32]}.json"
+    if reuse and not mutant and (found := _load(entry, cell)):
+        return found
+    try:
+        outcome: AnchorOutcome = run_in_child(
+            _run, cell, list(graphs), checkpoint.directory, prompt, truth, threads, mutant, with_canary, device,
+            targets, timeout=TIMEOUT_SECONDS, report=report,
+        ).value  # fmt: skip
+    except (ToolchainError, ChildDied) as error:
+        return AnchorOutcome(cell, prompt.id, "failed", message=str(error))
+    if not mutant:
+        write_file(entry, json.dumps(dataclasses.asdict(outcome)))
+    return outcome
+
+
+def looking(*files: Path) -> list[bytes]:
+    """What decides how a graph is looked into: our code, the tolerances, the compilers and their flags."""
+    own = [
+        *Path(str(localize.__file__)).parent.glob("*.py"),
+        Path(str(tolerances.__file__)),
+        Path(str(vocabulary.__file__)),
+    ]
+    compilers = [*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]
+    return [json.dumps(compilers).encode(), *(p.read_bytes() for p in (*sorted(own), *files))]
+
+
+def _load(entry: Path, cell: Cell) -> AnchorOutcome | None:
+    try:
+        raw = json.loads(entry.read_text())
+        rows = [Rows(**r) for r in raw["rows"]]
+        canary = Canary(**raw["canary"]) if raw["canary"] else None
+        return AnchorOutcome(
+            cell, raw["prompt"], "reused", rows, raw["floors"], canary, missing=raw["missing"], named=raw["named"]
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _run(
+    report: Report, cell: Cell, graphs: list[Graph], directory: Path, prompt: Prompt, truth: AnchorTruth, threads: int,
+    mutant: str, with_canary: bool, device: Device, targets: Sequence[Target],
+) -> AnchorOutcome:  # fmt: skip
+    from hloracle.localize.anatomy import anatomy_of
+    from hloracle.localize.dissect import Matrix, Side, run_tapped
+
+    if cell.backend == "xla-cpu":
+        register(targets)
+    with planted(mutant):
+        checkpoint = open_checkpoint(directory)
+        config, length = checkpoint.config, len(prompt.token_ids)
+        if all(g.abi.phase == "decode" for g in graphs):  # a step is looked at in any case
+            length = min(length, len(truth.tokens) - 1)
+        backend = make_backend(cell.backend, threads, device)
+
+        def matrices(*which: Graph) -> list[Matrix]:
+            side = Side(cell.source, cell.backend, which)
+            return run_tapped(side, backend, checkpoint.load, truth, config, length, prompt.bucket, report)
+
+        rows = [rows_of(m) for m in matrices(*graphs)]
+        canary = None
+        graph = max(graphs, key=lambda g: g.abi.phase == "prefill")
+        anatomy = anatomy_of(graph, config)
+        last = length if graph.abi.phase == "prefill" else len(truth.tokens)
+        if with_canary and (anchor := canary_anchor(graph, anatomy.anchors, truth, last)):
+            report(f"canary: {anchor}")
+            found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])
+            worst = found.worst()
+            canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0)
+    floors = floor_rows(truth, config, rows) if cell == Cell("oracle", "xla-cpu") else []
+    missing = [f"{a} in {r.phase}" for r in rows for a in anchors(config) if a not in r.anchors]
+    named = any(anatomy_of(g, config).values.keys() - {"token"} for g in graphs)
+    return AnchorOutcome(cell, prompt.id, "ran", rows, floors, canary, missing=missing, named=named)
+
+
+def canary_anchor(graph: Graph, order: Sequence[str], truth: AnchorTruth, length: int) -> str:
+    """The anchor to be spoiled in a graph that is looked at up to `length` tokens: another graph gets another, so that in time all are tried.
+
+    Zeros remain zeros however they are spoiled (a projection of zeros gives them), so what is looked at is the last
+    token's row, the one at which every anchor is compared. Empty where a graph that somebody else wrote names none.
+    """
+    alive = [a for a in order if a != "token" and row_scales(truth, a)[length - 1] > 0]
+    return alive[int(digest(graph.text)[:8], 16) % len(alive)] if alive else ""
+
+
+def rows_of(matrix: Any) -> Rows:
+    """A matrix of the dissection in a form that can be kept; NaN there is what is not to be compared."""
+    errors = [[None if np.isnan(e) else float(f"{e:.3g}") for e in row] for row in matrix.errors.tolist()]
+    return Rows(matrix.phase, list(matrix.positions), list(matrix.anchors), errors)
+
+
+def floor_rows(truth: AnchorTruth, config: Config, oracle: Sequence[Rows]) -> list[dict[str, Any]]:
+    """What each anchor is held to: its scale, float32's noise there, and how far the oracle was off, in floors."""
+    worst: dict[str, float] = {}
+    for rows in oracle:
+        for anchor, errors in zip(rows.anchors, rows.errors, strict=True):
+            worst[anchor] = max([worst.get(anchor, 0.0), *(e for e in errors if e is not None)])
+    found = []
+    for anchor in anchors(config):
+        scale, noise, floors = row_scales(truth, anchor), truth.noise(anchor), row_floors(truth, anchor, config)
+        relative = float(np.median(floors[scale > 0] / scale[scale > 0])) if np.any(scale > 0) else 0.0
+        found.append({
+            "anchor": anchor, "scale": float(np.max(scale)), "noise": float(np.max(noise)), "relative": relative,
+            "oracle": worst.get(anchor), "limit": ANCHOR_FLOORS,
+        })  # fmt: skip
+    return found
+
+
+def anchor_check(outcome: AnchorOutcome) -> Check:
+    """Every anchor of prefill and of decode is within its floors."""
+    id, title = f"{outcome.cell.id}.anchors", "values at every anchor against the float64 truth"
+    if outcome.status == "failed":
+        return Check(id, title, "error", "", "", outcome.message)
+    found = [(w, r) for r in outcome.rows if (w := r.worst())]
+    if not found:
+        return Check(id, title, "error", "", "", "nothing was compared")
+    (error, anchor, position), rows = max(found, key=lambda f: f[0][0])
+    count = sum(len(r.anchors) for _, r in found)
+    first = next(((r.phase, a) for _, r in found if (a := r.first())), None)
+    figure = f"{error:.2f} floors ({anchor}, {rows.phase}, position {position}), {count} anchors"
+    expected = f"at most {ANCHOR_FLOORS:g} floors"
+    detail = f"the first beyond its limit is {first[1]} in {first[0]}" if first else ""
+    # What somebody else wrote need not have them all; what it has counts.
+    ours = outcome.cell.source != "file"
+    if outcome.missing and ours:
+        detail = "; ".join(filter(None, [detail, f"its graphs have no anchor {', '.join(outcome.missing[:5])}"]))
+    if outcome.missing and not ours and first is None:
+        if not outcome.named:
+            return Check(id, title, "skipped", figure, expected, NO_ANCHORS)
+        expected += f", {len(outcome.missing)} anchors are not there, such as {outcome.missing[0]}"
+    return judged(id, title, first is None and not (outcome.missing and ours), figure, expected, detail)
+
+
+def canary_check(canary: Canary | None, why_not: str) -> Check:
+    """A fault put in on purpose is found, at its place."""
+    id, title = "harness.canary", "a fault put in on purpose is caught and named"
+    if canary is None:
+        return Check(id, title, "skipped", "", "", why_not)
+    figure = f"{canary.named or 'nothing'} at {canary.worst:.3g} floors"
+    detail = "" if canary.caught else "the harness would not notice a fault there: trust nothing in this report"
+    return judged(id, title, canary.caught, figure, canary.anchor, detail)

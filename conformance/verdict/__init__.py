@@ -1,0 +1,1 @@
+"""What follows from the checks: a class, a place, and how sure that is."""

@@ -1,0 +1,191 @@
+"""The smallest thing that shows a fault: a few operations, their inputs, what is expected, and a command to run."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import string
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hloracle.backends import iree
+from hloracle.backends.custom_calls import Target
+from hloracle.backends.devices import CPU, Device
+
+if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
+    from hloracle.localize.operations import Found
+
+RUN_SECONDS = 300
+# What every shell and file system takes in a name as it is.
+NAME = frozenset(string.ascii_letters + string.digits + "._")
+COMPARE = """
+with np.errstate(invalid="ignore"):
+    distance = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+wrong = ~((got == expected) | (distance <= float(tolerance)))
+print(f"[{'FAILED' if wrong.any() else 'SUCCESS'}] {wrong.sum()} of {wrong.size} elements differ")
+for index in np.argwhere(wrong)[:5]:
+    print(f"  at {index.tolist()}: {got[tuple(index)]}, expected {expected[tuple(index)]}")
+sys.exit(bool(wrong.any()))
+"""
+# iree-run-module 3.13 takes a NaN for any number, and integers of a file for others than a graph's (si32, i32).
+COMPARE_FILES = f'''"""Compare two arrays: python compare.py TOLERANCE GOT.npy EXPECTED.npy"""
+
+import sys
+
+import numpy as np
+
+tolerance, *files = sys.argv[1:]
+got, expected = [np.load(f) for f in files]
+{COMPARE.strip()}
+'''
+# jax has no command for this, so the same few lines come with the reproducer.
+RUN_ON_XLA = f'''"""Compile GRAPH.mlir for XLA's CPU; run it and compare one of its results, counted from 0:
+
+python run_on_xla.py GRAPH.mlir [RESULT TOLERANCE INPUT.npy... EXPECTED.npy] [TARGET=LIBRARY...]
+
+Targets of custom_calls are functions of libraries beside this file.
+"""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax._src import compiler, xla_bridge
+from jax._src.interpreters import mlir
+from jax._src.lib import xla_client
+from jaxlib.mlir import ir
+
+graph, *rest = [word for word in sys.argv[1:] if "=" not in word]
+client = xla_bridge.get_backend("cpu")
+for target, _, library in [word.partition("=") for word in sys.argv[1:] if "=" in word]:
+    function = getattr(ctypes.CDLL(str(Path(__file__).with_name(library).resolve())), target)
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
+devices = xla_client.DeviceList(tuple(client.local_devices()[:1]))
+options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+with mlir.make_ir_context():
+    module = ir.Module.parse(open(graph).read())
+    loaded = compiler.backend_compile_and_load(client, module, devices, options, host_callbacks=[])
+if not rest:
+    sys.exit()
+result, tolerance, *files = rest
+*inputs, expected = [np.load(f) for f in files]
+results = loaded.execute_sharded([jax.device_put(i) for i in inputs]).disassemble_into_single_device_arrays()
+got = np.asarray(results[int(result)][0])
+{COMPARE.strip()}
+'''
+
+
+@dataclass(frozen=True)
+class Reproducer:
+    """Files of a folder, the command to run in it, and what it did when it was run: `shown` if it showed the fault."""
+
+    folder: str
+    files: list[str]
+    command: str
+    shown: bool
+    output: str
+
+
+def write_reproducer(
+    folder: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target] = (), device: Device = CPU
+) -> Reproducer:
+    """Write `folder` (whole or not at all; an older one is replaced), and run its command once.
+
+    Args:
+      device: where IREE runs it.
+      targets: of custom_calls that XLA is to find; their libraries are put into the folder.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".reproducer-") as name:
+        work = Path(name) / folder.name
+        work.mkdir()
+        files, command = _write(work, found, only_on_xla, anchor, targets, device)
+        status, output = _run(work, command)
+        shown = "[FAILED]" in output if found.expected is not None else status not in (0, None)
+        output = "\n".join(line[:400] for line in output.splitlines()[:60])
+        shutil.rmtree(folder, ignore_errors=True)
+        work.rename(folder)
+    return Reproducer(folder.name, files, command, shown, output)
+
+
+def _write(
+    work: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target], device: Device
+) -> tuple[list[str], str]:
+    title = [f"{found.step.name} in {anchor}: {found.why}", found.step.text]
+    (work / "piece.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
+    if only_on_xla:
+        (work / "run_on_xla.py").write_text(RUN_ON_XLA)
+    compile_ = ["iree-compile", "piece.mlir", *iree.flags_of(found.graph, device), "-o", "piece.vmfb"]
+    run_on_xla = ["python", "run_on_xla.py", "piece.mlir"]
+    libraries = {f"{target.name}.so": target for target in targets if only_on_xla}
+    for name, target in libraries.items():
+        shutil.copyfile(target.library, work / name)
+    calls = [f"{target.name}={name}" for name, target in libraries.items()]
+    if found.expected is None:
+        files = ["piece.mlir", *(["run_on_xla.py", *libraries] if only_on_xla else [])]
+        return files, shlex.join([*run_on_xla, *calls] if only_on_xla else compile_)
+    inputs = []
+    for i, (argument, value) in enumerate(found.inputs.items()):
+        inputs.append(f"{i}-{''.join(c if c in NAME else '_' for c in argument)}.npy")
+        _save(work / inputs[-1], value)
+    _save(work / "expected.npy", found.expected)
+    files = ["piece.mlir", *inputs, "expected.npy"]
+    tolerance = f"{found.tolerance:.6g}"
+    if only_on_xla:
+        return [*files, "run_on_xla.py", *libraries], shlex.join(
+            [*run_on_xla, f"{found.result}", tolerance, *inputs, "expected.npy", *calls]
+        )
+    flags = ["(ignored)"] * len(found.graph.abi.results)
+    flags[found.result] = "@expected.npy"
+    judge = [*(f"--expected_output={f}" for f in flags), f"--expected_f32_threshold={tolerance}", "--expected_rtol=0"]
+    commands = [compile_]
+    if found.got.dtype.kind in "iu" or np.isnan(found.got).any():
+        (work / "compare.py").write_text(COMPARE_FILES)
+        files.append("compare.py")
+        judge = [f"--output={'@got.npy' if i == found.result else ''}" for i in range(len(flags))]
+    commands.append([
+        "iree-run-module", f"--device={device.uri}", "--module=piece.vmfb", "--function=main",
+        *(f"--input=@{i}" for i in inputs), *judge,
+    ])  # fmt: skip
+    if "compare.py" in files:
+        commands.append(["python", "compare.py", tolerance, "got.npy", "expected.npy"])
+    command = " && \\\n".join(map(shlex.join, commands))
+    (work / "reproduce.sh").write_text(
+        f"#!/bin/sh\n# Ends with another status than 0 while the fault is there.\n{command}\n"
+    )
+    return [*files, "reproduce.sh"], command
+
+
+def _save(path: Path, value: np.ndarray) -> None:
+    """In the order that the tools read. Not by ascontiguousarray, which makes a vector of a scalar."""
+    np.save(path, np.asarray(value, order="C"))
+
+
+def _run(work: Path, command: str) -> tuple[int | None, str]:
+    """The command's exit status, None if it could not be run; and what it printed, without this machine's folders."""
+    tools = Path(iree.compiler_path()).parent
+    path = f"{Path(sys.executable).parent}:{tools}"
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'PATH="{path}:$PATH"\n{command}'], cwd=work, capture_output=True, text=True,
+            errors="replace", timeout=RUN_SECONDS, check=False,
+        )  # fmt: skip
+        status, output = done.returncode, done.stdout + done.stderr
+    except OSError as error:
+        status, output = None, error.strerror or "cannot be run"
+    except subprocess.TimeoutExpired:
+        status, output = None, f"it took more than {RUN_SECONDS:g} s"
+    for left in (work / "piece.vmfb", work / "got.npy"):
+        left.unlink(missing_ok=True)
+    for folder in (work, tools, Path(sys.prefix)):
+        output = output.replace(f"{folder}/", "")
+    return status, output

@@ -1,0 +1,221 @@
+"""What production graphs may be written and compiled in several right ways for; and which way was found fastest here.
+
+`hloracle tune` measures them (`bench/tune.py`) and keeps the winner in a file. That file is believed only on the machine,
+by the compiler and for the graphs that it was measured with, and only after a whole run with the winner conformed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hloracle import emitters
+from hloracle.backends import iree
+from hloracle.backends.compiled import host_cpu, installed
+from hloracle.backends.devices import CPU, Device
+from hloracle.core.abi import Graph
+from hloracle.core.cache import cache_root, digest, write_file
+from hloracle.core.environment import cpu_name
+from hloracle.emitters.model import emit
+from hloracle.reference.model.archive import weight_sources
+from hloracle.reference.model.checkpoint import Checkpoint
+from hloracle.reference.model.config import Config
+
+HOST = "host"
+LAYOUTS = ("panels", "rows")
+VERSION = "hloracle-tuned/1"
+
+
+@dataclass(frozen=True)
+class Build:
+    """flags: a name in `iree.FLAG_SETS`. cpu: what LLVM calls the CPU that it compiles for."""
+
+    flags: str = "plain"
+    cpu: str = HOST
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        cpu = () if self.cpu == HOST else (f"{iree.TARGET_CPU}={self.cpu}",)
+        return (*iree.FLAG_SETS[self.flags], *cpu)
+
+    def __str__(self) -> str:
+        return self.flags if self.cpu == HOST else f"{self.flags} for {self.cpu}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """layout: how weights that are floats lie, `panels` or `rows`. joined: those that are multiplied with the same values
+    are one. decode, prefill: how the graphs of that phase are compiled. on_device: see `MatrixBuilder`. graphs: see `Device`.
+    """
+
+    layout: str = "panels"
+    joined: bool = False
+    decode: Build = field(default_factory=Build)
+    prefill: Build = field(default_factory=lambda: Build("packed"))
+    on_device: bool = False
+    graphs: bool = False
+
+    def opened(self, device: Device) -> Device:
+        """The device, driven as chosen."""
+        return dataclasses.replace(device, graphs=self.graphs)
+
+    @property
+    def held(self) -> str:
+        words = [self.layout, "joined" if self.joined else "", "on device" if self.on_device else ""]
+        return " ".join(filter(None, [*words, "as graphs" if self.graphs else ""]))
+
+    def build(self, phase: str) -> Build:
+        return self.decode if phase == "decode" else self.prefill
+
+    def with_build(self, phase: str, build: Build) -> Choice:
+        """The same, with this phase compiled so."""
+        return (
+            dataclasses.replace(self, decode=build) if phase == "decode" else dataclasses.replace(self, prefill=build)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.held}, decode {self.decode}, prefill {self.prefill}"
+
+
+def untuned(layout: str = "", joined: bool = False, device: Device = CPU) -> Choice:
+    """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too."""
+    if device.remote:  # the threads of a warp read one row, each some of its columns
+        return Choice(layout or "rows", joined, prefill=Build("plain"), on_device=True, graphs=device.graphs)
+    layout = layout or "panels"
+    return Choice(layout, joined, prefill=Build("packed" if layout == "panels" else "plain"))
+
+
+def production_graphs(
+    checkpoint: Checkpoint, precision: str, choice: Choice, specs: Sequence[tuple[str, str, int, int]]
+) -> list[Graph]:
+    """The emitter's graphs of these (phase, head, capacity, bucket), with the flags that IREE compiles them with."""
+    layout = checkpoint.layout(precision, choice.layout == "panels", choice.joined)
+    return [production_graph(checkpoint.config, spec, layout, choice) for spec in specs]
+
+
+def production_graph(
+    config: Config, spec: tuple[str, str, int, int], layout: Mapping[str, str], choice: Choice
+) -> Graph:  # fmt: skip
+    """The emitter's graph of a (phase, head, capacity, bucket), of weights that lie so."""
+    graph = emit(config, *spec, layout, on_device=choice.on_device)
+    return dataclasses.replace(graph, flags=choice.build(spec[0]).all)
+
+
+# ---- what was measured
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a file says, if there is one for this model and precision. ignored: why it is not believed, in words."""
+
+    choice: Choice | None = None
+    ignored: str = ""
+
+
+def tuned_file(checkpoint: Checkpoint, precision: str, device: Device = CPU) -> Path:
+    """Where the choice for a model of this shape is kept."""
+    config, where = checkpoint.config, f"-{device.kind}{device.index}" if device.remote else ""
+    return cache_root() / "tuned" / f"{config.architecture}-{digest(repr(config))[:12]}-{precision}{where}.json"
+
+
+def circumstances(threads: int, device: Device = CPU) -> dict[str, Any]:
+    """What a choice holds for. `graphs` is the code that decides what graphs and weights look like."""
+    folder = Path(str(emitters.__file__)).parent
+    code = (p.read_bytes() for p in sorted(folder.rglob("*.py")))
+    where: dict[str, Any]
+    if device.remote:
+        where = {
+            "device": device.name,
+            "driver": device.facts.driver if device.facts else "",
+            "target": device.target,
+        }
+    else:
+        where = {"cpu": cpu_name(), "features": host_cpu(), "threads": threads}
+    return {
+        **where,
+        "compiler": installed("iree-base-compiler"),
+        "runtime": installed("iree-base-runtime"),
+        "graphs": digest(*code, *weight_sources(), Path(str(iree.__file__)).read_bytes()),
+    }
+
+
+WORDS = {
+    "device": "was measured on {0}, this is {1}",
+    "driver": "was measured with the driver {0}, this is {1}",
+    "target": "was measured with code for {0}, this is {1}",
+    "cpu": "was measured on {0}, this is {1}",
+    "features": "was measured on a CPU of the same name with other features",
+    "threads": "was measured with {0} threads, these are {1}",
+    "compiler": "was measured with iree-base-compiler {0}, this is {1}",
+    "runtime": "was measured with iree-base-runtime {0}, this is {1}",
+    "graphs": "was measured before graphs were written otherwise",
+}
+
+
+def tuned(checkpoint: Checkpoint, precision: str, threads: int, device: Device = CPU) -> Tuned:
+    """What was found fastest for a model here. Never raises: a file that cannot be believed is ignored, and says why."""
+    path = tuned_file(checkpoint, precision, device)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Tuned()
+    except (OSError, ValueError, RecursionError):
+        return _ignored(path, "cannot be read")
+    try:
+        if raw["schema"] != VERSION or raw["precision"] != precision:
+            return _ignored(path, "is of another version of hloracle, or of another precision")
+        for key, here in circumstances(threads, device).items():
+            if raw["for"][key] != here:
+                return _ignored(path, WORDS[key].format(str(raw["for"][key])[:60], here))
+        if raw["conforms"] is not True:
+            return _ignored(path, "names a choice that was not proven")
+        return Tuned(_choice(raw["choice"], device))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return _ignored(path, "is damaged")
+
+
+def keep(
+    checkpoint: Checkpoint, precision: str, threads: int, choice: Choice, measured: list[dict[str, Any]],
+    device: Device = CPU,
+) -> Path:  # fmt: skip
+    """Write down a choice with which a whole run conformed; returns where."""
+    path = tuned_file(checkpoint, precision, device)
+    found = {
+        "schema": VERSION, "precision": precision, "for": circumstances(threads, device),
+        "choice": dataclasses.asdict(choice), "conforms": True, "measured": measured,
+    }  # fmt: skip
+    write_file(path, json.dumps(found, indent=1) + "\n")
+    return path
+
+
+def _choice(raw: dict[str, Any], device: Device) -> Choice:
+    """Raises ValueError for what there is no such thing of: a file does not bring flags of its own."""
+    builds = {phase: Build(**raw[phase]) for phase in iree.PHASE_FLAGS}
+    choice = Choice(raw["layout"], raw["joined"], **builds, on_device=raw["on_device"], graphs=raw["graphs"])
+    known = (
+        choice.layout in LAYOUTS
+        and all(isinstance(value, bool) for value in (choice.joined, choice.on_device, choice.graphs))
+        and all(b.flags in iree.FLAG_SETS for b in builds.values())
+        and choice.on_device == device.remote
+        and (device.of_cuda or not choice.graphs)
+    )
+    if not known or not all(valid_cpu(b.cpu) for b in builds.values()):
+        raise ValueError("unknown")
+    return choice
+
+
+def valid_cpu(name: object) -> bool:
+    """Whether this can be the name of a CPU: the compiler knows whether it is."""
+    return (
+        isinstance(name, str)
+        and 0 < len(name) <= 40
+        and name.replace("-", "").replace(".", "").replace("_", "").isalnum()
+    )
+
+
+def _ignored(path: Path, why: str) -> Tuned:
+    return Tuned(ignored=f"{path.name} {why}: ignored; hloracle tune measures again")

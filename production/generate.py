@@ -1,0 +1,82 @@
+"""Text from a prompt, on compiled graphs with the argmax on the device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hloracle.backends.devices import CPU, Device
+from hloracle.backends.session import Session
+from hloracle.conformance.questions.prompts import encode, load_tokenizer
+from hloracle.conformance.runs.configurations import make_backend
+from hloracle.core.errors import InputError
+from hloracle.production.choice import Tuned, production_graphs, tuned, untuned
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.archive import archive_of
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.contract import BUCKETS, bucket_for
+
+
+def generate_text(
+    model: str, prompt: str, count: int, raw: bool, source: str, backend: str, threads: int, precision: str,
+    device: Device = CPU, tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[str]:  # fmt: skip
+    """The continuation in pieces that are whole characters. Stops at an end-of-text token.
+
+    Args:
+      tell: gets a line that is for the user and not of the text.
+    """
+    if count < 1:
+        raise InputError(f"is {count}", "-n", "ask for at least one token")
+    directory = resolve(model, precision=precision)
+    checkpoint = open_checkpoint(directory)
+    tokenizer = load_tokenizer(directory)
+    ids = encode(tokenizer, prompt, chat=not raw) if prompt else []
+    bucket = bucket_for(len(ids))
+    capacity = BUCKETS[-1]
+    while capacity < len(ids) + count - 1:
+        capacity *= 2
+    specs = [("decode", "token", capacity, 0), ("prefill", "token", capacity, bucket)]
+    if source == "reference":  # over the same weights, in float32
+        from hloracle.reference.oracle.lower import lower
+
+        graphs = [lower(checkpoint.config, *spec) for spec in specs]
+    else:
+        found = tuned(checkpoint, precision, threads, device) if backend == device.backend else Tuned()
+        if found.ignored:
+            tell(found.ignored)
+        choice = found.choice or untuned(device=device)
+        device = choice.opened(device)
+        graphs = production_graphs(checkpoint, precision, choice, specs)
+    stops = end_of_text(directory)
+    weight = archive_of(checkpoint, graphs[0].abi.weights).load if backend.startswith("iree") else checkpoint.load
+    session = Session(make_backend(backend, threads, device), graphs, weight)
+    tokens: list[int] = []
+    shown = ""
+    for token in session.generate_streaming_greedy(ids, count):
+        if token in stops:
+            break
+        tokens.append(token)
+        text = tokenizer.decode(tokens, skip_special_tokens=True)
+        # A character may take several tokens; until it is whole, decoding ends in the replacement character.
+        if not text.endswith("\ufffd"):
+            yield text[len(shown) :]
+            shown = text
+    rest = tokenizer.decode(tokens, skip_special_tokens=True)
+    if rest != shown:
+        yield rest[len(shown) :]
+
+
+def end_of_text(directory: Path) -> set[int]:
+    """The tokens at which transformers' generate stops: generation_config.json's, else config.json's."""
+    for name in ("generation_config.json", "config.json"):
+        path = directory / name
+        if path.is_file():
+            try:
+                stop = json.loads(path.read_text()).get("eos_token_id")
+            except (ValueError, AttributeError) as error:
+                raise InputError(f"is not valid JSON ({error})", path, "restore the file") from None
+            if stop is not None:
+                return set(stop) if isinstance(stop, list) else {stop}
+    return set()

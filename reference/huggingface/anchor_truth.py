@@ -1,0 +1,499 @@
+"""The truth at every anchor: transformers' own values over one sequence in float64, and float32's noise there.
+
+Cached like the truth, by content of the weights, the tokens and the library versions. torch is imported only where a
+model is run. Legend: n tokens; the rest as in `anchors.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloracle.core.cache import build_directory, cache_root
+from hloracle.core.child import Report, run_in_child
+from hloracle.core.errors import InputError
+from hloracle.reference.huggingface.truth import (
+    DAMAGED,
+    TIMEOUT_SECONDS,
+    Keep,
+    damaged,
+    first,
+    float64_throughout,
+    forget_angles,
+    hooked,
+    load_model,
+    nudged_embeddings,
+    versioned_entry,
+)
+from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
+from hloracle.reference.model.checkpoint import Checkpoint
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.registry import FAMILIES, part_of
+
+ANCHOR_TRUTH_VERSION = "5"
+# As in the truth, more because a floor here is that of one row and not of a prompt. Measured in the same way, as models
+# of which some row is wrongly beyond its limit: 13 in 100 with the plain pass alone, 0.4 with two more, 0 with four.
+NUDGES = 4
+# What stands where a key is hidden from the query. transformers adds the lowest finite number to such a score.
+MASKED = {"self_attn.scores": -np.inf, "self_attn.probs": 0.0}
+HIDDEN = float(np.finfo(np.float32).min) / 2  # a score below is such a key's
+UNSUPPORTED = "use a supported architecture"
+
+# Takes an anchor's value in one pass: [n, ...], a row per token.
+KeepRows = Callable[[str, np.ndarray], None]
+
+
+@dataclass(frozen=True)
+class AnchorTruth:
+    """What the model computes at every anchor.
+
+    tokens: the sequence: a prompt and what followed it; n tokens.
+    folder: the cache entry.
+    reused: it was there already.
+    """
+
+    tokens: tuple[int, ...]
+    folder: Path
+    reused: bool
+
+    def values(self, anchor: str) -> np.ndarray:
+        """The float64 pass rounded to float32, [n, ...]: a row per token, mapped from the file.
+
+        In each row what one query token has: q_proj [n, N, D], the caches [n, K, D], scores and probs [n, K, G, n],
+        where a hidden key has the score -inf and the probability 0, lm_head [n, V], and so on (`row_shape`).
+        Raises InputError that names an anchor the model does not have.
+        """
+        self._known(anchor)
+        with _whole(self.folder):
+            return _kept(self.folder, anchor)
+
+    def noise(self, anchor: str) -> np.ndarray:
+        """The largest distance in each row between any float32 pass and the float64 pass, float32 [n].
+
+        Of scores and probs only visible keys count. Raises InputError that names an anchor the model does not have.
+        """
+        self._known(anchor)
+        return np.asarray(self._noise[self._names.index(anchor)])
+
+    def _known(self, anchor: str) -> None:
+        if anchor not in self._names:
+            raise InputError("is not an anchor of this model", anchor, "use a name that `anchors(config)` lists")
+
+    @cached_property
+    def _names(self) -> list[str]:
+        with _whole(self.folder):
+            return _names(self.folder)
+
+    @cached_property
+    def _noise(self) -> np.ndarray:
+        with _whole(self.folder):
+            return _mapped(self.folder, "noise")  # [anchors, n]
+
+
+@dataclass(frozen=True)
+class Sequenced:
+    """A sequence of token ids, of which the first `prompt` are given at once and the others one by one; all at once when 0.
+
+    Only where RoPE's angles depend on the sequence's length does `prompt` change anything. anchors: those that are asked
+    for; all when empty.
+    """
+
+    tokens: tuple[int, ...]
+    prompt: int = 0
+    anchors: tuple[str, ...] = ()
+
+
+def anchor_truth(
+    checkpoint: Checkpoint, tokens: Sequence[int], report: Report | None = None, prompt: int = 0
+) -> AnchorTruth:
+    """The truth at every anchor over a whole sequence (token ids), computed in a child process where not cached.
+
+    Args:
+      prompt: see Sequenced.
+    """
+    return anchor_truths(checkpoint, [Sequenced(tuple(tokens), prompt)], report)[0]
+
+
+def anchor_truths(
+    checkpoint: Checkpoint, sequences: Sequence[Sequenced], report: Report | None = None
+) -> list[AnchorTruth]:
+    """The truth of each sequence at the anchors that it asks for; the model is loaded once for all that are not cached."""
+    config = checkpoint.config
+    questions = [_question(checkpoint, sequence) for sequence in sequences]
+    found = [AnchorTruth(q.tokens, q.folder, reused=True) for q in questions]
+    whole = [_is_whole(f, config, q.anchors) for f, q in zip(found, questions, strict=True)]
+    missing = {q.folder: q for q, there in zip(questions, whole, strict=True) if not there}
+    if missing:
+        for folder in missing:
+            shutil.rmtree(folder, ignore_errors=True)  # what is damaged is computed anew
+        _kept.cache_clear()
+        run_in_child(_compute, checkpoint, list(missing.values()), timeout=TIMEOUT_SECONDS, report=report)
+    for truth, question, there in zip(found, questions, whole, strict=True):
+        if not there and not _is_whole(truth, config, question.anchors):
+            raise damaged(question.folder)
+    return [dataclasses.replace(f, reused=there) for f, there in zip(found, whole, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What an entry of the cache answers. prompt: how many tokens are given at once, at least one."""
+
+    tokens: tuple[int, ...]
+    prompt: int
+    anchors: tuple[str, ...]
+    folder: Path
+
+
+def _question(checkpoint: Checkpoint, asked: Sequenced) -> _Question:
+    config = checkpoint.config
+    tokens, prompt, V, turning = asked.tokens, asked.prompt, config.vocab_size, config.turning_point
+    if not tokens:
+        raise InputError("is empty", "token sequence", "give at least one token")
+    if not 0 <= min(tokens) <= max(tokens) < V:
+        raise InputError(f"has an id outside 0..{V - 1}", "token sequence", "use the model's own tokenizer")
+    # What is whole by one reading of the config is damaged by another, which must not remove it under its readers.
+    wanted = asked.anchors or anchors(config)
+    shapes = json.dumps(_shapes(config, len(tokens), wanted))
+    if turning is None or len(tokens) <= turning:
+        prompt = 0
+    key = (json.dumps(tokens), *([str(prompt)] if prompt else []), shapes, ANCHOR_TRUTH_VERSION)
+    folder = versioned_entry("anchors", checkpoint.digest, *key)
+    return _Question(tokens, prompt or len(tokens), wanted, folder)
+
+
+def row_shape(config: Config, anchor: str, keys: int) -> tuple[int, ...]:
+    """The shape of one token's row; scores and probs span `keys` tokens."""
+    shape = anchor_shape(config, anchor, 1, keys)
+    _, part = split(anchor)
+    if part in MASKED:
+        K, _, G, S = shape
+        return K, G, S
+    if part in CACHES:
+        K, _, D = shape
+        return K, D
+    return shape if part == "lm_head" else shape[1:]
+
+
+def visible(config: Config, anchor: str, query: int) -> slice:
+    """The keys that a query of this anchor's layer sees."""
+    layer, _ = split(anchor)
+    window = config.layers[layer].window if layer is not None else None
+    return slice(0 if window is None else max(0, query + 1 - window), query + 1)
+
+
+# ---- what the cache holds: about.json, noise.npy, and a file for each anchor that is stored
+
+
+def _names(folder: Path) -> list[str]:
+    """The anchors that have a file, in the order of the rows of noise.npy."""
+    return list(json.loads((folder / "about.json").read_text())["anchors"])
+
+
+def _mapped(folder: Path, name: str) -> np.ndarray:
+    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+
+
+# Each map holds a file open, of which a process may have some thousand.
+_kept = lru_cache(maxsize=256)(_mapped)
+
+
+def _is_whole(found: AnchorTruth, config: Config, wanted: Sequence[str]) -> bool:
+    n = len(found.tokens)
+    try:
+        names = _names(found.folder)
+        shapes = {name: _mapped(found.folder, name).shape for name in (*names, "noise")}
+    except DAMAGED:
+        return False
+    return shapes == _shapes(config, n, wanted)
+
+
+def _shapes(config: Config, n: int, wanted: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """What an entry holds for n tokens: the shape of each file."""
+    expected = {name: (n, *row_shape(config, name, n)) for name in wanted}
+    return {**expected, "noise": (len(expected), n)}
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """Reading here an entry that was whole when it was opened: if it is not any more, say so."""
+    try:
+        yield
+    except DAMAGED as error:
+        raise damaged(folder) from error
+
+
+# ---- in the child process
+
+
+def _compute(report: Report, checkpoint: Checkpoint, questions: Sequence[_Question]) -> None:
+    """Run all passes. What the float32 ones save, the float64 one compares: memory holds one value at a time."""
+    import torch
+
+    torch.set_num_threads(1)  # as in the truth: the same sums on every machine
+    config = checkpoint.config
+    (root := cache_root() / "anchors").mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".passes-", dir=root) as passes:
+
+        def saved(question: int, anchor: str, nudge: int) -> Path:
+            return Path(passes) / f"{question}-{anchor}.{nudge}.npy"
+
+        def passing(precision: str, question: int) -> Callable[[str], None]:
+            many = f", sequence {question + 1} of {len(questions)}" if len(questions) > 1 else ""
+            return lambda layer: report(f"Hugging Face {precision} anchors{many}, {layer}")
+
+        model = load_model(checkpoint.directory)
+        for i, question in enumerate(questions):
+            for nudge in range(1 + NUDGES):
+
+                def keep(anchor: str, single: np.ndarray, at: tuple[int, int] = (i, nudge)) -> None:
+                    np.save(saved(at[0], anchor, at[1]), single)
+
+                _pass(model, config, question, keep, passing("float32", i), nudge)
+        # In place, tensor by tensor: the float32 and the float64 model are never both whole.
+        model = model.double()
+        with float64_throughout():
+            for i, question in enumerate(questions):
+
+                def write(folder: Path, i: int = i, question: _Question = question) -> None:
+                    _write(model, config, question, lambda a, n: saved(i, a, n), folder, passing("float64", i))
+
+                build_directory(question.folder, write)
+
+
+def _write(
+    model: Any, config: Config, question: _Question, saved: Callable[[str, int], Path], folder: Path,
+    report: Callable[[str], None],
+) -> None:  # fmt: skip
+    """The float64 pass, and its distance from what the others saved."""
+    noise: dict[str, np.ndarray] = {}
+
+    def compare(anchor: str, exact: np.ndarray) -> None:
+        files = [saved(anchor, nudge) for nudge in range(1 + NUDGES)]
+        noise[anchor] = np.max([row_noise(anchor, np.load(file), exact) for file in files], axis=0)
+        for file in files:
+            file.unlink()
+        np.save(folder / f"{anchor}.npy", masked(anchor, exact).astype(np.float32))
+
+    _pass(model, config, question, compare, report)
+    names = question.anchors
+    np.save(folder / "noise.npy", np.stack([noise[name] for name in names]).astype(np.float32))
+    (folder / "about.json").write_text(json.dumps({"tokens": question.tokens, "anchors": names}))
+
+
+def row_noise(anchor: str, single: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """The largest distance in each row between two passes [n, ...], among visible keys: float64 [n]."""
+    single, exact = masked(anchor, single), masked(anchor, exact)
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(np.where(single == exact, 0, single - exact))
+    return np.asarray(np.max(distance.reshape(len(distance), -1), axis=1), np.float64)
+
+
+def masked(anchor: str, rows: np.ndarray) -> np.ndarray:
+    """Rows [n, ...], with scores -inf and probs 0 at hidden keys, whatever number transformers has there.
+
+    Which keys a window hides transformers itself says: a config that is read wrongly must not hide them as well.
+    """
+    _, part = split(anchor)
+    if part not in MASKED:
+        return rows
+    later = np.triu(np.ones((len(rows), rows.shape[-1]), bool), 1)[:, None, None, :]
+    return np.where(later | (rows < HIDDEN), MASKED[part], rows)
+
+
+def _pass(
+    model: Any, config: Config, question: _Question, keep: KeepRows, report: Callable[[str], None], nudge: int = 0
+) -> None:
+    """The sequence, its prompt at once and each further token by itself: gives each anchor's value to `keep`."""
+    forget_angles(model)
+    tokens, prompt, wanted = question.tokens, question.prompt, question.anchors
+    if prompt == len(tokens):
+        _forward(model, config, tokens, 0, None, wanted, keep, report, nudge)
+        return
+    pieces: dict[str, list[np.ndarray]] = {anchor: [] for anchor in wanted}
+
+    def append(anchor: str, some: np.ndarray) -> None:
+        pieces[anchor].append(some)
+
+    cache = None
+    for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, len(tokens)))]:
+        cache = _forward(model, config, tokens[start:end], start, cache or True, wanted, append, report, nudge)
+    n = len(tokens)
+    for anchor, rows in pieces.items():
+        if split(anchor)[1] in MASKED:  # each token came with the keys that there were
+            rows = [np.pad(some, [(0, 0)] * 3 + [(0, n - some.shape[-1])]) for some in rows]  # hidden, as later ones
+        keep(anchor, np.concatenate(rows))
+
+
+def _forward(
+    model: Any, config: Config, tokens: Sequence[int], start: int, cache: Any, chosen: Sequence[str], keep: KeepRows,
+    report: Callable[[str], None], nudge: int = 0,
+) -> Any:  # fmt: skip
+    """One call of the model: gives each chosen anchor's value to `keep` once it is computed, and returns the cache.
+
+    Args:
+      start: the position of the first token. cache: of what came before, True for a new one, None to do without.
+      nudge: the seed of `nudged_embeddings`; the embeddings that are kept are those before it.
+
+    Raises InputError that names an anchor which the call did not come by, or which is not finite.
+    """
+    import torch
+
+    n, wanted = len(tokens), dict.fromkeys(chosen)
+    heads_first = FAMILIES[config.architecture].heads_first
+
+    def record(anchor: str, value: Any) -> None:
+        if anchor not in wanted:
+            return
+        layer, part = split(anchor)
+        shape = (n, *row_shape(config, anchor, start + n))
+        if value.numel() != math.prod(shape):
+            what = f"is {list(value.shape)} in transformers, and {list(shape)} by the config as it is understood here"
+            raise InputError(what, anchor, "correct the config, or how it is read")
+        value = value[0].transpose(0, 1) if part in heads_first else value
+        rows = np.array(value.numpy(), order="C").reshape(shape)
+        if not np.all(np.isfinite(rows)):
+            raise InputError(
+                f"{anchor} has values that are not finite", model.name_or_path, "use weights of a usual size"
+            )
+        keep(anchor, rows)
+        del wanted[anchor]
+        last = "" if f"layers.{layer}" in chosen else CACHES[-1]  # of a layer, of those that are chosen
+        if layer is not None and part == last:
+            report(f"layer {layer + 1} of {config.num_hidden_layers}")
+
+    outputs, inputs = _sources(config, record)
+    nudged = nudged_embeddings(model, nudge)
+    attention = recorded_attention(model, config, start, record, wanted)
+    with hooked(model, outputs, inputs), nudged, attention, torch.inference_mode():
+        found = model(
+            torch.tensor([list(tokens)]), past_key_values=None if cache is True else cache, use_cache=cache is not None,
+            logits_to_keep=0 if "lm_head" in wanted else 1,
+        )  # fmt: skip
+        record("lm_head", found.logits)
+    if wanted:
+        raise InputError(f"does not compute {next(iter(wanted))}", type(model).__name__, UNSUPPORTED)
+    return found.past_key_values
+
+
+def _sources(config: Config, record: Callable[[str, Any], None]) -> tuple[dict[str, Keep], dict[str, Keep]]:
+    """The modules whose outputs, and those whose inputs, are anchors; what attention computes is not among them."""
+    outputs: dict[str, Keep] = {}
+    inputs: dict[str, Keep] = {}
+
+    def to_record(*names: str) -> Keep:
+        def keep(output: Any) -> None:
+            for name in names:
+                record(name, first(output))
+
+        return keep
+
+    for anchor in anchors(config):
+        layer, part = split(anchor)
+        source, _, name = part_of(config, part).source.partition(" ") if layer is not None else ("", "", "")
+        if source == "input":
+            module = anchor.rpartition(".")[0]
+            # StarCoder 2 has its own name for the last projection.
+            name = next(n for n in (name, "c_proj") if f"{module}.{n}" in anchors(config))
+            inputs[f"model.{module}.{name}"] = to_record(anchor)
+        elif source == "routing":
+            router = next(a for a in (f"layers.{layer}.mlp.{n}" for n in ("gate", "router")) if a in anchors(config))
+            outputs[f"model.{router}"] = _routing(router, anchor, record)
+        elif part == "embed_tokens" and config.embedding_multiplier != 1:
+            inputs["model.layers.0"] = to_record(anchor)  # some multiply it after the lookup
+        elif not source and part != "lm_head" and f"model.{anchor}" not in outputs:
+            outputs[f"model.{anchor}"] = to_record(anchor)
+        if part == "self_attn.kv_a_layernorm":  # what the cache holds of it
+            outputs[f"model.{anchor}"] = to_record(anchor, f"k_cache.{layer}")
+    return outputs, inputs
+
+
+def _routing(router: str, anchor: str, record: Callable[[str, Any], None]) -> Keep:
+    """A router's logits, and what it makes of them: how much of each expert, in place of a list of the chosen ones."""
+
+    def keep(output: Any) -> None:
+        logits, weights, chosen = output  # [n, X], [n, A], [n, A]
+        record(router, logits)
+        record(anchor, logits.new_zeros(logits.shape).scatter(1, chosen, weights.to(logits.dtype)))
+
+    return keep
+
+
+@contextmanager
+def recorded_attention(
+    model: Any, config: Config, start: int, record: Callable[[str, Any], None], wanted: Collection[str] | None = None
+) -> Iterator[None]:
+    """While this holds, eager attention gives what it takes and computes to `record(anchor, rows)`.
+
+    Scores are not returned by transformers and are computed again, as `eager_attention_forward` does.
+
+    Args:
+      start: the position of the first query token.
+      wanted: the anchors that are recorded; all when None. What nobody wants is not computed.
+    """
+    import torch
+
+    modeling = sys.modules[type(model).__module__]
+    eager = modeling.eager_attention_forward
+
+    def recording(
+        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, **others: Any
+    ) -> tuple[Any, Any]:
+        output, probs = eager(module, query, key, value, attention_mask, scaling=scaling, **others)
+        layer, n = module.layer_idx, query.shape[2]
+        # Keys of this call, and those that a windowed layer's cache has let go of.
+        fresh, gone = slice(key.shape[2] - n, None), start + n - key.shape[2]
+        inside = [f"layers.{layer}.self_attn.{name}" for name in ("scores", "probs")]
+        if wanted is None or any(name in wanted for name in inside):
+            scores = _scores(module, query, key, attention_mask, scaling, probs, others.get("softcap"))
+            for name, heads, hidden in zip(inside, (scores, probs), (torch.finfo(scores.dtype).min, 0.0), strict=True):
+                # Query head h reads kv head h // G, so that the head axis N is [K, G].
+                record(name, torch.nn.functional.pad(heads[0].transpose(0, 1), (gone, 0), value=hidden))
+        if config.latent:  # of the heads' own keys only the turned part, which they share, is an anchor
+            turned = config.latent.qk_nope_head_dim
+            query, key = query[..., turned:], key[:, :1, :, turned:]
+            record(f"v_cache.{layer}", key[0, :, fresh].transpose(0, 1))
+        else:
+            record(f"k_cache.{layer}", key[0, :, fresh].transpose(0, 1))
+            record(f"v_cache.{layer}", value[0, :, fresh].transpose(0, 1))
+        record(f"layers.{layer}.self_attn.q_rope", query[0].transpose(0, 1))  # [n, heads, ...]
+        record(f"layers.{layer}.self_attn.k_rope", key[0, :, fresh].transpose(0, 1))
+        return output, probs
+
+    modeling.eager_attention_forward = recording  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        modeling.eager_attention_forward = eager  # type: ignore[attr-defined]
+
+
+def _scores(
+    module: Any, query: Any, key: Any, attention_mask: Any, scaling: float, probs: Any, softcap: float | None
+) -> Any:
+    """Attention's scores [1, N, n, keys], hidden ones as low as can be. Raises InputError unless probs are their softmax."""
+    import torch
+
+    keys = key.repeat_interleave(module.num_key_value_groups, dim=1)  # [1, N, keys, D]
+    scores = torch.matmul(query, keys.transpose(2, 3)) * scaling
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    sinks = getattr(module, "sinks", None)
+    every = scores if sinks is None else torch.cat([scores, sinks.view(1, -1, 1, 1).expand_as(scores[..., :1])], -1)
+    # An architecture may do more to its scores. Then these are not what it attends by.
+    if not torch.allclose(torch.softmax(every, dim=-1)[..., : scores.shape[-1]], probs, atol=1e-6):
+        where = f"layers.{module.layer_idx}.self_attn"
+        raise InputError(f"{where}.probs are not the softmax of {where}.scores", type(module).__name__, UNSUPPORTED)
+    return scores

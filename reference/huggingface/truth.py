@@ -1,0 +1,394 @@
+"""The truth: Hugging Face transformers in float32 at temperature 0, and the same in float64 to know its noise.
+
+Cached by content of the weights, the prompt and the library versions, so that it moves only when
+something real moved. torch and transformers are imported only where a model is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloracle.core.cache import build_directory, cache_root, digest
+from hloracle.core.child import Report, run_in_child
+from hloracle.core.errors import InputError
+from hloracle.reference.model.checkpoint import Checkpoint
+from hloracle.reference.model.registry import load_config
+
+TRUTH_VERSION = "5"
+PACKAGES = ("torch", "transformers")
+TIMEOUT_SECONDS = 3600
+# Float32 passes over a prompt's tokens that measure the noise besides the plain one: see `nudged_embeddings`. One alone
+# is one draw: where a value hangs on a single sensitive number, such as a probability between two keys that score alike,
+# transformers may happen to be right, and an implementation with the usual noise then looks far off. Measured by passes
+# held to each other, with twice their noise: over 300 random models the worst of 6000 prompts was 20 floors away with
+# the plain pass alone, and 7 with two more.
+NUDGES = 2
+# What reading an entry raises when something in it is missing, cut short or not what it should be.
+DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)
+
+# Takes what a module returned, or what it was given.
+Keep = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the model says after a prompt.
+
+    tokens: the greedy continuation; it does not stop at an end-of-text token.
+    logits: float32 [tokens, V], what each token was chosen from.
+    exact: the same in float64 over the same tokens, rounded to float32 [tokens, V].
+    moved: how this differs from the truth of other library versions in the cache, or empty.
+    nudged: the largest distance from `exact` of float32 passes over the same tokens whose embeddings were nudged.
+    caches: the largest distance of these passes' keys and values of the prompt from the float64 ones, in units of the
+      largest of those. Their noise does not follow from the logits', which come from the last row alone.
+    """
+
+    tokens: list[int]
+    logits: np.ndarray
+    exact: np.ndarray
+    reused: bool
+    moved: str
+    nudged: float = 0.0
+    caches: float = 0.0
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """The lead of the best logit over the second best, float32 [tokens]."""
+        top = np.partition(self.exact, -2, axis=1)[:, -2:]
+        return np.asarray(top[:, 1] - top[:, 0])
+
+    @property
+    def floor(self) -> float:
+        """The noise of float32 itself: the largest distance between any float32 pass's logits and the float64 ones."""
+        return float(np.maximum(np.max(np.abs(self.logits - self.exact)), self.nudged))
+
+
+def truths(
+    checkpoint: Checkpoint, prompts: Sequence[Sequence[int]], count: int, report: Report | None = None
+) -> list[Truth]:
+    """The truth for each prompt (token ids), computed in a child process where it is not cached."""
+    entries = [_entry(checkpoint, prompt, count) for prompt in prompts]
+    kept = {entry: _load(entry) for entry in entries}
+    missing = {str(e): list(p) for e, p in zip(entries, prompts, strict=True) if kept[e] is None}
+    if missing:
+        for entry in missing:
+            shutil.rmtree(entry, ignore_errors=True)  # what is damaged is computed anew
+        run_in_child(
+            _compute, checkpoint.directory, missing, count, _versions(), timeout=TIMEOUT_SECONDS, report=report
+        )
+    return [kept[entry] or _computed(entry) for entry in entries]
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in PACKAGES}
+
+
+def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
+    # From its turning point on, the truth is taken step by step.
+    question = json.dumps([list(prompt), count, checkpoint.config.turning_point])
+    return versioned_entry("truth", checkpoint.digest, question, TRUTH_VERSION)
+
+
+def versioned_entry(kind: str, *question: str) -> Path:
+    """Where the cache keeps these versions' answer to a question; other versions' answers stand beside it."""
+    versions = "-".join(f"{name}-{version}" for name, version in _versions().items())
+    return cache_root() / kind / digest(*question)[:32] / versions
+
+
+def _load(entry: Path) -> Truth | None:
+    """What the cache holds, or None where it holds nothing whole."""
+    try:
+        about = json.loads((entry / "truth.json").read_text())
+        tokens, nudged, caches = about["tokens"], float(about["nudged"]), float(about["caches"])
+        logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
+    except DAMAGED:
+        return None
+    if not len(tokens) == len(logits) == len(exact):
+        return None
+    return Truth(tokens, logits, exact, reused=True, moved="", nudged=nudged, caches=caches)
+
+
+def damaged(entry: Path) -> InputError:
+    """What to say when an entry was whole and is not any more."""
+    return InputError("was removed or damaged while it was being used", entry, "run again")
+
+
+def _computed(entry: Path) -> Truth:
+    """The truth that was computed a moment ago."""
+    found = _load(entry)
+    if found is None:
+        raise damaged(entry)
+    return dataclasses.replace(found, reused=False, moved=_moved(entry, found.tokens))
+
+
+def _moved(entry: Path, tokens: list[int]) -> str:
+    """Compare with the truth of other versions of the libraries, if the cache still holds one."""
+    others = [d for d in entry.parent.iterdir() if d.is_dir() and d != entry and (d / "truth.json").is_file()]
+    if not others:
+        return ""
+    other = max(others, key=lambda d: d.stat().st_mtime)
+    before = json.loads((other / "truth.json").read_text())["tokens"]
+    different = [i for i, (a, b) in enumerate(zip(before, tokens, strict=True)) if a != b]
+    what = f"first other token at step {different[0]}" if different else "same tokens"
+    return f"truth computed anew: {other.name} -> {entry.name}, {what}"
+
+
+def _compute(
+    report: Report,
+    directory: Path,
+    missing: dict[str, list[int]],
+    count: int,
+    versions: dict[str, str],
+) -> None:
+    import torch
+
+    # One thread: sums are taken in the same order on every machine, and the other cores are free to compile.
+    torch.set_num_threads(1)
+    found: dict[str, tuple[list[int], np.ndarray]] = {}
+    others: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    model, turning = load_model(directory), load_config(directory).turning_point
+    for number, (entry, prompt) in enumerate(missing.items(), 1):
+        report(f"Hugging Face float32, prompt {number} of {len(missing)}")
+        found[entry] = tokens, _ = greedy(model, prompt, count)
+        others[entry] = []
+        for nudge in range(1, 1 + NUDGES):
+            with nudged_embeddings(model, nudge):
+                others[entry].append(_forced(model, prompt, tokens, turning))
+    # In place, tensor by tensor: the float32 and the float64 model are never both whole.
+    model = model.double()
+    with float64_throughout():
+        for number, (entry, (tokens, logits)) in enumerate(found.items(), 1):
+            report(f"Hugging Face float64, prompt {number} of {len(found)}")
+            exact, caches = _forced(model, missing[entry], tokens, turning)
+            exact, scale = exact.astype(np.float32), np.max(np.abs(caches)) or 1.0
+            near = others.pop(entry)
+            about = {
+                "tokens": tokens,
+                "prompt": missing[entry],
+                "versions": versions,
+                # numpy's max: a pass that overflows says so, whichever one it is.
+                "nudged": float(np.max([np.max(np.abs(logits - exact)) for logits, _ in near])),
+                "caches": float(np.max([np.max(np.abs(kept - caches)) for _, kept in near]) / scale),
+            }
+            build_directory(Path(entry), _writer(about, logits, exact))
+
+
+def _writer(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        np.save(folder / "logits.npy", logits)
+        np.save(folder / "exact.npy", exact)
+        (folder / "truth.json").write_text(json.dumps(about))
+
+    return write
+
+
+def load_model(directory: Path, dtype: str = "float32", attention: str | None = "eager") -> Any:
+    """transformers' model of a checkpoint directory, in evaluation mode. Only safetensors, no remote code, no TF32.
+
+    attention: how it is implemented; None for what transformers takes for this architecture by itself.
+    Raises InputError unless its weights are exactly those of the directory: transformers makes up one that is missing.
+    """
+    import torch
+    import transformers
+
+    # Whoever wants products of float32 rounded to TF32 or bfloat16 can ask PyTorch for it in many places.
+    torch.set_float32_matmul_precision("highest")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        found: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=getattr(torch, dtype),
+            attn_implementation=attention,
+            experts_implementation="eager",  # the others are for some dtypes and devices only
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise InputError(f"transformers cannot load it ({error})", directory, "check the checkpoint's files") from error
+    model, loaded = found
+    problems = [
+        f"{kind.replace('_', ' ')}: {', '.join(map(str, sorted(names)[:4]))}" for kind, names in loaded.items() if names
+    ]
+    if problems:
+        raise InputError(
+            f"transformers loads other weights ({'; '.join(problems)})", directory, "check the checkpoint's files"
+        )
+    return model.eval()
+
+
+def greedy(model: Any, prompt: Sequence[int], count: int) -> tuple[list[int], np.ndarray]:
+    """`count` greedy tokens and the logits, float32 [count, V], that each was chosen from."""
+    tokens: list[int] = []
+    logits: list[np.ndarray] = []
+    for out in _steps(model, prompt, tokens, count):
+        row = out.logits[0, -1].float().numpy()
+        tokens.append(int(np.argmax(row)))
+        logits.append(row.copy())
+    return tokens, np.stack(logits)
+
+
+def _steps(model: Any, prompt: Sequence[int], tokens: Sequence[int], count: int) -> Iterator[Any]:
+    """The prompt at once, then one token after the other; `tokens` may grow meanwhile."""
+    import torch
+
+    forget_angles(model)
+    fed, cache = [list(prompt)], None
+    for step in range(count):
+        with torch.inference_mode():
+            out = model(torch.tensor(fed), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        yield out
+        cache = out.past_key_values
+        fed = [[tokens[step]]] if step < len(tokens) else []
+
+
+def forget_angles(model: Any) -> None:
+    """Undo what the last sequence did to RoPE: `dynamic` keeps the angles of the longest one, whatever comes next."""
+    for module in model.modules():
+        types = getattr(module, "rope_type", "")
+        # Some have a set of angles for each type of layer.
+        sets = (
+            {f"{layer_type}_": kind for layer_type, kind in types.items()} if isinstance(types, dict) else {"": types}
+        )
+        for prefix in (prefix for prefix, kind in sets.items() if kind == "dynamic"):
+            setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
+            setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq"))
+
+
+def teacher_forced(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+    """The logits that each of `tokens` should come from, in one pass over prompt and tokens: [len(tokens), V]."""
+    return _forced(model, prompt, tokens)[0]
+
+
+def _forced(
+    model: Any, prompt: Sequence[int], tokens: Sequence[int], turning: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Also every layer's keys and values of the prompt (a windowed layer's last ones), one after another.
+
+    turning: the length beyond which a sequence's angles depend on it, so that one pass is not what the steps are.
+    """
+    import torch
+
+    def kept(cache: Any) -> Any:
+        return torch.cat([
+            t[..., : len(prompt), :].ravel() for layer in cache.layers for t in (layer.keys, layer.values)
+        ]).numpy()  # fmt: skip
+
+    if turning is not None and len(prompt) + len(tokens) > turning:
+        caches: list[np.ndarray] = []
+        rows: list[np.ndarray] = []
+        for out in _steps(model, prompt, tokens, len(tokens)):
+            caches = caches or [np.array(kept(out.past_key_values))]
+            rows.append(np.array(out.logits[0, -1].numpy()))
+        return np.stack(rows), caches[0]
+    forget_angles(model)
+    with torch.inference_mode():
+        fed = torch.tensor([[*prompt, *tokens[:-1]]])
+        out = model(fed, use_cache=True, logits_to_keep=len(tokens))
+        return np.asarray(out.logits[0].numpy()), np.asarray(kept(out.past_key_values))
+
+
+def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) -> dict[str, np.ndarray]:
+    """The outputs of the named modules (`model.layers.0.mlp`, ...) over a whole sequence, batch axis dropped.
+
+    Raises InputError that names a module the model does not have.
+    """
+    import torch
+
+    found: dict[str, np.ndarray] = {}
+
+    def keep(name: str) -> Keep:
+        return lambda output: found.update({name: first(output)[0].numpy().copy()})
+
+    with hooked(model, {name: keep(name) for name in modules}, {}), torch.inference_mode():
+        model(torch.tensor([list(tokens)]), use_cache=False)
+    return found
+
+
+@contextmanager
+def hooked(model: Any, outputs: Mapping[str, Keep], inputs: Mapping[str, Keep]) -> Iterator[None]:
+    """While this holds, a forward pass gives the named modules' outputs, and others' first inputs, to what keeps them.
+
+    Raises InputError that names a module the model does not have.
+    """
+    named = dict(model.named_modules())
+    unknown = [name for name in (*outputs, *inputs) if name not in named]
+    if unknown:
+        raise InputError(f"has no module {unknown[0]}", type(model).__name__, "use a name of model.named_modules()")
+
+    def after(keep: Keep) -> Callable[[Any, Any, Any], None]:
+        return lambda _module, _inputs, output: keep(output)
+
+    def before(keep: Keep) -> Callable[[Any, Any], None]:
+        return lambda _module, inputs: keep(inputs[0])
+
+    hooks = [named[name].register_forward_hook(after(keep)) for name, keep in outputs.items()]
+    hooks += [named[name].register_forward_pre_hook(before(keep)) for name, keep in inputs.items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def first(output: Any) -> Any:
+    """The tensor that a module returned, or the first of several."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+@contextmanager
+def nudged_embeddings(model: Any, seed: int) -> Iterator[None]:
+    """While this holds, every number of the embeddings is the next one above or below, at random; with seed 0 itself.
+
+    What comes of it is as right as float32 can be: every implementation is off by one rounding somewhere early. But all
+    later roundings fall otherwise, so each seed is another draw of float32's noise.
+    """
+    import torch
+
+    def nudge(_module: Any, _inputs: Any, output: Any) -> Any:
+        up = torch.rand(output.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
+        return torch.nextafter(output, torch.where(up, torch.inf, -torch.inf).to(output.dtype))
+
+    hook = model.get_input_embeddings().register_forward_hook(nudge) if seed else None
+    try:
+        yield
+    finally:
+        if hook is not None:
+            hook.remove()
+
+
+def float64_throughout() -> AbstractContextManager[object]:
+    """While this holds, what a float64 model casts to float32 is cast to float64.
+
+    Whatever the model's dtype, transformers computes RoPE's angles, RMSNorm and the softmax in float32, and the float64
+    truth would carry a quarter of the noise that it is to measure. Only the dtypes that are asked for change: the
+    formulas, and RoPE's frequencies, stay transformers' own, so that an error in ours cannot hide here.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def widened(argument: Any) -> Any:
+        return torch.float64 if argument is torch.float32 else argument
+
+    class Float64(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.Tensor.float:
+                func = torch.Tensor.double
+            named = {name: widened(argument) for name, argument in (kwargs or {}).items()}
+            return func(*map(widened, args), **named)
+
+    return Float64()

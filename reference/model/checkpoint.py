@@ -1,0 +1,272 @@
+"""A Hugging Face checkpoint directory: its weights as float32 or encoded, checked against the config by name and shape.
+
+A checkpoint is data: only safetensors is read, nothing is unpickled, no code from it is run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy, which safetensors then uses)
+import numpy as np
+import safetensors
+
+from hloracle.core.cache import digest, known_digest
+from hloracle.core.errors import InputError
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.encodings import ENCODINGS, Layout, argument_parts, exactly
+from hloracle.reference.model.registry import FAMILIES, load_config
+from hloracle.reference.model.weights import (
+    default_layout,
+    joined,
+    matrices,
+    parts_in,
+    stored,
+    stored_shapes,
+    weight_shapes,
+)
+
+DTYPES = ("BF16", "F16", "F32")
+# What the encoded weights of a quantized checkpoint are made of; transformers reads the float ones, which are the same.
+ENCODED = "encoded.safetensors"
+ENCODED_DTYPES = {"f32": "F32", "i8": "I8", "ui8": "U8"}
+QUANTIZED = ("int8", "int4")
+# A weight that transformers recomputes, and old checkpoints still carry.
+DERIVED_SUFFIX = ".rotary_emb.inv_freq"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint.
+
+    files: the name of each tensor that is needed -> the file that holds it. precision, encoded: what a quantized checkpoint
+    is in, and how its weights are held beside their floats; empty for any other.
+    """
+
+    directory: Path
+    config: Config
+    files: dict[str, Path]
+    precision: str = ""
+    encoded: Layout = field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies the model: config and the bytes of every weight file."""
+        paths = sorted({*self.files.values(), *([self.directory / ENCODED] if self.encoded else [])})
+        return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in paths))
+
+    def layout(self, precision: str, panels: bool = True, join: bool = False) -> Layout:
+        """How graphs of a precision hold this checkpoint's weights. Raises InputError for a quantized one that it lacks.
+
+        Args:
+          panels: where they fit, for weights that are not quantized. join: see `joined`.
+        """
+        held = self._held(precision, panels)
+        return joined(self.config, held) if join else held
+
+    def _held(self, precision: str, panels: bool) -> Layout:
+        if precision not in QUANTIZED:
+            return default_layout(self.config, precision, panels)
+        if self.precision != precision:
+            is_in = f"is in {self.precision}" if self.precision else f"has no {ENCODED}"
+            raise InputError(is_in, self.directory, f"name the model, and --precision {precision} makes one")
+        return self.encoded
+
+    def load(self, name: str) -> np.ndarray:
+        """One argument of a graph: a weight as a contiguous float32 array, or what an encoded or joined one is made of.
+
+        Raises InputError if it holds a NaN or an infinity, or is not of the precision that the name says.
+        """
+        weight, encoding, index = argument_parts(name)
+        if len(parts := parts_in(weight)) > 1:
+            return np.concatenate([self.load(part + name.removeprefix(weight)) for part in parts])
+        if not encoding:
+            return self._weight(name)
+        if self.encoded.get(weight) == encoding:
+            found = _get(self.directory / ENCODED, name)
+            if found.dtype == np.float32 and not np.all(np.isfinite(found)):
+                raise InputError(f"{name} is not finite", self.directory / ENCODED, "convert the model again")
+            return found
+        return exactly(ENCODINGS[encoding], self._weight(weight), weight, self.directory)[index]
+
+    def _weight(self, name: str) -> np.ndarray:
+        how = stored(self.config).get(name) if name not in self.files else None
+        if how is None:
+            return self.tensor(name)
+        slices = (np.concatenate([self.tensor(part) for part in how.names(i)]) for i in range(how.count))
+        if not how.sliced:
+            return next(slices)
+        whole = np.empty(weight_shapes(self.config)[name], np.float32)
+        for i, slice in enumerate(slices):
+            whole[i] = slice
+        return whole
+
+    def tensor(self, name: str) -> np.ndarray:
+        """What a file holds under this name, contiguous float32. Raises InputError if it holds a NaN or an infinity."""
+        path = self.files[name]
+        array = _read(path, name)
+        # The sum of finite float32 weights is finite in float64, and one pass finds any NaN or infinity.
+        with np.errstate(invalid="ignore"):  # inf - inf
+            total = np.sum(array, dtype=np.float64)
+        if not np.isfinite(total):
+            bad = int(np.count_nonzero(~np.isfinite(array)))
+            raise InputError(
+                f"weight {name} has {bad} values that are not finite", path, "download or convert the model again"
+            )
+        return array
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of what a file holds under this name."""
+        return stored_shapes(self.config, frozenset(self.files))[name]
+
+    def check(self) -> None:
+        """Look at every number once. Raises InputError that names a weight which is not finite, or not what is encoded."""
+        for name, array in self.weights():
+            if encoding := ENCODINGS.get(self.encoded.get(name, "")):
+                parts = [self.load(argument) for argument in encoding.arguments(name)]
+                if not np.array_equal(encoding.decode(parts), array):
+                    what = f"weight {name} is not what model.safetensors has"
+                    raise InputError(what, self.directory / ENCODED, "convert the model again")
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        """All weights in the order in which graphs take them, one at a time."""
+        for name in weight_shapes(self.config):
+            yield name, self.load(name)
+
+
+def open_checkpoint(directory: Path) -> Checkpoint:
+    """Open a directory with config.json and one or many safetensors files; names and shapes must match exactly.
+
+    Raises InputError that lists what is missing, extra or misshapen, and in which file.
+    """
+    config = load_config(directory)
+    found: dict[str, tuple[Path, tuple[int, ...]]] = {}
+    for path in _weight_files(directory):
+        try:
+            with safetensors.safe_open(path, "np") as f:
+                for name in f.keys():  # noqa: SIM118  (safe_open is not a mapping)
+                    part = f.get_slice(name)
+                    if name in found:
+                        raise InputError(
+                            f"weight {name} stands here and in {found[name][0].name}", path, "keep one of the two"
+                        )
+                    if part.get_dtype() not in DTYPES:
+                        raise InputError(
+                            f"weight {name} is of dtype {part.get_dtype()}",
+                            path,
+                            f"use a checkpoint with {', '.join(DTYPES)} weights",
+                        )
+                    found[name] = path, tuple(part.get_shape())
+        except (OSError, safetensors.SafetensorError) as error:
+            raise _unreadable(path, error) from None
+
+    wanted = stored_shapes(config, frozenset(found))
+    head, embedding = (found.get(name) for name in ("lm_head.weight", "model.embed_tokens.weight"))
+    if config.tie_word_embeddings and head and embedding:
+        # Some checkpoints store the tied head as well. transformers leaves one that differs untied.
+        if not np.array_equal(_read(head[0], "lm_head.weight"), _read(embedding[0], "model.embed_tokens.weight")):
+            raise InputError(
+                "tie_word_embeddings is true, and lm_head.weight differs from model.embed_tokens.weight",
+                directory,
+                "set tie_word_embeddings to false, or remove lm_head.weight",
+            )
+        del found["lm_head.weight"]
+    unread = FAMILIES[config.architecture].unread
+    found = {
+        name: at for name, at in found.items()
+        if not name.endswith(DERIVED_SUFFIX) and not (unread and name not in wanted and re.match(unread, name))
+    }  # fmt: skip
+    fix = "use the weights that belong to this config.json"
+    problems = [f"missing {name}" for name in wanted if name not in found]
+    problems += [f"extra {name} in {found[name][0].name}" for name in found if name not in wanted]
+    problems += [
+        f"{name} in {found[name][0].name} is {list(found[name][1])}, not {list(shape)}"
+        for name, shape in wanted.items()
+        if name in found and found[name][1] != shape
+    ]
+    if problems:
+        shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
+        raise InputError(f"weights do not match config.json: {shown}", directory, fix)
+    precision, encoded = _open_encoded(directory / ENCODED, config) if (directory / ENCODED).exists() else ("", {})
+    return Checkpoint(directory, config, {name: found[name][0] for name in wanted}, precision, encoded)
+
+
+def encoded_types(config: Config, layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name -> dtype and shape of each tensor in a quantized checkpoint's second file."""
+    return {
+        tensor.name: (ENCODED_DTYPES[tensor.dtype], tensor.shape)
+        for weight, shape in matrices(config).items() if weight in layout
+        for tensor in ENCODINGS[layout[weight]].tensors(weight, shape)
+    }  # fmt: skip
+
+
+def _open_encoded(path: Path, config: Config) -> tuple[str, Layout]:
+    """The precision of the second file, and how it holds the weights; every name, dtype and shape in it is looked at."""
+    try:
+        with safetensors.safe_open(path, "np") as f:
+            found, precision = {}, (f.metadata() or {}).get("precision", "")
+            for name in f.keys():  # noqa: SIM118
+                part = f.get_slice(name)
+                found[name] = part.get_dtype(), tuple(part.get_shape())
+    except (OSError, safetensors.SafetensorError) as error:
+        raise _unreadable(path, error) from None
+    if precision not in QUANTIZED:
+        raise InputError(f"is of precision {precision!r}", path, "convert the model again")
+    layout: dict[str, str] = {}
+    for name in found:
+        weight, encoding, _ = argument_parts(name)
+        if (
+            encoding not in QUANTIZED
+            or weight not in matrices(config)
+            or layout.setdefault(weight, encoding) != encoding
+        ):
+            raise InputError(f"holds {name}, which this model has not", path, "convert the model again")
+        if not ENCODINGS[encoding].fits(matrices(config)[weight]):
+            raise InputError(f"holds {name} in groups that do not fit", path, "convert the model again")
+    wanted = encoded_types(config, layout)
+    for name, type in wanted.items():
+        if found.get(name) != type:
+            raise InputError(f"{name} is {found.get(name, 'missing')}, not {type}", path, "convert the model again")
+    return precision, layout
+
+
+def _read(path: Path, name: str) -> np.ndarray:
+    return _get(path, name).astype(np.float32, copy=False)
+
+
+def _get(path: Path, name: str) -> np.ndarray:
+    try:
+        with safetensors.safe_open(path, "np") as f:
+            return np.ascontiguousarray(f.get_tensor(name))
+    except (OSError, safetensors.SafetensorError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    # Where both are there, transformers reads the single file.
+    single = directory / "model.safetensors"
+    if single.is_file():
+        return [single]
+    index = directory / "model.safetensors.index.json"
+    if index.exists():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            paths = [directory / name for name in names]
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise InputError(f"is not a valid index ({error!r})", index, "restore the file") from None
+        for path in paths:
+            if path.parent != directory or not path.is_file():
+                raise InputError(f"names {path.name}, which is not there", index, "download the missing file")
+        return paths
+    raise InputError(
+        "has no model.safetensors", directory, "convert the weights to safetensors; other formats are not read"
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(f"is damaged or cut short ({error})", path, "download or convert the file again")

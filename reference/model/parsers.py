@@ -1,0 +1,426 @@
+"""How each architecture's config is read: transformers' keys and defaults on one side, mechanisms on the other.
+
+The source of each is its `configuration_*.py`, and its `modeling_*.py` for what the keys do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hloracle.reference.model.config import Config, Experts, Latent, Layer, Rope
+from hloracle.reference.model.keys import FULL, REQUIRED, SLIDING, Keys, rope, rope_per_layer_type, yarn_mscale
+
+
+def _decoder(
+    keys: Keys, architecture: str, *, norm_eps: str = "rms_norm_eps", head_dim: int | None = None,
+    width: int | None = None, tied: bool = False, few_kv_heads: bool = True,
+    ropes: Callable[[int], dict[str, Rope] | Rope], windows: Callable[[int], Sequence[bool]] | None = None,
+    window: int | None = None, turned: Callable[[int, bool], bool] = lambda layer, windowed: True,
+    sparse: Callable[[int], bool] = lambda layer: False, act: str | None = None, latent: Latent | None = None,
+    **mechanisms: Any,
+) -> Config:  # fmt: skip
+    """What all architectures have, read from the keys that they share.
+
+    Args:
+      norm_eps: the key of the norms' epsilon. head_dim: transformers' default; hidden_size / heads when None.
+      width: of a head, where no key says it. latent: where keys and values are made from one.
+      few_kv_heads: whether transformers takes a config without num_key_value_heads to have one for each head.
+      ropes: of a head_dim, the RoPE of all layers or of each type of layer. act: the activation, if its key is unusual.
+      windows: of the number of layers, which of them see `window` keys only; all of them when None and there is one.
+      turned, sparse: whether RoPE turns a layer's queries and keys; whether it has a mixture of experts.
+      mechanisms: further fields of Config.
+    """
+    heads, hidden = keys.get("num_attention_heads", int), keys.get("hidden_size", int)
+    kv_heads = keys.get("num_key_value_heads", int, heads if few_kv_heads else REQUIRED, heads)
+    count = keys.get("num_hidden_layers", int)
+    width = width or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
+    if heads % kv_heads:
+        raise keys.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
+    if width % 2 and not latent:
+        raise keys.error(f"head_dim {width} is odd, and RoPE turns pairs")
+    found = ropes(width)
+    windowed = windows(count) if windows else [window is not None] * count
+    if any(windowed) and window is None:
+        raise keys.error("has layers with a sliding window, and no 'sliding_window'")
+    layers = tuple(
+        Layer(
+            (found[SLIDING if narrow else FULL] if isinstance(found, dict) else found) if turned(i, narrow) else None,
+            window if narrow else None,
+            sparse(i),
+        )
+        for i, narrow in enumerate(windowed)
+    )
+    fields = {
+        "num_key_value_heads": kv_heads, "scaling": float(width**-0.5), "hidden_act": act or keys.activation(),
+        "norm_eps": keys.get(norm_eps, float), **mechanisms,
+    }  # fmt: skip
+    return Config(
+        architecture=architecture,
+        layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        head_dim=width,
+        intermediate_size=keys.get("intermediate_size", int),
+        vocab_size=keys.get("vocab_size", int),
+        max_position_embeddings=keys.get("max_position_embeddings", int),
+        tie_word_embeddings=keys.get("tie_word_embeddings", bool, tied),
+        latent=latent,
+        **fields,
+    )
+
+
+def _flag(keys: Keys, key: str, missing: bool = False) -> bool:
+    return bool(keys.get(key, bool, missing))
+
+
+def _biases(keys: Keys, missing: bool = False) -> dict[str, Any]:
+    """One key for the biases of q, k, v and o."""
+    found = _flag(keys, "attention_bias", missing)
+    return {"attention_bias": found, "attention_out_bias": found}
+
+
+def llama(keys: Keys) -> Config:
+    return _decoder(
+        keys, "llama", ropes=lambda width: rope(keys, width), mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys)
+    )
+
+
+def mistral(keys: Keys) -> Config:
+    window = keys.get("sliding_window", int, 4096, null=None)
+    return _decoder(keys, "mistral", few_kv_heads=False, window=window, ropes=lambda width: rope(keys, width))
+
+
+def _late_windows(keys: Keys) -> dict[str, Any]:
+    """A window in the layers from `max_window_layers` on, if it is used at all."""
+    used = _flag(keys, "use_sliding_window")
+    first, window = keys.get("max_window_layers", int, 28, zero=True), keys.get("sliding_window", int, 4096, null=None)
+    window = window if used else None
+    return {
+        "window": window,
+        "windows": lambda count: keys.layer_types(count, lambda i: window is not None and i >= first),
+    }
+
+
+def qwen2(keys: Keys) -> Config:
+    keys.fix(use_mrope=False)
+    return _decoder(
+        keys, "qwen2", few_kv_heads=False, ropes=lambda width: rope(keys, width), attention_bias=True,
+        **_late_windows(keys),
+    )  # fmt: skip
+
+
+def qwen3(keys: Keys) -> Config:
+    return _decoder(
+        keys, "qwen3", few_kv_heads=False, head_dim=128, ropes=lambda width: rope(keys, width), qk_norm="head",
+        **_biases(keys), **_late_windows(keys),
+    )  # fmt: skip
+
+
+def _scaled_embeddings(keys: Keys) -> float:
+    # transformers keeps the factor as a float32.
+    return float(np.float32(keys.get("hidden_size", int) ** 0.5))
+
+
+def gemma(keys: Keys) -> Config:
+    keys.ignore("hidden_activation")
+    # The official files say `gelu` and mean this.
+    act = "gelu_pytorch_tanh" if keys.raw.get("hidden_act", "gelu") == "gelu" else keys.activation()
+    keys.ignore("hidden_act")
+    return _decoder(
+        keys, "gemma", few_kv_heads=False, head_dim=256, tied=True, act=act, ropes=lambda width: rope(keys, width),
+        embedding_multiplier=_scaled_embeddings(keys), **_biases(keys),
+    )  # fmt: skip
+
+
+def gemma2(keys: Keys) -> Config:
+    keys.ignore("hidden_act sliding_window_size")
+    return _decoder(
+        keys, "gemma2", few_kv_heads=False, head_dim=256, tied=True,
+        act=keys.activation("hidden_activation", "gelu_pytorch_tanh"), ropes=lambda width: rope(keys, width),
+        window=keys.get("sliding_window", int, 4096, null=None),
+        windows=lambda count: keys.layer_types(count, lambda i: i % 2 == 0),
+        scaling=keys.get("query_pre_attn_scalar", int, 256) ** -0.5,
+        attn_logit_softcapping=keys.get("attn_logit_softcapping", float, 50.0, null=None),
+        final_logit_softcapping=keys.get("final_logit_softcapping", float, 30.0, null=None),
+        embedding_multiplier=_scaled_embeddings(keys), **_biases(keys),
+    )  # fmt: skip
+
+
+def gemma3(keys: Keys) -> Config:
+    keys.ignore("hidden_act")
+    # Its attention does not read the first, whatever it is.
+    keys.ignore("attn_logit_softcapping _sliding_window_pattern")
+    period = keys.get("sliding_window_pattern", int, 6)
+    return _decoder(
+        keys, "gemma3_text", few_kv_heads=False, head_dim=256, tied=True,
+        act=keys.activation("hidden_activation", "gelu_pytorch_tanh"),
+        ropes=lambda width: rope_per_layer_type(keys, width, {FULL: 1e6, SLIDING: 1e4}, "rope_local_base_freq"),
+        window=keys.get("sliding_window", int, 4096, null=None),
+        windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % period)),
+        scaling=keys.get("query_pre_attn_scalar", int, 256) ** -0.5, qk_norm="head",
+        final_logit_softcapping=keys.get("final_logit_softcapping", float, None),
+        embedding_multiplier=_scaled_embeddings(keys), **_biases(keys),
+    )  # fmt: skip
+
+
+def phi3(keys: Keys) -> Config:
+    keys.fix(attention_bias=False, mlp_bias=False, lm_head_bias=False, full_attn_mod=1)
+    # Of Phi-4's own code, for what transformers' has not.
+    keys.ignore("interpolate_factor")
+    original = keys.get("original_max_position_embeddings", int, 4096)
+    return _decoder(
+        keys, "phi3",
+        ropes=lambda width: rope(keys, width, partial=1.0, types=("default", "longrope"), original=original),
+        window=keys.get("sliding_window", int, None),
+    )  # fmt: skip
+
+
+def olmo2(keys: Keys) -> Config:
+    return _decoder(keys, "olmo2", ropes=lambda width: rope(keys, width), qk_norm="all", **_biases(keys))
+
+
+def olmo3(keys: Keys) -> Config:
+    return _decoder(
+        keys, "olmo3", ropes=lambda width: rope_per_layer_type(keys, width, {FULL: 5e5, SLIDING: 5e5}), qk_norm="all",
+        window=keys.get("sliding_window", int, 4096, null=None),
+        windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % 4)), **_biases(keys),
+    )  # fmt: skip
+
+
+def smollm3(keys: Keys) -> Config:
+    keys.ignore("max_window_layers")
+    used = _flag(keys, "use_sliding_window")
+    window = keys.get("sliding_window", int, None)
+    period = keys.get("no_rope_layer_interval", int, 4)
+    listed = keys.numbers("no_rope_layers", keys.get("num_hidden_layers", int))
+
+    def turned(layer: int, windowed: bool = False) -> bool:
+        return bool(listed[layer]) if listed else bool((layer + 1) % period)
+
+    return _decoder(
+        keys, "smollm3", few_kv_heads=False, ropes=lambda width: rope(keys, width, 2e6), tied=True, turned=turned,
+        window=window,
+        windows=lambda count: keys.layer_types(count, lambda i: used and window is not None and not turned(i)),
+        mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys),
+    )  # fmt: skip
+
+
+def granite(keys: Keys) -> Config:
+    return _decoder(
+        keys, "granite", ropes=lambda width: rope(keys, width), scaling=keys.get("attention_multiplier", float, 1.0),
+        embedding_multiplier=keys.get("embedding_multiplier", float, 1.0),
+        residual_multiplier=keys.get("residual_multiplier", float, 1.0),
+        logits_multiplier=1 / keys.get("logits_scaling", float, 1.0), mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys),
+    )  # fmt: skip
+
+
+def cohere(keys: Keys) -> Config:
+    keys.ignore("model_max_length")
+    return _decoder(
+        keys, "cohere", norm_eps="layer_norm_eps", tied=True,
+        ropes=lambda width: rope(keys, width, 5e5, interleaved=True),
+        logits_multiplier=keys.get("logit_scale", float, 0.0625),
+        qk_norm="own" if _flag(keys, "use_qk_norm") else "", **_biases(keys),
+    )  # fmt: skip
+
+
+def cohere2(keys: Keys) -> Config:
+    keys.fix(
+        order_of_interleaved_layers="local_attn_first", position_embedding_type="rope_gptj", rotary_pct=1.0,
+        use_gated_activation=True, use_parallel_block=True, use_qk_norm=False,
+    )  # fmt: skip
+    keys.ignore("layer_switch use_embedding_sharing use_parallel_embedding _sliding_window_pattern")
+    period = keys.get("sliding_window_pattern", int, 4)
+    return _decoder(
+        keys, "cohere2", norm_eps="layer_norm_eps", tied=True, ropes=lambda width: rope(keys, width, interleaved=True),
+        window=keys.get("sliding_window", int, 4096, null=None),
+        windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % period)),
+        turned=lambda layer, windowed: windowed, logits_multiplier=keys.get("logit_scale", float, 0.0625),
+        **_biases(keys),
+    )  # fmt: skip
+
+
+def stablelm(keys: Keys) -> Config:
+    hidden, heads = keys.get("hidden_size", int), keys.get("num_attention_heads", int)
+    if hidden % heads:
+        raise keys.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
+    if (width := keys.get("head_dim", int, hidden // heads)) != hidden // heads:
+        # transformers would turn the dimensions of other heads than it has.
+        raise keys.error(f"head_dim {width} is not hidden_size / num_attention_heads, {hidden // heads}")
+    return _decoder(
+        keys, "stablelm", norm_eps="layer_norm_eps", few_kv_heads=False, width=hidden // heads,
+        ropes=lambda width: rope(keys, width, partial=0.25), norm_bias=True, attention_bias=_flag(keys, "use_qkv_bias"),
+        qk_norm="own" if _flag(keys, "qk_layernorm") else "",
+        use_parallel_residual=_flag(keys, "use_parallel_residual"),
+    )  # fmt: skip
+
+
+def starcoder2(keys: Keys) -> Config:
+    keys.fix(norm_type="layer_norm", mlp_type="default")
+    bias = _flag(keys, "use_bias", True)
+    return _decoder(
+        keys, "starcoder2", norm_eps="norm_epsilon", few_kv_heads=False, tied=True, norm_bias=True,
+        ropes=lambda width: rope(keys, width), window=keys.get("sliding_window", int, None), attention_bias=bias,
+        attention_out_bias=bias, mlp_bias=bias,
+    )  # fmt: skip
+
+
+def glm4(keys: Keys) -> Config:
+    return _decoder(
+        keys, "glm4", few_kv_heads=False, head_dim=128,
+        ropes=lambda width: rope(keys, width, partial=0.5, interleaved=True),
+        attention_bias=_flag(keys, "attention_bias", True),
+    )  # fmt: skip
+
+
+def seed_oss(keys: Keys) -> Config:
+    return _decoder(
+        keys, "seed_oss", few_kv_heads=False, head_dim=128, ropes=lambda width: rope(keys, width),
+        mlp_bias=_flag(keys, "mlp_bias"), attention_bias=_flag(keys, "attention_bias", True),
+        attention_out_bias=_flag(keys, "attention_out_bias"),
+    )  # fmt: skip
+
+
+def mixtral(keys: Keys) -> Config:
+    experts = Experts(
+        num_experts=keys.get("num_local_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
+        intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=True,
+    )  # fmt: skip
+    return _decoder(
+        keys, "mixtral", few_kv_heads=False, ropes=lambda width: rope(keys, width, 1e6),
+        experts=_checked(keys, experts), window=keys.get("sliding_window", int, None), sparse=lambda layer: True,
+    )  # fmt: skip
+
+
+def _checked(keys: Keys, experts: Experts) -> Experts:
+    if experts.num_experts_per_tok > experts.num_experts:
+        raise keys.error(
+            f"num_experts_per_tok {experts.num_experts_per_tok} is more than the {experts.num_experts} experts"
+        )
+    return experts
+
+
+def _sparse_layers(keys: Keys) -> Callable[[int], bool]:
+    """Every `decoder_sparse_step`th layer, but for those that are listed."""
+    step, dense = keys.get("decoder_sparse_step", int, 1), keys.get("mlp_only_layers", list, [])
+    count = keys.get("num_hidden_layers", int)
+    if not all(type(layer) is int and 0 <= layer < count for layer in dense):
+        raise keys.error(f"key 'mlp_only_layers' is {dense}, not a list of layers below {count}")
+    return lambda layer: layer not in dense and (layer + 1) % step == 0
+
+
+def qwen2_moe(keys: Keys) -> Config:
+    experts = Experts(
+        num_experts=keys.get("num_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
+        intermediate_size=keys.get("moe_intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
+        shared_intermediate_size=keys.get("shared_expert_intermediate_size", int),
+    )  # fmt: skip
+    used, last = _flag(keys, "use_sliding_window"), keys.get("max_window_layers", int, 28, zero=True)
+    window = keys.get("sliding_window", int, 4096, null=None, zero=True) or None
+    return _decoder(
+        keys, "qwen2_moe", few_kv_heads=False, ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
+        attention_bias=_flag(keys, "qkv_bias", True), sparse=_sparse_layers(keys), window=window if used else None,
+        windows=lambda count: keys.layer_types(count, lambda i: used and i % 2 == 0 and i < last),
+    )  # fmt: skip
+
+
+def _number_of_experts(keys: Keys, key: str) -> int:
+    """`key`, for which transformers takes `num_local_experts` too: it sets that last, so that it wins."""
+    if "num_local_experts" not in keys.raw:
+        return int(keys.get(key, int))
+    count: int = keys.get("num_local_experts", int)
+    if (other := keys.get(key, int, count)) != count:
+        raise keys.error(f"num_local_experts {count} is not {key} {other}, for which it stands", "keep one of the two")
+    return count
+
+
+def qwen3_moe(keys: Keys) -> Config:
+    keys.ignore("max_window_layers")
+    experts = Experts(
+        num_experts=_number_of_experts(keys, "num_experts"), num_experts_per_tok=keys.get("num_experts_per_tok", int),
+        intermediate_size=keys.get("moe_intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
+    )  # fmt: skip
+    used, window = _flag(keys, "use_sliding_window"), keys.get("sliding_window", int, 4096, null=None)
+    return _decoder(
+        keys, "qwen3_moe", few_kv_heads=False, ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
+        qk_norm="head", sparse=_sparse_layers(keys), window=window if used else None, **_biases(keys),
+    )  # fmt: skip
+
+
+def olmoe(keys: Keys) -> Config:
+    experts = Experts(
+        num_experts=keys.get("num_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
+        intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
+    )  # fmt: skip
+    return _decoder(
+        keys, "olmoe", ropes=lambda width: rope(keys, width), experts=_checked(keys, experts), qk_norm="all",
+        clip_qkv=keys.get("clip_qkv", float, None), sparse=lambda layer: True, **_biases(keys),
+    )  # fmt: skip
+
+
+def gpt_oss(keys: Keys) -> Config:
+    keys.ignore("experts_per_token initial_context_length")
+    if not (keys.raw.get("rope_parameters") or keys.raw.get("rope_scaling")):
+        # transformers would put a YaRN of its own in their place.
+        raise keys.error("key 'rope_parameters' is missing")
+    experts = Experts(
+        num_experts=keys.get("num_local_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
+        intermediate_size=keys.get("intermediate_size", int), scoring="softmax-of-chosen",
+        swiglu_limit=keys.get("swiglu_limit", float, 7.0), swiglu_alpha=keys.get("swiglu_alpha", float, 1.702),
+    )  # fmt: skip
+    return _decoder(
+        keys, "gpt_oss", few_kv_heads=False, head_dim=64, ropes=lambda width: rope(keys, width, 150000.0),
+        experts=_checked(keys, experts), sparse=lambda layer: True,
+        window=keys.get("sliding_window", int, 128, null=None),
+        windows=lambda count: keys.layer_types(count, lambda i: i % 2 == 0), **_biases(keys, True),
+    )  # fmt: skip
+
+
+def deepseek_v3(keys: Keys) -> Config:
+    keys.fix(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
+    # The layers that predict further tokens are not part of the model that answers.
+    keys.ignore("num_nextn_predict_layers num_mtp_layers ep_size aux_loss_alpha seq_aux qk_head_dim")
+    heads = keys.get("num_attention_heads", int)
+    if (kv_heads := keys.get("num_key_value_heads", int, null=heads)) != heads:
+        raise keys.error(
+            f"num_key_value_heads {kv_heads} is not num_attention_heads {heads}: each has its own of a latent"
+        )
+    shared, width = keys.get("n_shared_experts", int), keys.get("moe_intermediate_size", int)
+    experts = Experts(
+        num_experts=_number_of_experts(keys, "n_routed_experts"),
+        num_experts_per_tok=keys.get("num_experts_per_tok", int), intermediate_size=width, scoring="sigmoid",
+        norm_topk_prob=_flag(keys, "norm_topk_prob", True), norm_topk_eps=1e-20, n_group=keys.get("n_group", int),
+        topk_group=keys.get("topk_group", int), routed_scaling_factor=keys.get("routed_scaling_factor", float, 2.5),
+        shared_intermediate_size=shared * width,
+    )  # fmt: skip
+    if experts.num_experts % experts.n_group or experts.num_experts < 2 * experts.n_group:
+        raise keys.error(
+            f"n_routed_experts {experts.num_experts} are not {experts.n_group} groups of two or more (n_group)"
+        )
+    if experts.topk_group > experts.n_group:
+        raise keys.error(f"topk_group {experts.topk_group} is more than the {experts.n_group} groups")
+    if experts.num_experts_per_tok > experts.num_experts // experts.n_group * experts.topk_group:
+        raise keys.error(f"num_experts_per_tok {experts.num_experts_per_tok} is more than the chosen groups have")
+    latent = Latent(
+        q_lora_rank=keys.get("q_lora_rank", int, 1536, null=None), kv_lora_rank=keys.get("kv_lora_rank", int),
+        qk_nope_head_dim=keys.get("qk_nope_head_dim", int), qk_rope_head_dim=keys.get("qk_rope_head_dim", int),
+        v_head_dim=keys.get("v_head_dim", int), rope_interleave=_flag(keys, "rope_interleave", True),
+    )  # fmt: skip
+    if (width := keys.get("head_dim", int, latent.qk_rope_head_dim)) != latent.qk_rope_head_dim:
+        raise keys.error(
+            f"head_dim {width} is not qk_rope_head_dim {latent.qk_rope_head_dim}, for which it stands here"
+        )
+    turned = rope(keys, latent.qk_rope_head_dim)
+    scaling = (latent.qk_nope_head_dim + latent.qk_rope_head_dim) ** -0.5
+    settings = keys.raw.get("rope_parameters") or keys.raw.get("rope_scaling") or {}
+    if turned.type != "default" and settings.get("mscale_all_dim"):
+        scaling *= yarn_mscale(turned.factor, settings["mscale_all_dim"]) ** 2
+    first = keys.get("first_k_dense_replace", int, 3, zero=True)
+    return _decoder(
+        keys, "deepseek_v3", ropes=lambda width: turned, width=latent.qk_nope_head_dim + latent.qk_rope_head_dim,
+        num_key_value_heads=1, scaling=scaling, experts=experts, latent=latent,
+        sparse=lambda layer: layer >= first, **_biases(keys),
+    )  # fmt: skip

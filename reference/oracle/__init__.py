@@ -1,0 +1,1 @@
+"""The JAX model of every architecture, and how it is lowered to StableHLO."""

@@ -1,0 +1,64 @@
+"""Qwen2-MoE (transformers' `Qwen2MoeForCausalLM`): Qwen2's block with a mixture of experts and a shared, gated one.
+
+Mirrors `emitters/architectures/qwen2_moe.py`. Legend: see `layers.py`.
+"""
+
+from __future__ import annotations
+
+from jax import Array, lax
+
+from hloracle.reference.model.config import Config
+from hloracle.reference.oracle.layers import attention as grouped_attention
+from hloracle.reference.oracle.layers import linear, rms_norm, rotary, scope
+from hloracle.reference.oracle.mlp import gated_mlp, moe
+from hloracle.reference.oracle.model import LayerInputs, Weights
+
+
+def norm(x: Array, w: Weights, config: Config) -> Array:
+    return rms_norm(x, w["weight"], config.norm_eps)
+
+
+def attention(x: Array, w: Weights, layer: LayerInputs, config: Config) -> Array:
+    """x [T, E] -> [T, E]; writes this layer's keys and values to the cache."""
+    T, N, K, D = x.shape[0], config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    with scope("q_proj"):
+        q = linear(x, *w.linear("q_proj"))
+        q = q.reshape(T, N, D)  # [T, N, D]
+    with scope("k_proj"):
+        k = linear(x, *w.linear("k_proj"))
+        k = k.reshape(T, K, D)  # [T, K, D]
+    with scope("v_proj"):
+        v = linear(x, *w.linear("v_proj"))
+        v = v.reshape(T, K, D)  # [T, K, D]
+    with scope("q_rope"):
+        q = rotary(q, layer.rope)
+    with scope("k_rope"):
+        k = rotary(k, layer.rope)
+    k, v = layer.cache.update(k, v)  # [K, S, D]
+    context = grouped_attention(q, k, v, layer.visible, config.scaling)  # [T, N*D]
+    with scope("o_proj"):
+        return linear(context, *w.linear("o_proj"))  # [T, E]
+
+
+def shared_moe(x: Array, w: Weights, config: Config) -> Array:
+    """x [T, E] -> [T, E]: the chosen experts, and the one for every token as far as its gate lets it."""
+    h = moe(x, w, config)
+    with scope("shared_expert"):
+        shared = gated_mlp(x, w.inside("shared_expert"), config)
+    with scope("shared_expert_gate"):
+        gate = linear(x, w["shared_expert_gate.weight"])  # [T, 1]
+    return h + lax.logistic(gate) * shared
+
+
+def block(x: Array, w: Weights, layer: LayerInputs, config: Config) -> Array:
+    """x [T, E] -> [T, E]"""
+    with scope("input_layernorm"):
+        h = norm(x, w.inside("input_layernorm"), config)
+    with scope("self_attn"):
+        h = attention(h, w.inside("self_attn"), layer, config)
+    x = x + h
+    with scope("post_attention_layernorm"):
+        h = norm(x, w.inside("post_attention_layernorm"), config)
+    with scope("mlp"):
+        h = shared_moe(h, w.inside("mlp"), config) if layer.sparse else gated_mlp(h, w.inside("mlp"), config)
+    return x + h

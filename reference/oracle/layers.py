@@ -1,0 +1,326 @@
+"""The mechanisms that architectures are wired from, in JAX. None of them knows which model it is in.
+
+Legend: T query tokens, S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim, R turned dims of it,
+E hidden, F intermediate, V vocab; X experts, A chosen per token, M their intermediate. Everything is float32. Written
+with `lax` where the `jnp` form would leave private functions in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from hloracle.reference.model.config import Experts
+from hloracle.reference.model.rope import RopeTables
+
+scope = jax.named_scope
+HIGHEST = lax.Precision.HIGHEST
+INFINITY = float("inf")
+
+
+# ---- projections and norms
+
+
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """x [T, in], weight [out, in], bias [out] -> [T, out]"""
+    y = jnp.einsum("ti,oi->to", x, weight, precision=HIGHEST)
+    return y if bias is None else y + bias[None, :]
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """x [T, ..., D] over its last axis' root mean square, times weight, whose axes are x's last.
+
+    Source: `LlamaRMSNorm`.
+    """
+    mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
+    return lax.broadcast_to_rank(weight, x.ndim) * (x * lax.rsqrt(mean_square + eps))
+
+
+def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    """x [T, ..., D] less its last axis' mean, over its deviation, times weight, plus bias.
+
+    Source: `CohereLayerNorm`.
+    """
+    centered = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(centered * centered, axis=-1, keepdims=True)
+    y = lax.broadcast_to_rank(weight, x.ndim) * (centered * lax.rsqrt(variance + eps))
+    return y if bias is None else y + lax.broadcast_to_rank(bias, x.ndim)
+
+
+# ---- rotary position embedding
+
+
+@dataclass(frozen=True)
+class RopeRows:
+    """cos and sin at the positions of the query tokens, both [T, R/2]; interleaved: which dimensions are pairs."""
+
+    cos: Array
+    sin: Array
+    interleaved: bool
+
+
+def rope_rows(tables: RopeTables, interleaved: bool, start: Array | None, length: Array | None) -> RopeRows:
+    """The row of position `start` of a decode's tables; without it, a prefill's rows of a prompt of `length` tokens."""
+    if start is not None:
+        cos, sin = (lax.dynamic_slice_in_dim(jnp.asarray(table[0]), start, 1) for table in (tables.cos, tables.sin))
+    elif len(tables.cos) == 1:
+        cos, sin = jnp.asarray(tables.cos[0]), jnp.asarray(tables.sin[0])
+    else:
+        assert length is not None
+        # JAX takes a negative start for one that counts from the end.
+        variant = lax.clamp(0, length - tables.first, len(tables.cos) - 1)
+        cos, sin = (lax.dynamic_slice_in_dim(jnp.asarray(t), variant, 1)[0] for t in (tables.cos, tables.sin))
+    return RopeRows(cos, sin, interleaved)
+
+
+def rotary(x: Array, rope: RopeRows | None) -> Array:
+    """Turn the pairs of the first R of D dimensions of x [T, N, D] by the rope's angles.
+
+    Source: `apply_rotary_pos_emb`.
+    """
+    assert rope is not None, "a layer without RoPE turns nothing"
+    R = 2 * rope.cos.shape[1]
+    turned, kept = x[..., :R], x[..., R:]
+    cos, sin = rope.cos[:, None, :], rope.sin[:, None, :]
+    if rope.interleaved:
+        x1, x2 = turned[..., 0::2], turned[..., 1::2]  # [T, N, R/2] each
+        turned = jnp.stack([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=3).reshape(turned.shape)
+    else:
+        x1, x2 = jnp.split(turned, 2, axis=2)  # [T, N, R/2] each
+        turned = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=2)
+    return turned if x.shape[2] == R else jnp.concatenate([turned, kept], axis=2)
+
+
+def in_halves(x: Array, interleaved: bool) -> Array:
+    """x [T, N, D] with pairs (i, i + D/2), if it has pairs (2i, 2i+1). Source: `apply_rotary_pos_emb_interleave`."""
+    return jnp.concatenate([x[..., 0::2], x[..., 1::2]], axis=2) if interleaved else x
+
+
+def clip(x: Array, limit: float | None) -> Array:
+    return x if limit is None else lax.clamp(-limit, x, limit)
+
+
+# ---- attention
+
+
+def visible_to_position(position: Array, slots: int, window: int | None = None) -> Array:
+    """Decode's mask: slot s is visible when s <= position, and in the window. bool [1, S]"""
+    slot = lax.iota(jnp.int32, slots)[None, :]
+    visible = slot <= position
+    return visible if window is None else visible & (slot > position - window)
+
+
+def visible_causal(length: int, window: int | None = None) -> Array:
+    """Prefill's mask: key s is visible to query t when s <= t, and in the window. bool [T, T]"""
+    query, key = lax.iota(jnp.int32, length)[:, None], lax.iota(jnp.int32, length)[None, :]
+    visible = key <= query
+    return visible if window is None else visible & (key > query - window)
+
+
+def softmax(scores: Array, sinks: Array | None = None) -> Array:
+    """Over the last axis. sinks [..., 1] are one more score, whose share is left out."""
+    maximum = jnp.max(scores, axis=-1, keepdims=True)
+    if sinks is not None:
+        maximum = jnp.maximum(maximum, sinks)
+    exponentials = jnp.exp(scores - maximum)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + jnp.exp(sinks - maximum)
+    return exponentials / total
+
+
+def soft_cap(x: Array, cap: float) -> Array:
+    """Bend x so that it stays between -cap and cap."""
+    return jnp.tanh(x / cap) * cap
+
+
+def attention(
+    q: Array, k: Array, v: Array, visible: Array, scaling: float, cap: float | None = None, sinks: Array | None = None
+) -> Array:
+    """Grouped-query attention: q [T, N, D], k and v [K, S, D], visible [T, S], sinks [N] -> [T, N*D].
+
+    Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the
+    sinks.
+    """
+    (T, N, D), K = q.shape, k.shape[0]
+    G = N // K
+    with scope("scores"):
+        q = q.reshape(T, K, G, D)
+        scores = jnp.einsum("tkgd,ksd->ktgs", q, k, precision=HIGHEST) * scaling  # [K, T, G, S]
+        if cap is not None:
+            scores = soft_cap(scores, cap)
+        scores = masked(scores, visible)
+    with scope("probs"):
+        probs = softmax(scores, None if sinks is None else sinks.reshape(K, 1, G, 1))  # [K, T, G, S]
+    with scope("context"):
+        context = jnp.einsum("ktgs,ksd->tkgd", probs, v, precision=HIGHEST)  # [T, K, G, D]
+        return context.reshape(T, N * D)
+
+
+def masked(scores: Array, visible: Array) -> Array:
+    """scores [K, T, G, S], -inf where visible [T, S] is false."""
+    return where(visible[None, :, None, :], scores, -INFINITY)
+
+
+def where(chosen: Array, x: Array, other: float) -> Array:
+    """x, but `other` where it is not chosen; chosen is broadcast to x."""
+    return lax.select(jnp.broadcast_to(chosen, x.shape), x, jnp.full_like(x, other))
+
+
+def latent_attention(
+    q: Array, q_rope: Array, latents: Array, k_rope: Array, expand: Array, visible: Array, scaling: float
+) -> Array:
+    """Attention to keys and values that are made from latents, without making them.
+
+    q [T, N, P] and q_rope [T, N, Z]; latents [1, S, R] and k_rope [1, S, Z]; expand [N, P+U, R] makes a head's key and
+    value of a latent -> [T, N*U]. Source: `DeepseekV3Attention`, whose expanded form it equals.
+    """
+    T, _, P = q.shape
+    to_key, to_value = expand[:, :P], expand[:, P:]
+    with scope("scores"):
+        q = jnp.einsum("tnp,npr->tnr", q, to_key, precision=HIGHEST)  # [T, N, R]
+        scores = jnp.einsum("tnr,ksr->ktns", q, latents, precision=HIGHEST)  # [1, T, N, S]
+        scores = (scores + jnp.einsum("tnz,ksz->ktns", q_rope, k_rope, precision=HIGHEST)) * scaling
+        scores = masked(scores, visible)
+    with scope("probs"):
+        probs = softmax(scores)  # [1, T, N, S]
+    with scope("context"):
+        context = jnp.einsum("ktns,ksr->tnr", probs, latents, precision=HIGHEST)  # [T, N, R]
+        context = jnp.einsum("tnr,nur->tnu", context, to_value, precision=HIGHEST)  # [T, N, U]
+        return context.reshape(T, -1)
+
+
+# ---- activations
+
+
+def silu(x: Array) -> Array:
+    return x * lax.logistic(x)
+
+
+def gelu(x: Array) -> Array:
+    """The tanh form. Source: `gelu_pytorch_tanh`."""
+    return 0.5 * x * (1 + jnp.tanh((2 / jnp.pi) ** 0.5 * (x + 0.044715 * (x * x * x))))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"silu": silu, "gelu_pytorch_tanh": gelu}
+
+
+# ---- mixture of experts
+
+
+def top_k(scores: Array, k: int) -> Array:
+    """The places of the k largest along the last axis, the lowest among equals: int32 [..., k]."""
+    places = lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
+    _, order = lax.sort((-scores, places), dimension=scores.ndim - 1, num_keys=1, is_stable=True)
+    return order[..., :k]
+
+
+def among_top_k(scores: Array, k: int) -> Array:
+    """Which are among the k largest along the last axis: bool, like scores."""
+    places = lax.broadcast_to_rank(lax.iota(jnp.int32, scores.shape[-1]), scores.ndim + 1)
+    return jnp.any(top_k(scores, k)[..., :, None] == places, axis=-2)
+
+
+def route(logits: Array, config: Experts, bias: Array | None = None) -> Array:
+    """How much each token takes of each expert, 0 of those that it does not choose: logits [T, X] -> [T, X].
+
+    bias [X] shifts what is chosen, not how much is taken. Source: the routers of Mixtral (`softmax`), GPT-OSS
+    (`softmax-of-chosen`) and DeepSeek V3 (`sigmoid`).
+    """
+    k = config.num_experts_per_tok
+    if config.scoring == "softmax-of-chosen":
+        return softmax(where(among_top_k(logits, k), logits, -INFINITY))
+    scores = lax.logistic(logits) if config.scoring == "sigmoid" else softmax(logits)
+    choice = scores if bias is None else scores + bias[None, :]
+    if config.n_group > 1:
+        choice = within_best_groups(choice, config.n_group, config.topk_group)
+    weights = where(among_top_k(choice, k), scores, 0.0)
+    if config.norm_topk_prob:
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        weights = weights / (total + config.norm_topk_eps if config.norm_topk_eps else total)
+    return weights * config.routed_scaling_factor if config.routed_scaling_factor != 1 else weights
+
+
+def within_best_groups(choice: Array, groups: int, best: int) -> Array:
+    """choice [T, X], -inf outside of the groups whose two best experts are the best."""
+    grouped = choice.reshape(len(choice), groups, -1)  # [T, groups, X / groups]
+    two_best = jnp.sum(where(among_top_k(grouped, 2), grouped, 0.0), axis=-1)  # [T, groups]
+    chosen = among_top_k(two_best, best)[:, :, None]
+    return where(chosen, grouped, -INFINITY).reshape(choice.shape)
+
+
+@dataclass(frozen=True)
+class ExpertWeights:
+    """gate_up [X, 2*M, E] with gate_up_bias [X, 2*M], down [X, E, M] with down_bias [X, E].
+
+    Some models have the transposed ones, gate_up [X, E, 2*M] and down [X, M, E].
+    """
+
+    gate_up: Array
+    down: Array
+    gate_up_bias: Array | None = None
+    down_bias: Array | None = None
+
+    def each(self, take: Callable[[Array], Array]) -> ExpertWeights:
+        """What `take` makes of each that there is."""
+        biases = (self.gate_up_bias, self.down_bias)
+        return ExpertWeights(take(self.gate_up), take(self.down), *(None if w is None else take(w) for w in biases))
+
+
+def rows(table: Array, indices: Array) -> Array:
+    """table [X, ...], indices [A], each within -> [A, ...]"""
+    return table.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def experts(
+    x: Array,
+    routing: Array,
+    w: ExpertWeights,
+    config: Experts,
+    gated: Callable[[Array], Array],
+    transposed: bool = False,
+) -> Array:
+    """x [T, E], routing [T, X] -> [T, E]: each token through its experts, weighted. Source: `MixtralExperts`.
+
+    A single token takes the weights of its experts alone; a prompt goes through all of them, because most are chosen.
+
+    Args:
+      gated: an expert's activation, [..., 2*M] -> [..., M].
+      transposed: the weights are [X, in, out].
+    """
+    if len(x) == 1 and config.num_experts_per_tok < config.num_experts:
+        chosen = top_k(routing[0], config.num_experts_per_tok)
+        w = w.each(lambda weights: rows(weights, chosen))
+        routing = rows(routing[0], chosen)[None]  # [1, A]
+    h = jnp.einsum("te,xem->txm" if transposed else "te,xme->txm", x, w.gate_up, precision=HIGHEST)
+    if w.gate_up_bias is not None:
+        h = h + w.gate_up_bias[None]
+    h = gated(h) * routing[:, :, None]  # [T, X, M]
+    y = jnp.einsum("txm,xme->te" if transposed else "txm,xem->te", h, w.down, precision=HIGHEST)
+    return y if w.down_bias is None else y + jnp.einsum("tx,xe->te", routing, w.down_bias, precision=HIGHEST)
+
+
+def halves(x: Array) -> tuple[Array, Array]:
+    """The first and the second half of the last axis."""
+    first, second = jnp.split(x, 2, axis=-1)
+    return first, second
+
+
+def clamped_swiglu(x: Array, limit: float, alpha: float) -> Array:
+    """x [..., 2*M], gates and values in turns -> [..., M]. Source: `GptOssExperts._apply_gate`."""
+    gate, up = lax.min(x[..., 0::2], limit), lax.clamp(-limit, x[..., 1::2], limit)
+    return (up + 1) * (gate * lax.logistic(gate * alpha))
+
+
+# ---- the head
+
+
+def argmax(logits: Array) -> Array:
+    """The index of the largest of [V], the lowest among equals: int32 scalar. V, an impossible id, if any is NaN."""
+    (V,) = logits.shape
+    is_maximum = logits == jnp.max(logits)
+    return jnp.min(lax.select(is_maximum, lax.iota(jnp.int32, V), jnp.full((V,), V, jnp.int32)))

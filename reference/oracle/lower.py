@@ -1,0 +1,61 @@
+"""The oracle as a graph: lowers the JAX model to StableHLO text and to a portable artifact."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from hloracle.core.abi import Graph
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import graph_abi, graph_name
+from hloracle.reference.oracle.model import decode, prefill
+
+ANCHOR_PART = re.compile(r"layers\.\d+|[a-z_]+")
+DTYPES = {"f32": jnp.float32, "i32": jnp.int32}
+
+
+def lower(config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0) -> Graph:
+    """The oracle graph of one phase, with the same ABI as the emitter's. See `contract.py` for the arguments.
+
+    Every operation's location is the anchor it was traced in, so that both graphs speak of the same places.
+    """
+    abi = graph_abi(config, phase, head, capacity, bucket)
+    arguments = [jax.ShapeDtypeStruct(a.shape, DTYPES[a.dtype]) for a in abi.arguments]
+    weights, inputs = arguments[: len(abi.weights)], arguments[len(abi.weights) :]
+    function = partial(prefill, config, head, capacity) if phase == "prefill" else partial(decode, config, head)
+    # tf.aliasing_output is what makes the caches in place; keep_unused holds the ABI's argument order.
+    donated = (3, 4) if phase == "decode" else ()
+    lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(weights, *inputs)
+    module = lowered.compiler_ir("stablehlo")
+    assert isinstance(module, ir.Module)
+    name = graph_name(config, phase, head, bucket)
+    with module.context:
+        module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
+        _locations_to_anchors(module)
+        text = str(module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False, use_local_scope=True))
+    return Graph(name, text, abi)
+
+
+def _locations_to_anchors(module: ir.Module) -> None:
+    """Replace `jit(decode)/layers.3/mlp/act/mul` and its call stack by `layers.3.mlp.act`: no paths, no lines."""
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        path = operation.location.name_str.split("/")[:-1] if isinstance(operation.location, ir.NameLoc) else []
+        # einsum and jit add segments of their own, such as `ti,oi->to` and `jit(main)`.
+        anchor = ".".join(part for part in path if ANCHOR_PART.fullmatch(part))
+        operation.location = ir.Location.name(anchor) if anchor else ir.Location.unknown()
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def portable_artifact(graph: Graph) -> bytes:
+    """The graph as versioned StableHLO bytecode, which later versions of StableHLO still read."""
+    with jax_mlir.make_ir_context():
+        return bytes(stablehlo.serialize_portable_artifact_str(graph.text, stablehlo.get_current_version()))

@@ -1,0 +1,1 @@
+"""What qualifies the harness: deliberate faults, right models, and all that a run could observe."""

@@ -1,0 +1,320 @@
+"""Random models that are right go through the whole of a run, which has to find nothing wrong: no false alarms.
+
+`python -m hloracle.studies.false_alarms --count 200 --jobs 2`; `--seed N` runs one again. A model follows from its
+seed. Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import numpy as np
+
+from hloracle.cli.main import main
+from hloracle.cli.options import terminal
+from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.run import run
+from hloracle.conformance.verdict.verdict import PASSING
+from hloracle.core.cache import cache_root
+from hloracle.core.child import Report, alone
+from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS
+from hloracle.mutants import planted
+from hloracle.reference.fixtures.tiny import TINY_DTYPES, write_tiny
+from hloracle.studies.pool import NO_OPTIMIZER, environment, run_each, xla_flags
+
+TIMEOUT_SECONDS = 600
+# A truth that float32 cannot tell is refused, and says nothing about the harness: more of them than this share of the
+# models would leave too little of what was meant to be tried.
+MOST_REFUSED = 0.1
+# What looks inside a model; a run that left one of these out has not judged it.
+LOOKS = (
+    "harness.canary", "emitter.probes", "oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "emitter/iree-cpu.caches",
+    "emitter/iree-cpu.streamed-logits",
+)  # fmt: skip
+VOCABULARIES = (17, 31, 63, 97, 129, 211, 257, 383, 509, 599)  # prime or odd: nothing divides them evenly
+INTERMEDIATES = (5, 12, 29, 48, 67, 96, 113, 171, 211)
+# How the figures of checks are read whose ids end so, and what they are held to.
+IN_FLOORS = re.compile(r"(\S+) floors")
+SHARES = {
+    "probes": (".probes", re.compile(r"at (\S+) of what is allowed"), 1.0),
+    "caches": (".caches", IN_FLOORS, ANCHOR_FLOORS),
+    "streams": (".streamed-logits", IN_FLOORS, ANCHOR_FLOORS),
+    "streaming": (".prefill-equals-streaming", IN_FLOORS, ANCHOR_FLOORS),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A right model: what write_tiny takes, and the run that judges it."""
+
+    seed: int
+    dtype: str
+    config: dict[str, Any]
+    capacity: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one model.
+
+    refused: why its truth cannot be told in float32, or empty. alarms: all that was found wrong with it.
+    worst: of `logits`, `anchors` and each of SHARES, the largest figure as a share of its limit.
+    """
+
+    seed: int
+    verdict: str
+    refused: str
+    alarms: tuple[str, ...]
+    worst: dict[str, float]
+    seconds: float
+
+
+# ---- models
+
+
+def draw_model(seed: int) -> Model:
+    """The model of a seed: its sizes, its RoPE, its flags, and how it is run."""
+    rng = np.random.default_rng(seed)
+
+    def one_of(*values: Any) -> Any:
+        return values[int(rng.integers(len(values)))]
+
+    kv_heads = int(rng.integers(1, 4))
+    heads, head_dim = kv_heads * one_of(1, 2, 3, 5), 2 * int(rng.integers(2, 17))
+    # transformers wants a multiple of the heads. An odd one is not head_dim, which is even: so no projection is square,
+    # which would hide that it is transposed.
+    odd = [n for n in range(1, 40, 2) if 9 <= heads * n <= 160]
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": _log_uniform(rng, 1e2, 1e6)}
+    if rng.random() < 0.5:
+        low = float(rng.uniform(0.5, 2))
+        rope |= {
+            "rope_type": "llama3",
+            "factor": _log_uniform(rng, 1.5, 32),
+            "low_freq_factor": low,
+            "high_freq_factor": low * float(rng.uniform(1.5, 8)),
+            "original_max_position_embeddings": int(rng.integers(8, 512)),
+        }
+    config = {
+        "num_hidden_layers": int(rng.integers(1, 4)),
+        "hidden_size": heads * one_of(*odd),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": one_of(*INTERMEDIATES),
+        "vocab_size": one_of(*VOCABULARIES),
+        "rms_norm_eps": _log_uniform(rng, 1e-6, 1e-2),
+        "rope_parameters": rope,
+        "tie_word_embeddings": bool(rng.random() < 0.4),
+        "attention_bias": bool(rng.random() < 0.3),
+        "mlp_bias": bool(rng.random() < 0.3),
+    }
+    return Model(seed, one_of(*TINY_DTYPES), config, capacity=one_of(32, 64), tokens=int(rng.integers(3, 7)))
+
+
+def draw_weight(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """One weight of a model: of a size that its kind has in all layers, and now and then of an odd shape by itself.
+
+    Real checkpoints have them all: norms and biases of one value, tensors that are nearly nothing, a channel that is
+    far larger than the others.
+    """
+    module, part = name.split(".")[-2:]
+    kind = np.random.default_rng([seed, zlib.crc32(f"{module}.{part}".encode())])
+    own = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    values: np.ndarray = own.standard_normal(shape)
+    form = own.random()
+    if part == "bias":
+        return values * _log_uniform(kind, 0.01, 3) * (form >= 0.2)
+    if module.endswith("norm"):
+        values = 1 + values / 4
+        if form < 0.2:
+            values[...] = 1
+        elif form < 0.3:
+            values *= _log_uniform(own, 1e-3, 0.1)
+        elif form < 0.4:
+            values *= _log_uniform(own, 2, 8)
+        elif form < 0.5:
+            values[own.integers(shape[0])] *= 30
+        return values
+    values *= _log_uniform(kind, 0.05, 8) / math.sqrt(shape[-1])
+    if form < 0.06:
+        values[...] = values.flat[0]
+    elif form < 0.12:
+        values[..., own.integers(shape[-1])] *= 30
+    elif form < 0.16 and module not in ("embed_tokens", "lm_head"):  # without these two there is nothing to compare
+        values[...] = 0
+    return values
+
+
+def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+# ---- runs
+
+
+def run_models(
+    seeds: Sequence[int], jobs: int, report: Report, mutant: str = "",
+    done: Callable[[Trial], None] = lambda trial: None,
+) -> list[Trial]:  # fmt: skip
+    """Each seed's model through a run of its own, `jobs` at a time; in the order of `seeds`.
+
+    Args:
+      mutant: a deliberate fault that every run carries, to see that it alarms.
+    """
+    found: dict[int, Trial] = {}
+
+    def finish(key: str, record: dict[str, Any] | str, seconds: float) -> None:
+        seed = int(key.partition(" ")[0])
+        found[seed] = trial_of(seed, record, seconds)
+        done(found[seed])
+        report(f"{len(found)} of {len(seeds)} models, last seed {seed}")
+
+    run_each(_judged, [f"{seed} {mutant}" for seed in seeds], jobs, TIMEOUT_SECONDS, report, finish)
+    return [found[seed] for seed in seeds]
+
+
+def run_count(
+    count: int, jobs: int, report: Report, mutant: str = "", done: Callable[[Trial], None] = lambda trial: None
+) -> list[Trial]:
+    """Seeds from 0 on, until `count` models have been judged or too many were refused."""
+    trials: list[Trial] = []
+    while (judged := sum(not t.refused for t in trials)) < count and not too_many_refused(trials):
+        seeds = range(len(trials), len(trials) + count - judged)
+        trials += run_models(seeds, jobs, report, mutant, done)
+    return trials
+
+
+def _judged(report: Report, key: str) -> dict[str, Any]:
+    """The record of a run on a seed's model, in a child process; the model is written where it is thrown away."""
+    seed, _, mutant = key.partition(" ")
+    model = draw_model(int(seed))
+    directory = cache_root() / f"seed-{seed}"
+    write_tiny(directory, seed=model.seed, dtype=model.dtype, draw=draw_weight, **model.config)
+    settings = Settings(str(directory), model.tokens, model.capacity, threads=1, mutant=mutant, small=True)
+    with alone():
+        return run(settings, Progress(report))
+
+
+def trial_of(seed: int, record: dict[str, Any] | str, seconds: float) -> Trial:
+    """What a record, or the reason why there is none, says of a model that is right."""
+    if isinstance(record, str):
+        return Trial(seed, "crashed", "", (record,), {}, seconds)
+    verdict = record["verdict"]["class"]
+    bad = [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
+    truth = [c for c in bad if c["id"] == "truth.noise"]
+    # What a cell is held to is the truth, so with a truth that is refused it says nothing; all others do.
+    if truth and all(c in truth or "/" in c["id"] for c in bad):
+        return Trial(seed, verdict, f"{truth[0]['figure']}: {truth[0]['detail']}", (), {}, seconds)
+    alarms = [f"{c['id']}: {c['figure'] or c['status']} ({c['detail']})" for c in bad]
+    skipped = {c["id"]: c["detail"] for c in record["checks"] if c["status"] == "skipped"}
+    alarms += [f"{id} was skipped without a reason" for id, reason in skipped.items() if not reason]
+    ids = {c["id"] for c in record["checks"]}
+    alarms += [f"{id} did not look" for id in LOOKS if id not in ids or id in skipped]
+    if verdict not in PASSING:
+        alarms.append(f"{verdict}: {record['verdict']['explanation']}")
+    return Trial(seed, verdict, "", tuple(alarms), worst_shares(record), seconds)
+
+
+def worst_shares(record: dict[str, Any]) -> dict[str, float]:
+    """How near a run came to an alarm: the largest figures as shares of their limits."""
+    cells = [cell for row in record["tokens"].values() for cell in row["cells"].values() if cell["logit_limit"]]
+    errors = [e for rows in record["anchors"] for row in rows["errors"] for e in row if e is not None]
+
+    def share(suffix: str, pattern: re.Pattern[str], limit: float) -> float:
+        figures = [pattern.search(c["figure"]) for c in record["checks"] if c["id"].endswith(suffix)]
+        return max((float(found[1]) / limit for found in figures if found), default=math.nan)
+
+    return {
+        "logits": max((c["logit_error"] / c["logit_limit"] for c in cells), default=math.nan),
+        "anchors": max(errors, default=math.nan) / ANCHOR_FLOORS,
+        **{name: share(*how) for name, how in SHARES.items()},
+    }
+
+
+# ---- what is said of them
+
+
+def too_many_refused(trials: Sequence[Trial]) -> bool:
+    return sum(bool(t.refused) for t in trials) > MOST_REFUSED * max(len(trials), 1 / MOST_REFUSED)
+
+
+def summary(trials: Sequence[Trial], seconds: float) -> str:
+    """One line: how many were judged, refused and alarmed, how near the right ones came to an alarm, and the time."""
+    judged = [t for t in trials if not t.refused]
+    alarms = sum(bool(t.alarms) for t in judged)
+    near = sum(t.verdict == "near-tie" for t in judged)
+    worst = []
+    limits = {"logits": LOGIT_FLOORS, "anchors": ANCHOR_FLOORS, **{n: limit for n, (_, _, limit) in SHARES.items()}}
+    for name, limit in limits.items():
+        share, seed = max(((t.worst[name], t.seed) for t in judged if name in t.worst), default=(math.nan, -1))
+        floors = f"{share * limit:.2f} floors, " if limit != 1 else ""
+        worst.append(f"{name} {floors}{share:.2g} of the limit (seed {seed})")
+    return (
+        f"{len(judged)} judged ({near} near-tie), {len(trials) - len(judged)} refused, {alarms} alarms; "
+        f"worst: {'; '.join(worst)}; {seconds:.0f} s"
+    )
+
+
+@contextmanager
+def own_cache() -> Iterator[None]:
+    """A cache that goes when this ends: hundreds of models that nobody asks for again must not stay."""
+    folder = tempfile.mkdtemp(prefix="hloracle-")
+    try:
+        with environment("HLORACLE_CACHE", folder):
+            yield
+    finally:
+        # A worker that was interrupted may still be writing.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--count", type=click.IntRange(1), default=200, show_default=True, help="Models to judge.")
+@click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, help="Run this model alone; may be repeated.")
+@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Runs at a time.")
+@click.option("--mutant", default="", help="Plant a deliberate fault in every run, to see that it alarms.")
+def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
+    """Run random models that are right, and exit with 1 if anything is found wrong with one of them."""
+    planted(mutant)
+    started = time.monotonic()
+
+    def done(trial: Trial) -> None:
+        if trial.refused:
+            click.echo(f"seed {trial.seed} refused: {trial.refused}")
+        if trial.alarms:
+            click.echo(f"seed {trial.seed} ALARM: {'; '.join(trial.alarms)}")
+
+    with own_cache(), xla_flags(NO_OPTIMIZER), _progress() as report:
+        if seeds:
+            trials = run_models(list(dict.fromkeys(seeds)), jobs, report, mutant, done)
+        else:
+            trials = run_count(count, jobs, report, mutant, done)
+    click.echo(summary(trials, time.monotonic() - started))
+    if not seeds and too_many_refused(trials):
+        click.echo(f"more than {MOST_REFUSED:.0%} of the models were refused: too little was tried")
+        return 1
+    return 1 if any(t.alarms for t in trials) else 0
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    """What is done, on a terminal; nothing in a pipe."""
+    if not terminal.is_terminal:
+        yield lambda line: None
+        return
+    with terminal.status("starting") as status:
+        yield lambda line: status.update(f"[dim]{line}[/]")
+
+
+if __name__ == "__main__":
+    main(command)

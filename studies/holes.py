@@ -1,0 +1,340 @@
+"""Spoils right graphs wherever a run could see it, one thing at a time, and counts what was not noticed: the holes.
+
+Mutants plant what people get wrong. Here nobody is asked what that might be: `localize/spoil.py` goes through every result,
+slot, position, length and token id. Each spoiled graph is judged by `run` and, as a file, by `check`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from hloracle import mutants
+from hloracle.backends.compiled import host_cpu
+from hloracle.conformance.check_file import check_file
+from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.graphs.sources import emit_all
+from hloracle.conformance.run import run
+from hloracle.conformance.verdict.verdict import PASSING
+from hloracle.core.abi import Graph
+from hloracle.core.cache import cache_root, digest, write_file
+from hloracle.core.child import ChildDied, Report, alone, run_in_child
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.localize.spoil import KINDS, Spoiling, spoil, spoilings
+from hloracle.production.choice import untuned
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.contract import BUCKETS
+from hloracle.reference.model.registry import FAMILIES as ALL_FAMILIES
+from hloracle.studies.mutants import common
+from hloracle.studies.pool import plain_compilers, run_each
+
+# Plain attention; a window, and a cache of another base for RoPE; experts; latents, whose caches differ in width.
+FAMILIES = ("llama", "gemma3_text", "mixtral", "deepseek_v3")
+# A prompt fills the one bucket, and the steps after it reach the cache's last slot, which lies beyond the bucket.
+TOKENS, CAPACITY, BUCKET = 4, 35, BUCKETS[0]
+# The quicker one. Which compiler runs a spoiled graph makes no difference to what it does.
+BACKEND = "xla-cpu"
+TIMEOUT_SECONDS = 120
+# Kinds of spoilings that hang on which tokens are given.
+ON_TOKENS = ("token-id", "data")
+PINS = Path(str(mutants.__file__)).parent / "holes.json"
+JUDGES = ("run", "check")
+CRASHED, REFUSED = "crashed", "refused"
+# What blames nobody, or hloracle itself, has not noticed what is wrong with a graph.
+UNNOTICED = (*PASSING, "harness-error", CRASHED)
+
+
+Item = tuple[str, str]  # a family, and the id of a spoiling
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was said of a spoiled graph: the verdict's class and the first check that failed; or `refused` or `crashed`, and why."""
+
+    class_: str
+    because: str = ""
+
+    @property
+    def noticed(self) -> bool:
+        return self.class_ not in UNNOTICED
+
+    @property
+    def passed(self) -> bool:
+        return self.class_ in PASSING
+
+    def __str__(self) -> str:
+        return f"{self.class_} ({self.because})" if self.because else self.class_
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one spoiling. by: the judgement of each of JUDGES. reused: of an earlier time."""
+
+    family: str
+    spoiling: Spoiling
+    by: dict[str, Judgement]
+    seconds: float
+    reused: bool = False
+
+    def state(self, judge: str) -> str:
+        """`noticed`; `explained`, where a reason says that nobody can tell and it passed; or `missed`."""
+        expected = "explained" if self.spoiling.reason else "noticed"
+        return "missed" if self.problem(judge) else expected
+
+    def problem(self, judge: str) -> str:
+        """Why this is not as it should be; empty where it is."""
+        found, reason = self.by[judge], self.spoiling.reason
+        if found.class_ == CRASHED:
+            return f"{judge} crashed: {found.because}"
+        if not reason and not found.noticed:
+            return f"not noticed by {judge}: {found}"
+        if reason and not found.passed:
+            return f"{judge} says {found}, so it is not true that {reason}"
+        return ""
+
+
+def selected(families: Sequence[str], kinds: Sequence[str] = ()) -> list[Item]:
+    """The spoilings of these kinds in these families' tiny models; of all kinds, and in FAMILIES, where none is named.
+
+    Raises InputError for a name that there is not.
+    """
+    for names, known, what, where in (
+        (families, ALL_FAMILIES, "architecture", "hloracle models"),
+        (kinds, KINDS, "kind of spoiling", "hloracle holes --list"),
+    ):
+        if unknown := [name for name in names if name not in known]:
+            raise InputError(f"is no {what}", repr(unknown[0]), f"see `{where}`")
+    return [
+        (family, id) for family in dict.fromkeys(families or FAMILIES) for id, spoiling in all_of(family).items()
+        if not kinds or spoiling.kind in kinds
+    ]  # fmt: skip
+
+
+@cache
+def all_of(family: str) -> dict[str, Spoiling]:
+    """Every spoiling of a family's tiny model, by its id. Each token id is spoiled in the first family alone."""
+    return spoilings(_checkpoint(family).config, CAPACITY, BUCKET, every_token=family == FAMILIES[0])
+
+
+def run_holes(
+    items: Sequence[Item], jobs: int, report: Report, done: Callable[[Outcome], None] = lambda outcome: None,
+    fresh: bool = False,
+) -> list[Outcome]:  # fmt: skip
+    """Each of these spoilings judged twice, `jobs` of them at a time; in their order.
+
+    Args:
+      fresh: judge also those whose outcome is in the cache.
+
+    Raises InputError when a right model does not conform: then nothing can be told of a wrong one.
+    """
+    found: dict[Item, Outcome] = {}
+
+    def finish(outcome: Outcome) -> None:
+        found[outcome.family, outcome.spoiling.id] = outcome
+        done(outcome)
+        report(f"{len(found)} of {len(items)} spoilings, last {outcome.family} {outcome.spoiling.id}")
+
+    def right(family: str, answer: dict[str, Judgement] | str, seconds: float) -> None:
+        by = {JUDGES[0]: Judgement(CRASHED, answer)} if isinstance(answer, str) else answer
+        for judge, judgement in by.items():
+            if not judgement.passed:
+                fix = f"close in on it with `hloracle {judge}`"
+                raise InputError(f"does not conform with nothing spoiled: {judgement}", f"tiny-{family}", fix)
+
+    def judged(item: Item, answer: dict[str, Judgement] | str, seconds: float) -> None:
+        family, id = item
+        by = dict.fromkeys(JUDGES, Judgement(CRASHED, answer)) if isinstance(answer, str) else answer
+        outcome = Outcome(family, all_of(family)[id], by, seconds)
+        if all(judgement.class_ != CRASHED for judgement in by.values()):
+            _keep(outcome)
+        finish(outcome)
+
+    for kept in (None if fresh else _kept(*item) for item in items):
+        if kept:
+            finish(kept)
+    left = [item for item in items if item not in found]
+    report("the right models")
+    run_each(_right, list(dict.fromkeys(family for family, _ in left)), jobs, TIMEOUT_SECONDS, report, right)
+    run_each(_judged, left, jobs, TIMEOUT_SECONDS, report, judged)
+    return [found[item] for item in items]
+
+
+# ---- judging
+
+
+def _right(report: Report, family: str) -> dict[str, Judgement]:
+    """What is said of a model whose graphs are right: by `check`, the first thing that is wrong with one of its files."""
+    graphs = ((phase, head) for phase in ("prefill", "decode") for head in ("logits", "token"))
+    with alone(), plain_compilers():
+        by = {"run": _asked(report, _by_run, family, "")}
+        for phase, head in graphs:
+            by["check"] = _asked(report, _by_check, family, "", phase, head)
+            if not by["check"].passed:
+                break
+    return by
+
+
+def _judged(report: Report, item: Item) -> dict[str, Judgement]:
+    """In a child process, of which nothing is a child of its own."""
+    family, id = item
+    spoiling = all_of(family)[id]
+    with alone(), plain_compilers():
+        return {
+            "run": _asked(report, _by_run, family, id),
+            "check": _asked(report, _by_check, family, id, spoiling.phase, spoiling.head),
+        }
+
+
+def _asked(report: Report, judge: Callable[..., dict[str, Any]], *arguments: str) -> Judgement:
+    try:
+        record = run_in_child(judge, *arguments, timeout=TIMEOUT_SECONDS, report=report).value
+    except (ChildDied, ToolchainError, InputError) as error:
+        return Judgement(CRASHED, str(error))
+    died = [c for c in record["checks"] if c["id"] == "harness.process" and c["status"] == "error"]
+    if died:
+        return Judgement(CRASHED, died[0]["detail"])
+    bad = [c["id"] for c in record["checks"] if c["status"] in ("failed", "error")]
+    return Judgement(record["verdict"]["class"], bad[0] if bad else "")
+
+
+def _by_run(report: Report, family: str, id: str) -> dict[str, Any]:
+    spoiled = partial(spoil, spoiling=all_of(family)[id]) if id else None
+    return run(dataclasses.replace(_settings(family, id), spoiled=spoiled), Progress(report))
+
+
+def _by_check(report: Report, family: str, id: str, phase: str, head: str) -> dict[str, Any]:
+    graph = next(g for g in _emitted(family) if (g.abi.phase, g.abi.head) == (phase, head))
+    if id:
+        graph = spoil(graph, all_of(family)[id])
+    with tempfile.TemporaryDirectory(prefix="hloracle-") as folder:
+        path, abi = Path(folder) / "graph.mlir", Path(folder) / "graph.abi.json"
+        path.write_text(graph.text)
+        abi.write_text(graph.abi.to_json())
+        try:
+            return check_file([path], [abi], f"tiny-{family}", _settings(family, id), Progress(report))
+        except InputError as error:
+            if error.where not in (str(path), str(abi)):
+                raise
+            return {"verdict": {"class": REFUSED}, "checks": [{"id": error.what, "status": "failed"}]}
+
+
+@cache
+def _emitted(family: str) -> list[Graph]:
+    return emit_all(_checkpoint(family), _settings(family, ""), untuned())
+
+
+def _settings(family: str, id: str) -> Settings:
+    # What is noticed without every token of the vocabulary is noticed with it: more is compared then, and nothing less. So
+    # all are tried only for what hangs on a token, and where nobody is to notice anything: an eighth of the time.
+    spoiling = all_of(family).get(id)
+    every_token = spoiling is None or spoiling.kind in ON_TOKENS or bool(spoiling.reason)
+    return Settings(
+        f"tiny-{family}",
+        TOKENS,
+        CAPACITY,
+        threads=1,
+        small=True,
+        every_token=every_token,
+        unlocated=True,
+        backends=(BACKEND,),
+    )
+
+
+@cache
+def _checkpoint(family: str) -> Checkpoint:
+    return open_checkpoint(resolve(f"tiny-{family}"))
+
+
+# ---- what is said of them
+
+
+def problems(outcomes: Sequence[Outcome]) -> list[str]:
+    """Every hole, every reason that is not true, and whatever crashed; empty where all is as it should be."""
+    found = [f"{o.family} {o.spoiling.id}: {why}" for o in outcomes for judge in JUDGES if (why := o.problem(judge))]
+    return found or ([] if outcomes else ["nothing was spoiled"])
+
+
+def tally(outcomes: Sequence[Outcome], judge: str) -> dict[tuple[str, str], Counter[str]]:
+    """How many are in which state, by kind and family."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for o in outcomes:
+        found.setdefault((o.spoiling.kind, o.family), Counter())[o.state(judge)] += 1
+    return found
+
+
+def as_records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The outcomes as JSON."""
+    return [
+        {
+            "family": o.family, "spoiling": o.spoiling.id, "kind": o.spoiling.kind, "what": o.spoiling.what,
+            "reason": o.spoiling.reason, "seconds": round(o.seconds, 2), "reused": o.reused,
+            **{judge: {"state": o.state(judge), "class": j.class_, "because": j.because} for judge, j in o.by.items()},
+        }
+        for o in outcomes
+    ]  # fmt: skip
+
+
+# ---- what is kept
+
+
+def pins(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """By family: how many spoilings were noticed by both judges, how many are explained, and what decides it.
+
+    Raises InputError where there is a problem, or XLA was given other flags: what is written down holds without.
+    """
+    if flags := os.environ.get("XLA_FLAGS"):
+        raise InputError(f"is {flags!r}", "XLA_FLAGS", "unset it: what is written down is what comes of them without")
+    if bad := problems(outcomes):
+        raise InputError(f"{len(bad)} spoilings are not as they should be", bad[0], "close the hole, not the study")
+    found: dict[str, dict[str, Any]] = {}
+    for family in dict.fromkeys(o.family for o in outcomes):
+        states = Counter(o.state(JUDGES[0]) for o in outcomes if o.family == family)
+        if states.total() != len(all_of(family)):
+            raise InputError("not all of its spoilings were judged", family, "leave out --kind")
+        found[family] = {"noticed": states["noticed"], "explained": states["explained"], "of": pin_key(family)}
+    return found
+
+
+def write_pins(found: dict[str, dict[str, Any]]) -> None:
+    """A line for each family; those of other families stay."""
+    kept = json.loads(PINS.read_text()) if PINS.is_file() else {}
+    rows = [f"{json.dumps(family)}: {json.dumps(pin)}" for family, pin in {**kept, **found}.items()]
+    write_file(PINS, "{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def pin_key(family: str) -> str:
+    """What decides what comes of a family's spoilings, but for the machine."""
+    return digest(*(_question(family, id) for id in all_of(family)))[:32]
+
+
+def _question(family: str, id: str) -> str:
+    # How it is spoiled stands in our code.
+    return digest(repr((all_of(family)[id], TOKENS, CAPACITY, BUCKET, BACKEND)), common(family))
+
+
+def _entry(family: str, id: str) -> Path:
+    key = digest(_question(family, id), host_cpu(), os.environ.get("XLA_FLAGS", ""))
+    return cache_root() / "holes" / f"{key[:32]}.json"
+
+
+def _keep(outcome: Outcome) -> None:
+    by = {judge: [j.class_, j.because] for judge, j in outcome.by.items()}
+    write_file(_entry(outcome.family, outcome.spoiling.id), json.dumps({"by": by, "seconds": outcome.seconds}))
+
+
+def _kept(family: str, id: str) -> Outcome | None:
+    try:
+        raw = json.loads(_entry(family, id).read_text())
+        by = {judge: Judgement(*raw["by"][judge]) for judge in JUDGES}
+        return Outcome(family, all_of(family)[id], by, raw["seconds"], reused=True)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,321 @@
+"""Runs deliberate faults through the whole of a run, and counts what was noticed: the proof that a pass means something."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hloracle import backends, conformance, core, emitters, localize, production, reference
+from hloracle import mutants as faults
+from hloracle.backends import iree
+from hloracle.backends.compiled import host_cpu
+from hloracle.backends.devices import Device
+from hloracle.conformance.evidence import BACKENDS, Progress, Settings, backends_on
+from hloracle.conformance.run import run
+from hloracle.core.cache import cache_root, digest, write_file
+from hloracle.core.child import Report, alone
+from hloracle.core.environment import versions
+from hloracle.core.errors import InputError
+from hloracle.emitters.model import emit
+from hloracle.mutants import MUTANTS, Mutant
+from hloracle.mutants.registry import held_as
+from hloracle.production.choice import untuned
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.contract import BUCKETS
+from hloracle.studies.pool import plain_compilers, run_each
+
+# One bucket, with prompts that nearly fill it and are longer than any window, and decode steps up to the cache's last slot.
+TOKENS, CAPACITY = 4, 32
+# A session can also take the wrong bucket. The graphs are right then, and compiled once for all its mutants.
+SESSION_CAPACITY = 64
+# Models that turn by other angles from 40 tokens on: these run lean, in a bucket that goes beyond.
+LATE = ("tiny-phi3", "tiny-seed_oss")
+LATE_CAPACITY = 64
+TIMEOUT_SECONDS = 300
+# What came of them, by family: so that a report can tell where they were not planted.
+FAULTS = Path(str(faults.__file__)).parent
+PINS = FAULTS / "outcomes.json"
+# Anchors that may be named instead of the one that is wrong: its direct consumers. At most this share of all mutants.
+AT_CONSUMER = 0.05
+
+
+Run = tuple[str, str, str]  # a model, how its weights are held, and the kind of device
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one mutant.
+
+    verdict: the class it got; `crashed` where the run gave none. place: `exact`, `consumer` (the anchor named reads the
+    one that is wrong), or `elsewhere`. operation: what was named inside the anchor. detail: says more of a survivor.
+    reused: it was planted before, and nothing that decides what comes of it has changed since.
+    """
+
+    mutant: Mutant
+    verdict: str
+    anchor: str | None
+    operation: str | None
+    confidence: str | None
+    place: str
+    seconds: float
+    detail: str = ""
+    reused: bool = False
+
+    @property
+    def killed(self) -> bool:
+        """A crash is no kill: it notices nothing."""
+        return self.verdict not in ("conforms", "near-tie", "crashed")
+
+    @property
+    def right(self) -> bool:
+        return self.killed and self.verdict == self.mutant.class_ and self.place in ("exact", "consumer")
+
+
+def selected(ids: Sequence[str]) -> list[Mutant]:
+    """The mutants that were asked for, by id, mechanism, part, model or family; all when none was. Raises InputError."""
+    if not ids:
+        return list(MUTANTS.values())
+    found: dict[str, Mutant] = {}
+    for id in ids:
+        fitting = [m for m in MUTANTS.values() if id in (m.id, m.mechanism, m.part, m.model, m.architecture)]
+        if not fitting:
+            raise InputError("is no mutant, mechanism, part or family", repr(id), "see `hloracle mutants --list`")
+        found |= {m.id: m for m in fitting}
+    return list(found.values())
+
+
+def run_mutants(
+    mutants: Sequence[Mutant], jobs: int, report: Report, done: Callable[[Trial], None] = lambda trial: None,
+    fresh: bool = False,
+) -> list[Trial]:  # fmt: skip
+    """Every mutant through a run of its own, in a process of its own, `jobs` at a time; in the order of `mutants`.
+
+    Args:
+      fresh: plant also those whose outcome is in the cache.
+
+    Raises InputError when a right model does not conform: then nothing can be told of a wrong one.
+    """
+    found: dict[str, Trial] = {}
+    right: dict[Run, tuple[dict[str, Any], dict[str, set[str]]]] = {}
+
+    def finish(trial: Trial) -> None:
+        found[trial.mutant.id] = trial
+        done(trial)
+        report(f"{len(found)} of {len(mutants)} mutants, last {trial.mutant.id}")
+
+    def judged(key: Run, answer: tuple[dict[str, Any], dict[str, set[str]]] | str, seconds: float) -> None:
+        if isinstance(answer, str) or not answer[0]["passed"]:
+            why = answer if isinstance(answer, str) else answer[0]["verdict"]["explanation"]
+            raise InputError(f"does not conform without any fault: {why}", key[0], f"run `{_command(*key)}`")
+        right[key] = answer
+
+    def planted(id: str, record: dict[str, Any] | str, seconds: float) -> None:
+        mutant = MUTANTS[id]
+        trial = _trial(mutant, record, seconds, *right[mutant.run])
+        if trial.verdict != "crashed":
+            _keep(trial)
+        finish(trial)
+
+    for trial in (None if fresh else _kept(m) for m in mutants):
+        if trial:
+            finish(trial)
+    left = [m for m in mutants if m.id not in found]
+    report("the right models")
+    run_each(_right, list(dict.fromkeys(m.run for m in left)), jobs, TIMEOUT_SECONDS, report, judged)
+    run_each(_judged, [m.id for m in left], jobs, TIMEOUT_SECONDS, report, planted)
+    return [found[m.id] for m in mutants]
+
+
+def _trial(
+    mutant: Mutant, record: dict[str, Any] | str, seconds: float, clean: dict[str, Any], consumers: dict[str, set[str]]
+) -> Trial:
+    if isinstance(record, str):
+        return Trial(mutant, "crashed", None, None, None, "elsewhere", seconds, record)
+    verdict = record["verdict"]
+    died = [c for c in record["checks"] if c["id"] == "harness.process" and c["status"] == "error"]
+    anchor = verdict["anchor"]
+    place = "elsewhere"
+    if anchor == mutant.anchor:
+        place = "exact"
+    elif anchor in consumers.get(mutant.anchor, set()):
+        place = "consumer"
+    detail = died[0]["detail"] if died else ""
+    if record["passed"]:
+        same = {p: c["cells"] for p, c in record["tokens"].items()} == {
+            p: c["cells"] for p, c in clean["tokens"].items()
+        }
+        detail = "every logit is the right one, bit for bit" if same else "logits differ, within their limits"
+    level = verdict["confidence"]["level"] if verdict["confidence"] else None
+    class_ = "crashed" if died else verdict["class"]
+    return Trial(mutant, class_, anchor, verdict["operation"], level, place, seconds, detail)
+
+
+def _judged(report: Report, id: str) -> dict[str, Any]:
+    """The record of a run with a mutant; in a child process, of which nothing is a child of its own."""
+    mutant = MUTANTS[id]
+    capacity = SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.model)
+    return _run(report, mutant.run, capacity, id)
+
+
+def _right(report: Report, key: Run) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """The record of a run without any fault, and what reads what.
+
+    Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
+    get depends on IREE then, and that the model is right there is `hloracle suite`'s to prove.
+    """
+    model, *_ = key
+    beyond = any(m.run == key and m.part in ("compiler", "device", "session") for m in MUTANTS.values())
+    record = _run(report, key, _capacity(model), "", None if beyond else BACKENDS[1:])
+    return record, _consumers(model)
+
+
+def _run(
+    report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
+) -> dict[str, Any]:  # fmt: skip
+    model, weights, kind = of
+    precision, layout, joined = held_as(weights)
+    device = Device(kind)
+    with alone(), plain_compilers():
+        settings = Settings(
+            model,
+            TOKENS,
+            capacity,
+            threads=1,
+            mutant=mutant,
+            small=True,
+            lean=model in LATE,
+            device=device,
+            backends=backends or backends_on(device),
+            precision=precision,
+            choice=untuned(layout, joined, device),
+        )
+        return run(settings, Progress(report))
+
+
+def _command(model: str, weights: str, device: str) -> str:
+    precision, layout, joined = held_as(weights)
+    on = "" if device == "cpu" else f" --device {device}"
+    return f"hloracle run {model}{on} --precision {precision} --layout {layout}{' --joined' if joined else ''}"
+
+
+def _capacity(model: str) -> int:
+    return LATE_CAPACITY if model in LATE else CAPACITY
+
+
+def _consumers(model: str) -> dict[str, set[str]]:
+    """Anchor -> the anchors whose piece reads it."""
+    from hloracle.localize.anatomy import anatomy_of
+
+    config = open_checkpoint(resolve(model)).config
+    found: dict[str, set[str]] = {}
+    for phase, bucket in (("prefill", BUCKETS[0]), ("decode", 0)):
+        anatomy = anatomy_of(emit(config, phase, "token", _capacity(model), bucket), config)
+        for anchor in anatomy.anchors:
+            for argument in anatomy.piece(anchor).graph.abi.arguments:
+                found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)
+    return found
+
+
+def problems(trials: Sequence[Trial]) -> list[str]:
+    """Why these trials do not prove what they should; empty when they do."""
+    found = [f"{t.mutant.id} survived: {t.detail}" for t in trials if t.verdict in ("conforms", "near-tie")]
+    found += [f"{t.mutant.id} crashed: {t.detail}" for t in trials if t.verdict == "crashed"]
+    found += [
+        f"{t.mutant.id} is {t.verdict}, not {t.mutant.class_}" for t in trials
+        if t.killed and t.verdict != t.mutant.class_
+    ]  # fmt: skip
+    found += [
+        f"{t.mutant.id} is placed at {t.anchor or 'no anchor'}, not at {t.mutant.anchor}" for t in trials
+        if t.killed and t.place == "elsewhere"
+    ]  # fmt: skip
+    late = [t for t in trials if t.place == "consumer"]
+    if len(late) > AT_CONSUMER * len(trials):
+        found.append(f"{len(late)} of {len(trials)} are placed at a consumer, more than {AT_CONSUMER:.0%}")
+    return found or ([] if trials else ["no mutant was run"])
+
+
+def as_records(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """The trials as JSON."""
+    return [
+        {
+            "mutant": t.mutant.id, "model": t.mutant.model, "mechanism": t.mutant.mechanism, "part": t.mutant.part,
+            "fault": t.mutant.fault, "expected": {"class": t.mutant.class_, "anchor": t.mutant.anchor},
+            "class": t.verdict, "anchor": t.anchor, "operation": t.operation, "confidence": t.confidence,
+            "killed": t.killed, "place": t.place, "seconds": round(t.seconds, 2), "detail": t.detail, "reused": t.reused,
+        }
+        for t in trials
+    ]  # fmt: skip
+
+
+# ---- what is kept
+
+
+def outcomes(architecture: str) -> tuple[int, int, bool] | None:
+    """How many of a family's mutants were noticed, in their class and at their place; how many there are; and whether
+    that is what `pin_mutants` wrote down, not what came of them on this machine.
+
+    None unless each of them has been planted since anything changed that decides what comes of it.
+    """
+    trials = [_kept(m) for m in MUTANTS.values() if m.architecture == architecture]
+    if trials and None not in trials:
+        return sum(t.right for t in trials if t), len(trials), False
+    if any(t and not t.right for t in trials):  # something else came of it here
+        return None
+    pin = json.loads(PINS.read_text()).get(architecture) if PINS.is_file() else None
+    if pin and pin["of"] == pin_key(architecture):
+        return pin["killed"], pin["total"], True
+    return None
+
+
+def pin_key(architecture: str) -> str:
+    """What decides what comes of a family's mutants, but for the machine."""
+    return digest(*(_question(m) for m in MUTANTS.values() if m.architecture == architecture))[:32]
+
+
+def _kept(mutant: Mutant) -> Trial | None:
+    try:
+        raw = json.loads(_entry(mutant).read_text())
+        return Trial(mutant, **raw, reused=True)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _keep(trial: Trial) -> None:
+    kept = {f.name: getattr(trial, f.name) for f in dataclasses.fields(trial) if f.name not in ("mutant", "reused")}
+    write_file(_entry(trial.mutant), json.dumps(kept))
+
+
+def _entry(mutant: Mutant) -> Path:
+    key = digest(_question(mutant), host_cpu(), iree.compiler_path(), os.environ.get("XLA_FLAGS", ""))
+    return cache_root() / "mutants" / f"{key[:32]}.json"
+
+
+def _question(mutant: Mutant) -> str:
+    # A module of faults stands for itself: each imports no other one.
+    own = (FAULTS / f"{name}.py" for name in (mutant.module.rpartition(".")[2], "registry"))
+    expected = {f.name: getattr(mutant, f.name) for f in dataclasses.fields(mutant) if f.name != "plant"}
+    settings = [repr(expected), TOKENS, CAPACITY, SESSION_CAPACITY, LATE, LATE_CAPACITY]
+    return digest(repr(settings), *(path.read_bytes() for path in own), common(mutant.architecture))
+
+
+@cache
+def common(architecture: str) -> str:
+    """What decides what comes of a family's mutants, besides themselves and the machine: our code, and the packages."""
+    packages = (core, reference, emitters, backends, production, localize, conformance)
+    return digest(json.dumps(versions()), *_contents(packages, architecture))
+
+
+def _contents(packages: Iterable[Any], architecture: str) -> list[bytes]:
+    """Every file of these packages, without the other architectures' own."""
+    files = (
+        path for package in packages for path in Path(str(package.__file__)).parent.rglob("*")
+        if path.suffix in (".py", ".json") and (path.parent.name != "architectures" or path.stem == architecture)
+    )  # fmt: skip
+    return [part for path in sorted(files) for part in (path.name.encode(), path.read_bytes())]

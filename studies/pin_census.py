@@ -1,0 +1,160 @@
+"""Writes census.json anew: `python -m hloracle.studies.pin_census`. Review the diff: it is the proof that changes.
+
+A graph's operations are some that are fixed and, of each kind of layer, as many as there are layers of it. They are
+measured on graphs with two and three layers of a kind, and confirmed on one with four.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hloracle.conformance.checks.census import census_key, held_key, layer_kind, uses
+from hloracle.conformance.graphs.facts import inspect
+from hloracle.core.abi import Graph
+from hloracle.core.cache import write_file
+from hloracle.emitters.model import emit
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.config import Config, Layer
+from hloracle.reference.model.contract import PHASES, graph_abi
+from hloracle.reference.model.encodings import ENCODINGS
+from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.weights import taken_shapes
+from hloracle.reference.oracle.lower import lower
+
+# Other options that checkpoints of an architecture have, besides those of its tiny model.
+_DEFAULT_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
+    "llama": [{"attention_bias": True}, {"mlp_bias": True}, {"attention_bias": True, "mlp_bias": True}],
+    "qwen3": [{"attention_bias": False}],
+    "phi3": [{"sliding_window": None, "partial_rotary_factor": 1.0, **_DEFAULT_ROPE}],
+    "granite": [{"attention_bias": False, "mlp_bias": False}],
+    "cohere": [{"use_qk_norm": False}],
+    "stablelm": [
+        {"qk_layernorm": norm, "use_qkv_bias": bias, "use_parallel_residual": parallel}
+        for norm in (False, True) for bias in (False, True) for parallel in (False, True)
+    ],
+    "seed_oss": [_DEFAULT_ROPE],
+    "glm4": [{"partial_rotary_factor": 1.0}],
+    **{name: [{"num_experts_per_tok": 1}] for name in ("mixtral", "gpt_oss")},
+    "qwen2_moe": [{"norm_topk_prob": True}],
+    "qwen3_moe": [{"norm_topk_prob": False}, {"use_sliding_window": True, "sliding_window": 11}],
+    "olmoe": [{"clip_qkv": None}],
+    "deepseek_v3": [
+        {"attention_bias": False},
+        {"attention_bias": False, "q_lora_rank": None},
+        {"rope_interleave": False},
+    ],
+}  # fmt: skip
+CAPACITY, BUCKET = 128, 64
+
+
+def graphs() -> Iterator[tuple[str, Callable[..., Graph], str, str, Config]]:
+    """(source, what makes its graphs, phase, head, config) of every row."""
+    for architecture, raw in TINY.items():
+        for changes in ({}, *VARIANTS.get(architecture, ())):
+            config = from_hf({**raw, **changes})
+            for one, phase in itertools.product((config, *others(config)), PHASES):
+                for make in (emit, partial(emit, on_device=True)):
+                    yield "emitter", make, phase, "logits", one
+                    yield "emitter", make, phase, "token", one
+                yield "oracle", lower, phase, "logits", one
+
+
+def others(config: Config) -> Iterator[Config]:
+    """The config as in graphs of fewer keys than its windows, or than its angles turn at; and with angles that do turn."""
+    wide = [dataclasses.replace(layer, window=layer.window and 4096) for layer in config.layers]
+    kinds: list[dict[str, Any]] = [{"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": BUCKET - 8}]
+    kinds += [{}, {"original_max_position_embeddings": 4096}] if config.turning_point else [{}]
+    # Of several sets of angles, those of the first alone may turn, too.
+    turned = dict.fromkeys((tuple(config.ropes), tuple(config.ropes[:1])))
+    for layers, changes, ropes in itertools.product((config.layers, tuple(wide)), kinds, turned):
+        yield dataclasses.replace(config, layers=tuple(
+            dataclasses.replace(layer, rope=dataclasses.replace(layer.rope, **changes)) if layer.rope in ropes else layer
+            for layer in layers
+        ))  # fmt: skip
+
+
+def census() -> dict[str, dict[str, Any]]:
+    """Every row of census.json, for the versions that are installed."""
+    rows = {}
+    for source, make, phase, head, config in graphs():
+        bucket = BUCKET if phase == "prefill" else 0
+        abi = graph_abi(config, phase, head, CAPACITY, bucket)
+        key = census_key(source, abi, config, isinstance(make, partial))
+        if key in rows:
+            continue
+
+        def ops(layers: Sequence[Layer]) -> Counter[str]:
+            deep = dataclasses.replace(config, layers=tuple(layers))  # noqa: B023
+            return Counter(inspect(make(deep, phase, head, CAPACITY, bucket)).ops)  # noqa: B023
+
+        all_kinds = list(dict.fromkeys(config.layers))
+        twice = ops(all_kinds * 2)
+        kinds: dict[str, Counter[str]] = {}
+        for layer in all_kinds:
+            more = ops([*all_kinds * 2, layer])
+            kinds[layer_kind(layer)] = Counter(
+                {op: more[op] - twice[op] for op in more | twice if more[op] != twice[op]}
+            )
+        fixed = dict(twice)
+        for layer in all_kinds * 2:
+            for op, n in kinds[layer_kind(layer)].items():
+                fixed[op] = fixed.get(op, 0) - n
+        four = ops(all_kinds * 4)
+        predicted = Counter(fixed)
+        for layer in all_kinds * 4:
+            predicted.update(kinds[layer_kind(layer)])
+        if {op: n for op, n in predicted.items() if n} != dict(four):
+            raise ValueError(f"the census of {key} does not grow with the layers alone")
+        rows[key] = {
+            "fixed": {op: n for op, n in sorted(fixed.items()) if n},
+            "layers": {kind: dict(sorted(counts.items())) for kind, counts in kinds.items()},
+        }
+    return rows
+
+
+Q = "model.layers.0.self_attn.q_proj.weight"
+JOINED = ("model.layers.0.self_attn.q_proj-k_proj-v_proj.weight", "model.layers.0.mlp.gate_proj-up_proj.weight")
+# A model with each use of a weight, of sizes that panels fit and a look-up of one expert; and weights joined of two and three.
+HELD: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
+    *(
+        # Groups that are dealt to three hands, to one, two and four.
+        ("llama", {"vocab_size": 272, "hidden_size": hidden}, (*alone, *JOINED))
+        for hidden, alone in ((84, (Q, "model.embed_tokens.weight")), (32, (Q,)), (64, (Q,)), (128, (Q,)))
+    ),
+    ("mixtral", {}, ("model.layers.0.mlp.experts.gate_up_proj",)),
+    ("deepseek_v3", {}, ("model.layers.0.self_attn.kv_b_proj.weight",)),
+    # A panel alone: one kv head of 16.
+    ("llama", {"num_key_value_heads": 1, "head_dim": 16}, ("model.layers.0.self_attn.k_proj.weight",)),
+)
+
+
+def held() -> dict[str, dict[str, Any]]:
+    """A row for each encoding and use: by how much a graph grows when one weight is held so."""
+    rows: dict[str, dict[str, Any]] = {}
+    for architecture, changes, weights in HELD:
+        config = from_hf({**TINY[architecture], **changes})
+        for weight, encoding, phase in itertools.product(weights, ENCODINGS.values(), PHASES):
+            if not encoding.fits(taken_shapes(config, {weight})[weight]):
+                continue
+            spec = (config, phase, "logits", CAPACITY, BUCKET if phase == "prefill" else 0)
+            plain, with_it = (Counter(inspect(emit(*spec, layout)).ops) for layout in ({}, {weight: encoding.name}))
+            grown = {op: with_it[op] - plain[op] for op in sorted(with_it | plain) if with_it[op] != plain[op]}
+            (use,) = uses(weight, phase, config)
+            part, _ = encoding.types(taken_shapes(config, {weight})[weight])[0]
+            found = rows.setdefault(held_key(weight, encoding.name, use, part), {"fixed": grown, "layers": {}})
+            if found["fixed"] != grown:
+                raise ValueError(f"the census of {encoding.name} in {use} depends on the weight: {weight}")
+    return rows
+
+
+if __name__ == "__main__":
+    rows = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in (census() | held()).items()]  # a line each
+    write_file(Path(__file__).with_name("census.json"), "{\n" + ",\n".join(rows) + "\n}\n")

@@ -1,0 +1,91 @@
+"""Random models of every architecture, made by transformers' own classes, each through a whole lean run, compiled as by
+`hloracle run`.
+
+    python -m hloracle.studies.random_models [--seeds 3] [ARCHITECTURE...]
+
+Exit status 0 if all conform; 1 otherwise, and each one that does not is told with the command that makes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from hloracle.cli.main import main
+from hloracle.conformance.evidence import LEAN_CAPACITY, Progress, Settings
+from hloracle.conformance.run import run
+from hloracle.conformance.suite import TIMEOUT_SECONDS, TOKENS, selected, worst_anchor
+from hloracle.core.child import Report
+from hloracle.core.environment import threads_available
+from hloracle.reference.fixtures.random_model import write_random
+from hloracle.studies.pool import run_each
+
+console = Console(highlight=False)
+
+
+def judged_random(report: Report, item: str) -> dict[str, Any]:
+    """The record of a model that is made here: `ARCHITECTURE SEED`."""
+    architecture, seed = item.split()
+    with TemporaryDirectory(prefix="hloracle-") as folder:
+        directory = write_random(architecture, int(seed), Path(folder) / architecture)
+        settings = Settings(str(directory), TOKENS, LEAN_CAPACITY, lean=True, rounds=0)
+        return run(settings, Progress(report))
+
+
+def again(item: str) -> str:
+    """The command that makes and judges this one again."""
+    architecture, seed = item.split()
+    return f"python -m hloracle.studies.random_models --first {seed} --seeds 1 {architecture}"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("architectures", nargs=-1)
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Models of each architecture.")
+@click.option("--first", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
+@click.option(
+    "--jobs", type=click.IntRange(1), default=None, help="Models at a time; one for each core when not given."
+)
+def command(architectures: Sequence[str], seeds: int, first: int, jobs: int | None) -> int:
+    """Judge random models of each architecture: other shapes, options and RoPE types for each seed."""
+    items = [f"{name} {seed}" for seed in range(first, first + seeds) for name in selected(architectures)]
+    table = Table("architecture", "seed", "verdict", "tokens", "worst anchor, in floors", "seconds")
+    wrong: list[str] = []
+
+    def finish(item: str, answer: dict[str, Any] | str, seconds: float) -> None:
+        architecture, seed = item.split()
+        if isinstance(answer, str):
+            table.add_row(architecture, seed, "died", "", "", f"{seconds:.1f}")
+            wrong.append(f"{item} died: {answer}\n  {again(item)}")
+            return
+        tokens = [sum(cell[key] for cell in answer["cells"]) for key in ("agreed", "total")]
+        worst = worst_anchor(answer)
+        shown = f"{worst['floors']:.2f}" if worst else "none"
+        table.add_row(
+            architecture, seed, answer["verdict"]["class"], f"{tokens[0]}/{tokens[1]}", shown, f"{seconds:.1f}"
+        )
+        if not answer["passed"]:
+            bad = "; ".join(
+                f"{c['id']}: {c['detail'] or c['figure']}"
+                for c in answer["checks"]
+                if c["status"] not in ("passed", "skipped")
+            )
+            wrong.append(f"{item} is {answer['verdict']['class']}: {bad}\n  {again(item)}")
+
+    with console.status("judging") if console.is_terminal else nullcontext():
+        run_each(judged_random, items, jobs or threads_available(), TIMEOUT_SECONDS, lambda line: None, finish)
+    console.print(table)
+    for line in wrong:
+        console.print(line, markup=False)
+    console.print(f"{len(items) - len(wrong)} of {len(items)} random models conform")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    main(command)
