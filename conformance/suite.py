@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hloracle.backends.devices import CPU, Device
-from hloracle.conformance.checks.checks import Check
+from hloracle.conformance.checks.check import Question
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings, backends_on
 from hloracle.conformance.record.record import record_of
 from hloracle.conformance.run import WAIT, run
@@ -177,9 +177,11 @@ def judged(report: Report, settings: Settings) -> Record:
 
 def dead(settings: Settings, why: str) -> Record | None:
     """The record of a family whose process gave none; None where not even its model can be read."""
-    check = Check("harness.process", "every process gives an answer", "error", "", "", why)
+    check = Question("process", "every process gives an answer").error(why)
     evidence = Evidence(checks=[check], speed_reason="the run gave no answer")
-    verdict = dataclasses.replace(decide(evidence.checks, [], {}), explanation=f"The run gave no answer: {why}.")
+    verdict = dataclasses.replace(
+        decide(settings.matrix, evidence.checks, [], {}), explanation=f"The run gave no answer: {why}."
+    )
     try:
         checkpoint = open_checkpoint(resolve(settings.model, precision=settings.precision))
     except InputError:
@@ -206,7 +208,7 @@ def row_of(record: Record, seconds: float, mutants: Record, report: str) -> Reco
         "explanation": verdict["explanation"],
         "not_compared": verdict["not_compared"],
         "passed": record["passed"],
-        "tokens": {key: sum(cell[key] for cell in record["cells"]) for key in ("agreed", "total")},
+        "tokens": {key: sum(configuration[key] for configuration in record["cells"]) for key in ("agreed", "total")},
         "worst": worst_anchor(record),
         "op_kinds": counted["op_kinds"] if counted else None,
         "matmuls": shipped["ops"].get("dot_general", 0) if shipped else None,
@@ -243,7 +245,7 @@ def lost_row(family: str, model: str, why: str, seconds: float, mutants: Record)
 
 
 def worst_anchor(record: Record) -> Record | None:
-    """The value at an anchor that is the largest multiple of its limit, over all cells; None where none was compared."""
+    """The value at an anchor that is the largest multiple of its limit, over all configurations; None where none was compared."""
     limits = {floor["anchor"]: floor["limit"] for floor in record["floors"]}
     found = [
         (math.inf if math.isnan(error) else error / limits[anchor], error, anchor, matrix["cell"])
@@ -254,8 +256,8 @@ def worst_anchor(record: Record) -> Record | None:
     ]
     if not found:
         return None
-    _, error, anchor, cell = max(found, key=lambda entry: entry[0])
-    return {"floors": error, "anchor": anchor, "limit": limits[anchor], "cell": cell}
+    _, error, anchor, configuration = max(found, key=lambda entry: entry[0])
+    return {"floors": error, "anchor": anchor, "limit": limits[anchor], "cell": configuration}
 
 
 def mutants_of(architecture: str) -> Record:

@@ -212,8 +212,8 @@ def trial_of(seed: int, record: dict[str, Any] | str, seconds: float) -> Trial:
         return Trial(seed, "crashed", "", (record,), {}, seconds)
     verdict = record["verdict"]["class"]
     bad = [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
-    truth = [c for c in bad if c["id"] == "truth.noise"]
-    # What a cell is held to is the truth, so with a truth that is refused it says nothing; all others do.
+    truth = [c for c in bad if c["id"] == "reference.noise"]
+    # What a configuration is held to is the truth, so with a truth that is refused it says nothing; all others do.
     if truth and all(c in truth or "/" in c["id"] for c in bad):
         return Trial(seed, verdict, f"{truth[0]['figure']}: {truth[0]['detail']}", (), {}, seconds)
     alarms = [f"{c['id']}: {c['figure'] or c['status']} ({c['detail']})" for c in bad]
@@ -228,7 +228,12 @@ def trial_of(seed: int, record: dict[str, Any] | str, seconds: float) -> Trial:
 
 def worst_shares(record: dict[str, Any]) -> dict[str, float]:
     """How near a run came to an alarm: the largest figures as shares of their limits."""
-    cells = [cell for row in record["tokens"].values() for cell in row["cells"].values() if cell["logit_limit"]]
+    configurations = [
+        configuration
+        for row in record["tokens"].values()
+        for configuration in row["cells"].values()
+        if configuration["logit_limit"]
+    ]
     errors = [e for rows in record["anchors"] for row in rows["errors"] for e in row if e is not None]
 
     def share(suffix: str, pattern: re.Pattern[str], limit: float) -> float:
@@ -236,7 +241,7 @@ def worst_shares(record: dict[str, Any]) -> dict[str, float]:
         return max((float(found[1]) / limit for found in figures if found), default=math.nan)
 
     return {
-        "logits": max((c["logit_error"] / c["logit_limit"] for c in cells), default=math.nan),
+        "logits": max((c["logit_error"] / c["logit_limit"] for c in configurations), default=math.nan),
         "anchors": max(errors, default=math.nan) / ANCHOR_FLOORS,
         **{name: share(*how) for name, how in SHARES.items()},
     }

@@ -64,7 +64,7 @@ def command(architectures: Sequence[str], seeds: int, first: int, jobs: int | No
             table.add_row(architecture, seed, "died", "", "", f"{seconds:.1f}")
             wrong.append(f"{item} died: {answer}\n  {again(item)}")
             return
-        tokens = [sum(cell[key] for cell in answer["cells"]) for key in ("agreed", "total")]
+        tokens = [sum(configuration[key] for configuration in answer["cells"]) for key in ("agreed", "total")]
         worst = worst_anchor(answer)
         shown = f"{worst['floors']:.2f}" if worst else "none"
         table.add_row(

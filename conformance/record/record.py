@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.devices import KINDS
-from hloracle.conformance.checks.checks import is_near_tie, limit, mismatches
+from hloracle.conformance.checks.of_configurations import is_near_tie, limit, mismatches
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs.facts import GraphFacts
 from hloracle.conformance.graphs.listing import Reading, Scope
 from hloracle.conformance.questions.prompts import Prompt, Readable
 from hloracle.conformance.runs.code_generation import Compiled
-from hloracle.conformance.runs.configurations import CellOutcome
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import CANARY_FACTOR, AnchorOutcome, Rows
 from hloracle.conformance.runs.speed import CONTEXT
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
@@ -99,12 +99,21 @@ def record_of(
         },
         "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
-        "cells": [_cell_row(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes],
+        "cells": [
+            _configuration_row(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes
+        ],
         "checks": [
-            {k: v for k, v in dataclasses.asdict(c).items() if k not in ("anchor", "operation", "cause", "missing")}
+            {
+                "id": c.id,
+                "title": c.title,
+                "status": c.status,
+                "figure": c.figure,
+                "expected": c.limit,
+                "detail": c.detail,
+            }
             for c in evidence.checks
         ],
-        "anchors": [_rows(o.cell.id, o.prompt, r) for o in evidence.anchored for r in o.rows]
+        "anchors": [_rows(o.configuration.id, o.prompt, r) for o in evidence.anchored for r in o.rows]
         + ([_rows(found.plan.suspect.id, found.plan.prompt.id, r) for r in found.rows] if found else []),
         "floors": next((o.floors for o in evidence.anchored if o.floors), found.floors if found else []),
         "compiled": compiled_rows(evidence.compiled),
@@ -121,7 +130,7 @@ def record_of(
         "timings": progress.timings,
         "reused": [
             *(t["stage"] for t in progress.timings if t["reused"]),
-            *(f"{o.cell.id}, streams" for o in evidence.outcomes if o.streams_reused),
+            *(f"{o.configuration.id}, streams" for o in evidence.outcomes if o.streams_reused),
         ],
         "memory": {
             "peak_bytes": memory.peak_bytes,
@@ -233,14 +242,14 @@ def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> dict[str
     }
 
 
-def _tokens(id: str, truth: Truth, outcomes: Sequence[CellOutcome], readable: Readable) -> dict[str, Any]:
+def _tokens(id: str, truth: Truth, outcomes: Sequence[Outcome], readable: Readable) -> dict[str, Any]:
     cells: dict[str, dict[str, Any]] = {}
     for outcome in outcomes:
         if id not in outcome.prompts:
             continue
         result = outcome.prompts[id]
         steps = mismatches(result.tokens, truth)
-        cells[outcome.cell.id] = {
+        cells[outcome.configuration.id] = {
             "agreed": len(result.tokens) - len(steps),
             "total": len(truth.tokens),
             "tokens": result.tokens,
@@ -260,15 +269,15 @@ def _tokens(id: str, truth: Truth, outcomes: Sequence[CellOutcome], readable: Re
     return {"agreed": agreed, "total": len(truth.tokens), "cells": cells}
 
 
-def _cell_row(outcome: CellOutcome, truths: dict[str, Truth], by_itself: bool) -> dict[str, Any]:
+def _configuration_row(outcome: Outcome, truths: dict[str, Truth], by_itself: bool) -> dict[str, Any]:
     results = outcome.prompts
     total = sum(len(t.tokens) for t in truths.values())
     seconds = sum(r.seconds for r in results.values())
     return {
-        "id": outcome.cell.id,
-        "source": outcome.cell.source,
-        "backend": outcome.cell.backend,
-        "head": outcome.cell.head,
+        "id": outcome.configuration.id,
+        "source": outcome.configuration.source,
+        "backend": outcome.configuration.backend,
+        "head": outcome.configuration.head,
         "status": outcome.status,
         "message": outcome.message,
         "agreed": sum(len(r.tokens) - len(mismatches(r.tokens, truths[name])) for name, r in results.items()),
@@ -276,7 +285,7 @@ def _cell_row(outcome: CellOutcome, truths: dict[str, Truth], by_itself: bool) -
         "seconds": round(outcome.seconds, 3),
         # Only the production cell is run as it would be used; the others also compare logits.
         "tokens_per_second": round(total / seconds, 1)
-        if seconds and by_itself and outcome.cell.head == "token"
+        if seconds and by_itself and outcome.configuration.head == "token"
         else None,
         "peak_bytes": outcome.peak_bytes,
     }
