@@ -281,6 +281,8 @@ class Anchors(TypedDict):
     """How far the values at the anchors are from the reference's, in one configuration, phase and prompt."""
 
     configuration: Words
+    """Of a file that was judged also one that did not run."""
+    source: Words
     phase: Phase
     prompt: Words
     positions: List[Count]
@@ -389,6 +391,7 @@ class Localization(TypedDict):
 
     configuration: Words
     """The one that was taken apart."""
+    source: Words
     reason: str
     """Why that one."""
     phase: Phase

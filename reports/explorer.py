@@ -14,7 +14,7 @@ from typing import Any
 
 from hloracle.core.cache import write_file
 from hloracle.core.record import Graph, ListedOp, Listing, Record, Scope
-from hloracle.reports.facts import badness, configuration_of, layer_of, limits_of
+from hloracle.reports.facts import badness, layer_of, limits_of
 from hloracle.reports.page.graphs import by_itself
 from hloracle.reports.page.heat import values_of
 
@@ -111,12 +111,12 @@ def _shares(record: Record, graph: Graph) -> dict[str, float]:
     """Anchor -> its error as a share of the limit, in a graph of this one's source and phase."""
     own = graph["source"], graph["phase"]
     if (found := record["localization"]) is not None:
-        wrong = configuration_of(record, found["configuration"])["source"], found["phase"]
+        wrong = found["source"], found["phase"]
         return by_itself(record) if own == wrong else {}
     limits = limits_of(record)
     worst: dict[str, float] = {}
     for matrix in record["anchors"]:
-        if (configuration_of(record, matrix["configuration"])["source"], matrix["phase"]) == own:
+        if (matrix["source"], matrix["phase"]) == own:
             for value in values_of(matrix, limits):
                 worst[value.anchor] = max(worst.get(value.anchor, 0.0), value.share, key=badness)
     return worst

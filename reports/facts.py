@@ -122,16 +122,6 @@ def source_of(record: Record, id: str) -> Source:
     return next(source for source in record["sources"] if source["id"] == id)
 
 
-def configuration_of(record: Record, id: str) -> Configuration:
-    """A configuration by its id."""
-    return next(configuration for configuration in record["configurations"] if configuration["id"] == id)
-
-
-def judged_in(record: Record, configuration: str) -> bool:
-    """Whether the verdict is about the graphs of a configuration."""
-    return source_of(record, configuration_of(record, configuration)["source"])["judged"]
-
-
 def checked(record: Record, check: Check) -> str:
     """The configuration that a check is about, by its id; empty where it is about none."""
     about = check["source"], check["backend"], check["head"]

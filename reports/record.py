@@ -180,16 +180,12 @@ def _source_contradictions(record: Record) -> Iterator[str]:
     known = {source["id"] for source in record["sources"]}
     if not any(source["judged"] for source in record["sources"]):
         yield "sources: none is judged"
-    for part in ("configurations", "graphs", "compiled"):
+    for part in ("configurations", "graphs", "compiled", "anchors"):
         for i, entry in enumerate(cast(Any, record)[part]):
             if entry["source"] not in known:
                 yield f"{part}[{i}].source: there is no source {one_line(entry['source'], 80)!r}"
-    columns = {configuration["id"] for configuration in record["configurations"]}
-    if (found := record["localization"]) is not None and found["configuration"] not in columns:
-        yield f"localization.configuration: there is no configuration {one_line(found['configuration'], 80)!r}"
-    for i, matrix in enumerate(record["anchors"]):
-        if matrix["configuration"] not in columns:
-            yield f"anchors[{i}].configuration: there is no configuration {one_line(matrix['configuration'], 80)!r}"
+    if (found := record["localization"]) is not None and found["source"] not in known:
+        yield f"localization.source: there is no source {one_line(found['source'], 80)!r}"
 
 
 def _token_contradictions(record: Record) -> Iterator[str]:

@@ -17,7 +17,7 @@ from hloracle.conformance.graphs.facts import GraphFacts
 from hloracle.conformance.graphs.listing import Reading, Scope
 from hloracle.conformance.questions.prompts import Prompt, Readable
 from hloracle.conformance.runs.code_generation import Compiled
-from hloracle.conformance.runs.configurations import CellOutcome
+from hloracle.conformance.runs.configurations import Cell, CellOutcome
 from hloracle.conformance.runs.inside import CANARY_FACTOR, AnchorOutcome, Rows
 from hloracle.conformance.runs.speed import CONTEXT, Contender
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
@@ -95,8 +95,8 @@ def record_of(
             _configuration(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes
         ],
         "checks": [check_row(c, evidence.outcomes) for c in evidence.checks],
-        "anchors": [_rows(o.cell.id, o.prompt, r) for o in evidence.anchored for r in o.rows]
-        + ([_rows(found.plan.suspect.id, found.plan.prompt.id, r) for r in found.rows] if found else []),
+        "anchors": [_rows(o.cell, o.prompt, r) for o in evidence.anchored for r in o.rows]
+        + ([_rows(found.plan.suspect, found.plan.prompt.id, r) for r in found.rows] if found else []),
         "floors": cast(
             list[record.Floor], next((o.floors for o in evidence.anchored if o.floors), found.floors if found else [])
         ),
@@ -153,6 +153,7 @@ SOURCES: dict[str, record.Source] = {
 def _sources(settings: Settings, evidence: Evidence) -> list[record.Source]:
     """Those that gave graphs, and the one that was to be judged."""
     found = {*evidence.graphs, *(o.cell.source for o in evidence.outcomes), *(row.source for row in evidence.compiled)}
+    found.update(o.cell.source for o in evidence.anchored)
     found.add("emitter" if settings.of_graphs is None else "file")
     return [source for id, source in SOURCES.items() if id in found]
 
@@ -240,14 +241,15 @@ def _flat(config: Config) -> dict[str, record.Scalar]:
     }
 
 
-def _rows(configuration: str, prompt: str, rows: Rows) -> record.Anchors:
-    found = {"configuration": configuration, "prompt": prompt, **dataclasses.asdict(rows)}
+def _rows(cell: Cell, prompt: str, rows: Rows) -> record.Anchors:
+    found = {"configuration": cell.id, "source": cell.source, "prompt": prompt, **dataclasses.asdict(rows)}
     return cast(record.Anchors, found)
 
 
 def _localization(found: Localization) -> record.Localization:
     return {
         "configuration": found.plan.suspect.id,
+        "source": found.plan.suspect.source,
         "reason": found.plan.reason,
         "phase": cast(record.Phase, found.phase),
         "prompt": found.plan.prompt.id,

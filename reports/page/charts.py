@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from hloracle.core.record import Answer, Prompt, Record
+from hloracle.core.record import Answer, Configuration, Prompt, Record
 from hloracle.reports import text
 from hloracle.reports.facts import (
     answers_of,
     badness,
     differences,
     in_order,
-    judged_in,
     limits_of,
     of_limit,
     share,
+    source_of,
 )
 from hloracle.reports.page.axes import LogAxis, bins_of, every, log_axis
 
@@ -74,7 +74,8 @@ def logits(record: Record) -> list[dict[str, Any]]:
 
 def leads(record: Record) -> dict[str, Any] | None:
     """For each prompt the truth's lead at each step against twice each configuration's logit error: inside of that it may fall."""
-    order = [configuration["id"] for configuration in in_order(record, record["configurations"])]
+    columns = in_order(record, record["configurations"])
+    order = [configuration["id"] for configuration in columns]
     drawn = []
     for i, prompt in enumerate(record["prompts"]):
         answers = answers_of(record, prompt["id"])
@@ -88,7 +89,7 @@ def leads(record: Record) -> dict[str, Any] | None:
     gaps = [text.value(gap) for _, prompt, _, _ in drawn for gap in prompt["reference"]["gaps"]]
     errors = [x for *_, doubled in drawn for series in doubled.values() for x in series]
     axis = log_axis([*gaps, *errors], (-6, 1), begin=97, end=3)
-    lines = _styles(record, [id for id in order if any(id in doubled for *_, doubled in drawn)])
+    lines = _styles(record, [c for c in columns if any(c["id"] in doubled for *_, doubled in drawn)])
     return {
         "prompts": [
             {"index": i, **_lead(prompt, answers, doubled, axis, lines)} for i, prompt, answers, doubled in drawn
@@ -98,13 +99,13 @@ def leads(record: Record) -> dict[str, Any] | None:
     }
 
 
-def _styles(record: Record, ids: Sequence[str]) -> dict[str, dict[str, str]]:
+def _styles(record: Record, columns: Sequence[Configuration]) -> dict[str, dict[str, str]]:
     """Configuration -> how its line is drawn: the colour says whether it is judged, dashes tell those apart."""
     styles: dict[str, dict[str, str]] = {}
-    for id in ids:
-        colour = "" if judged_in(record, id) else "other"
+    for column in columns:
+        colour = "" if source_of(record, column["source"])["judged"] else "other"
         nth = sum(style["colour"] == colour for style in styles.values())
-        styles[id] = {"id": id, "colour": colour, "dash": f"dash{min(nth, 3)}"}
+        styles[column["id"]] = {"id": column["id"], "colour": colour, "dash": f"dash{min(nth, 3)}"}
     return styles
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hloracle.core.record import Graph, ListedOp, Listing, Record, Scope
-from hloracle.reports.facts import badness, configuration_of, in_order, judged_in, layer_of, limits_of, share, source_of
+from hloracle.reports.facts import badness, in_order, layer_of, limits_of, share, source_of
 from hloracle.reports.page import heat
 from hloracle.reports.page.align import Pair, align
 from hloracle.reports.page.blocks import drawing
@@ -74,7 +74,7 @@ def _wrong(record: Record, phase: str, sides: Sequence[Side | None]) -> Wrong | 
     found = record["localization"]
     if found is None or found["anchor"] is None or found["phase"] != phase:
         return None
-    source = configuration_of(record, found["configuration"])["source"]
+    source = found["source"]
     at = next((i for i, side in enumerate(sides) if side and side.graph["source"] == source), None)
     operation, shown = found["operation"], None if at is None else sides[at]
     if operation is None:
@@ -183,7 +183,7 @@ def _worst_of_layers(record: Record) -> dict[str, float]:
     limits = limits_of(record)
     worst: dict[str, float] = {}
     for matrix in record["anchors"]:
-        if judged_in(record, matrix["configuration"]):
+        if source_of(record, matrix["source"])["judged"]:
             for value in heat.values_of(matrix, limits):
                 kind = layer_of(value.anchor)[1]
                 worst[kind] = max(worst.get(kind, 0.0), value.share, key=badness)
