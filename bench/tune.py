@@ -19,13 +19,14 @@ from hloracle.backends.devices import CPU, Device
 from hloracle.bench import contenders
 from hloracle.bench.contenders import Spec, Task
 from hloracle.bench.run import ROUND_SECONDS, Process
-from hloracle.conformance.checks.checks import cell_checks
+from hloracle.conformance.checks.of_configurations import configuration_checks
 from hloracle.conformance.evidence import Progress, Settings, backends_on
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import ask
 from hloracle.conformance.run import run
-from hloracle.conformance.runs.configurations import Cell, run_cell
+from hloracle.conformance.runs.configurations import run_configuration
 from hloracle.core.abi import Graph
 from hloracle.core.environment import CELL_PACKAGES, describe, versions
 from hloracle.core.errors import InputError
@@ -87,16 +88,16 @@ class Judge:
         by_ids = {p.token_ids: self.truths[p.id] for p in self.prompts}
         expected = {p.id: by_ids[p.token_ids] for p in asked}
         self.progress.report(f"{candidate}: compiling, and comparing tokens")
-        cell = Cell("emitter", self.device.backend, "token")
+        configuration = Configuration("emitter", self.device.backend, "token")
         question, _ = ask(self.checkpoint, asked, expected, CAPACITY, [PROMPT], report=self.progress.report)
-        outcome = run_cell(
-            cell, self.graphs(candidate), self.checkpoint, question.without_streams(), self.threads,
+        outcome = run_configuration(
+            configuration, self.graphs(candidate), self.checkpoint, question.without_streams(), self.threads,
             versions(CELL_PACKAGES), reuse=True, device=candidate.choice.opened(self.device), report=self.progress.report,
         )  # fmt: skip
-        bad = [check for check in cell_checks(outcome, expected) if check.status != "passed"]
+        bad = [check for check in configuration_checks(outcome, expected) if check.status != "passed"]
         if not bad:
             return "", ""
-        what = bad[0].id.rpartition(".")[2]
+        what = bad[0].kind
         return (
             ("failed", bad[0].detail)
             if bad[0].status == "error"

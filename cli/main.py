@@ -87,7 +87,7 @@ def cli() -> None:
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
 @click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
-@click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
+@click.option("--fresh", is_flag=True, help="Run every configuration, also those whose outcome is in the cache.")
 @click.option(
     "--mutant",
     default="",
@@ -134,7 +134,7 @@ def run(
 @click.argument("families", nargs=-1, metavar="[FAMILY]...")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Families at a time; all processors by default.")
 @click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
-@click.option("--fresh", is_flag=True, help="Run every cell, also those whose outcome is in the cache.")
+@click.option("--fresh", is_flag=True, help="Run every configuration, also those whose outcome is in the cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
 @device_options
 @threads_option()

@@ -1,1 +1,1 @@
-"""Runs the proof: prompts, cells, checks, the verdict, and the command line."""
+"""Runs the proof: prompts, configurations, checks, the verdict, and the command line."""

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.backends.custom_calls import FLAG, open_targets
-from hloracle.conformance.checks.checks import graph_checks, truth_check
-from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
-from hloracle.conformance.graphs.facts import inspect
+from hloracle.conformance.checks.of_configurations import truth_check
+from hloracle.conformance.checks.of_graphs import graph_checks
+from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.graphs.facts import Inspected, inspect
 from hloracle.conformance.graphs.files import fits, read_graph, refusal
 from hloracle.conformance.graphs.listing import Reading
 from hloracle.conformance.graphs.sources import chosen_graphs, oracle_of, read_all
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.record.record import record_of
@@ -28,7 +30,6 @@ from hloracle.conformance.run import (
     reporting_death,
 )
 from hloracle.conformance.runs.compiling import gather
-from hloracle.conformance.runs.configurations import Cell
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child, side_by_side
 from hloracle.core.environment import MemoryWatch
@@ -177,8 +178,8 @@ def _judge(
         evidence.truths = {p.id: t for p, t in zip(evidence.prompts, answers, strict=True)}
         stage["reused"] &= gather(evidence, checkpoint, settings, progress, decodes)
     evidence.checks.append(truth_check(evidence.truths))
-    cells = [Cell("file", backend, graphs[0].abi.head) for backend in settings.backends]
-    judge_together(cells, evidence, checkpoint, settings, progress)
+    configurations = [Configuration("file", backend, graphs[0].abi.head) for backend in settings.backends]
+    judge_together(configurations, evidence, checkpoint, settings, progress)
     if not settings.unlocated or all(c.status in ("passed", "skipped") for c in evidence.checks):
         probe(evidence, checkpoint, settings, progress)
         look_inside(evidence, checkpoint, settings, progress)

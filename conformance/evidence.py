@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +11,14 @@ from typing import Any
 
 from hloracle.backends.custom_calls import Target
 from hloracle.backends.devices import CPU, Device
-from hloracle.conformance.checks.checks import Check
-from hloracle.conformance.graphs.facts import GraphFacts
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.graphs.facts import Inspected
 from hloracle.conformance.graphs.listing import Reading
+from hloracle.conformance.matrix import Matrix, witness
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs.code_generation import Compiled
-from hloracle.conformance.runs.configurations import TIMEOUT_SECONDS, CellOutcome
+from hloracle.conformance.runs.configurations import TIMEOUT_SECONDS, Outcome
 from hloracle.conformance.runs.inside import AnchorOutcome
 from hloracle.conformance.runs.speed import Contender
 from hloracle.conformance.verdict.localization import Localization
@@ -32,8 +33,11 @@ from hloracle.reference.model.contract import BUCKETS
 # Its longest prompt fills the bucket, and what follows the last slot of the cache.
 LEAN_BUCKET = 64
 LEAN_CAPACITY = 111
-Inspected = list[tuple[Graph, GraphFacts]]
 BACKENDS = ("iree-cpu", "xla-cpu")
+
+
+def matrix_of(backends: Sequence[str]) -> Matrix:
+    return Matrix(tuple(map(witness, backends)))
 
 
 def backends_on(device: Device) -> tuple[str, ...]:
@@ -43,7 +47,7 @@ def backends_on(device: Device) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked for. `fresh` runs every cell whatever the cache holds.
+    """What the user asked for. `fresh` runs every configuration whatever the cache holds.
 
     precision: what the graphs hold weights in. choice: how they are written and compiled; None takes what was found
       fastest on this machine, if that was ever measured, and else what is taken everywhere.
@@ -52,7 +56,7 @@ class Settings:
     out: the report's folder, where a reproducer goes; None writes none.
     rounds: of the speed comparison; 0 leaves it out.
     backends: those that graphs are run on; the first of them runs the production graph.
-    small: leave out prompts that do not fit the capacity, instead of refusing to run; and what no longer decides: a cell,
+    small: leave out prompts that do not fit the capacity, instead of refusing to run; and what no longer decides: a configuration,
       a canary beside a mutant that was noticed, anchors by themselves after the first wrong one.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
     lean: for one of many models. One bucket, and the anchors on XLA alone.
@@ -60,7 +64,7 @@ class Settings:
     every_token: a tiny model is given each token of its vocabulary, also in a small or a lean run, which else leave that out.
     unlocated: a verdict is enough: what is wrong is not taken apart, and what is right neither timed nor shown.
     targets: of custom_calls that a graph may have.
-    timeout: seconds that a cell may take.
+    timeout: seconds that a configuration may take.
     spoiled: what is done to the emitted graphs before they are judged: a fault that is known, see `holes.py`.
     """
 
@@ -85,6 +89,10 @@ class Settings:
     targets: tuple[Target, ...] = ()
     timeout: float = TIMEOUT_SECONDS
     spoiled: Callable[[Graph], Graph] | None = None
+
+    @property
+    def matrix(self) -> Matrix:
+        return matrix_of(self.backends)
 
     @property
     def mutant_at_work(self) -> str:
@@ -162,7 +170,7 @@ class Evidence:
     prompts: list[Prompt] = field(default_factory=list)
     truths: dict[str, Truth] = field(default_factory=dict)
     asked: Asked = field(default_factory=Asked)
-    outcomes: list[CellOutcome] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
     anchored: list[AnchorOutcome] = field(default_factory=list)
     localization: Localization | None = None
     shown: list[tuple[str, Graph, Reading]] = field(default_factory=list)  # by source: what a reader is shown

@@ -1,4 +1,4 @@
-"""One run: model, gate zero, graphs, truth, cells, checks, verdict, record. The order is the chain of trust."""
+"""One run: model, gate zero, graphs, truth, configurations, checks, verdict, record. The order is the chain of trust."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from functools import partial
 
 from hloracle.backends.devices import Device
 from hloracle.backends.iree import precompile
-from hloracle.conformance.checks.checks import Check, cell_checks, fewer_ops, graph_checks, truth_check
-from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings, backends_on
+from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.checks.of_configurations import configuration_checks, truth_check
+from hloracle.conformance.checks.of_graphs import fewer_ops, graph_checks
+from hloracle.conformance.evidence import Evidence, Progress, Settings, backends_on
+from hloracle.conformance.graphs.facts import Inspected
 from hloracle.conformance.graphs.sources import emit_all, prepare, production, show_graphs
+from hloracle.conformance.matrix import EMITTER, ORACLE, Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.record.record import record_of
 from hloracle.conformance.runs.compiling import on_device, truth_and_modules
-from hloracle.conformance.runs.configurations import Cell, CellOutcome, run_cell
+from hloracle.conformance.runs.configurations import Outcome, run_configuration
 from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.runs.inside import AnchorOutcome, anchor_check, canary_check, run_anchored
 from hloracle.conformance.runs.probes import run_probes
@@ -27,7 +31,8 @@ from hloracle.conformance.runs.speed import measure
 from hloracle.conformance.verdict.compared import compared
 from hloracle.conformance.verdict.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
 from hloracle.conformance.verdict.localization import localize, plan
-from hloracle.conformance.verdict.verdict import Verdict, decide, place
+from hloracle.conformance.verdict.place import place
+from hloracle.conformance.verdict.verdict import Verdict, decide
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, locked, write_file
 from hloracle.core.child import ChildDied, run_in_child, side_by_side
@@ -43,19 +48,19 @@ from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
 
 
-def cells_on(device: Device) -> tuple[Cell, ...]:
+def configurations_on(device: Device) -> tuple[Configuration, ...]:
     """The graph that ships comes first: what is judged is run before what it is judged by."""
     backends = backends_on(device)
-    logits = (Cell(source, backend) for backend in backends for source in ("emitter", "oracle"))
-    return (Cell("emitter", backends[0], "token"), *logits)
+    logits = (Configuration(source, backend) for backend in backends for source in ("emitter", "oracle"))
+    return (Configuration("emitter", backends[0], "token"), *logits)
 
 
 # What a small run begins with: XLA compiles in a tenth of the time that IREE takes, and often settles the verdict's class.
-FIRST = (Cell("emitter", "xla-cpu"), Cell("oracle", "xla-cpu"))
+FIRST = (Configuration("emitter", "xla-cpu"), Configuration("oracle", "xla-cpu"))
 # What counts operations notices whatever is done to a graph, so that a study of what else would must do without.
-COUNTED = ("emitter.census", "emitter.op-kinds", "emitter.fewer-ops")
+COUNTED = ("census", "op-kinds", "fewer-ops")
 SPEED_SECONDS = 900
-MOMENT = 20  # seconds in which a small model's cell begins to answer
+MOMENT = 20  # seconds in which a small model's configuration begins to answer
 INTERPRETED = "iree-emulated"  # takes a second for what a processor does in a millisecond
 WAIT = "wait until nothing runs beside it"
 
@@ -75,7 +80,7 @@ def run(settings: Settings, progress: Progress | None = None) -> Record:
             choose(evidence, settings, checkpoint)
             settings = dataclasses.replace(settings, device=evidence.choice.opened(settings.device))
         if not gates(evidence, settings, progress):
-            verdict = place(decide(evidence.checks, [], {}), evidence.checks, None, [])
+            verdict = place(decide(settings.matrix, evidence.checks, [], {}), evidence.checks, None, [])
             return record_of(settings, checkpoint, evidence, verdict, progress, memory)
         with reporting_death(evidence):
             with progress.stage("prompts"):
@@ -92,7 +97,9 @@ def run(settings: Settings, progress: Progress | None = None) -> Record:
                 stage["reused"] = lowered == 0
                 stage["detail"] = f"{lowered} oracle graphs lowered"
             found = static_checks(evidence.graphs, checkpoint.config)
-            evidence.checks += [c for c in found if not (settings.spoiled and c.id in COUNTED)]
+            evidence.checks += [
+                c for c in found if not (settings.spoiled and c.source == EMITTER and c.kind in COUNTED)
+            ]
             if not settings.small:
                 probe(evidence, checkpoint, settings, progress)
             truth_and_modules(evidence, checkpoint, settings, progress)
@@ -101,11 +108,11 @@ def run(settings: Settings, progress: Progress | None = None) -> Record:
                 _judge_until_settled(evidence, checkpoint, settings, progress)
             else:
                 on_device(evidence, settings)
-                for cell in cells_on(settings.device):
-                    judge(cell, evidence, checkpoint, settings, progress)
+                for configuration in configurations_on(settings.device):
+                    judge(configuration, evidence, checkpoint, settings, progress)
             if _only_the_token_is_wrong(evidence, settings.device):
                 for backend in backends_on(settings.device)[1:]:
-                    judge(Cell("emitter", backend, "token"), evidence, checkpoint, settings, progress)
+                    judge(Configuration("emitter", backend, "token"), evidence, checkpoint, settings, progress)
             _ask_the_others(evidence, checkpoint, settings, progress)
             look_inside(evidence, checkpoint, settings, progress)
         verdict = conclude(evidence, checkpoint, settings, progress)
@@ -117,11 +124,11 @@ def run(settings: Settings, progress: Progress | None = None) -> Record:
 
 @contextmanager
 def reporting_death(evidence: Evidence) -> Iterator[None]:
-    """A process that dies where no cell runs ends the gathering of evidence, not the record."""
+    """A process that dies where no configuration runs ends the gathering of evidence, not the record."""
     try:
         yield
     except ChildDied as error:
-        evidence.checks.append(Check("harness.process", "every process gives an answer", "error", "", "", str(error)))
+        evidence.checks.append(Question("process", "every process gives an answer").error(str(error)))
 
 
 def refuse_non_finite(checkpoint: Checkpoint) -> None:
@@ -195,142 +202,174 @@ def judged_source(evidence: Evidence) -> str:
     return "file" if "file" in evidence.graphs else "emitter"
 
 
-# ---- cells
+# ---- configurations
 
 
 def judge(
-    cell: Cell, evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress,
+    configuration: Configuration, evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress,
     everywhere: bool = False,
 ) -> None:  # fmt: skip
-    """Run a cell and check what it answers, in place of what was known of it.
+    """Run a configuration and check what it answers, in place of what was known of it.
 
     Args:
-      everywhere: ask it the streams, whichever cell it is.
+      everywhere: ask it the streams, whichever configuration it is.
     """
-    asked = evidence.asked if everywhere or _streams(cell, checkpoint.config) else evidence.asked.without_streams()
-    with progress.stage(cell.id) as stage:
-        outcome = _cell(cell, asked, evidence, checkpoint, settings, progress)
+    asked = (
+        evidence.asked if everywhere or _streams(configuration, checkpoint.config) else evidence.asked.without_streams()
+    )
+    with progress.stage(configuration.id) as stage:
+        outcome = _cell(configuration, asked, evidence, checkpoint, settings, progress)
         stage["reused"] = outcome.status == "reused"
     _note(outcome, asked, evidence)
 
 
 def judge_together(
-    cells: Sequence[Cell], evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
+    configurations: Sequence[Configuration],
+    evidence: Evidence,
+    checkpoint: Checkpoint,
+    settings: Settings,
+    progress: Progress,
 ) -> None:
     """Cells of one source, everywhere; those of a small model side by side."""
     if not is_small(checkpoint.config):
-        for cell in cells:
-            judge(cell, evidence, checkpoint, settings, progress, everywhere=True)
+        for configuration in configurations:
+            judge(configuration, evidence, checkpoint, settings, progress, everywhere=True)
         return
-    with progress.stage(" and ".join(cell.id for cell in cells)):
-        work = [partial(_cell, c, evidence.asked, evidence, checkpoint, settings, progress) for c in cells]
+    with progress.stage(" and ".join(configuration.id for configuration in configurations)):
+        work = [partial(_cell, c, evidence.asked, evidence, checkpoint, settings, progress) for c in configurations]
         outcomes = side_by_side(work)
     for outcome in outcomes:
         _note(outcome, evidence.asked, evidence)
 
 
-def _note(outcome: CellOutcome, asked: Asked, evidence: Evidence) -> None:
-    """Its checks take the place of those of the same cell, if it was asked before; all others stay, of whatever they are."""
-    before = [o for o in evidence.outcomes if o.cell == outcome.cell]
-    known = {c.id for o in before for c in cell_checks(o, evidence.truths, evidence.asked.streams)}
-    evidence.outcomes = [*(o for o in evidence.outcomes if o.cell != outcome.cell), outcome]
-    found = cell_checks(outcome, evidence.truths, asked.streams)
-    evidence.checks = [*(c for c in evidence.checks if c.id not in known), *found]
+def _note(outcome: Outcome, asked: Asked, evidence: Evidence) -> None:
+    """Its checks take the place of those of the same configuration, if it was asked before; all others stay, of whatever they are."""
+    evidence.outcomes = [*(o for o in evidence.outcomes if o.configuration != outcome.configuration), outcome]
+    found = configuration_checks(outcome, evidence.truths, asked.streams)
+    others = [c for c in evidence.checks if c.configuration != outcome.configuration or c.kind == "anchors"]
+    evidence.checks = [*others, *found]
 
 
-def _streams(cell: Cell, config: Config) -> bool:
-    """Whether a cell is asked at every position: all are where that takes a second, else the emitter's on IREE.
+def _streams(configuration: Configuration, config: Config) -> bool:
+    """Whether a configuration is asked at every position: all are where that takes a second, else the emitter's on IREE.
 
-    Where something shows there alone, the other cells are asked too: see `_ask_the_others`.
+    Where something shows there alone, the other configurations are asked too: see `_ask_the_others`.
     """
-    if cell.backend == INTERPRETED:
+    if configuration.backend == INTERPRETED:
         return False
-    return is_small(config) or (cell.source == "emitter" and cell.head == "logits" and cell.backend != "xla-cpu")
+    return is_small(config) or (
+        configuration.source == "emitter" and configuration.head == "logits" and configuration.backend != "xla-cpu"
+    )
 
 
 def _ask_the_others(
     evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
 ) -> None:  # fmt: skip
-    """What one cell has wrong where no other one was asked, they are asked as well: graph or compiler, emitter or oracle."""
-    asked = {o.cell.id for o in evidence.outcomes if o.streams}
-    silent = [o.cell for o in evidence.outcomes if o.status != "failed" and not o.streams and o.cell.head == "logits"]
-    if any(c.id.rpartition(".")[0] in asked for c in evidence.checks if c.status == "failed"):
-        for cell in silent:
-            judge(cell, evidence, checkpoint, settings, progress, everywhere=True)
+    """What one configuration has wrong where no other one was asked, they are asked as well: graph or compiler, emitter or oracle."""
+    asked = {o.configuration for o in evidence.outcomes if o.streams}
+    silent = [
+        o.configuration
+        for o in evidence.outcomes
+        if o.status != "failed" and not o.streams and o.configuration.head == "logits"
+    ]
+    if any(c.configuration in asked for c in evidence.checks if c.failed):
+        for configuration in silent:
+            judge(configuration, evidence, checkpoint, settings, progress, everywhere=True)
 
 
-def _bad(checks: Iterable[Check]) -> set[str]:
-    """What failed so far, without the last part of its name: for a cell's checks, the cell."""
-    return {c.id.rpartition(".")[0] for c in checks if c.status in ("failed", "error")}
+def _bad(checks: Iterable[Check]) -> set[Configuration]:
+    """The configurations of which a check failed, or could not be made, so far."""
+    return {c.configuration for c in checks if c.bad and c.configuration}
 
 
 def _judge_until_settled(
     evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
 ) -> None:  # fmt: skip
-    """The checks and cells of a small run, the quick ones first, as long as they may change the verdict's class."""
-    cells = (Cell("emitter", settings.backends[0], "token"), *cells_on(settings.device)[1:])
-    left = [cell for cell in cells if cell not in FIRST and cell.backend in settings.backends]
-    for cell in FIRST:
-        judge(cell, evidence, checkpoint, settings, progress)
-    if left and "oracle/xla-cpu" in _bad(evidence.checks):  # nothing can be told of the emitter then
-        judge(Cell("oracle", "iree-cpu"), evidence, checkpoint, settings, progress)
-    for cell in (cell for cell in left if cell.backend == "xla-cpu"):
+    """The checks and configurations of a small run, the quick ones first, as long as they may change the verdict's class."""
+    configurations = (Configuration("emitter", settings.backends[0], "token"), *configurations_on(settings.device)[1:])
+    left = [
+        configuration
+        for configuration in configurations
+        if configuration not in FIRST and configuration.backend in settings.backends
+    ]
+    for configuration in FIRST:
+        judge(configuration, evidence, checkpoint, settings, progress)
+    if left and FIRST[1] in _bad(evidence.checks):  # nothing can be told of the emitter then
+        judge(Configuration("oracle", "iree-cpu"), evidence, checkpoint, settings, progress)
+    for configuration in (configuration for configuration in left if configuration.backend == "xla-cpu"):
         if not _settled(evidence, settings.device):
-            judge(cell, evidence, checkpoint, settings, progress)
-    ran = {o.cell for o in evidence.outcomes}
-    if not _bad(evidence.checks) & {cell.id for cell in ran}:  # what no cell shows has its place from them alone
+            judge(configuration, evidence, checkpoint, settings, progress)
+    ran = {o.configuration for o in evidence.outcomes}
+    # If no configuration fails, the probes decide the place.
+    if not _bad(evidence.checks) & ran:
         probe(evidence, checkpoint, settings, progress)
-    left = [cell for cell in left if cell not in ran]
+    left = [configuration for configuration in left if configuration not in ran]
     if left and not _settled(evidence, settings.device):
         graph = production(evidence.graphs)
-        with progress.stage("compile to stream"), contextlib.suppress(ToolchainError):  # its cell says why it does not
+        with (
+            progress.stage("compile to stream"),
+            contextlib.suppress(ToolchainError),
+        ):  # its configuration says why it does not
             precompile(graph, settings.device, with_stream=True)
         on_device(evidence, settings)
-    for cell in left:
+    for configuration in left:
         if not _settled(evidence, settings.device):
-            judge(cell, evidence, checkpoint, settings, progress)
+            judge(configuration, evidence, checkpoint, settings, progress)
 
 
 def _settled(evidence: Evidence, device: Device) -> bool:
     """Whether what has not been looked at cannot change the verdict's class any more, unless it dies: see `decide`."""
     bad = _bad(evidence.checks)
-    failed = {c.id.partition(".")[0] for c in evidence.checks if c.status == "failed"}
-    ran = {o.cell.id for o in evidence.outcomes}
-    if "oracle/xla-cpu" in bad:  # the reference's fault, or XLA's
-        return "oracle/iree-cpu" in ran
-    if not {cell.id for cell in FIRST} <= ran:
+    failed = [c for c in evidence.checks if c.failed]
+    ran = {o.configuration for o in evidence.outcomes}
+    judged, oracle = FIRST
+    if oracle in bad:  # the reference's fault, or XLA's
+        other = Configuration(ORACLE, "iree-cpu")
+        return other in ran and (other in bad or Configuration(EMITTER, "iree-cpu") in ran)
+    if not {*FIRST} <= ran:
         return False
     # The graph's fault, whatever IREE says; or else the compiler's; or, where that is right on the processor, the device's.
     on_device = (
-        device.remote and "emitter/iree-cpu" in ran and any(id.startswith(f"emitter/{device.backend}") for id in bad)
+        device.remote
+        and Configuration(EMITTER, "iree-cpu") in ran
+        and any((c.source, c.backend) == (EMITTER, device.backend) for c in bad)
     )
     # What XLA does not take has another class where IREE does not take it either.
-    return bool(failed & {"oracle", "emitter", "emitter/xla-cpu"}) or "emitter/iree-cpu" in bad or on_device
+    graphs_fail = any(c.about in ("writing", "probes") or c.configuration == judged for c in failed)
+    return graphs_fail or Configuration(EMITTER, "iree-cpu") in bad or on_device
 
 
 def _only_the_token_is_wrong(evidence: Evidence, device: Device) -> bool:
     """Then XLA has to run the production graph too, to tell its fault from the compiler's."""
-    right = {o.cell.id for o in evidence.outcomes} - _bad(evidence.checks)
-    return f"emitter/{device.backend}" in right and f"emitter/{device.backend}/token" not in right
+    right = {o.configuration for o in evidence.outcomes} - _bad(evidence.checks)
+    graphs = Configuration(EMITTER, device.backend)
+    return graphs in right and dataclasses.replace(graphs, head="token") not in right
 
 
 def _cell(
-    cell: Cell, asked: Asked, evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress
-) -> CellOutcome:
+    configuration: Configuration,
+    asked: Asked,
+    evidence: Evidence,
+    checkpoint: Checkpoint,
+    settings: Settings,
+    progress: Progress,
+) -> Outcome:
     # What is judged always runs, but for its streams; what it is compared with is reused when nothing about it moved.
-    reuse = not settings.fresh and cell.source != "file"
-    graphs = [g for g, facts in evidence.graphs[cell.source] if g.abi.head == cell.head and not facts.error]
-    if cell.source != "file" and len(graphs) < 1 + len(settings.buckets):
-        return CellOutcome(cell, "failed", stage="compile", message="not all of its graphs parse")
-    return run_cell(
-        cell, graphs, checkpoint, asked, settings.threads, versions(CELL_PACKAGES), reuse=reuse,
+    reuse = not settings.fresh and configuration.source != "file"
+    graphs = [
+        g for g, facts in evidence.graphs[configuration.source] if g.abi.head == configuration.head and not facts.error
+    ]
+    if configuration.source != "file" and len(graphs) < 1 + len(settings.buckets):
+        return Outcome(configuration, "failed", stage="compile", message="not all of its graphs parse")
+    return run_configuration(
+        configuration, graphs, checkpoint, asked, settings.threads, versions(CELL_PACKAGES), reuse=reuse,
         mutant=settings.mutant_at_work, targets=settings.targets, device=settings.device, report=progress.report,
-        timeout=_time_left(evidence, settings), anew=cell.head == "token",
+        timeout=_time_left(evidence, settings), anew=configuration.head == "token",
     )  # fmt: skip
 
 
 def _time_left(evidence: Evidence, settings: Settings) -> float:
-    """Seconds for the next cell. Once one has timed out, the others of a graph that does not end are not tried that long."""
+    """Seconds for the next configuration. Once one has timed out, the others of a graph that does not end are not tried that long."""
     late = any(o.stage == "timeout" for o in evidence.outcomes)
     return max(settings.timeout / 10, min(settings.timeout, MOMENT)) if late else settings.timeout
 
@@ -341,17 +380,17 @@ def _time_left(evidence: Evidence, settings: Settings) -> float:
 def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
     """Hold every anchor of both sources to the truth, and see that the canary is caught.
 
-    Where the ends are wrong already, the cell that is taken apart later shows its anchors. A canary needs a right graph:
+    Where the ends are wrong already, the configuration that is taken apart later shows its anchors. A canary needs a right graph:
     the production graph, or else the oracle's.
     """
-    bad = [c.id for c in evidence.checks if c.status in ("failed", "error")]
+    bad = [c for c in evidence.checks if c.bad]
     if (settings.unlocated or (settings.small and settings.mutant)) and bad:
         evidence.checks.append(canary_check(None, "the run has a fault already"))
         return
     if (
         not evidence.outcomes
         or evidence.asked.inside is None
-        or any(id.startswith(("oracle", "truth", "harness")) for id in bad)
+        or any(c.source == ORACLE or c.about in ("reference", "harness") for c in bad)
     ):
         evidence.checks.append(canary_check(None, "no graph of this run is known to be right"))
         return
@@ -360,54 +399,54 @@ def look_inside(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, 
     truth = anchor_truth(checkpoint, sequence.tokens, progress.report, sequence.prompt)
     source = judged_source(evidence)
 
-    def look(cell: Cell, with_canary: bool = False) -> AnchorOutcome:
+    def look(configuration: Configuration, with_canary: bool = False) -> AnchorOutcome:
         graphs = [
-            g for g, facts in evidence.graphs[cell.source]
+            g for g, facts in evidence.graphs[configuration.source]
             if (g.abi.head == "logits" or source == "file") and not facts.error
             and (g.abi.phase == "decode" or g.abi.bucket == prompt.bucket)
         ]  # fmt: skip
-        with progress.stage(f"{cell.id}, anchors") as stage:
+        with progress.stage(f"{configuration.id}, anchors") as stage:
             outcome = run_anchored(
-                cell, graphs, checkpoint, prompt, truth, settings.threads, versions(CELL_PACKAGES),
+                configuration, graphs, checkpoint, prompt, truth, settings.threads, versions(CELL_PACKAGES),
                 reuse=not settings.fresh and (source == "file" or not with_canary), mutant=settings.mutant_at_work,
                 with_canary=with_canary, device=settings.device, targets=settings.targets, report=progress.report,
             )  # fmt: skip
             stage["reused"] = outcome.status == "reused"
         check = anchor_check(outcome)
-        evidence.anchored = [*(o for o in evidence.anchored if o.cell != cell), outcome]
+        evidence.anchored = [*(o for o in evidence.anchored if o.configuration != configuration), outcome]
         evidence.checks = [*(c for c in evidence.checks if c.id != check.id), check]
         return outcome
 
     if bad:
         # The judged graph is wrong already, so the oracle's takes the canary.
-        put_into = look(Cell("oracle", "xla-cpu"), with_canary=True)
+        put_into = look(Configuration("oracle", "xla-cpu"), with_canary=True)
         evidence.checks.append(canary_check(put_into.canary, "it did not run"))
         return
-    look(Cell("oracle", "xla-cpu"))
-    # To compile two more graphs takes IREE longest; of how it compiles them the cells tell.
+    look(Configuration("oracle", "xla-cpu"))
+    # To compile two more graphs takes IREE longest; of how it compiles them the configurations tell.
     quick = settings.lean or source == "file"
     backend = "xla-cpu" if quick and "xla-cpu" in settings.backends else settings.backends[0]
     head = next(g.abi.head for g, _ in evidence.graphs[source]) if source == "file" else "logits"
-    put_into = look(Cell(source, backend, head), with_canary=True)
+    put_into = look(Configuration(source, backend, head), with_canary=True)
     if evidence.checks[-1].status != "passed":
         # What only the anchors show has to be told apart too: graph or compiler, emitter or oracle.
         # A canary in a wrong graph is none.
         evidence.anchored = [dataclasses.replace(o, canary=None) for o in evidence.anchored]
-        seen = {o.cell for o in evidence.anchored}
-        for cell in (o.cell for o in evidence.outcomes):
-            if cell.head == head and cell not in seen and evidence.checks[-1].status != "skipped":
-                look(cell)
-        put_into = look(Cell("oracle", "xla-cpu"), with_canary=True)
+        seen = {o.configuration for o in evidence.anchored}
+        for configuration in (o.configuration for o in evidence.outcomes):
+            if configuration.head == head and configuration not in seen and evidence.checks[-1].status != "skipped":
+                look(configuration)
+        put_into = look(Configuration("oracle", "xla-cpu"), with_canary=True)
     evidence.checks.append(canary_check(put_into.canary, "it did not run"))
 
 
 def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> Verdict:
     """The verdict; for one that does not pass, after taking apart what is wrong."""
     abis = [g.abi for source, graphs in evidence.graphs.items() if source != "oracle" for g, _ in graphs]
-    rests_on = compared(evidence.outcomes, evidence.checks, evidence.asked, abis, evidence.anchored)
-    verdict = decide(evidence.checks, evidence.outcomes, evidence.truths, rests_on)
+    rests_on = compared(settings.matrix, evidence.outcomes, evidence.checks, evidence.asked, abis, evidence.anchored)
+    verdict = decide(settings.matrix, evidence.checks, evidence.outcomes, evidence.truths, rests_on)
     wanted = not (verdict.passed or settings.unlocated)
-    found = plan(evidence.checks, evidence.outcomes, evidence.asked) if wanted else None
+    found = plan(settings.matrix, evidence.checks, evidence.outcomes, evidence.asked) if wanted else None
     if found is not None:
         graphs = {source: [g for g, f in some if not f.error] for source, some in evidence.graphs.items()}
         folder = settings.out / "reproducer" if settings.out else None
@@ -419,10 +458,10 @@ def conclude(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, pro
                     settings.mutant_at_work, settings.small, settings.targets, settings.device, timeout=LOCALIZE_SECONDS, report=progress.report,
                 ).value  # fmt: skip
             except (ChildDied, ToolchainError, InputError) as error:
-                title = "what is wrong is taken apart"
+                question = Question("localization", "what is wrong is taken apart")
                 # Where the truth itself has no such value as the config says, that is the place.
                 at = error.where if isinstance(error, InputError) and error.where in anchors(checkpoint.config) else ""
-                evidence.checks.append(Check("harness.localization", title, "error", "", "", str(error), at))
+                evidence.checks.append(question.error(str(error), anchor=at))
     return place(verdict, evidence.checks, evidence.localization, evidence.outcomes)
 
 

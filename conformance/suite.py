@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import cast
 
 from hloracle.backends.devices import CPU, Device
-from hloracle.conformance.checks.checks import Check
+from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings, backends_on
 from hloracle.conformance.record.record import check_row, record_of
 from hloracle.conformance.run import WAIT, run
@@ -178,7 +178,9 @@ def judged(report: Report, settings: Settings) -> Record:
 def dead(settings: Settings, why: str) -> Record | None:
     """The record of a family whose process gave none; None where not even its model can be read."""
     evidence = Evidence(checks=[_no_answer(why)], speed_reason="the run gave no answer")
-    verdict = dataclasses.replace(decide(evidence.checks, [], {}), explanation=f"The run gave no answer: {why}.")
+    verdict = dataclasses.replace(
+        decide(settings.matrix, evidence.checks, [], {}), explanation=f"The run gave no answer: {why}."
+    )
     try:
         checkpoint = open_checkpoint(resolve(settings.model, precision=settings.precision))
     except InputError:
@@ -188,7 +190,7 @@ def dead(settings: Settings, why: str) -> Record | None:
 
 
 def _no_answer(why: str) -> Check:
-    return Check("harness.process", "every process gives an answer", "error", "", "", why)
+    return Question("process", "every process gives an answer").error(why)
 
 
 # ---- a row

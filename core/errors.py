@@ -48,9 +48,10 @@ class OutOfMemory(ToolchainError):
 
     def __init__(self, device: str) -> None:
         super().__init__("memory", f"{device} {self.WORDS}")
+        self.device = device
 
     def __reduce__(self) -> tuple[type[OutOfMemory], tuple[str]]:
-        return OutOfMemory, (self.message.removesuffix(f" {self.WORDS}"),)
+        return OutOfMemory, (self.device,)
 
     def __str__(self) -> str:
         return self.message

@@ -214,8 +214,8 @@ def trial_of(seed: int, record: Record | str, seconds: float) -> Trial:
         return Trial(seed, "crashed", "", (record,), {}, seconds)
     verdict = record["verdict"]["class"]
     bad = [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
-    truth = [c for c in bad if c["id"] == "truth.noise"]
-    # What a cell is held to is the truth, so with a truth that is refused it says nothing; all others do.
+    truth = [c for c in bad if c["id"] == "reference.noise"]
+    # What a configuration is held to is the truth, so with a truth that is refused it says nothing; all others do.
     if truth and all(c in truth or "/" in c["id"] for c in bad):
         return Trial(seed, verdict, f"{truth[0]['figure']}: {truth[0]['detail']}", (), {}, seconds)
     alarms = [f"{c['id']}: {c['figure'] or c['status']} ({c['detail']})" for c in bad]

@@ -1,4 +1,4 @@
-"""Evidence by hand: a truth, and outcomes of cells that are right or wrong in a chosen place."""
+"""Evidence by hand: a truth, and outcomes of configurations that are right or wrong in a chosen place."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.devices import CPU
-from hloracle.conformance.checks.checks import Check, cell_checks, judged, truth_check
+from hloracle.conformance.checks.check import KINDS, Check, Question, Status
+from hloracle.conformance.checks.of_configurations import configuration_checks, truth_check
+from hloracle.conformance.matrix import Configuration, Matrix, witness
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.run import cells_on
-from hloracle.conformance.runs.configurations import Cell, CellOutcome, PromptOutcome
+from hloracle.conformance.run import configurations_on
+from hloracle.conformance.runs.configurations import Outcome, PromptOutcome
 from hloracle.conformance.runs.returned import Slots, Stream, Streamed
 from hloracle.conformance.verdict.compared import Compared, compared
 from hloracle.conformance.verdict.verdict import Verdict, decide
@@ -21,7 +23,7 @@ from hloracle.core.abi import Abi, Tensor
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.reference.huggingface.truth import Truth
 
-CELLS = cells_on(CPU)
+CELLS = configurations_on(CPU)
 V, CAPACITY = 8, 16
 FLOOR = 2.0**-20
 CACHES = ("k_cache.0", "k_cache.1", "v_cache.0", "v_cache.1")
@@ -71,31 +73,62 @@ def slots(slot: int = 0) -> Slots:
     return Slots(dict.fromkeys(CACHES, (0.5, slot, None)))
 
 
-def outcome(cell: Cell, truths: dict[str, Truth] = TRUTHS, streams: Sequence[Stream] = ()) -> CellOutcome:
-    """A cell that is right everywhere."""
+def outcome(configuration: Configuration, truths: dict[str, Truth] = TRUTHS, streams: Sequence[Stream] = ()) -> Outcome:
+    """A configuration that is right everywhere."""
     prompts = {}
     for id, t in truths.items():
-        errors = [t.floor] * len(t.tokens) if cell.head == "logits" else []
+        errors = [t.floor] * len(t.tokens) if configuration.head == "logits" else []
         after = (slots(),) if len(t.tokens) == 1 else (slots(), slots(3))
         prompts[id] = PromptOutcome(list(t.tokens), errors, 0.1, after)
-    floor = 1.0 if cell.head == "logits" else 0.0
+    floor = 1.0 if configuration.head == "logits" else 0.0
     streamed = {
         s.id: Streamed([floor] * len(s.tokens), dict.fromkeys(s.lengths, floor), slots(), slots(), 0.5) for s in streams
     }
-    return CellOutcome(cell, "ran", prompts, seconds=1.0, streams=streamed, repeated=(True, 0.0))
+    return Outcome(configuration, "ran", prompts, seconds=1.0, streams=streamed, repeated=(True, 0.0))
 
 
-Change = Callable[[CellOutcome], CellOutcome]
+def check(
+    id: str, title: str, status: Status, figure: str = "", limit: str = "", detail: str = "", **more: str
+) -> Check:
+    """A check by the id that a record has of it."""
+    about, _, kind = id.rpartition(".")
+    source, backend, *head = (
+        f"{about}/".split("/")[: 2 + about.count("/token")]
+        if KINDS[kind] not in ("toolchain", "reference", "harness")
+        else ("", "")
+    )
+    return Check(
+        kind,
+        title,
+        status,
+        figure,
+        limit,
+        detail,
+        source,
+        backend,
+        "".join(head) or ("logits" if backend else ""),
+        **more,
+    )
 
 
-def right(found: CellOutcome) -> CellOutcome:
+def matrix_of(outcomes: Sequence[Outcome]) -> Matrix:
+    """The backends of these, in their order."""
+    return Matrix(tuple(map(witness, dict.fromkeys(o.configuration.backend for o in outcomes))))
+
+
+MATRIX = Matrix(tuple(map(witness, ("iree-cuda", "iree-cpu", "xla-cpu"))))
+
+Change = Callable[[Outcome], Outcome]
+
+
+def right(found: Outcome) -> Outcome:
     return found
 
 
 def both(*changes: Change) -> Change:
     """One after the other."""
 
-    def change(found: CellOutcome) -> CellOutcome:
+    def change(found: Outcome) -> Outcome:
         for one in changes:
             found = one(found)
         return found
@@ -106,7 +139,7 @@ def both(*changes: Change) -> Change:
 def on_prompt(id: str = LONG.id, **fields: Any) -> Change:
     """Replaces fields of one prompt's outcome."""
 
-    def change(found: CellOutcome) -> CellOutcome:
+    def change(found: Outcome) -> Outcome:
         prompt = dataclasses.replace(found.prompts[id], **fields)
         return dataclasses.replace(found, prompts={**found.prompts, id: prompt})
 
@@ -116,7 +149,7 @@ def on_prompt(id: str = LONG.id, **fields: Any) -> Change:
 def on_stream(id: str = STREAM.id, **fields: Any) -> Change:
     """Replaces fields of what came of a stream."""
 
-    def change(found: CellOutcome) -> CellOutcome:
+    def change(found: Outcome) -> Outcome:
         stream = dataclasses.replace(found.streams[id], **fields)
         return dataclasses.replace(found, streams={**found.streams, id: stream})
 
@@ -132,7 +165,7 @@ def on_slots(
     def changed(old: Slots) -> Slots:
         return Slots(old.worst | ({anchor: (error, slot, wrong)} if anchor else {}), stayed or old.stayed)
 
-    def change(found: CellOutcome) -> CellOutcome:
+    def change(found: Outcome) -> Outcome:
         if id in found.streams:
             field = ("slots", "prefilled_slots")[call]
             return on_stream(id, **{field: changed(getattr(found.streams[id], field))})(found)
@@ -147,14 +180,16 @@ def not_repeated(apart: float = FLOOR) -> Change:
 
 
 def failed(stage: str) -> Change:
-    return lambda found: CellOutcome(found.cell, "failed", stage=stage, message=f"{stage} failed: the tool's words")
+    return lambda found: Outcome(
+        found.configuration, "failed", stage=stage, message=f"{stage} failed: the tool's words"
+    )
 
 
 WRONG_TOKEN = on_prompt(tokens=[3, 2, 4])
 WRONG_LOGITS = on_prompt(errors=[FLOOR, 9 * FLOOR, FLOOR])
 WRONG_SLOT = on_slots(anchor="v_cache.1", slot=2)
 WRONG_POSITION = on_stream(heads=[1.0] * 9 + [99.0] * 7)
-# Each thing that a cell is held to, wrong alone.
+# Each thing that a configuration is held to, wrong alone.
 WRONG: dict[str, Change] = {
     "tokens": WRONG_TOKEN,
     "logits": WRONG_LOGITS,
@@ -171,30 +206,33 @@ WRONG: dict[str, Change] = {
 
 
 def gathered(
-    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, cells: Sequence[Cell] = CELLS,
-    streaming: Collection[Cell] | None = None,
-) -> tuple[list[Check], list[CellOutcome]]:  # fmt: skip
-    """The checks and outcomes of a run whose cells named in `changes` are changed.
+    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, configurations: Sequence[Configuration] = CELLS,
+    streaming: Collection[Configuration] | None = None,
+) -> tuple[list[Check], list[Outcome]]:  # fmt: skip
+    """The checks and outcomes of a run whose configurations named in `changes` are changed.
 
     Args:
-      streaming: the cells that are given STREAM; all when None, as of a small model.
+      streaming: the configurations that are given STREAM; all when None, as of a small model.
     """
-    outcomes, checks = [], [judged("gate-zero.iree-cpu", "gate zero", True, 1, 1), truth_check(truths)]
-    for cell in cells:
-        given = [STREAM] if streaming is None or cell in streaming else []
-        found = (changes or {}).get(cell.id, right)(outcome(cell, truths, given))
+    outcomes, checks = (
+        [],
+        [Question("gate-zero", "gate zero", backend="iree-cpu").judged(True, 1, 1), truth_check(truths)],
+    )
+    for configuration in configurations:
+        given = [STREAM] if streaming is None or configuration in streaming else []
+        found = (changes or {}).get(configuration.id, right)(outcome(configuration, truths, given))
         outcomes.append(found)
-        checks += cell_checks(found, truths, given)
+        checks += configuration_checks(found, truths, given)
     return checks, outcomes
 
 
 def verdict(
-    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, cells: Sequence[Cell] = CELLS,
-    more: Sequence[Check] = (), streaming: Collection[Cell] | None = None,
+    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, configurations: Sequence[Configuration] = CELLS,
+    more: Sequence[Check] = (), streaming: Collection[Configuration] | None = None,
 ) -> Verdict:  # fmt: skip
-    checks, outcomes = gathered(changes, truths, cells, streaming)
-    return decide([*more, *checks], outcomes, truths, rests_on(checks, outcomes, truths))
+    checks, outcomes = gathered(changes, truths, configurations, streaming)
+    return decide(matrix_of(outcomes), [*more, *checks], outcomes, truths, rests_on(checks, outcomes, truths))
 
 
-def rests_on(checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dict[str, Truth] = TRUTHS) -> Compared:
-    return compared(outcomes, checks, asked(truths), ABIS)
+def rests_on(checks: Sequence[Check], outcomes: Sequence[Outcome], truths: dict[str, Truth] = TRUTHS) -> Compared:
+    return compared(matrix_of(outcomes), outcomes, checks, asked(truths), ABIS)

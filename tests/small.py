@@ -1,4 +1,4 @@
-"""A small model's whole question, and cells that answer it on XLA in this process: right ones, and ones that are spoiled."""
+"""A small model's whole question, and configurations that answer it on XLA in this process: right ones, and ones that are spoiled."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from models import quick_xla
 
 from hloracle.backends.devices import CPU
 from hloracle.backends.session import Buffer, Executable, Session
-from hloracle.conformance.checks.checks import Check, cell_checks
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.checks.of_configurations import configuration_checks
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked, ask
-from hloracle.conformance.runs import configurations as cells
-from hloracle.conformance.runs.configurations import Cell, CellOutcome
+from hloracle.conformance.runs import configurations
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.core.abi import Graph
 from hloracle.core.child import alone
 from hloracle.emitters.model import emit
@@ -95,16 +97,16 @@ def session(spoil: Spoil = nothing, head: str = "logits", phases: Sequence[str] 
     return Session(Spoiled(spoil), some, checkpoint().load)
 
 
-def answered(spoil: Spoil = nothing, head: str = "logits") -> CellOutcome:
-    """What a cell answers to the question."""
-    cell = Cell("emitter", "xla-cpu", head)
-    with attribute(cells, "make_backend", lambda *_: Spoiled(spoil)):
-        return cells._run(
-            lambda line: None, cell, list(graphs(head)), checkpoint().directory, asked(), 1, "", (), CPU
+def answered(spoil: Spoil = nothing, head: str = "logits") -> Outcome:
+    """What a configuration answers to the question."""
+    configuration = Configuration("emitter", "xla-cpu", head)
+    with attribute(configurations, "make_backend", lambda *_: Spoiled(spoil)):
+        return configurations._run(
+            lambda line: None, configuration, list(graphs(head)), checkpoint().directory, asked(), 1, "", (), CPU
         )  # fmt: skip
 
 
-def judged(outcome: CellOutcome) -> dict[str, Check]:
-    """The checks of a cell by the last part of their id."""
-    found = cell_checks(outcome, asked().truths, asked().streams)
+def judged(outcome: Outcome) -> dict[str, Check]:
+    """The checks of a configuration by the last part of their id."""
+    found = configuration_checks(outcome, asked().truths, asked().streams)
     return {c.id.rpartition(".")[2]: c for c in found}

@@ -15,23 +15,24 @@ from typing import Any
 import evidence as by_hand
 import numpy as np
 import pytest
+from evidence import check, matrix_of
 from models import LENGTH, PHASES, SOURCES, TOKENS, T, changed, handmade, interpreter, model, quick_xla
 
 from hloracle.backends.session import Backend
 from hloracle.cli import main as cli
 from hloracle.conformance import evidence as evidence_module
 from hloracle.conformance import run as run_module
-from hloracle.conformance.checks.checks import Check
+from hloracle.conformance.checks.check import Check
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs.facts import GraphFacts
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import looked_into
 from hloracle.conformance.run import conclude, look_inside
 from hloracle.conformance.runs import compiling as modules
-from hloracle.conformance.runs import configurations as cells_module
+from hloracle.conformance.runs import configurations
 from hloracle.conformance.runs import inside as module
 from hloracle.conformance.runs import probes as probed_module
-from hloracle.conformance.runs.configurations import Cell
 from hloracle.conformance.runs.inside import (
     CANARY_FACTOR,
     AnchorOutcome,
@@ -56,7 +57,7 @@ from hloracle.reference.model.anchors import anchors, split
 from hloracle.reports.record import load
 
 PROMPT = Prompt("first", T, "", None, TOKENS[:LENGTH])
-CELL, ORACLE = Cell("emitter", "iree-cpu"), Cell("oracle", "xla-cpu")
+CELL, ORACLE = Configuration("emitter", "iree-cpu"), Configuration("oracle", "xla-cpu")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -162,18 +163,26 @@ def on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "make_backend", lambda *_: interpreter())
 
 
-def look(cell: Cell = CELL, graphs: Sequence[Graph] | None = None, **others: Any) -> AnchorOutcome:
+def look(configuration: Configuration = CELL, graphs: Sequence[Graph] | None = None, **others: Any) -> AnchorOutcome:
     here = model("plain")
     arguments: dict[str, Any] = {"threads": 1, "versions": {"jax": "1"}, "reuse": True, **others}
     with alone():
-        return run_anchored(cell, graphs or of(cell.source), here.checkpoint, PROMPT, here.truth, **arguments)
+        return run_anchored(
+            configuration, graphs or of(configuration.source), here.checkpoint, PROMPT, here.truth, **arguments
+        )
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
-@pytest.mark.parametrize("cell", [CELL, ORACLE], ids=lambda c: c.id)
-def test_what_is_looked_at(cell: Cell, empty_cache: Path) -> None:
-    found = look(cell, with_canary=True)
-    assert (found.cell, found.prompt, found.status, found.message, found.missing) == (cell, PROMPT.id, "ran", "", [])
+@pytest.mark.parametrize("configuration", [CELL, ORACLE], ids=lambda c: c.id)
+def test_what_is_looked_at(configuration: Configuration, empty_cache: Path) -> None:
+    found = look(configuration, with_canary=True)
+    assert (found.configuration, found.prompt, found.status, found.message, found.missing) == (
+        configuration,
+        PROMPT.id,
+        "ran",
+        "",
+        [],
+    )
     assert [r.phase for r in found.rows] == list(PHASES)
     for rows in found.rows:
         assert rows.anchors == list(anchors(model("plain").config))
@@ -185,9 +194,9 @@ def test_what_is_looked_at(cell: Cell, empty_cache: Path) -> None:
     assert found.canary.worst > ANCHOR_FLOORS
     assert found.canary.graph == "llama_prefill_8_logits"
     check = anchor_check(found)
-    assert (check.id, check.status) == (f"{cell.id}.anchors", "passed")
+    assert (check.id, check.status) == (f"{configuration.id}.anchors", "passed")
     assert check.figure.endswith(f"{2 * len(anchors(model('plain').config))} anchors")
-    assert bool(found.floors) == (cell == ORACLE)
+    assert bool(found.floors) == (configuration == ORACLE)
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
@@ -195,13 +204,13 @@ def test_an_outcome_from_the_cache(empty_cache: Path) -> None:
     """It is what was found, with infinities and holes."""
     wrong = changed(of()[0], r"stablehlo.rsqrt %norm.add", "stablehlo.log %norm.add", "norm")
     wrong = changed(wrong, r"add %norm.mul1, %\S+", "subtract %norm.mul1, %norm.mul1", "norm")
-    for cell, graphs in ((ORACLE, of("oracle")), (CELL, [wrong, of()[1]])):
-        first = look(cell, graphs, with_canary=cell == ORACLE)
-        second = look(cell, graphs, with_canary=cell == ORACLE)
+    for configuration, graphs in ((ORACLE, of("oracle")), (CELL, [wrong, of()[1]])):
+        first = look(configuration, graphs, with_canary=configuration == ORACLE)
+        second = look(configuration, graphs, with_canary=configuration == ORACLE)
         assert (first.status, second.status) == ("ran", "reused")
         assert dataclasses.replace(second, status="ran") == first
         assert anchor_check(second) == anchor_check(first)
-        assert look(cell, graphs, with_canary=cell == ORACLE, reuse=False).status == "ran"
+        assert look(configuration, graphs, with_canary=configuration == ORACLE, reuse=False).status == "ran"
     values = [e for rows in first.rows for row in rows.errors for e in row]
     assert np.inf in values
     assert None in values
@@ -210,7 +219,7 @@ def test_an_outcome_from_the_cache(empty_cache: Path) -> None:
 @pytest.mark.usefixtures("on_the_interpreter")
 def test_what_an_outcome_depends_on(empty_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert look().status == "ran"
-    assert look(Cell("emitter", "xla-cpu")).status == "ran"
+    assert look(Configuration("emitter", "xla-cpu")).status == "ran"
     assert look(graphs=[dataclasses.replace(g, text=g.text + " ") for g in of()]).status == "ran"
     assert look(threads=2).status == "ran"
     assert look(versions={"jax": "2"}).status == "ran"
@@ -276,7 +285,7 @@ def test_a_graph_without_an_anchor_does_not_pass(empty_cache: Path) -> None:
 
 # ---- of graphs that somebody else wrote
 
-FILE = Cell("file", "xla-cpu")
+FILE = Configuration("file", "xla-cpu")
 
 
 def unnamed(*kept: str, head: str = "logits") -> list[Graph]:
@@ -410,7 +419,7 @@ def test_floors_for_the_record() -> None:
     assert all(row["oracle"] is None for row in floor_rows(here.truth, here.config, []))
 
 
-# ---- which cells are looked at
+# ---- which configurations are looked at
 
 
 def gathered() -> Evidence:
@@ -426,16 +435,18 @@ def gathered() -> Evidence:
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The cells that were looked at, with a canary or without; `wrong` says which have an anchor beyond its limit."""
+    """The configurations that were looked at, with a canary or without; `wrong` says which have an anchor beyond its limit."""
     found: dict[str, Any] = {"cells": [], "wrong": (), "named": "norm", "tokens": None, "missing": []}
 
-    def fake(cell: Cell, *_: Any, with_canary: bool, **__: Any) -> AnchorOutcome:
-        found["cells"].append((cell.id, with_canary))
-        error = 99.0 if cell.id in found["wrong"] else 1.0
+    def fake(configuration: Configuration, *_: Any, with_canary: bool, **__: Any) -> AnchorOutcome:
+        found["cells"].append((configuration.id, with_canary))
+        error = 99.0 if configuration.id in found["wrong"] else 1.0
         canary = Canary("norm", "g", found["named"], 900.0) if with_canary else None
-        missing = found["missing"] if cell.source == "file" else []
+        missing = found["missing"] if configuration.source == "file" else []
         named = {"missing": missing, "named": not missing}
-        return AnchorOutcome(cell, "p", "ran", [Rows("prefill", [0], ["norm"], [[error]])], canary=canary, **named)
+        return AnchorOutcome(
+            configuration, "p", "ran", [Rows("prefill", [0], ["norm"], [[error]])], canary=canary, **named
+        )
 
     def truth(checkpoint: Any, tokens: list[int], report: Any, prompt: int) -> AnchorTruth:
         found["tokens"], found["prompt"] = tokens, prompt
@@ -460,15 +471,15 @@ def test_a_right_run_is_looked_at_with_a_canary(looked: dict[str, Any]) -> None:
     assert looked["cells"] == [("oracle/xla-cpu", False), ("emitter/iree-cpu", True)]
     assert looked["tokens"] == (1, 2, *by_hand.TRUTHS["first@32"].tokens)
     assert looked["prompt"] == 2
-    assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
+    assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
 
 
 def test_a_lean_run_looks_on_xla_alone(looked: dict[str, Any]) -> None:
     found = gathered()
     assert inside(found, lean=True).status == "passed"
     assert looked["cells"] == [("oracle/xla-cpu", False), ("emitter/xla-cpu", True)]
-    assert [(o.cell.id, o.canary is not None) for o in found.anchored] == looked["cells"]
-    assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
+    assert [(o.configuration.id, o.canary is not None) for o in found.anchored] == looked["cells"]
+    assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
     looked["named"] = None
     found = gathered()
     assert inside(found, lean=True).status == "failed"
@@ -478,16 +489,16 @@ def test_a_canary_that_lives(looked: dict[str, Any]) -> None:
     looked["named"] = None
     found = gathered()
     assert inside(found).status == "failed"
-    assert decide(found.checks, found.outcomes, found.truths).class_ == "harness-error"
+    assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "harness-error"
 
 
 @pytest.mark.parametrize("lean", [False, True])
 def test_a_fault_that_only_the_anchors_show(lean: bool, looked: dict[str, Any]) -> None:
-    """Graph or compiler, emitter or oracle: the other cells tell, and the canary goes into a right graph."""
+    """Graph or compiler, emitter or oracle: the other configurations tell, and the canary goes into a right graph."""
     looked["wrong"] = ("emitter/iree-cpu", "emitter/xla-cpu")
     found = gathered()
     assert inside(found, lean=lean).status == "passed"
-    assert sorted(o.cell.id for o in found.anchored) == sorted({c for c, _ in looked["cells"]})
+    assert sorted(o.configuration.id for o in found.anchored) == sorted({c for c, _ in looked["cells"]})
     assert {c for c, _ in looked["cells"]} == {
         "oracle/xla-cpu",
         "emitter/iree-cpu",
@@ -495,14 +506,14 @@ def test_a_fault_that_only_the_anchors_show(lean: bool, looked: dict[str, Any]) 
         "oracle/iree-cpu",
     }
     assert looked["cells"][-1] == ("oracle/xla-cpu", True)
-    assert [o.cell.id for o in found.anchored if o.canary] == ["oracle/xla-cpu"]
-    verdict = decide(found.checks, found.outcomes, found.truths)
+    assert [o.configuration.id for o in found.anchored if o.canary] == ["oracle/xla-cpu"]
+    verdict = decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths)
     assert verdict.class_ == "emitter-fault"
 
 
 def test_a_run_that_is_wrong_already_has_its_canary(looked: dict[str, Any]) -> None:
     found = gathered()
-    found.checks.append(Check("emitter.census", "", "failed", "2", "1"))
+    found.checks.append(check("emitter.census", "", "failed", "2", "1"))
     assert inside(found).status == "passed"
     assert looked["cells"] == [("oracle/xla-cpu", True)]
 
@@ -513,19 +524,19 @@ def test_a_mutant_that_was_noticed_is_canary_enough(mutant: str, looked: dict[st
     for noticed, small in ((True, True), (True, False), (False, True)):
         looked["cells"].clear()
         found = gathered()
-        found.checks += [Check("emitter.census", "", "failed", "2", "1")] * noticed
+        found.checks += [check("emitter.census", "", "failed", "2", "1")] * noticed
         left_out = noticed and small
         assert inside(found, mutant=mutant, small=small).status == ("skipped" if left_out else "passed")
         assert bool(looked["cells"]) != left_out
 
 
-@pytest.mark.parametrize("id", ["oracle/xla-cpu.tokens", "truth.noise", "oracle.census"])
+@pytest.mark.parametrize("id", ["oracle/xla-cpu.tokens", "reference.noise", "oracle.census"])
 def test_no_canary_without_a_right_graph(id: str, looked: dict[str, Any]) -> None:
     found = gathered()
-    found.checks = [*(c for c in found.checks if c.id != id), Check(id, "", "failed", "2", "1")]
+    found.checks = [*(c for c in found.checks if c.id != id), check(id, "", "failed", "2", "1")]
     assert inside(found).status == "skipped"
     assert looked["cells"] == []
-    assert not decide(found.checks, found.outcomes, found.truths).passed
+    assert not decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).passed
 
 
 # ---- inside a file's graphs
@@ -533,9 +544,9 @@ def test_no_canary_without_a_right_graph(id: str, looked: dict[str, Any]) -> Non
 
 def of_file(head: str) -> Evidence:
     """A file's graphs that went right up to here."""
-    cells = [Cell("file", backend, head) for backend in ("iree-cpu", "xla-cpu")]
+    configurations = [Configuration("file", backend, head) for backend in ("iree-cpu", "xla-cpu")]
     found = gathered()
-    checks, outcomes = by_hand.gathered(cells=cells)
+    checks, outcomes = by_hand.gathered(configurations=configurations)
     graphs = [(model("plain").graph("emitter", phase, head), GraphFacts()) for phase in PHASES]
     return dataclasses.replace(
         found, checks=checks, outcomes=outcomes, graphs={"file": graphs, "oracle": found.graphs["oracle"]}
@@ -548,7 +559,7 @@ def test_a_file_is_looked_at_on_xla(head: str, looked: dict[str, Any]) -> None:
     assert inside(found).status == "passed"
     file = "file/xla-cpu" + ("/token" if head == "token" else "")
     assert looked["cells"] == [("oracle/xla-cpu", False), (file, True)]
-    assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
+    assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
 
 
 @pytest.mark.parametrize("head", ["logits", "token"])
@@ -558,21 +569,21 @@ def test_a_file_that_names_nothing_leaves_the_canary_to_the_oracle(head: str, lo
     found = of_file(head)
     assert inside(found).status == "passed"
     assert looked["cells"][2:] == [("oracle/xla-cpu", True)]
-    assert [o.cell.id for o in found.anchored if o.canary] == ["oracle/xla-cpu"]
-    assert decide(found.checks, found.outcomes, found.truths).class_ == "conforms"
+    assert [o.configuration.id for o in found.anchored if o.canary] == ["oracle/xla-cpu"]
+    assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
 
 
 def test_a_fault_that_only_a_files_anchors_show(looked: dict[str, Any]) -> None:
     looked["wrong"] = ("file/xla-cpu", "file/iree-cpu")
     found = of_file("logits")
     assert inside(found).status == "passed"
-    assert [cell for cell, _ in looked["cells"]] == [
+    assert [configuration for configuration, _ in looked["cells"]] == [
         "oracle/xla-cpu",
         "file/xla-cpu",
         "file/iree-cpu",
         "oracle/xla-cpu",
     ]
-    assert decide(found.checks, found.outcomes, found.truths).class_ == "emitter-fault"
+    assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "emitter-fault"
 
 
 # ---- a localization that dies
@@ -596,7 +607,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Evidence:
 
 
 def test_a_dying_child_does_not_change_the_verdict(failing: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = decide(failing.checks, failing.outcomes, failing.truths)
+    before = decide(matrix_of(failing.outcomes), failing.checks, failing.outcomes, failing.truths)
     monkeypatch.setattr(run_module, "localize", dies)
     verdict = conclude(failing, model("plain").checkpoint, Settings("m"), Progress())
     assert verdict.class_ == before.class_ == "emitter-fault"
@@ -651,7 +662,7 @@ def test_a_report_appears_either_way(dying: bool, tmp_path: Path, monkeypatch: p
     emit_all = run_module.emit_all
     monkeypatch.setattr(run_module, "emit_all", wrong)
     # All but the stream form and the reproducer is computed by the interpreter, which has nothing to compile.
-    for place in (cells_module, module, probed_module, localization_module):
+    for place in (configurations, module, probed_module, localization_module):
         monkeypatch.setattr(place, "make_backend", lambda *_: interpreter())
     for place, name in ((run_module, "gates"), (run_module, "precompile"), (modules, "precompile_xla")):
         monkeypatch.setattr(place, name, lambda *_, **__: True)

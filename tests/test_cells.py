@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from evidence import STREAM, TRUTHS, asked, not_repeated, on_slots, on_stream, outcome
 
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.runs import configurations as cells
-from hloracle.conformance.runs.configurations import Cell, run_cell
+from hloracle.conformance.runs import configurations
+from hloracle.conformance.runs.configurations import run_configuration
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, ChildResult, TimedOut
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
@@ -25,7 +26,7 @@ from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.registry import from_hf
 
-CELL = Cell("emitter", "xla-cpu")
+CELL = Configuration("emitter", "xla-cpu")
 RIGHT = outcome(CELL, streams=[STREAM])
 ASKED = dataclasses.replace(
     asked(), kept={id: AnchorTruth((1, 2), Path(id), False) for id in (*TRUTHS, STREAM.id)}
@@ -34,21 +35,21 @@ ASKED = dataclasses.replace(
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> list[str]:
-    """The cells that were run in a child process; what they find is right."""
+    """The configurations that were run in a child process; what they find is right."""
     calls: list[str] = []
 
-    def fake(function: Any, cell: Cell, *_: Any, **__: Any) -> ChildResult:
-        calls.append(cell.id)
-        return ChildResult(dataclasses.replace(RIGHT, cell=cell), 2.0, 3)
+    def fake(function: Any, configuration: Configuration, *_: Any, **__: Any) -> ChildResult:
+        calls.append(configuration.id)
+        return ChildResult(dataclasses.replace(RIGHT, configuration=configuration), 2.0, 3)
 
-    monkeypatch.setattr(cells, "run_in_child", fake)
+    monkeypatch.setattr(configurations, "run_in_child", fake)
     return calls
 
 
 @pytest.fixture
 def question(cache: Path) -> dict[str, Any]:
     return {
-        "cell": CELL,
+        "configuration": CELL,
         "graphs": [emit(from_hf(TINY["llama"]), "decode", "logits", 64)],
         "checkpoint": open_checkpoint(resolve("tiny-llama")),
         "asked": ASKED,
@@ -59,34 +60,34 @@ def question(cache: Path) -> dict[str, Any]:
 
 
 def test_reused(children: list[str], question: dict[str, Any]) -> None:
-    first, second = run_cell(**question), run_cell(**question)
+    first, second = run_configuration(**question), run_configuration(**question)
     assert (first.status, second.status) == ("ran", "reused")
     for found in (first, second):
         assert (found.prompts, found.streams, found.repeated) == (RIGHT.prompts, RIGHT.streams, RIGHT.repeated)
     assert (first.seconds, first.peak_bytes) == (2.0, 3)
     assert children == [CELL.id]
-    assert run_cell(**{**question, "reuse": False}).status == "ran"
+    assert run_configuration(**{**question, "reuse": False}).status == "ran"
     assert len(children) == 2
 
 
 def test_anew_but_for_its_streams(
     children: list[str], question: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not run_cell(**question, anew=True).streams_reused
+    assert not run_configuration(**question, anew=True).streams_reused
     asked_for: list[Any] = []
 
     def fake(*arguments: Any, **_: Any) -> ChildResult:
         asked_for.extend(argument for argument in arguments if isinstance(argument, Asked))
         return ChildResult(dataclasses.replace(on_slots(stayed="slot 3 changed")(RIGHT), streams={}), 2.0, 3)
 
-    monkeypatch.setattr(cells, "run_in_child", fake)
-    again = run_cell(**question, anew=True)
+    monkeypatch.setattr(configurations, "run_in_child", fake)
+    again = run_configuration(**question, anew=True)
     assert asked_for == [ASKED.without_streams()]
     assert (again.status, again.streams_reused, again.streams) == ("ran", True, RIGHT.streams)
     assert again.prompts != RIGHT.prompts
-    assert run_cell(**question).prompts == RIGHT.prompts, "what was kept at first is kept whole"
+    assert run_configuration(**question).prompts == RIGHT.prompts, "what was kept at first is kept whole"
     # Whatever it is that a fresh run asks, all of it runs.
-    assert not run_cell(**{**question, "reuse": False}, anew=True).streams_reused
+    assert not run_configuration(**{**question, "reuse": False}, anew=True).streams_reused
     assert asked_for[1:] == [ASKED]
 
 
@@ -103,8 +104,8 @@ def test_what_is_reused_is_what_came_of_it(
     change: Any, children: list[str], question: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = change(RIGHT)
-    monkeypatch.setattr(cells, "run_in_child", lambda *_, **__: ChildResult(found, 2.0, 3))
-    first, second = run_cell(**question), run_cell(**question)
+    monkeypatch.setattr(configurations, "run_in_child", lambda *_, **__: ChildResult(found, 2.0, 3))
+    first, second = run_configuration(**question), run_configuration(**question)
     assert (first.status, second.status) == ("ran", "reused")
     assert dataclasses.replace(second, status="ran", seconds=2.0, peak_bytes=3) == first
 
@@ -128,8 +129,8 @@ def other_graph(question: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda q: {"cell": Cell("oracle", "xla-cpu")},
-        lambda q: {"cell": Cell("emitter", "iree-cpu")},
+        lambda q: {"configuration": Configuration("oracle", "xla-cpu")},
+        lambda q: {"configuration": Configuration("emitter", "iree-cpu")},
         other_graph,
         lambda q: {"graphs": q["graphs"] * 2},
         other(prompts=[ASKED.prompts[0], dataclasses.replace(ASKED.prompts[1], token_ids=(4,))]),
@@ -147,31 +148,31 @@ def other_graph(question: dict[str, Any]) -> dict[str, Any]:
 def test_moved(
     change: Callable[[dict[str, Any]], dict[str, Any]], children: list[str], question: dict[str, Any]
 ) -> None:
-    run_cell(**question)
-    assert run_cell(**{**question, **change(question)}).status == "ran"
-    assert run_cell(**question).status == "reused"
+    run_configuration(**question)
+    assert run_configuration(**{**question, **change(question)}).status == "ran"
+    assert run_configuration(**question).status == "reused"
 
 
 def test_moved_with_the_weights(children: list[str], question: dict[str, Any], tmp_path: Path) -> None:
-    run_cell(**question)
+    run_configuration(**question)
     other = open_checkpoint(write_tiny(tmp_path / "other", seed=1))
-    assert run_cell(**{**question, "checkpoint": other}).status == "ran"
+    assert run_configuration(**{**question, "checkpoint": other}).status == "ran"
 
 
 def test_moved_with_the_compiler(
     children: list[str], question: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for change in (
-        lambda: monkeypatch.setattr(cells.iree, "CPU_FLAGS", ("--iree-opt-level=O3",)),
-        lambda: monkeypatch.setattr(cells.iree, "compiler_path", lambda: "/elsewhere/iree-compile"),
+        lambda: monkeypatch.setattr(configurations.iree, "CPU_FLAGS", ("--iree-opt-level=O3",)),
+        lambda: monkeypatch.setattr(configurations.iree, "compiler_path", lambda: "/elsewhere/iree-compile"),
         lambda: monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"),
-        lambda: monkeypatch.setattr(cells, "host_cpu", lambda: "another machine"),
-        lambda: monkeypatch.setattr(cells, "backend_sources", lambda: [b"another session"]),
-        lambda: monkeypatch.setattr(cells, "_comparing", lambda: [b"another limit"]),
+        lambda: monkeypatch.setattr(configurations, "host_cpu", lambda: "another machine"),
+        lambda: monkeypatch.setattr(configurations, "backend_sources", lambda: [b"another session"]),
+        lambda: monkeypatch.setattr(configurations, "_comparing", lambda: [b"another limit"]),
     ):
-        run_cell(**question)
+        run_configuration(**question)
         change()
-        assert run_cell(**question).status == "ran"
+        assert run_configuration(**question).status == "ran"
 
 
 @pytest.mark.parametrize(
@@ -189,12 +190,12 @@ def test_moved_with_the_compiler(
 def test_a_damaged_outcome_is_no_outcome(
     damage: Callable[[str], str], children: list[str], question: dict[str, Any], empty_cache: Path
 ) -> None:
-    run_cell(**question)
-    (path,) = (empty_cache / "cells").glob("*.json")
+    run_configuration(**question)
+    (path,) = (empty_cache / "configurations").glob("*.json")
     whole = path.read_text()
     path.write_text(damage(whole))
     assert path.read_text() != whole
-    assert run_cell(**question).status == "ran"
+    assert run_configuration(**question).status == "ran"
     assert json.loads(path.read_text()) == json.loads(whole)
 
 
@@ -217,17 +218,17 @@ def test_failures_are_outcomes_and_not_kept(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(cells, "run_in_child", fails)
-        found = run_cell(**question)
+        patch.setattr(configurations, "run_in_child", fails)
+        found = run_configuration(**question)
     assert (found.status, found.stage, found.prompts, found.repeated) == ("failed", stage, {}, None)
     assert ("1800 s" if stage == "timeout" else "no") in found.message
-    assert run_cell(**question).status == "ran"
+    assert run_configuration(**question).status == "ran"
 
 
 def test_bad_input_passes_through(question: dict[str, Any], monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise InputError("weight is missing", "here", "bring it")
 
-    monkeypatch.setattr(cells, "run_in_child", fails)
+    monkeypatch.setattr(configurations, "run_in_child", fails)
     with pytest.raises(InputError):
-        run_cell(**question)
+        run_configuration(**question)

@@ -20,7 +20,7 @@ from hloracle.cli import main as cli
 from hloracle.conformance.check_file import check_file
 from hloracle.conformance.evidence import Progress, Settings
 from hloracle.conformance.graphs.sources import oracle_of
-from hloracle.conformance.runs import configurations as cells_module
+from hloracle.conformance.runs import configurations
 from hloracle.conformance.runs import inside as anchored_module
 from hloracle.conformance.runs import probes as probed_module
 from hloracle.conformance.runs import returned as returned_module
@@ -184,7 +184,7 @@ def test_a_graph_with_another_scale(
     assert "emitter-fault" in capsys.readouterr().out
     assert {c["id"].split(".")[0] for c in record["checks"] if c["status"] == "failed"} == {
         "file",  # its probes
-        *(cell["id"] for cell in record["cells"]),
+        *(configuration["id"] for configuration in record["cells"]),
     }
 
 
@@ -229,7 +229,7 @@ Edit = Callable[[Graph], Graph]
 def quick(no_gates: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Backend]]:
     """Backends by their names."""
     found: dict[str, Backend] = dict.fromkeys(ON, quick_xla())
-    for place in (cells_module, anchored_module, probed_module, localization_module):
+    for place in (configurations, anchored_module, probed_module, localization_module):
         monkeypatch.setattr(place, "make_backend", lambda name, *_: found[name])
     with alone():
         yield found
@@ -268,10 +268,10 @@ def test_graphs_of_one_session(head: str, tmp_path: Path) -> None:
     record = checked(tmp_path, *both(head=head))
     assert record["verdict"]["class"] == "conforms"
     assert statuses(record, "passed") == {}
-    cell = "file/xla-cpu" + ("/token" if head == "token" else "")
+    configuration = "file/xla-cpu" + ("/token" if head == "token" else "")
     ids = {c["id"] for c in record["checks"]}
     assert {
-        f"{cell}.{n}" for n in ("caches", "repeats", "streamed-logits", "prefill-equals-streaming", "anchors")
+        f"{configuration}.{n}" for n in ("caches", "repeats", "streamed-logits", "prefill-equals-streaming", "anchors")
     } <= ids
     assert {"file.probes", "harness.canary", "file.donations", "file.random", "file.supported"} <= ids
     what = "logits" if head == "logits" else "the token"
@@ -391,8 +391,8 @@ def test_a_graph_without_names(head: str, tmp_path: Path) -> None:
     """It conforms, and what could not be compared is said."""
     record = checked(tmp_path, *both(without_names, head))
     assert record["verdict"]["class"] == "conforms"
-    cell = "file/xla-cpu" + ("/token" if head == "token" else "")
-    assert statuses(record, "passed") == {"file.probes": "skipped", f"{cell}.anchors": "skipped"}
+    configuration = "file/xla-cpu" + ("/token" if head == "token" else "")
+    assert statuses(record, "passed") == {"file.probes": "skipped", f"{configuration}.anchors": "skipped"}
     missing = record["verdict"]["not_compared"]
     assert "the values inside: the graph names no anchors" in missing
     assert [m for m in missing if m.startswith("probes of its anchors on other inputs: the graph names none")]

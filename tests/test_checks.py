@@ -36,16 +36,13 @@ from published import PUBLISHED
 from hloracle.backends.iree import compile_to_stream, precompile
 from hloracle.conformance.checks import census, checks
 from hloracle.conformance.checks.census import census_key, census_pin, layer_kind, op_kinds_for
-from hloracle.conformance.checks.checks import (
-    Check,
-    caches_in_place,
-    cell_checks,
-    fewer_ops,
-    graph_checks,
-    truth_check,
-)
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.checks.of_configurations import configuration_checks, truth_check
+from hloracle.conformance.checks.of_graphs import fewer_ops, graph_checks
+from hloracle.conformance.checks.of_stream import caches_in_place
 from hloracle.conformance.graphs.facts import GraphFacts, inspect
-from hloracle.conformance.runs.configurations import Cell, CellOutcome
+from hloracle.conformance.matrix import Configuration
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.matrix import Joined, MatrixBuilder
 from hloracle.emitters.model import emit
@@ -1002,7 +999,7 @@ def test_truth_noise(other: Truth, words: str) -> None:
     assert truth_check(TRUTHS).status == "passed"
     for wrong in ({**TRUTHS, "third@32": other}, {"third@32": other, **TRUTHS}):
         found = truth_check(wrong)
-        assert (found.id, found.status) == ("truth.noise", "failed")
+        assert (found.id, found.status) == ("reference.noise", "failed")
         assert words in found.detail
 
 
@@ -1019,20 +1016,20 @@ def test_no_truth_is_no_truth() -> None:
     assert truth_check({}).status == "failed"
 
 
-# ---- cells
+# ---- configurations
 
-LOGITS = Cell("emitter", "xla-cpu")
-TOKEN = Cell("emitter", "iree-cpu", "token")
+LOGITS = Configuration("emitter", "xla-cpu")
+TOKEN = Configuration("emitter", "iree-cpu", "token")
 
 
-def judge(found: CellOutcome, truths: dict[str, Any] = TRUTHS, streamed: bool | None = None) -> dict[str, Check]:
-    """The checks of a cell by the last part of their id."""
+def judge(found: Outcome, truths: dict[str, Any] = TRUTHS, streamed: bool | None = None) -> dict[str, Check]:
+    """The checks of a configuration by the last part of their id."""
     asked = bool(found.streams) if streamed is None else streamed
-    return {c.id.rsplit(".", 1)[1]: c for c in cell_checks(found, truths, [STREAM] if asked else ())}
+    return {c.id.rsplit(".", 1)[1]: c for c in configuration_checks(found, truths, [STREAM] if asked else ())}
 
 
-def streaming(cell: Cell = LOGITS) -> CellOutcome:
-    return outcome(cell, streams=[STREAM])
+def streaming(configuration: Configuration = LOGITS) -> Outcome:
+    return outcome(configuration, streams=[STREAM])
 
 
 def test_a_right_cell_passes() -> None:
@@ -1222,8 +1219,8 @@ def test_a_stream_that_did_not_run() -> None:
 
 
 def test_no_prompt_at_all() -> None:
-    for cell in (LOGITS, TOKEN):
-        nothing = CellOutcome(cell, "ran")
+    for configuration in (LOGITS, TOKEN):
+        nothing = Outcome(configuration, "ran")
         for streamed in (True, False):
             assert not [c for c in judge(nothing, streamed=streamed).values() if c.status == "passed"]
             assert not [c for c in judge(nothing, {}, streamed).values() if c.status == "passed"]

@@ -17,7 +17,9 @@ from evidence import (
     Change,
     abi,
     asked,
+    check,
     failed,
+    matrix_of,
     not_repeated,
     on_prompt,
     on_stream,
@@ -27,17 +29,17 @@ from evidence import (
 )
 
 from hloracle.backends.devices import Device
-from hloracle.conformance.checks.checks import Check
-from hloracle.conformance.run import cells_on
-from hloracle.conformance.runs.configurations import Cell
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.matrix import Configuration
+from hloracle.conformance.run import configurations_on
 from hloracle.conformance.runs.inside import AnchorOutcome, Rows
 from hloracle.conformance.runs.returned import Stream
 from hloracle.conformance.verdict.compared import NOTHING, Compared, compared
 from hloracle.core.abi import Abi
 from hloracle.reference.huggingface.truth import Truth
 
-FILE = (Cell("file", "iree-cpu"), Cell("file", "xla-cpu"))
-FILE_TOKEN = (Cell("file", "iree-cpu", "token"), Cell("file", "xla-cpu", "token"))
+FILE = (Configuration("file", "iree-cpu"), Configuration("file", "xla-cpu"))
+FILE_TOKEN = (Configuration("file", "iree-cpu", "token"), Configuration("file", "xla-cpu", "token"))
 ONE_TOKEN = {id: truth((t.tokens[0],)) for id, t in TRUTHS.items()}
 PREFILL = "logits of prefill after 5 of the 96 lengths that its 2 buckets take"  # 1, 4, 7 of the stream, and 9 and 3
 REST = "slots 11 to 15 of both caches"
@@ -54,14 +56,14 @@ ALL = (
 
 
 def of(
-    cells: Sequence[Cell] = FILE, streams: Sequence[Stream] = (STREAM,), truths: dict[str, Truth] = TRUTHS,
+    configurations: Sequence[Configuration] = FILE, streams: Sequence[Stream] = (STREAM,), truths: dict[str, Truth] = TRUTHS,
     abis: Sequence[Abi] = ABIS, change: Change = right, checks: Sequence[Check] = (),
     anchored: Sequence[AnchorOutcome] = (),
 ) -> Compared:  # fmt: skip
-    """Of these cells, of which the first is changed."""
-    outcomes = [outcome(cell, truths, streams) for cell in cells]
+    """Of these configurations, of which the first is changed."""
+    outcomes = [outcome(configuration, truths, streams) for configuration in configurations]
     outcomes[0] = change(outcomes[0])
-    return compared(outcomes, checks, asked(truths, streams), abis, anchored)
+    return compared(matrix_of(outcomes), outcomes, checks, asked(truths, streams), abis, anchored)
 
 
 def test_everything() -> None:
@@ -69,7 +71,7 @@ def test_everything() -> None:
     assert found.phrases == ALL
     assert found.missing == (LEFT,)
     assert of(CELLS) == found, (
-        "the oracle's cells, and a graph that picks the token beside one with logits, say no more"
+        "the oracle's configurations, and a graph that picks the token beside one with logits, say no more"
     )
     assert found.sentence("Equal") == f"Not compared: {LEFT}. Equal in all that was compared."
 
@@ -141,7 +143,7 @@ def test_a_token_that_no_stream_has_is_not_claimed() -> None:
 def test_only_some_cells_are_asked_everywhere() -> None:
     """A larger model's: of which it is true is said."""
     outcomes = [outcome(CELLS[1], TRUTHS, [STREAM]), *(outcome(c) for c in CELLS[2:])]
-    found = compared(outcomes, [], asked(), ABIS)
+    found = compared(matrix_of(outcomes), outcomes, [], asked(), ABIS)
     assert found.phrases == tuple(
         f"{phrase}, on IREE alone" if "of decode" in phrase or "of prefill" in phrase else phrase for phrase in ALL
     )
@@ -214,13 +216,17 @@ def test_a_cell_that_failed_compared_nothing(stage: str) -> None:
 
 def test_nothing_was_compared() -> None:
     oracle = [outcome(c) for c in CELLS if c.source == "oracle"]
-    assert compared([], [], asked(), ABIS) == compared(oracle, [], asked(), ABIS) == NOTHING
+    assert (
+        compared(matrix_of([]), [], [], asked(), ABIS)
+        == compared(matrix_of(oracle), oracle, [], asked(), ABIS)
+        == NOTHING
+    )
     assert (NOTHING.phrases, NOTHING.missing) == ((), ())
 
 
 def test_backends_by_name() -> None:
     assert of(FILE[:1]).phrases[-1] == "on IREE"
-    assert of(cells_on(Device("cuda"))).phrases[-1] == "on IREE cuda and IREE and XLA"
+    assert of(configurations_on(Device("cuda"))).phrases[-1] == "on IREE cuda and IREE and XLA"
 
 
 # ---- what was looked at inside
@@ -241,7 +247,7 @@ def inside(**fields: Any) -> AnchorOutcome:
         (inside(missing=["norm", "embed_tokens"]), VALUES, "2 anchors that the graph does not name"),
         (inside(named=False, missing=["norm"]), "", "the values inside: the graph names no anchors"),
         (inside(status="failed", rows=[]), "", ""),
-        (inside(cell=Cell("oracle", "xla-cpu")), "", ""),
+        (inside(configuration=Configuration("oracle", "xla-cpu")), "", ""),
     ],
 )
 def test_anchors(anchored: AnchorOutcome, phrase: str, missing: str) -> None:
@@ -264,11 +270,11 @@ def test_anchors(anchored: AnchorOutcome, phrase: str, missing: str) -> None:
     ],
 )
 def test_probes_and_canary(name: str, said: tuple[str, str]) -> None:
-    passed = Check(name, "", "passed", "40 of 40, at 0.1 of what is allowed", "")
+    passed = check(name, "", "passed", "40 of 40, at 0.1 of what is allowed", "")
     assert said[0] in of(checks=[passed]).phrases
     assert of(checks=[passed]).missing == (LEFT,)
     assert of(checks=[dataclasses.replace(passed, missing="a part")]).missing == (LEFT, "a part")
-    skipped = Check(name, "", "skipped", "", "", "why")
+    skipped = check(name, "", "skipped", "", "", "why")
     assert of(checks=[skipped]).missing == (LEFT, said[1])
     for status in ("failed", "error"):
         wrong = dataclasses.replace(passed, status=status)

@@ -355,7 +355,7 @@ def test_to_find_the_compiler_does_not_load_it() -> None:
 @pytest.mark.parametrize("backend", ["iree-cpu", "xla-cpu"])
 def test_gate_zero(backend: str) -> None:
     found = gate_zero(backend, 2)
-    assert (found.id, found.status) == (f"gate-zero.{backend}", "passed")
+    assert (found.id, found.status) == (f"{backend}.gate-zero", "passed")
 
 
 @pytest.mark.parametrize(("script", "words"), [(FAILS, "the stub is out of order"), ("printf nonsense", "load failed")])
@@ -372,8 +372,8 @@ def test_gate_zero_that_fails_stops_the_run(
     assert (record["passed"], record["verdict"]["class"]) == (False, "harness-error")
     assert words in record["verdict"]["evidence"][0]
     assert [(c["id"], c["status"]) for c in record["checks"]] == [
-        ("gate-zero.iree-cpu", "error"),
-        ("gate-zero.xla-cpu", "passed"),
+        ("iree-cpu.gate-zero", "error"),
+        ("xla-cpu.gate-zero", "passed"),
     ]
     assert words in record["checks"][0]["detail"]
     assert (record["cells"], record["tokens"], record["graphs"]) == ([], {}, [])

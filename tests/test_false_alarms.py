@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hloracle.cli.main import invoke
-from hloracle.conformance.checks.checks import truth_check
+from hloracle.conformance.checks.of_configurations import truth_check
 from hloracle.conformance.questions.prompts import suite
 from hloracle.conformance.runs.inside import canary_anchor
 from hloracle.core.abi import Abi, Graph
@@ -202,20 +202,20 @@ def check(id: str, status: str = "passed", detail: str = "", figure: str = "1") 
 def record(*more: dict[str, Any], verdict: str = "conforms") -> dict[str, Any]:
     """A record as far as it is read here, with the given checks instead of those of the same id."""
     probes = check("emitter.probes", figure="39 of 39, at 0.25 of what is allowed")
-    cell = [
+    configuration = [
         check("emitter/iree-cpu.prefill-equals-streaming", figure="2.00 floors (tokens-1)"),
         check("emitter/iree-cpu.caches", figure="12.00 floors (k_cache.0, slot 3, one@32)"),
         check("emitter/iree-cpu.streamed-logits", figure="4.00 floors (decode, position 3 of tokens-1), 32 of them"),
     ]
-    checks = {c["id"]: c for c in [check("truth.noise"), *map(check, LOOKS), probes, *cell, *more]}
-    cells = {
+    checks = {c["id"]: c for c in [check("reference.noise"), *map(check, LOOKS), probes, *configuration, *more]}
+    configurations = {
         "emitter/iree-cpu": {"logit_error": 2.0, "logit_limit": 8.0},
         "emitter/iree-cpu/token": {"logit_error": None, "logit_limit": None},
     }
     return {
         "verdict": {"class": verdict, "explanation": "why"},
         "checks": list(checks.values()),
-        "tokens": {"one@32": {"cells": cells}},
+        "tokens": {"one@32": {"cells": configurations}},
         "anchors": [{"errors": [[None, 4.0], [8.0, 1.0]]}],
     }
 
@@ -236,8 +236,10 @@ ALARMS: dict[str, tuple[dict[str, Any] | str, list[str]]] = {
     "crashed": ("_judged died (signal SIGSEGV)", ["_judged died (signal SIGSEGV)"]),
     # With a truth that is refused, only what is held to it says nothing.
     "refused and wrong": (
-        record(check("truth.noise", "failed", "why"), check("emitter.f64", "failed", "f64"), verdict="harness-error"),
-        ["truth.noise: 1 (why)", "emitter.f64: 1 (f64)", "harness-error: why"],
+        record(
+            check("reference.noise", "failed", "why"), check("emitter.f64", "failed", "f64"), verdict="harness-error"
+        ),
+        ["reference.noise: 1 (why)", "emitter.f64: 1 (f64)", "harness-error: why"],
     ),
 }
 
@@ -256,7 +258,7 @@ def test_a_record_without_what_looks_inside_alarms() -> None:
 
 
 def test_refused() -> None:
-    bad = [check("truth.noise", "failed", "why"), check("oracle/xla-cpu.decode-logits", "failed", "far")]
+    bad = [check("reference.noise", "failed", "why"), check("oracle/xla-cpu.decode-logits", "failed", "far")]
     trial = trial_of(7, record(*bad, check("harness.canary", "skipped", "why"), verdict="harness-error"), 1.0)
     assert (trial.refused, trial.alarms) == ("1: why", ())
 
@@ -282,7 +284,9 @@ def stub(monkeypatch: pytest.MonkeyPatch, refused: Sequence[int] = (), alarming:
         for item in items:
             seed = int(item.split()[0])
             asked.append(seed)
-            bad = check("truth.noise", "failed", "why") if seed in refused else check("emitter.f64", "failed", "why")
+            bad = (
+                check("reference.noise", "failed", "why") if seed in refused else check("emitter.f64", "failed", "why")
+            )
             wrong = seed in refused or seed in alarming
             done(item, record(*([bad] if wrong else [])), 1.0)
 

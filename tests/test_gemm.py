@@ -19,11 +19,12 @@ import pytest
 from hloracle.backends.custom_calls import Target, open_targets
 from hloracle.cli import main as cli
 from hloracle.conformance.check_file import _all_called
-from hloracle.conformance.checks.checks import graph_checks
+from hloracle.conformance.checks.of_graphs import graph_checks
 from hloracle.conformance.graphs.facts import GraphFacts, inspect
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.runs import configurations as cells
-from hloracle.conformance.runs.configurations import Cell, run_cell
+from hloracle.conformance.runs import configurations
+from hloracle.conformance.runs.configurations import run_configuration
 from hloracle.core.cache import file_digest
 from hloracle.core.child import ChildDied, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
@@ -257,10 +258,10 @@ def test_outcomes_are_kept_by_the_librarys_content(monkeypatch: pytest.MonkeyPat
     def refuses(*a: Any, **more: Any) -> Any:
         raise ToolchainError("compile", "not now")
 
-    monkeypatch.setattr(cells, "run_in_child", refuses)
-    monkeypatch.setattr(cells, "_load", lambda entry, cell: entries.append(entry.name))
+    monkeypatch.setattr(configurations, "run_in_child", refuses)
+    monkeypatch.setattr(configurations, "_load", lambda entry, configuration: entries.append(entry.name))
     for targets in ((), (Target("my_gemm", Path("a.so"), "1"),), (Target("my_gemm", Path("b.so"), "2"),)):
-        run_cell(Cell("file", "xla-cpu"), [], checkpoint, Asked(), 1, {}, reuse=True, targets=targets)
+        run_configuration(Configuration("file", "xla-cpu"), [], checkpoint, Asked(), 1, {}, reuse=True, targets=targets)
     assert len(set(entries)) == 3
 
 

@@ -1,4 +1,4 @@
-"""Which cells a run has, a lean one too, and which of them are asked at every position."""
+"""Which configurations a run has, a lean one too, and which of them are asked at every position."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ from typing import Any
 
 import evidence as by_hand
 import pytest
-from evidence import STREAM
+from evidence import STREAM, check, matrix_of
 from models import model
 
 from hloracle.backends.devices import CPU
 from hloracle.conformance import run as module
-from hloracle.conformance.checks.checks import Check
 from hloracle.conformance.evidence import LEAN_BUCKET, LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.run import cells_on, run
-from hloracle.conformance.runs.configurations import Cell, CellOutcome
+from hloracle.conformance.run import configurations_on, run
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.verdict import decide
 
-CELLS = cells_on(CPU)
+CELLS = configurations_on(CPU)
 
 
 @pytest.fixture
 def judged_cells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A run in which nothing is computed: the cells that it judges; `wrong` are found to be so, in this order.
+    """A run in which nothing is computed: the configurations that it judges; `wrong` are found to be so, in this order.
 
-    small: whether the model is. streamed: the cells that are asked at every position, in order.
+    small: whether the model is. streamed: the configurations that are asked at every position, in order.
     """
     found: dict[str, Any] = {
         "cells": [], "streamed": [], "wrong": {}, "more": [], "buckets": None, "small": True,
     }  # fmt: skip
 
-    def answer(cell: Cell, asked: Asked, *_: Any) -> CellOutcome:
-        found["cells"].append(cell.id)
-        found["streamed"] += [cell.id] * bool(asked.streams)
-        return found["wrong"].get(cell.id, by_hand.right)(by_hand.outcome(cell, streams=asked.streams))
+    def answer(configuration: Configuration, asked: Asked, *_: Any) -> Outcome:
+        found["cells"].append(configuration.id)
+        found["streamed"] += [configuration.id] * bool(asked.streams)
+        return found["wrong"].get(configuration.id, by_hand.right)(
+            by_hand.outcome(configuration, streams=asked.streams)
+        )
 
     def truth(evidence: Evidence, *_: Any) -> None:
         evidence.truths = by_hand.TRUTHS
@@ -45,7 +47,7 @@ def judged_cells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found["buckets"], found["only_fitting"] = tuple(buckets), only_fitting
         return []
 
-    right = Check("emitter.caches-in-place", "", "passed", "", "")
+    right = check("emitter.caches-in-place", "", "passed", "", "")
     for name, stand_in in {
         "open_checkpoint": lambda directory: model("plain").checkpoint,
         "resolve": lambda name, report, precision: Path(name),
@@ -54,14 +56,16 @@ def judged_cells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "emit_all": lambda *_: [],
         "prepare": lambda *_: ({"emitter": [], "oracle": []}, 0),
         "static_checks": lambda *_: list(found["more"]),
-        "probe": lambda evidence, *_: evidence.checks.append(Check("emitter.probes", "", "passed", "", "")),
+        "probe": lambda evidence, *_: evidence.checks.append(check("emitter.probes", "", "passed", "", "")),
         "truth_and_modules": truth,
         "on_device": lambda evidence, settings: evidence.checks.append(right),
         "production": lambda graphs: None,
         "_cell": answer,
         "is_small": lambda config: found["small"],
         "look_inside": lambda *_: None,
-        "conclude": lambda evidence, *_: decide(evidence.checks, evidence.outcomes, evidence.truths),
+        "conclude": lambda evidence, *_: decide(
+            matrix_of(evidence.outcomes), evidence.checks, evidence.outcomes, evidence.truths
+        ),
         "compare_speed": lambda *_: None,
         "show_graphs": lambda *_: None,
         "record_of": lambda settings, checkpoint, evidence, verdict, *_: {"class": verdict.class_},
@@ -75,18 +79,20 @@ def judged_cells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_every_cell_is_judged(lean: bool, judged_cells: dict[str, Any]) -> None:
     found = run(Settings("m", tokens=48, capacity=LEAN_CAPACITY, lean=lean))
     assert found == {"class": "conforms"}
-    assert judged_cells["cells"] == [cell.id for cell in CELLS]
+    assert judged_cells["cells"] == [configuration.id for configuration in CELLS]
     assert judged_cells["only_fitting"] == lean
     assert (judged_cells["buckets"] == (LEAN_BUCKET,)) == lean
 
 
-@pytest.mark.parametrize("cell", [cell.id for cell in CELLS])
+@pytest.mark.parametrize("configuration", [configuration.id for configuration in CELLS])
 @pytest.mark.parametrize("wrong", [by_hand.WRONG_TOKEN, by_hand.failed("compile")])
-def test_a_lean_run_in_which_a_cell_is_wrong(wrong: by_hand.Change, cell: str, judged_cells: dict[str, Any]) -> None:
-    judged_cells["wrong"][cell] = wrong
+def test_a_lean_run_in_which_a_cell_is_wrong(
+    wrong: by_hand.Change, configuration: str, judged_cells: dict[str, Any]
+) -> None:
+    judged_cells["wrong"][configuration] = wrong
     found = run(Settings("m", tokens=48, capacity=LEAN_CAPACITY, lean=True))
     # The production graph alone is wrong: XLA says whose fault that is.
-    more = ["emitter/xla-cpu/token"] if cell == "emitter/iree-cpu/token" else []
+    more = ["emitter/xla-cpu/token"] if configuration == "emitter/iree-cpu/token" else []
     assert judged_cells["cells"] == [*(c.id for c in CELLS), *more]
     assert found["class"] not in ("conforms", "near-tie")
 
@@ -102,12 +108,12 @@ def asked_of(judged_cells: dict[str, Any], small: bool, **wrong: by_hand.Change)
 
 
 def test_all_cells_of_a_small_model_stream(judged_cells: dict[str, Any]) -> None:
-    assert asked_of(judged_cells, small=True) == [cell.id for cell in CELLS]
+    assert asked_of(judged_cells, small=True) == [configuration.id for configuration in CELLS]
 
 
 def test_of_a_larger_one_the_emitters_on_iree(judged_cells: dict[str, Any]) -> None:
     assert asked_of(judged_cells, small=False) == ["emitter/iree-cpu"]
-    assert judged_cells["cells"] == [cell.id for cell in CELLS]
+    assert judged_cells["cells"] == [configuration.id for configuration in CELLS]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +125,7 @@ def test_what_only_a_stream_shows_every_other_cell_is_asked(
     """Each with logits, once more: graph or compiler, emitter or oracle."""
     others = ["oracle/iree-cpu", "emitter/xla-cpu", "oracle/xla-cpu"]
     assert asked_of(judged_cells, False, **{"emitter/iree-cpu": wrong}) == ["emitter/iree-cpu", *others]
-    assert judged_cells["cells"] == [*(cell.id for cell in CELLS), *others]
+    assert judged_cells["cells"] == [*(configuration.id for configuration in CELLS), *others]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_what_only_a_stream_shows_every_other_cell_is_asked(
     ],
 )
 def test_whose_fault_a_stream_shows(ids: tuple[str, ...], class_: str, judged_cells: dict[str, Any]) -> None:
-    def wrong(found: CellOutcome) -> CellOutcome:
+    def wrong(found: Outcome) -> Outcome:
         return by_hand.WRONG_POSITION(found) if found.streams else found  # nothing is wrong where no prompt goes
 
     judged_cells["wrong"] = dict.fromkeys(ids, wrong)
@@ -157,10 +163,10 @@ def test_cells_that_are_judged_together(small: bool, judged_cells: dict[str, Any
     """A file's, all of them everywhere; those of a small model side by side."""
     judged_cells["small"] = small
     judged_cells["wrong"] = {"file/xla-cpu": by_hand.WRONG_POSITION}
-    cells = [Cell("file", "iree-cpu"), Cell("file", "xla-cpu")]
+    configurations = [Configuration("file", "iree-cpu"), Configuration("file", "xla-cpu")]
     evidence = Evidence(truths=by_hand.TRUTHS, asked=by_hand.asked())
-    module.judge_together(cells, evidence, model("plain").checkpoint, Settings("m"), Progress())
-    assert [o.cell for o in evidence.outcomes] == cells
+    module.judge_together(configurations, evidence, model("plain").checkpoint, Settings("m"), Progress())
+    assert [o.configuration for o in evidence.outcomes] == configurations
     assert sorted(judged_cells["streamed"]) == ["file/iree-cpu", "file/xla-cpu"]
     assert [c.id for c in evidence.checks if c.status != "passed"] == ["file/xla-cpu.streamed-logits"]
     assert len(evidence.checks) == 14
@@ -168,12 +174,14 @@ def test_cells_that_are_judged_together(small: bool, judged_cells: dict[str, Any
 
 def test_what_else_is_known_of_a_cell_stays(judged_cells: dict[str, Any]) -> None:
     """What is read from a module on the way to the device, and what was seen inside: no cell's answer takes their place."""
-    cell = Cell("emitter", "iree-cuda")
-    others = [Check(f"{cell.id}.{name}", "", "failed", "", "") for name in ("arithmetic", "compiles", "anchors")]
+    configuration = Configuration("emitter", "iree-cuda")
+    others = [
+        check(f"{configuration.id}.{name}", "", "failed", "", "") for name in ("arithmetic", "compiles", "anchors")
+    ]
     truths, asked = by_hand.TRUTHS, by_hand.asked()
     evidence = Evidence(checks=list(others), truths=truths, asked=asked)
     for everywhere in (False, True):
-        module.judge(cell, evidence, model("plain").checkpoint, Settings("m"), Progress(), everywhere)
+        module.judge(configuration, evidence, model("plain").checkpoint, Settings("m"), Progress(), everywhere)
         assert evidence.checks[:3] == others
         assert len({c.id for c in evidence.checks}) == len(evidence.checks) > 3
 
@@ -184,7 +192,7 @@ def test_what_is_judged_again_takes_the_place_of_what_was(judged_cells: dict[str
 
     def conclude(evidence: Evidence, *_: Any) -> Any:
         kept.append(evidence)
-        return decide(evidence.checks, evidence.outcomes, evidence.truths)
+        return decide(matrix_of(evidence.outcomes), evidence.checks, evidence.outcomes, evidence.truths)
 
     judged_cells["small"] = False
     judged_cells["wrong"] = {"emitter/iree-cpu": by_hand.WRONG_POSITION}
@@ -194,7 +202,7 @@ def test_what_is_judged_again_takes_the_place_of_what_was(judged_cells: dict[str
     (evidence,) = kept
     ids = [check.id for check in evidence.checks]
     assert len(ids) == len(set(ids))
-    assert sorted(o.cell.id for o in evidence.outcomes) == sorted(cell.id for cell in CELLS)
-    streaming = {o.cell.id for o in evidence.outcomes if o.streams}
+    assert sorted(o.configuration.id for o in evidence.outcomes) == sorted(configuration.id for configuration in CELLS)
+    streaming = {o.configuration.id for o in evidence.outcomes if o.streams}
     assert streaming == {id.rpartition(".")[0] for id in ids if id.endswith(".streamed-logits")}
-    assert streaming == {cell.id for cell in CELLS if cell.head == "logits"}
+    assert streaming == {configuration.id for configuration in CELLS if configuration.head == "logits"}

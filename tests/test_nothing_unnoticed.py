@@ -1,4 +1,4 @@
-"""Whatever a run observes can fail it: every check, every field of what a cell found, and every result of a graph."""
+"""Whatever a run observes can fail it: every check, every field of what a configuration found, and every result of a graph."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 import small
 from evidence import CELLS, STREAM, TRUTHS
 
-from hloracle.conformance.checks.checks import Check, cell_checks, truth_check
-from hloracle.conformance.runs.configurations import Cell, CellOutcome, PromptOutcome
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.checks.of_configurations import configuration_checks, truth_check
+from hloracle.conformance.matrix import Configuration
+from hloracle.conformance.runs.configurations import Outcome, PromptOutcome
 from hloracle.conformance.runs.returned import Slots, Streamed
 from hloracle.conformance.verdict.verdict import PASSING, decide
 from hloracle.core.abi import Graph
@@ -27,14 +29,14 @@ def whole(small_record: dict[str, Any]) -> list[Check]:
     return [Check(**check) for check in small_record["checks"]]
 
 
-def class_of(checks: list[Check], outcomes: Sequence[CellOutcome] = ()) -> str:
-    cells = outcomes or [by_hand.outcome(cell, streams=[STREAM]) for cell in CELLS]
-    return decide(checks, cells, TRUTHS).class_
+def class_of(checks: list[Check], outcomes: Sequence[Outcome] = ()) -> str:
+    configurations = outcomes or [by_hand.outcome(configuration, streams=[STREAM]) for configuration in CELLS]
+    return decide(checks, configurations, TRUTHS).class_
 
 
 def test_a_right_run_passes(whole: list[Check], small_record: dict[str, Any]) -> None:
     assert class_of(whole) == small_record["verdict"]["class"] == "conforms"
-    assert [c["id"] for c in small_record["cells"]] == [cell.id for cell in CELLS]
+    assert [c["id"] for c in small_record["cells"]] == [configuration.id for configuration in CELLS]
     assert len(whole) > 70
 
 
@@ -50,9 +52,9 @@ def test_every_check_counts(status: str, whole: list[Check]) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens", "caches", "repeats"])
-@pytest.mark.parametrize("cell", CELLS, ids=lambda c: c.id)
-def test_what_a_pass_needs_of_each_cell(cell: Cell, name: str, whole: list[Check]) -> None:
-    id = f"{cell.id}.{name}"
+@pytest.mark.parametrize("configuration", CELLS, ids=lambda c: c.id)
+def test_what_a_pass_needs_of_each_cell(configuration: Configuration, name: str, whole: list[Check]) -> None:
+    id = f"{configuration.id}.{name}"
     (check,) = (c for c in whole if c.id == id)
     others = [c for c in whole if c.id != id]
     assert class_of(others) == "harness-error"
@@ -60,23 +62,23 @@ def test_what_a_pass_needs_of_each_cell(cell: Cell, name: str, whole: list[Check
 
 
 def test_every_cell_needs_every_prompt(whole: list[Check]) -> None:
-    for cell in CELLS:
+    for configuration in CELLS:
         for id in TRUTHS:
-            right = by_hand.outcome(cell)
+            right = by_hand.outcome(configuration)
             fewer = dataclasses.replace(right, prompts={k: v for k, v in right.prompts.items() if k != id})
-            cells = [fewer if c == cell else by_hand.outcome(c) for c in CELLS]
-            assert class_of(whole, cells) == "harness-error", (cell.id, id)
+            configurations = [fewer if c == configuration else by_hand.outcome(c) for c in CELLS]
+            assert class_of(whole, configurations) == "harness-error", (configuration.id, id)
 
 
-# ---- every field of what a cell found
+# ---- every field of what a configuration found
 
 Spoiled = Iterator[tuple[str, Any]]
 # What decides nothing, with the reason. `[]` stands for any place in a list, `{}` for any key.
 UNJUDGED = {
     ".seconds": "how long it took",
     ".peak_bytes": "how much it took",
-    ".message": "the words of a failure, and this cell did not fail",
-    ".stage": "where a failure was, and this cell did not fail",
+    ".message": "the words of a failure, and this configuration did not fail",
+    ".stage": "where a failure was, and this configuration did not fail",
     ".status": "`ran` or `reused`; a failure is tried below",
     ".streams_reused": "as `.status`: when it ran, and not what came of it",
     ".prompts{}.seconds": "how long it took",
@@ -91,11 +93,11 @@ UNJUDGED = {
 def spoilt(value: Any, at: str = "") -> Spoiled:
     """Every way to spoil a value or a part of it: where, and the whole with that."""
     whole: Any = value
-    if dataclasses.is_dataclass(value) and not isinstance(value, Cell):
+    if dataclasses.is_dataclass(value) and not isinstance(value, Configuration):
         for field in dataclasses.fields(value):
             for where, other in spoilt(getattr(value, field.name), f"{at}.{field.name}"):
                 yield where, dataclasses.replace(whole, **{field.name: other})
-        if at.endswith("slots"):  # of a stream, where a cell may have none
+        if at.endswith("slots"):  # of a stream, where a configuration may have none
             yield f"{at} gone", None
     elif isinstance(value, dict):
         yield f"{at} emptied", {}
@@ -129,17 +131,17 @@ def spoilt(value: Any, at: str = "") -> Spoiled:
         yield f"{at} gone", None
 
 
-def passes(outcome: CellOutcome) -> bool:
+def passes(outcome: Outcome) -> bool:
     checks, outcomes = by_hand.gathered()
-    others = [o for o in outcomes if o.cell != outcome.cell]
-    kept = [c for c in checks if not c.id.startswith(f"{outcome.cell.id}.")]
-    found = cell_checks(outcome, TRUTHS, [STREAM])
+    others = [o for o in outcomes if o.configuration != outcome.configuration]
+    kept = [c for c in checks if not c.id.startswith(f"{outcome.configuration.id}.")]
+    found = configuration_checks(outcome, TRUTHS, [STREAM])
     return decide([*kept, *found], [*others, outcome], TRUTHS).passed
 
 
-@pytest.mark.parametrize("cell", [CELLS[0], CELLS[1]], ids=lambda c: c.id)
-def test_every_field_counts(cell: Cell) -> None:
-    right = by_hand.outcome(cell, streams=[STREAM])
+@pytest.mark.parametrize("configuration", [CELLS[0], CELLS[1]], ids=lambda c: c.id)
+def test_every_field_counts(configuration: Configuration) -> None:
+    right = by_hand.outcome(configuration, streams=[STREAM])
     assert passes(right)
     noticed: set[str] = set()
     unnoticed: set[str] = set()
@@ -155,11 +157,11 @@ def test_every_field_was_tried() -> None:
     """By the names of the fields: one that is new, and that no case here reaches, is seen at once."""
     tried = {where.partition(" ")[0] for where, _ in spoilt(by_hand.outcome(CELLS[1], streams=[STREAM]))}
     for type, prefix in (
-        (CellOutcome, ""), (PromptOutcome, ".prompts{}"), (Streamed, ".streams{}"), (Slots, ".prompts{}.slots[]"),
+        (Outcome, ""), (PromptOutcome, ".prompts{}"), (Streamed, ".streams{}"), (Slots, ".prompts{}.slots[]"),
         (Slots, ".streams{}.slots"), (Slots, ".streams{}.prefilled_slots"),
     ):  # fmt: skip
         for field in dataclasses.fields(type):
-            if field.name != "cell":
+            if field.name != "configuration":
                 place = f"{prefix}.{field.name}"
                 assert any(where.startswith(place) for where in tried), place
 

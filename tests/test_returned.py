@@ -532,7 +532,7 @@ def test_what_is_the_same() -> None:
     assert furthest([], []) == 0
 
 
-# ---- a whole cell
+# ---- a whole configuration
 
 
 @pytest.mark.parametrize("head", ["logits", "token"])

@@ -20,9 +20,9 @@ from hloracle.backends.devices import CPU
 from hloracle.cli import main as cli
 from hloracle.conformance import run as module
 from hloracle.conformance.evidence import Settings
-from hloracle.conformance.run import cells_on
+from hloracle.conformance.run import configurations_on
 from hloracle.conformance.runs import compiling as modules
-from hloracle.conformance.runs.configurations import CellOutcome
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.core import environment
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, ToolchainError
@@ -30,8 +30,8 @@ from hloracle.mutants import MUTANTS
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reports.record import load, validate
 
-CELLS = cells_on(CPU)
-IDS = [cell.id for cell in CELLS]
+CELLS = configurations_on(CPU)
+IDS = [configuration.id for configuration in CELLS]
 PRODUCTION = "emitter/iree-cpu/token"
 PROMPTS = ["chat@64", "chat@128", "one-token@32", "long@128", "non-ascii@32", "capacity@128"]
 
@@ -51,9 +51,9 @@ def test_record(small_run: Path, small_record: dict[str, Any]) -> None:
     for row in record["tokens"].values():
         assert (row["agreed"], row["total"]) == (8, 8)
         assert list(row["cells"]) == IDS
-        for id, cell in row["cells"].items():
-            assert (cell["agreed"], cell["total"], len(cell["tokens"])) == (8, 8, 8)
-            assert (cell["logit_error"] is None) == (id == PRODUCTION)
+        for id, configuration in row["cells"].items():
+            assert (configuration["agreed"], configuration["total"], len(configuration["tokens"])) == (8, 8, 8)
+            assert (configuration["logit_error"] is None) == (id == PRODUCTION)
     assert {c["status"] for c in record["checks"]} == {"passed"}
     assert {p.name for p in small_run.iterdir()} == {"report.json", "report.html", "summary.md", "junit.xml"}
 
@@ -62,12 +62,12 @@ def test_every_check_is_there(small_record: dict[str, Any]) -> None:
     graph = ["parse", "supported", "abi", "donations", "random", "reductions", "custom-call", "f64", "dialects",
              "arguments-used", "caches-donated", "census", "matmuls", "weights", "tables"]  # fmt: skip
     wanted = {f"{source}.{name}" for source in ("emitter", "oracle") for name in graph}
-    wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "truth.noise", "emitter.probes"}
+    wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "reference.noise", "emitter.probes"}
     wanted |= {"oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "harness.canary"}
-    wanted |= {"gate-zero.iree-cpu", "gate-zero.xla-cpu"}
+    wanted |= {"iree-cpu.gate-zero", "xla-cpu.gate-zero"}
     wanted |= {f"{source}/iree-cuda.{name}" for source in ("emitter", "oracle") for name in ("compiles", "arithmetic")}
-    cell = ["tokens", "caches", "repeats", "streamed-logits", "prefill-equals-streaming"]
-    wanted |= {f"{id}.{name}" for id in IDS for name in cell}
+    configuration = ["tokens", "caches", "repeats", "streamed-logits", "prefill-equals-streaming"]
+    wanted |= {f"{id}.{name}" for id in IDS for name in configuration}
     wanted |= {f"{id}.{phase}-logits" for id in IDS if id != PRODUCTION for phase in ("prefill", "decode")}
     assert {c["id"] for c in small_record["checks"]} == wanted
 
@@ -86,7 +86,9 @@ def test_what_a_pass_rests_on(small_record: dict[str, Any]) -> None:
     assert canary["caught"]
     assert canary["named"] == canary["anchor"]
     assert {(m["cell"], m["phase"]) for m in small_record["anchors"]} == {
-        (cell, phase) for cell in ("oracle/xla-cpu", "emitter/iree-cpu") for phase in ("prefill", "decode")
+        (configuration, phase)
+        for configuration in ("oracle/xla-cpu", "emitter/iree-cpu")
+        for phase in ("prefill", "decode")
     }
     assert all(f["oracle"] is not None and f["relative"] > 0 for f in small_record["floors"])
     assert (small_record["localization"], small_record["verdict"]["confidence"]) == (None, None)
@@ -214,12 +216,16 @@ def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_that_died_is_no_pass(
     small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def died(cell: Any, *_: Any, **__: Any) -> CellOutcome:
-        return CellOutcome(cell, "failed", stage="process", message="_run died (signal SIGSEGV)")
+    def died(configuration: Any, *_: Any, **__: Any) -> Outcome:
+        return Outcome(configuration, "failed", stage="process", message="_run died (signal SIGSEGV)")
 
-    run_cell = module.run_cell
+    run_configuration = module.run_configuration
     monkeypatch.setattr(
-        module, "run_cell", lambda cell, *a, **k: (died if cell == CELLS[3] else run_cell)(cell, *a, **k)
+        module,
+        "run_configuration",
+        lambda configuration, *a, **k: (died if configuration == CELLS[3] else run_configuration)(
+            configuration, *a, **k
+        ),
     )
     status, record = again(tmp_path / "out")
     assert status == 1
@@ -300,7 +306,7 @@ def test_the_commit_where_a_changed_file_has_a_name_that_is_no_text(
 
 
 def test_a_fault_of_the_emitter_is_in_its_graphs_alone() -> None:
-    """So what is known of the oracle's cells is taken from the cache, and what is found out of the graphs is kept there."""
+    """So what is known of the oracle's configurations is taken from the cache, and what is found out of the graphs is kept there."""
     for id, mutant in MUTANTS.items():
         assert Settings("m", mutant=id).mutant_at_work == ("" if mutant.part == "emitter" else id)
     assert Settings("m").mutant_at_work == ""

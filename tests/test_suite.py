@@ -200,8 +200,8 @@ def test_a_wrong_family_is_the_verdict_of_all(stub: Callable[..., Stub]) -> None
     row = found["families"][2]
     assert row["anchor"] == "layers.3.self_attn.q_rope"
     assert row["report"] == "families/qwen3/report.html"
-    cell = "emitter/iree-cpu"
-    failed = {"emitter.probes", f"{cell}.tokens", f"{cell}.decode-logits", f"{cell}.caches"}
+    configuration = "emitter/iree-cpu"
+    failed = {"emitter.probes", f"{configuration}.tokens", f"{configuration}.decode-logits", f"{configuration}.caches"}
     assert {check["id"] for check in row["failed"]} == failed
     assert row["tokens"]["agreed"] < row["tokens"]["total"]
 
@@ -253,7 +253,7 @@ def test_a_record_that_cannot_be_written_takes_no_other_with_it(stub: Callable[.
     assert not found["passed"]
     assert [row["passed"] for row in found["families"]] == [True, True, False]
     assert made.items
-    assert "its record is not valid: cells[0].agreed: 3 of 2" in found["families"][2]["explanation"]
+    assert "its record is not valid: configurations[0].agreed: 3 of 2" in found["families"][2]["explanation"]
 
 
 def test_the_first_family_that_dies_leaves_no_record(stub: Callable[..., Stub]) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from hloracle.backends.devices import compiled_for
 from hloracle.backends.iree import compile_to_stream
-from hloracle.conformance.checks.checks import Check, caches_in_place, read_backs
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.checks.of_stream import caches_in_place, read_backs
 from hloracle.conformance.runs.code_generation import Compiled, arithmetic_of, compile_checks, compile_for
 from hloracle.conformance.runs.gate_zero import sum_graph
 from hloracle.core.abi import Graph

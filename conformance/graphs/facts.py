@@ -70,6 +70,10 @@ class GraphFacts:
         return sum(self.ops.values())
 
 
+# The graphs of one source, each with the facts about it.
+Inspected = list[tuple[Graph, GraphFacts]]
+
+
 def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
     """Parse, verify and walk a graph. Imports jaxlib, which carries MLIR. allowed: targets of custom_calls."""
     from jax._src.interpreters import mlir as jax_mlir

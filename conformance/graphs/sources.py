@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 from hloracle import reference
-from hloracle.conformance.evidence import Evidence, Inspected, Progress, Settings
-from hloracle.conformance.graphs.facts import inspect
+from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.graphs.facts import Inspected, inspect
 from hloracle.conformance.graphs.listing import Reading, read
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file

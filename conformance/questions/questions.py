@@ -1,4 +1,4 @@
-"""What every cell is asked, and what Hugging Face answers: prompts, the tokens after them, streams, and the caches of all."""
+"""What every configuration is asked, and what Hugging Face answers: prompts, the tokens after them, streams, and the caches of all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hloracle.reference.model.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class Asked:
-    """What a cell is asked, and what it should answer.
+    """What a configuration is asked, and what it should answer.
 
     prompts: each with its truth, by its id. kept: by the id of a prompt or a stream, what its caches should hold; of a
     stream also the logits. inside: the prompt whose values are compared at every anchor, and what is fed with it.

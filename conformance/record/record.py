@@ -11,13 +11,15 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from hloracle.backends.devices import KINDS
-from hloracle.conformance.checks.checks import Check, is_near_tie, limit, mismatches
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.checks.of_configurations import is_near_tie, limit, mismatches
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs.facts import GraphFacts
 from hloracle.conformance.graphs.listing import Reading, Scope
+from hloracle.conformance.matrix import EMITTER, ORACLE, Configuration, witness
 from hloracle.conformance.questions.prompts import Prompt, Readable
 from hloracle.conformance.runs.code_generation import Compiled
-from hloracle.conformance.runs.configurations import Cell, CellOutcome
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import CANARY_FACTOR, AnchorOutcome, Rows
 from hloracle.conformance.runs.speed import CONTEXT, Contender
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
@@ -94,8 +96,8 @@ def record_of(
         "configurations": [
             _configuration(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes
         ],
-        "checks": [check_row(c, evidence.outcomes) for c in evidence.checks],
-        "anchors": [_rows(o.cell, o.prompt, r) for o in evidence.anchored for r in o.rows]
+        "checks": [check_row(c) for c in evidence.checks],
+        "anchors": [_rows(o.configuration, o.prompt, r) for o in evidence.anchored for r in o.rows]
         + ([_rows(found.plan.suspect, found.plan.prompt.id, r) for r in found.rows] if found else []),
         "floors": cast(
             list[record.Floor], next((o.floors for o in evidence.anchored if o.floors), found.floors if found else [])
@@ -114,7 +116,7 @@ def record_of(
         "timings": cast(list[record.Timing], progress.timings),
         "reused": [
             *(t["stage"] for t in progress.timings if t["reused"]),
-            *(f"{o.cell.id}, streams" for o in evidence.outcomes if o.streams_reused),
+            *(f"{o.configuration.id}, streams" for o in evidence.outcomes if o.streams_reused),
         ],
         "memory": {
             "peak_bytes": memory.peak_bytes,
@@ -144,46 +146,38 @@ def _verdict(verdict: Verdict) -> record.Verdict:
 
 
 SOURCES: dict[str, record.Source] = {
-    "oracle": {"id": "oracle", "title": "JAX oracle's graph", "judged": False, "brought": False},
-    "emitter": {"id": "emitter", "title": "Emitted graph", "judged": True, "brought": False},
+    ORACLE: {"id": ORACLE, "title": "JAX oracle's graph", "judged": False, "brought": False},
+    EMITTER: {"id": EMITTER, "title": "Emitted graph", "judged": True, "brought": False},
     "file": {"id": "file", "title": "File's graph", "judged": True, "brought": True},
 }
 
 
 def _sources(settings: Settings, evidence: Evidence) -> list[record.Source]:
     """Those that gave graphs, and the one that was to be judged."""
-    found = {*evidence.graphs, *(o.cell.source for o in evidence.outcomes), *(row.source for row in evidence.compiled)}
-    found.update(o.cell.source for o in evidence.anchored)
-    found.add("emitter" if settings.of_graphs is None else "file")
+    found = {
+        *evidence.graphs,
+        *(o.configuration.source for o in evidence.outcomes),
+        *(row.source for row in evidence.compiled),
+    }
+    found.update(o.configuration.source for o in evidence.anchored)
+    found.add(EMITTER if settings.of_graphs is None else "file")
     return [source for id, source in SOURCES.items() if id in found]
 
 
-def check_row(check: Check, outcomes: Sequence[CellOutcome] = ()) -> record.Check:
+def check_row(check: Check) -> record.Check:
     """A check for the record."""
-    # The fields that a check has not got yet, out of its id.
-    subject, _, kind = check.id.rpartition(".")
-    if subject == "gate-zero":
-        subject, kind = kind, subject
-    if subject == "truth":
-        subject = "reference"
-    source, backend, head = (*subject.split("/"), "", "")[:3]
-    if kind == "gate-zero":
-        source, backend = "", source
-    elif source not in SOURCES:
-        source = ""
-    outcome = next((o for o in outcomes if o.cell.id == subject), None)
     return {
-        "id": f"{subject}.{kind}",
-        "kind": kind,
-        "source": source,
-        "backend": backend,
-        "head": cast(Any, outcome.cell.head if outcome else head),
+        "id": check.id,
+        "kind": check.kind,
+        "source": check.source,
+        "backend": check.backend,
+        "head": cast(Literal["", "token", "logits", "both"], check.head),
         "title": check.title,
-        "status": cast(record.Status, check.status),
+        "status": check.status,
         "figure": check.figure,
-        "limit": check.expected,
+        "limit": check.limit,
         "detail": check.detail,
-        "error": cast(record.Stage, check.cause or (outcome.stage if outcome and check.status == "error" else "")),
+        "error": cast(record.Stage, check.error),
     }
 
 
@@ -241,8 +235,13 @@ def _flat(config: Config) -> dict[str, record.Scalar]:
     }
 
 
-def _rows(cell: Cell, prompt: str, rows: Rows) -> record.Anchors:
-    found = {"configuration": cell.id, "source": cell.source, "prompt": prompt, **dataclasses.asdict(rows)}
+def _rows(configuration: Configuration, prompt: str, rows: Rows) -> record.Anchors:
+    found = {
+        "configuration": configuration.id,
+        "source": configuration.source,
+        "prompt": prompt,
+        **dataclasses.asdict(rows),
+    }
     return cast(record.Anchors, found)
 
 
@@ -294,14 +293,14 @@ def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> record.P
     }
 
 
-def _tokens(id: str, truth: Truth, outcomes: Sequence[CellOutcome], readable: Readable) -> record.Answers:
+def _tokens(id: str, truth: Truth, outcomes: Sequence[Outcome], readable: Readable) -> record.Answers:
     answers: dict[str, record.Answer] = {}
     for outcome in outcomes:
         if id not in outcome.prompts:
             continue
         result = outcome.prompts[id]
         steps = mismatches(result.tokens, truth)
-        answers[outcome.cell.id] = {
+        answers[outcome.configuration.id] = {
             "agreed": len(result.tokens) - len(steps),
             "total": len(truth.tokens),
             "tokens": result.tokens,
@@ -321,15 +320,15 @@ def _tokens(id: str, truth: Truth, outcomes: Sequence[CellOutcome], readable: Re
     return {"agreed": agreed, "total": len(truth.tokens), "configurations": answers}
 
 
-def _configuration(outcome: CellOutcome, truths: dict[str, Truth], by_itself: bool) -> record.Configuration:
+def _configuration(outcome: Outcome, truths: dict[str, Truth], by_itself: bool) -> record.Configuration:
     results = outcome.prompts
     total = sum(len(t.tokens) for t in truths.values())
     seconds = sum(r.seconds for r in results.values())
     return {
-        "id": outcome.cell.id,
-        "source": outcome.cell.source,
-        "backend": outcome.cell.backend,
-        "head": cast(record.Head, outcome.cell.head),
+        "id": outcome.configuration.id,
+        "source": outcome.configuration.source,
+        "backend": outcome.configuration.backend,
+        "head": cast(record.Head, outcome.configuration.head),
         "status": cast(Literal["ran", "reused", "failed"], outcome.status),
         "message": outcome.message,
         "agreed": sum(len(r.tokens) - len(mismatches(r.tokens, truths[name])) for name, r in results.items()),
@@ -337,7 +336,7 @@ def _configuration(outcome: CellOutcome, truths: dict[str, Truth], by_itself: bo
         "seconds": round(outcome.seconds, 3),
         # Only the production configuration is run as it would be used; the others also compare logits.
         "tokens_per_second": round(total / seconds, 1)
-        if seconds and by_itself and outcome.cell.head == "token"
+        if seconds and by_itself and outcome.configuration.head == "token"
         else None,
         "peak_bytes": outcome.peak_bytes,
     }
@@ -449,7 +448,7 @@ def _speed(evidence: Evidence) -> record.Speed:
 
 def _contender(contender: Contender) -> record.Contender:
     source, backend = (*contender.id.split("/"), "")[:2]
-    packages = PACKAGES[backend.partition("-")[0]] if backend else ["transformers", "torch"]
+    packages = PACKAGES[witness(backend).family] if backend else ["transformers", "torch"]
     return {
         "id": contender.id,
         "source": source if backend else "",

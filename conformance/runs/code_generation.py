@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu, installed
 from hloracle.backends.devices import KINDS, Device, compiled_for
-from hloracle.conformance.checks.checks import Check, judged
+from hloracle.conformance.checks.check import Check, Question
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import threads
@@ -122,20 +122,22 @@ def compile_checks(rows: Sequence[Compiled], kind: str = "cuda") -> list[Check]:
         figure = f"{len(right)} of {len(own)}"
         title = f"every graph compiles for {KINDS[kind].compiler} ({target})"
         found.append(
-            judged(f"{source}/iree-{kind}.compiles", title, not bad, figure, f"{len(own)} of {len(own)}", bad, at)
+            Question("compiles", title, source, f"iree-{kind}").judged(
+                not bad, figure, f"{len(own)} of {len(own)}", bad, at
+            )
         )
         if kind == "cuda" and right:
-            found.append(arithmetic_check(f"{source}/iree-{kind}", {row.graph: row.arithmetic for row in right}))
+            found.append(arithmetic_check(source, f"iree-{kind}", {row.graph: row.arithmetic for row in right}))
     return found
 
 
-def arithmetic_check(cell: str, of: dict[str, tuple[str, ...]]) -> Check:
+def arithmetic_check(source: str, backend: str, of: dict[str, tuple[str, ...]]) -> Check:
     """No float32 is rounded to TF32 on the way into a product: that takes 13 of its 23 bits.
 
     Args:
       of: what `arithmetic_of` gives, by graph.
     """
-    title = "no product rounds float32 to TF32"
+    question = Question("arithmetic", "no product rounds float32 to TF32", source, backend)
     bad = [
         f"{graph} has {', '.join(a for a in found if 'tf32' in a)}"
         for graph, found in of.items()
@@ -143,9 +145,9 @@ def arithmetic_check(cell: str, of: dict[str, tuple[str, ...]]) -> Check:
     ]
     unread = [graph for graph, found in of.items() if not found]
     if unread:
-        return Check(f"{cell}.arithmetic", title, "error", "", "", f"{unread[0]} has no PTX to read")
+        return question.error(f"{unread[0]} has no PTX to read")
     figure = ", ".join(sorted({a for found in of.values() for a in found}))
-    return judged(f"{cell}.arithmetic", title, bool(of) and not bad, figure, "no tf32", "; ".join(bad))
+    return question.judged(bool(of) and not bad, figure, "no tf32", "; ".join(bad))
 
 
 def for_every_target(cuda_target: str = "") -> list[Device]:

@@ -8,9 +8,11 @@ from typing import Any
 from hloracle.backends.devices import CPU, Device, compiled_for
 from hloracle.backends.iree import compile_to_stream, module_path, precompile
 from hloracle.backends.xla import has_compiled
-from hloracle.conformance.checks.checks import Check, caches_in_place, read_backs
+from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.checks.of_stream import caches_in_place, read_backs
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs.sources import PREPARE_SECONDS, production, specifications
+from hloracle.conformance.matrix import EMITTER, ORACLE
 from hloracle.conformance.questions.questions import Asked, ask
 from hloracle.conformance.runs.code_generation import (
     Compiled,
@@ -88,10 +90,10 @@ def truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Sett
 def gather(
     evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress, decodes: bool = True
 ) -> bool:
-    """What the cells are asked; whether all of its answers were in the cache.
+    """What the configurations are asked; whether all of its answers were in the cache.
 
     Where the config as it is read here gives what a graph returns another shape than transformers has, a check says so, and
-    the cells are held to tokens and logits alone.
+    the configurations are held to tokens and logits alone.
     """
     every_token = settings.every_token or not (settings.lean or settings.small)
     try:
@@ -109,7 +111,7 @@ def gather(
         if error.where not in anchors(checkpoint.config):
             raise
         title = "what a graph returns has the shapes that transformers has"
-        evidence.checks.append(Check("oracle.shapes", title, "failed", "", "", str(error)))
+        evidence.checks.append(Question("shapes", title, ORACLE).judged(False, "", "", str(error)))
         evidence.asked, reused = Asked(evidence.prompts, evidence.truths), False
     return reused
 
@@ -152,23 +154,23 @@ def _compile_xla(report: Report, graphs: list[Graph]) -> None:
 
 def on_device(evidence: Evidence, settings: Settings) -> None:
     """What is known of the production graph of decode as the device will run it, and what that multiplies with."""
-    found = device_checks(production(evidence.graphs), settings.device)
+    found = device_checks(EMITTER, production(evidence.graphs), settings.device)
     evidence.checks += found
     if settings.device.remote:
-        read = next((check.figure for check in found if check.id.endswith(".arithmetic")), "float32")
+        read = next((check.figure for check in found if check.kind == "arithmetic"), "float32")
         evidence.arithmetic = f"{read}, {settings.device.name}"
 
 
-def device_checks(graph: Graph, device: Device) -> list[Check]:
+def device_checks(source: str, graph: Graph, device: Device) -> list[Check]:
     """What IREE makes of the production graph of decode, before it is run."""
     try:
         stream = compile_to_stream(graph, device)
     except ToolchainError as error:
-        return [Check("emitter.caches-in-place", "no copy of a cache", "error", "", "", str(error))]
-    checks = [caches_in_place(graph, stream)]
+        return [Question("caches-in-place", "no copy of a cache", source).error(str(error))]
+    checks = [caches_in_place(graph, stream, source)]
     if device.remote:
-        checks.append(read_backs(stream))
+        checks.append(read_backs(stream, source))
     if device.of_cuda:
         found = {graph.name: arithmetic_of(module_path(graph, device).read_bytes())}
-        checks.append(arithmetic_check(f"emitter/{device.backend}", found))
+        checks.append(arithmetic_check(source, device.backend, found))
     return checks

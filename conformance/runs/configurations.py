@@ -1,6 +1,6 @@
-"""A cell: one source's graphs on one backend, run over every prompt and held to the truth.
+"""A configuration: one source's graphs on one backend, run over every prompt and held to the truth.
 
-A cell runs in a process of its own. Its outcome is cached by content of everything that decides it.
+A configuration runs in a process of its own. Its outcome is cached by content of everything that decides it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hloracle.backends.compiled import host_cpu
 from hloracle.backends.custom_calls import Target, register
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Backend, Session, greedy
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs import returned
@@ -43,26 +44,8 @@ REPEATED = 2  # decode steps that are run twice
 
 
 @dataclass(frozen=True)
-class Cell:
-    """`source` is `oracle`, `emitter` or `file`; `head` decides how it is run.
-
-    logits: the token is the logits' argmax. token: the production graph, whose own token it is.
-    Each step is fed the truth's token: as long as the tokens agree this is a free run, and after one
-    that differs every later step is still judged by itself.
-    """
-
-    source: str
-    backend: str
-    head: str = "logits"
-
-    @property
-    def id(self) -> str:
-        return f"{self.source}/{self.backend}" + ("/token" if self.head == "token" else "")
-
-
-@dataclass(frozen=True)
 class PromptOutcome:
-    """One prompt through a cell.
+    """One prompt through a configuration.
 
     errors: per step, the largest distance of a logit from the float64 truth; empty for head `token`.
     slots: of the caches after the prompt; and after the steps that follow, those that these filled.
@@ -75,7 +58,7 @@ class PromptOutcome:
 
 
 @dataclass(frozen=True)
-class CellOutcome:
+class Outcome:
     """`status` is `ran`, `reused` or `failed`; `stage` of a failure is `compile`, `load`, `run`, `memory`, `timeout` or
     `process`.
 
@@ -84,7 +67,7 @@ class CellOutcome:
     streams_reused: it ran, but for its streams, which are those of an earlier time.
     """
 
-    cell: Cell
+    configuration: Configuration
     status: str
     prompts: dict[str, PromptOutcome] = field(default_factory=dict)
     stage: str = ""
@@ -111,8 +94,8 @@ def make_backend(name: str, threads: int, device: Device = CPU) -> Backend:
     return IreeDevice(device)
 
 
-def run_cell(
-    cell: Cell,
+def run_configuration(
+    configuration: Configuration,
     graphs: Sequence[Graph],
     checkpoint: Checkpoint,
     asked: Asked,
@@ -125,8 +108,8 @@ def run_cell(
     report: Report | None = None,
     timeout: float = TIMEOUT_SECONDS,
     anew: bool = False,
-) -> CellOutcome:
-    """Run a cell in a child process, or take its outcome from the cache when nothing about it moved.
+) -> Outcome:
+    """Run a configuration in a child process, or take its outcome from the cache when nothing about it moved.
 
     Args:
       versions: of the packages that decide the outcome.
@@ -142,31 +125,31 @@ def run_cell(
         *backend_sources(),
         *_comparing(),
         json.dumps([*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]),
-        json.dumps([cell.id, threads, versions, exact, sorted(str(t.folder) for t in asked.kept.values())]),
-        repr(device if cell.backend == device.backend else CPU),
+        json.dumps([configuration.id, threads, versions, exact, sorted(str(t.folder) for t in asked.kept.values())]),
+        repr(device if configuration.backend == device.backend else CPU),
         json.dumps([[p.id, p.token_ids, asked.truths[p.id].tokens] for p in asked.prompts]),
         repr(asked.streams),
         host_cpu(),
         *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),
         *(f"{t.name} {t.sha256}" for t in targets),
     )
-    entry = cache_root() / "cells" / f"{key[:32]}.json"
-    before = _load(entry, cell) if reuse and not mutant else None
+    entry = cache_root() / "configurations" / f"{key[:32]}.json"
+    before = _load(entry, configuration) if reuse and not mutant else None
     if before and not anew:
         return before
     try:
         child = run_in_child(
-            _run, cell, list(graphs), checkpoint.directory, asked.without_streams() if before else asked, threads, mutant, targets, device,
+            _run, configuration, list(graphs), checkpoint.directory, asked.without_streams() if before else asked, threads, mutant, targets, device,
             timeout=timeout, report=report,
         )  # fmt: skip
     except ToolchainError as error:
-        return CellOutcome(cell, "failed", stage=error.stage, message=str(error))
+        return Outcome(configuration, "failed", stage=error.stage, message=str(error))
     except TimedOut:
-        return CellOutcome(cell, "failed", stage="timeout", message=f"it did not end within {timeout:g} s")
+        return Outcome(configuration, "failed", stage="timeout", message=f"it did not end within {timeout:g} s")
     except ChildDied as error:
         stage = "memory" if error.cause == "memory" else "process"
-        return CellOutcome(cell, "failed", stage=stage, message=str(error))
-    answer: CellOutcome = child.value
+        return Outcome(configuration, "failed", stage=stage, message=str(error))
+    answer: Outcome = child.value
     outcome = dataclasses.replace(answer, seconds=child.seconds, peak_bytes=child.peak_bytes)
     if before:
         return dataclasses.replace(outcome, streams=before.streams, streams_reused=bool(before.streams))
@@ -186,7 +169,7 @@ def backend_sources() -> list[bytes]:
     return [*weight_sources(), *(p.read_bytes() for p in sorted(Path(str(backends.__file__)).parent.glob("*.py")))]
 
 
-def _load(entry: Path, cell: Cell) -> CellOutcome | None:
+def _load(entry: Path, configuration: Configuration) -> Outcome | None:
     try:
         raw = json.loads(entry.read_text())
         prompts = {
@@ -199,7 +182,7 @@ def _load(entry: Path, cell: Cell) -> CellOutcome | None:
             )
             for name, o in raw["streams"].items()
         }  # fmt: skip
-        return CellOutcome(cell, "reused", prompts, streams=streams, repeated=tuple(raw["repeated"]))
+        return Outcome(configuration, "reused", prompts, streams=streams, repeated=tuple(raw["repeated"]))
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None
 
@@ -209,31 +192,33 @@ def _slots(raw: dict[str, Any]) -> Slots:
 
 
 def _run(
-    report: Report, cell: Cell, graphs: list[Graph], directory: Path, asked: Asked, threads: int, mutant: str,
+    report: Report, configuration: Configuration, graphs: list[Graph], directory: Path, asked: Asked, threads: int, mutant: str,
     targets: Sequence[Target], device: Device,
-) -> CellOutcome:  # fmt: skip
-    if cell.backend == "xla-cpu":
+) -> Outcome:  # fmt: skip
+    if configuration.backend == "xla-cpu":
         register(targets)
     with planted(mutant):
-        report(f"{cell.id}: loading graphs and weights")
+        report(f"{configuration.id}: loading graphs and weights")
         checkpoint = open_checkpoint(directory)
-        session = Session(make_backend(cell.backend, threads, device), graphs, checkpoint.load)
+        session = Session(make_backend(configuration.backend, threads, device), graphs, checkpoint.load)
         prompts: dict[str, PromptOutcome] = {}
         for prompt in asked.prompts:
-            report(f"{cell.id}: {prompt.id}")
-            prompts[prompt.id] = _prompt(session, cell, prompt, asked, checkpoint.config)
+            report(f"{configuration.id}: {prompt.id}")
+            prompts[prompt.id] = _prompt(session, configuration, prompt, asked, checkpoint.config)
         streams: dict[str, Streamed] = {}
         for stream in asked.streams:
-            report(f"{cell.id}: {stream.id}, at every position")
+            report(f"{configuration.id}: {stream.id}, at every position")
             streams[stream.id] = run_stream(session, stream, asked.kept[stream.id], checkpoint.config)
-        report(f"{cell.id}: the same calls again")
+        report(f"{configuration.id}: the same calls again")
         first = asked.prompts[0]
         steps = min(REPEATED, session.capabilities.capacity - len(first.token_ids))
         repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
-    return CellOutcome(cell, "ran", prompts, streams=streams, repeated=repeated)
+    return Outcome(configuration, "ran", prompts, streams=streams, repeated=repeated)
 
 
-def _prompt(session: Session, cell: Cell, prompt: Prompt, asked: Asked, config: Config) -> PromptOutcome:
+def _prompt(
+    session: Session, configuration: Configuration, prompt: Prompt, asked: Asked, config: Config
+) -> PromptOutcome:
     """The prompt, and the truth's tokens after it one by one."""
     can, ids, kept = session.capabilities, prompt.token_ids, asked.kept.get(prompt.id)
     truth = asked.truths[prompt.id]
@@ -252,7 +237,7 @@ def _prompt(session: Session, cell: Cell, prompt: Prompt, asked: Asked, config: 
         if kept:
             slots.append(_filled_by_steps(session, before, kept, config, len(ids), len(truth.tokens) - 1))
     errors = []
-    if cell.head == "logits":
+    if configuration.head == "logits":
         errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, np.asarray(truth.exact), strict=False)]
     return PromptOutcome([greedy(h) for h in heads], errors, seconds, tuple(slots))
 

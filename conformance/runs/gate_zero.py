@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hloracle.backends.devices import CPU, Device
-from hloracle.conformance.checks.checks import Check, judged
+from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
@@ -49,11 +49,11 @@ def wide_product_graph() -> Graph:
 
 def gate_zero(backend: str, threads: int, report: Report | None = None, device: Device = CPU) -> Check:
     """Compile and run both graphs in a child process. A failure carries the toolchain's own message."""
-    id = f"gate-zero.{backend}"
+    question = Question("gate-zero", TITLE, backend=backend)
     try:
         figures = run_in_child(_run, backend, threads, device, timeout=TIMEOUT_SECONDS, report=report).value
     except (ToolchainError, ChildDied) as error:
-        return Check(id, TITLE, "error", "", "", str(error))
+        return question.error(str(error))
     x, w = _operands()
     right = [11.0, 22.0, 33.0, 44.0], (x @ w.T).tolist(), 0
 
@@ -61,7 +61,7 @@ def gate_zero(backend: str, threads: int, report: Report | None = None, device: 
         return f"{sums}, {products} and {wide} of {SIDE * SIDE} products of {WIDE} rounded"
 
     detail = "float32 is rounded on its way into a product" if figures[2] else ""
-    return judged(id, TITLE, figures == right, words(*figures), words(*right), detail)
+    return question.judged(figures == right, words(*figures), words(*right), detail)
 
 
 def _operands() -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""A cell looked at from inside: the values at every anchor, in prefill and in decode, held to the truth's.
+"""A configuration looked at from inside: the values at every anchor, in prefill and in decode, held to the truth's.
 
 Also the canary: a copy of a right graph with one anchor spoiled, which the same comparison has to catch and to name.
 """
@@ -20,9 +20,10 @@ from hloracle.backends import iree
 from hloracle.backends.compiled import host_cpu
 from hloracle.backends.custom_calls import Target, register
 from hloracle.backends.devices import CPU, Device
-from hloracle.conformance.checks.checks import Check, judged
+from hloracle.conformance.checks.check import Check, Question, of_configuration
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.prompts import Prompt
-from hloracle.conformance.runs.configurations import Cell, backend_sources, make_backend
+from hloracle.conformance.runs.configurations import backend_sources, make_backend
 from hloracle.core import tolerances
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
@@ -95,7 +96,7 @@ class AnchorOutcome:
     graphs have any besides the caches that they return.
     """
 
-    cell: Cell
+    configuration: Configuration
     prompt: str
     status: str
     rows: list[Rows] = field(default_factory=list)
@@ -111,7 +112,7 @@ def _beyond(error: float | None) -> bool:
 
 
 def run_anchored(
-    cell: Cell, graphs: Sequence[Graph], checkpoint: Checkpoint, prompt: Prompt, truth: AnchorTruth, threads: int,
+    configuration: Configuration, graphs: Sequence[Graph], checkpoint: Checkpoint, prompt: Prompt, truth: AnchorTruth, threads: int,
     versions: dict[str, str], reuse: bool, mutant: str = "", with_canary: bool = False, device: Device = CPU,
     targets: Sequence[Target] = (), report: Report | None = None,
 ) -> AnchorOutcome:  # fmt: skip
@@ -120,24 +121,24 @@ def run_anchored(
     Args:
       graphs: of the cell's source: decode, prefill in the prompt's bucket, or both.
       truth: of the prompt and the tokens after it.
-      reuse: False runs it whatever the cache holds. targets, device: see `run_cell`.
+      reuse: False runs it whatever the cache holds. targets, device: see `run_configuration`.
     """
     key = digest(
         checkpoint.digest, *backend_sources(), *looking(Path(__file__)), host_cpu(), truth.folder.parent.name, truth.folder.name,
-        json.dumps([cell.id, threads, versions, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
-        repr(device if cell.backend == device.backend else CPU),
+        json.dumps([configuration.id, threads, versions, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
+        repr(device if configuration.backend == device.backend else CPU),
         *(g.text + g.abi.to_json() for g in graphs), *(f"{t.name} {t.sha256}" for t in targets),
     )  # fmt: skip
     entry = cache_root() / "anchored" / f"{key[:32]}.json"
-    if reuse and not mutant and (found := _load(entry, cell)):
+    if reuse and not mutant and (found := _load(entry, configuration)):
         return found
     try:
         outcome: AnchorOutcome = run_in_child(
-            _run, cell, list(graphs), checkpoint.directory, prompt, truth, threads, mutant, with_canary, device,
+            _run, configuration, list(graphs), checkpoint.directory, prompt, truth, threads, mutant, with_canary, device,
             targets, timeout=TIMEOUT_SECONDS, report=report,
         ).value  # fmt: skip
     except (ToolchainError, ChildDied) as error:
-        return AnchorOutcome(cell, prompt.id, "failed", message=str(error))
+        return AnchorOutcome(configuration, prompt.id, "failed", message=str(error))
     if not mutant:
         write_file(entry, json.dumps(dataclasses.asdict(outcome)))
     return outcome
@@ -154,36 +155,43 @@ def looking(*files: Path) -> list[bytes]:
     return [json.dumps(compilers).encode(), *(p.read_bytes() for p in (*sorted(own), *files))]
 
 
-def _load(entry: Path, cell: Cell) -> AnchorOutcome | None:
+def _load(entry: Path, configuration: Configuration) -> AnchorOutcome | None:
     try:
         raw = json.loads(entry.read_text())
         rows = [Rows(**r) for r in raw["rows"]]
         canary = Canary(**raw["canary"]) if raw["canary"] else None
         return AnchorOutcome(
-            cell, raw["prompt"], "reused", rows, raw["floors"], canary, missing=raw["missing"], named=raw["named"]
+            configuration,
+            raw["prompt"],
+            "reused",
+            rows,
+            raw["floors"],
+            canary,
+            missing=raw["missing"],
+            named=raw["named"],
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def _run(
-    report: Report, cell: Cell, graphs: list[Graph], directory: Path, prompt: Prompt, truth: AnchorTruth, threads: int,
+    report: Report, configuration: Configuration, graphs: list[Graph], directory: Path, prompt: Prompt, truth: AnchorTruth, threads: int,
     mutant: str, with_canary: bool, device: Device, targets: Sequence[Target],
 ) -> AnchorOutcome:  # fmt: skip
     from hloracle.localize.anatomy import anatomy_of
     from hloracle.localize.dissect import Matrix, Side, run_tapped
 
-    if cell.backend == "xla-cpu":
+    if configuration.backend == "xla-cpu":
         register(targets)
     with planted(mutant):
         checkpoint = open_checkpoint(directory)
         config, length = checkpoint.config, len(prompt.token_ids)
         if all(g.abi.phase == "decode" for g in graphs):  # a step is looked at in any case
             length = min(length, len(truth.tokens) - 1)
-        backend = make_backend(cell.backend, threads, device)
+        backend = make_backend(configuration.backend, threads, device)
 
         def matrices(*which: Graph) -> list[Matrix]:
-            side = Side(cell.source, cell.backend, which)
+            side = Side(configuration.source, configuration.backend, which)
             return run_tapped(side, backend, checkpoint.load, truth, config, length, prompt.bucket, report)
 
         rows = [rows_of(m) for m in matrices(*graphs)]
@@ -196,10 +204,10 @@ def _run(
             found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])
             worst = found.worst()
             canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0)
-    floors = floor_rows(truth, config, rows) if cell == Cell("oracle", "xla-cpu") else []
+    floors = floor_rows(truth, config, rows) if configuration == Configuration("oracle", "xla-cpu") else []
     missing = [f"{a} in {r.phase}" for r in rows for a in anchors(config) if a not in r.anchors]
     named = any(anatomy_of(g, config).values.keys() - {"token"} for g in graphs)
-    return AnchorOutcome(cell, prompt.id, "ran", rows, floors, canary, missing=missing, named=named)
+    return AnchorOutcome(configuration, prompt.id, "ran", rows, floors, canary, missing=missing, named=named)
 
 
 def canary_anchor(graph: Graph, order: Sequence[str], truth: AnchorTruth, length: int) -> str:
@@ -237,34 +245,34 @@ def floor_rows(truth: AnchorTruth, config: Config, oracle: Sequence[Rows]) -> li
 
 def anchor_check(outcome: AnchorOutcome) -> Check:
     """Every anchor of prefill and of decode is within its floors."""
-    id, title = f"{outcome.cell.id}.anchors", "values at every anchor against the float64 truth"
+    question = of_configuration(outcome.configuration, "anchors", "values at every anchor against the float64 truth")
     if outcome.status == "failed":
-        return Check(id, title, "error", "", "", outcome.message)
+        return question.error(outcome.message)
     found = [(w, r) for r in outcome.rows if (w := r.worst())]
     if not found:
-        return Check(id, title, "error", "", "", "nothing was compared")
+        return question.error("nothing was compared")
     (error, anchor, position), rows = max(found, key=lambda f: f[0][0])
     count = sum(len(r.anchors) for _, r in found)
     first = next(((r.phase, a) for _, r in found if (a := r.first())), None)
     figure = f"{error:.2f} floors ({anchor}, {rows.phase}, position {position}), {count} anchors"
-    expected = f"at most {ANCHOR_FLOORS:g} floors"
+    limit = f"at most {ANCHOR_FLOORS:g} floors"
     detail = f"the first beyond its limit is {first[1]} in {first[0]}" if first else ""
     # What somebody else wrote need not have them all; what it has counts.
-    ours = outcome.cell.source != "file"
+    ours = outcome.configuration.source != "file"
     if outcome.missing and ours:
         detail = "; ".join(filter(None, [detail, f"its graphs have no anchor {', '.join(outcome.missing[:5])}"]))
     if outcome.missing and not ours and first is None:
         if not outcome.named:
-            return Check(id, title, "skipped", figure, expected, NO_ANCHORS)
-        expected += f", {len(outcome.missing)} anchors are not there, such as {outcome.missing[0]}"
-    return judged(id, title, first is None and not (outcome.missing and ours), figure, expected, detail)
+            return dataclasses.replace(question.skipped(NO_ANCHORS), figure=figure, limit=limit)
+        limit += f", {len(outcome.missing)} anchors are not there, such as {outcome.missing[0]}"
+    return question.judged(first is None and not (outcome.missing and ours), figure, limit, detail)
 
 
 def canary_check(canary: Canary | None, why_not: str) -> Check:
     """A fault put in on purpose is found, at its place."""
-    id, title = "harness.canary", "a fault put in on purpose is caught and named"
+    question = Question("canary", "a fault put in on purpose is caught and named")
     if canary is None:
-        return Check(id, title, "skipped", "", "", why_not)
+        return question.skipped(why_not)
     figure = f"{canary.named or 'nothing'} at {canary.worst:.3g} floors"
     detail = "" if canary.caught else "the harness would not notice a fault there: trust nothing in this report"
-    return judged(id, title, canary.caught, figure, canary.anchor, detail)
+    return question.judged(canary.caught, figure, canary.anchor, detail)

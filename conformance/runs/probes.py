@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hloracle.backends.compiled import host_cpu
 from hloracle.backends.custom_calls import Target, register
-from hloracle.conformance.checks.checks import Check, judged, skipped
+from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.matrix import EMITTER
 from hloracle.conformance.runs.configurations import backend_sources, make_backend
 from hloracle.conformance.runs.inside import NO_ANCHORS, looking
 from hloracle.conformance.verdict.localization import weights_of
@@ -52,7 +53,7 @@ def run_probes(
       source: whose graphs are judged, `emitter` or `file`.
       pairs: such a graph and the oracle's of the same phase; the judged one may have the token as its head.
     """
-    id, ours = f"{source}.probes", source == "emitter"
+    question, ours = Question("probes", TITLE, source), source == EMITTER
     texts = [g.text + g.abi.to_json() for pair in pairs for g in pair]
     sources = [*backend_sources(), *looking(Path(__file__))]
     key = digest(
@@ -70,7 +71,7 @@ def run_probes(
                 _run, list(pairs), checkpoint.directory, mutant, ours, targets, timeout=TIMEOUT_SECONDS, report=report
             ).value  # fmt: skip
         except (ToolchainError, ChildDied) as error:
-            return Check(id, TITLE, "error", "", "", str(error)), False
+            return question.error(str(error)), False
         if not mutant:
             write_file(entry, json.dumps(dataclasses.asdict(found)))
     right = found.count - len(found.failed)
@@ -78,9 +79,9 @@ def run_probes(
     if right:
         figure += f", {'those ' if found.failed else ''}at {found.worst:.2g} of what is allowed"
     if not (found.count or ours):
-        return skipped(id, TITLE, NO_ANCHORS), found.reused
+        return question.skipped(NO_ANCHORS), found.reused
     holds = found.count > 0 and not found.failed
-    check = judged(id, TITLE, holds, figure, f"{found.count} of {found.count}", "; ".join(found.failed), found.anchor)
+    check = question.judged(holds, figure, f"{found.count} of {found.count}", "; ".join(found.failed), found.anchor)
     words = f"probes of what is computed from other values than in the oracle: {', '.join(found.left)}"
     operation, missing = "" if holds else found.operation, words if found.left else ""
     return dataclasses.replace(check, operation=operation, missing=missing), found.reused

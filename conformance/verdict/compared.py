@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hloracle.conformance.checks.checks import Check, mismatches
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.checks.of_configurations import mismatches
+from hloracle.conformance.matrix import Matrix
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.runs.configurations import CellOutcome
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import AnchorOutcome
-from hloracle.conformance.runs.probes import BACKEND as PROBED
 from hloracle.core.abi import Abi
-
-NAMES = {"iree": "IREE", "xla": "XLA", "interpreter": "the interpreter"}
 
 
 @dataclass(frozen=True)
@@ -36,33 +35,33 @@ def without(missing: Sequence[str]) -> str:
 
 
 def compared(
-    outcomes: Sequence[CellOutcome], checks: Sequence[Check], asked: Asked, abis: Sequence[Abi],
+    matrix: Matrix, outcomes: Sequence[Outcome], checks: Sequence[Check], asked: Asked, abis: Sequence[Abi],
     anchored: Sequence[AnchorOutcome] = (),
 ) -> Compared:  # fmt: skip
-    """What the cells of the graphs that are judged were held to.
+    """What the configurations of the graphs that are judged were held to.
 
     Args:
-      abis: of those graphs. anchored: what was looked at inside.
+      matrix: the backends of the run. abis: of those graphs. anchored: what was looked at inside.
     """
-    cells = [o for o in outcomes if o.cell.source != "oracle" and o.status != "failed"]
-    if not cells:
+    configurations = [o for o in outcomes if not o.configuration.of_oracle and o.status != "failed"]
+    if not configurations:
         return Compared()
-    logits = [o for o in cells if o.cell.head == "logits"]
-    heads = [o for o in cells if o.streams] or logits
-    everywhere = {o.cell.backend for o in cells}
+    logits = [o for o in configurations if o.configuration.head == "logits"]
+    heads = [o for o in configurations if o.streams] or logits
+    everywhere = dict.fromkeys(o.configuration.backend for o in configurations)
 
     def only(*backends: str) -> str:
         """Where not all backends had a part in it, or another one did it."""
-        return "" if set(backends) == everywhere else f", {_backends(backends)} alone"
+        return "" if set(backends) == everywhere.keys() else f", on {matrix.named(backends)} alone"
 
-    # Of a larger model one cell is asked at every position, and the others only if that is wrong.
-    some = {o.cell.backend for o in logits or cells if o.streams} or everywhere
-    phrases = [_tokens(cells, asked)]
+    # Of a larger model one configuration is asked at every position, and the others only if that is wrong.
+    some = dict.fromkeys(o.configuration.backend for o in logits or configurations if o.streams) or everywhere
+    phrases = [_tokens(configurations, asked)]
     missing = []
     phases = {abi.phase for abi in abis}
     capacity = max(abi.capacity for abi in abis)
     buckets = sorted({abi.bucket for abi in abis if abi.phase == "prefill"})
-    positions, lengths = _positions(logits or cells, asked, phases)
+    positions, lengths = _positions(logits or configurations, asked, phases)
     what = "logits" if logits else "the token"
     if not logits:
         missing.append("the logits: the graph answers with a token")
@@ -80,48 +79,47 @@ def compared(
         phrases.append(f"{what} of prefill after {of} {taken}{only(*some)}")
         if left:
             missing.append(f"{what} of prefill after {left} of the {taken}")
-    filled, slots = _filled(heads or cells, asked, phases), capacity if "decode" in phases else max(buckets)
+    filled, slots = _filled(heads or configurations, asked, phases), capacity if "decode" in phases else max(buckets)
     phrases.append("both caches whole" if filled >= capacity else f"slots 0 to {filled - 1} of both caches")
     if filled < slots:
         missing.append(f"slots {_ranges(range(filled, slots))} of both caches")
     if taps := list(dict.fromkeys(r.name for abi in abis for r in abi.results if r.role == "tap")):
         missing.append(f"what the graph returns besides: {', '.join(taps)}")
-    seen = {t for s in asked.streams for t in s.tokens if any(s.id in o.streams for o in cells)}
+    seen = {t for s in asked.streams for t in s.tokens if any(s.id in o.streams for o in configurations)}
     vocabulary = next((t.exact.shape[1] for t in asked.truths.values()), 0)
     if len(seen) == vocabulary:
         phrases.append(f"each of {vocabulary} tokens as input")
-    if all(o.repeated and o.repeated[0] for o in cells):
+    if all(o.repeated and o.repeated[0] for o in configurations):
         phrases.append("two equal calls bit for bit")
-    by_id = {c.id: c for c in checks}
-    for inside in [o for o in anchored if o.cell.source != "oracle" and o.status != "failed"][:1]:
+    for inside in [o for o in anchored if not o.configuration.of_oracle and o.status != "failed"][:1]:
         if inside.named:
             count = sum(len(rows.anchors) for rows in inside.rows)
-            phrases.append(f"values at {count} anchors{only(inside.cell.backend)}")
+            phrases.append(f"values at {count} anchors{only(inside.configuration.backend)}")
             missing += [f"the values inside {phase}" for phase in sorted(phases - {r.phase for r in inside.rows})]
         else:
             missing.append("the values inside: the graph names no anchors")
         if inside.named and inside.missing:
             missing.append(f"{_count(len(inside.missing), 'anchor')} that the graph does not name")
-    for id, words in (("probes", "probes of its anchors on other inputs"), ("canary", "a fault put in on purpose")):
-        check = next((c for i, c in by_id.items() if i.endswith(f".{id}")), None)
+    for kind, words in (("probes", "probes of its anchors on other inputs"), ("canary", "a fault put in on purpose")):
+        check = next((c for c in checks if c.kind == kind), None)
         if check is not None and check.status == "skipped":
             missing.append(f"{words}: {check.detail}")
         elif check is not None and check.status == "passed":
-            how = "which was found" if id == "canary" else check.figure.partition(",")[0] + only(PROBED)
+            how = "which was found" if kind == "canary" else check.figure.partition(",")[0] + only(matrix.quick)
             phrases.append(f"{words}, {how}")
     missing += [check.missing for check in checks if check.missing]
-    return Compared((*filter(None, phrases), _backends(o.cell.backend for o in cells)), tuple(missing))
+    return Compared((*filter(None, phrases), f"on {matrix.named(everywhere)}"), tuple(missing))
 
 
-def _tokens(cells: Sequence[CellOutcome], asked: Asked) -> str:
-    """Of the cell that agrees least."""
+def _tokens(configurations: Sequence[Outcome], asked: Asked) -> str:
+    """Of the configuration that agrees least."""
 
-    def agreed(outcome: CellOutcome) -> int:
+    def agreed(outcome: Outcome) -> int:
         return sum(len(r.tokens) - len(mismatches(r.tokens, asked.truths[id])) for id, r in outcome.prompts.items())
 
     total = sum(len(t.tokens) for t in asked.truths.values())
     each = {len(t.tokens) for t in asked.truths.values()}
-    worst = min(map(agreed, cells))
+    worst = min(map(agreed, configurations))
     if worst == total and len(each) == 1:
         (n,) = each
         return f"{n} of {n} tokens after {_count(len(asked.truths), 'prompt')}"
@@ -129,13 +127,13 @@ def _tokens(cells: Sequence[CellOutcome], asked: Asked) -> str:
 
 
 def _positions(
-    cells: Sequence[CellOutcome], asked: Asked, phases: Collection[str]
+    configurations: Sequence[Outcome], asked: Asked, phases: Collection[str]
 ) -> tuple[set[int], set[tuple[int, int]]]:
-    """Where decode's head was compared; and prefill's, in which bucket after how many tokens; over all cells."""
+    """Where decode's head was compared; and prefill's, in which bucket after how many tokens; over all configurations."""
     positions: set[int] = set()
     lengths: set[tuple[int, int]] = set()
     bucket = {s.id: s.bucket for s in asked.streams}
-    for outcome in cells:
+    for outcome in configurations:
         for prompt in (p for p in asked.prompts if p.id in outcome.prompts):
             n, steps = len(prompt.token_ids), len(outcome.prompts[prompt.id].tokens)
             if "prefill" in phases:
@@ -148,24 +146,16 @@ def _positions(
     return positions, lengths
 
 
-def _filled(cells: Sequence[CellOutcome], asked: Asked, phases: Collection[str]) -> int:
+def _filled(configurations: Sequence[Outcome], asked: Asked, phases: Collection[str]) -> int:
     """How many slots of the caches were filled and compared."""
     longest = 0
-    for outcome in cells:
+    for outcome in configurations:
         for prompt in (p for p in asked.prompts if p.id in outcome.prompts and outcome.prompts[p.id].slots):
             steps = len(outcome.prompts[prompt.id].tokens) - 1 if "decode" in phases else 0
             longest = max(longest, len(prompt.token_ids) + steps)
         for streamed in outcome.streams.values():
             longest = max(longest, len(streamed.heads) if streamed.slots else 0, *streamed.prefilled, 0)
     return longest
-
-
-def _backends(backends: Iterable[str]) -> str:
-    names = [
-        f"{NAMES.get(compiler, compiler)}{f' {device}' if device != 'cpu' else ''}"
-        for compiler, _, device in (backend.partition("-") for backend in backends)
-    ]
-    return f"on {' and '.join(dict.fromkeys(names))}"
 
 
 def _ranges(numbers: Iterable[int]) -> str:

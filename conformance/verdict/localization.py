@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +11,12 @@ import numpy as np
 
 from hloracle.backends.custom_calls import Target, register
 from hloracle.backends.devices import CPU, Device
-from hloracle.conformance.checks.checks import Check, is_near_tie, limit
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.checks.of_configurations import is_near_tie, limit
+from hloracle.conformance.matrix import Configuration, Matrix
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.runs.configurations import Cell, CellOutcome, make_backend
+from hloracle.conformance.runs.configurations import Outcome, make_backend
 from hloracle.conformance.runs.inside import Rows, floor_rows, rows_of
 from hloracle.conformance.runs.returned import Stream
 from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
@@ -24,7 +25,6 @@ from hloracle.core.child import Report
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.mutants import planted
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
-from hloracle.reference.model.anchors import split
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import weight_shapes
@@ -37,7 +37,7 @@ FIRST_STEP = 1
 
 @dataclass(frozen=True)
 class Failing:
-    """Where a cell fails: a sequence whose last token shows it.
+    """Where a configuration fails: a sequence whose last token shows it.
 
     prompt: of it, or the stream's beginning. step: of the tokens after it; 0 is the prompt's own head.
     tokens: all that is looked at; the first `length` of them are given at once.
@@ -51,13 +51,13 @@ class Failing:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to take apart: a cell that is wrong, beside what is right, where it fails.
+    """What to take apart: a configuration that is wrong, beside what is right, where it fails.
 
     trusted: None where nothing that could be compared with is right.
     """
 
-    suspect: Cell
-    trusted: Cell | None
+    suspect: Configuration
+    trusted: Configuration | None
     at: Failing
     reason: str
 
@@ -70,43 +70,38 @@ class Plan:
         return self.at.step
 
 
-def plan(checks: Sequence[Check], outcomes: Sequence[CellOutcome], asked: Asked) -> Plan | None:
-    """The cell nearest to the source that is wrong, and the shortest prompt that shows it; None if no cell is wrong."""
-    bad = {c.id.rpartition(".")[0] for c in checks if c.status in ("failed", "error") and c.cause not in UNANSWERED}
-    shown = {c.id.rpartition(".")[0] for c in checks if c.status == "failed"}
-    wrong = {o.cell: o for o in outcomes if o.cell.id in (bad if o.status == "failed" else shown)}
-    right = [o.cell for o in outcomes if o.cell.id not in bad and o.status != "failed"]
+def plan(matrix: Matrix, checks: Sequence[Check], outcomes: Sequence[Outcome], asked: Asked) -> Plan | None:
+    """The configuration nearest to the source that is wrong, and the shortest prompt that shows it; None if none is wrong."""
+    bad = {c.configuration for c in checks if c.bad and c.error not in UNANSWERED}
+    shown = {c.configuration for c in checks if c.failed}
+    wrong = {o.configuration: o for o in outcomes if o.configuration in (bad if o.status == "failed" else shown)}
+    right = [o.configuration for o in outcomes if o.configuration not in bad and o.status != "failed"]
 
-    def choose(suspect: Cell, trusted: Cell | None, reason: str) -> Plan | None:
+    def choose(suspect: Configuration, trusted: Configuration | None, reason: str) -> Plan | None:
         found = _failing(wrong[suspect], asked)
         return Plan(suspect, trusted, found, reason) if found else None
 
-    def beside(cell: Cell, **other: str) -> Cell | None:
-        twin = dataclasses.replace(cell, **other)
-        return twin if twin in right else None
-
-    # The oracle before what is judged by it; XLA before IREE, for a fault that both show is in the graph.
-    # What only IREE has wrong is the compiler's in both graphs, and the production graph is the one that matters.
+    # The processor before a device, and a quick backend first, for a fault that all show is in the graph. There the oracle
+    # comes before what is judged by it. What the others alone have wrong is the compiler's in both graphs, and the judged
+    # one is the one that matters.
+    quick = matrix.quick
     order = sorted(
-        wrong, key=lambda c: (c.head == "token", c.backend != "xla-cpu", (c.source != "oracle") == (c.backend == "xla-cpu"))
+        wrong, key=lambda c: (c.head == "token", matrix.on_device(c), c.backend != quick, c.of_oracle != (c.backend == quick))
     )  # fmt: skip
-    for cell in order:
-        # Of a device, the processor: the same compiler.
-        other = "xla-cpu" if cell.backend == "iree-cpu" else "iree-cpu"
-        if twin := beside(cell, backend=other):
-            return choose(cell, twin, f"the same graph is right on {other}")
-        if cell.backend == "xla-cpu" or cell.head == "token":
-            source = "emitter" if cell.source == "oracle" else "oracle"
-            peer = beside(cell, source=source, backend="xla-cpu", head="logits")
-            reason = f"the {source}'s graph is right" if peer else "no other graph is right"
-            return choose(cell, peer, reason)
+    for one in order:
+        if twin := next((c for c in matrix.elsewhere(one) if c in right), None):
+            return choose(one, twin, f"the same graph is right on {twin.backend}")
+        if one.backend == quick or one.head == "token":
+            peers = [c for c in right if c.head == "logits" and c.of_oracle != one.of_oracle]
+            peer = min(peers, key=lambda c: (c.backend != quick, c.backend != one.backend), default=None)
+            return choose(one, peer, f"the {peer.source}'s graph is right" if peer else "no other graph is right")
     return choose(order[0], None, "nothing else is right") if order else None
 
 
-def _failing(outcome: CellOutcome, asked: Asked) -> Failing | None:
-    """The shortest prompt on which a cell fails, and its first failing step; else the first place of a stream that does.
+def _failing(outcome: Outcome, asked: Asked) -> Failing | None:
+    """The shortest prompt on which a configuration fails, and its first failing step; else the first place of a stream that does.
 
-    A cell that gave nothing fails on all prompts.
+    A configuration that gave nothing fails on all prompts.
     """
     streamed = [f for s in asked.streams if (f := _in_stream(s, outcome, asked))]
     first = min(streamed, key=lambda f: len(f.tokens), default=None)
@@ -131,7 +126,7 @@ def _failing(outcome: CellOutcome, asked: Asked) -> Failing | None:
         return _at(prompt, step, asked)
     if first:
         return first
-    # Something else of the cell failed.
+    # Something else of the configuration failed.
     longer = [p for p in asked.prompts if len(p.token_ids) > 1] or asked.prompts
     return _at(longer[0], 0, asked) if longer else None
 
@@ -142,7 +137,7 @@ def _at(prompt: Prompt, step: int, asked: Asked) -> Failing:
     return Failing(prompt, step, (*prompt.token_ids, *following), len(prompt.token_ids))
 
 
-def _in_stream(stream: Stream, outcome: CellOutcome, asked: Asked) -> Failing | None:
+def _in_stream(stream: Stream, outcome: Outcome, asked: Asked) -> Failing | None:
     """Where a stream first fails: in decode at a position, or in prefill after a length."""
     streamed = outcome.streams.get(stream.id)
     if streamed is None:
@@ -197,7 +192,7 @@ def localize(
 
     Args:
       graphs: of every source; what the trusted side lacks (a file is judged without an oracle's graphs) is lowered here.
-      folder: where the reproducer goes. brief: see Question. targets, device: see `run_cell`.
+      folder: where the reproducer goes. brief: see Question. targets, device: see `run_configuration`.
     """
     from hloracle.localize.dissect import Question, Side, dissect
 
@@ -212,13 +207,13 @@ def localize(
             backends[name] = make_backend(name, threads, device)
         return backends[name]
 
-    def side(cell: Cell) -> Side:
+    def side(configuration: Configuration) -> Side:
         fitting = [
-            g for g in graphs[cell.source]
-            if g.abi.head == cell.head and (g.abi.phase == "decode" or g.abi.bucket == plan.prompt.bucket)
+            g for g in graphs[configuration.source]
+            if g.abi.head == configuration.head and (g.abi.phase == "decode" or g.abi.bucket == plan.prompt.bucket)
         ]  # fmt: skip
-        others = [g for g in graphs[cell.source] if g.abi.head == cell.head and g not in fitting]
-        return Side(cell.source, cell.backend, tuple(fitting), tuple(others))
+        others = [g for g in graphs[configuration.source] if g.abi.head == configuration.head and g not in fitting]
+        return Side(configuration.source, configuration.backend, tuple(fitting), tuple(others))
 
     with planted(mutant):
         suspect = side(plan.suspect)
@@ -263,7 +258,7 @@ def _oracle(plan: Plan, graphs: Sequence[Graph], config: Config) -> Any:
     from hloracle.localize.dissect import Side
     from hloracle.reference.oracle.lower import lower
 
-    if plan.suspect.source == "oracle":
+    if plan.suspect.of_oracle:
         return None
     lowered = [
         lower(config, g.abi.phase, "logits", g.abi.capacity, g.abi.bucket if g.abi.phase == "prefill" else 0)
@@ -292,70 +287,3 @@ def _worst(at_anchor: Any, found: Any) -> dict[str, Any] | None:
     if at_anchor is None:
         return None
     return {"index": list(at_anchor.index), "value": at_anchor.value, "expected": at_anchor.expected}
-
-
-def narrowed(outcomes: Sequence[CellOutcome]) -> tuple[str | None, str] | None:
-    """How far the caches alone narrow the place: the first wrong one of a layer, and what that says; None if nothing does.
-
-    For graphs that name no anchors, or that could not be taken apart.
-    """
-    judged = [o for o in outcomes if o.cell.source != "oracle"]
-    slots = [s for o in judged for r in o.prompts.values() for s in r.slots]
-    slots += [s for o in judged for r in o.streams.values() for s in (r.slots, r.prefilled_slots) if s]
-    wrong = min((at for s in slots if (at := s.first_wrong())), default=None)
-    if wrong:
-        slot, _ = wrong
-        here = [
-            a
-            for s in slots
-            if (at := s.first_wrong()) and at[0] == slot
-            for a, (_, _, f) in s.worst.items()
-            if f == slot
-        ]
-        layer, part = min((split(a)[0] or 0, split(a)[1]) for a in here)
-        anchor = f"{part}.{layer}"
-        before = (
-            f"between the attention of layer {layer - 1} and" if layer else "in the embedding, or in what comes before"
-        )
-        return anchor, (
-            f"{anchor} is the first cache that is wrong, from slot {slot} on"
-            f"{', the layers before it are right there' if layer else ''}: the fault is {before} what layer {layer} writes"
-        )
-    if (
-        slots
-        and not any(s.stayed for s in slots)
-        and any(r.errors or not r.slots for o in judged for r in o.prompts.values())
-    ):
-        return None, "both caches are right in every layer and slot: the fault comes after what the last layer writes"
-    return None
-
-
-def confidence(found: Localization, outcomes: Sequence[CellOutcome], bad: set[str]) -> tuple[str, list[str]]:
-    """How sure the verdict is, and the independent observations that it rests on.
-
-    `certain`: the run and the anchor by itself agree on the place, and the operation was found or the reproducer shows
-    the fault. `likely`: the place is known from one of them. `possible`: no place was found.
-    """
-    because = []
-    suspect = found.plan.suspect
-    alike = [o.cell.backend for o in outcomes if o.cell.source == suspect.source and o.cell.id in bad]
-    if len(set(alike)) > 1:
-        because.append(f"{suspect.source}'s graph is wrong on {' and '.join(sorted(set(alike)))} alike")
-    if found.plan.trusted:
-        because.append(f"{found.plan.trusted.id} is right: {found.plan.reason}")
-    if found.anchor and found.anchor == found.first_local:
-        because.append(f"{found.anchor} is wrong by itself, from right inputs")
-    if found.anchor and found.anchor == found.first_accumulated:
-        because.append(f"{found.anchor} is the first wrong value in the whole run")
-    peer = [e["peer"] for e in found.errors if e["anchor"] == found.anchor and e["peer"] is not None]
-    if peer and max(peer) <= ANCHOR_FLOORS:
-        because.append(f"the trusted side computes {found.anchor} within {max(peer):.2g} floors")
-    if found.operation:
-        because.append(f"inside it, {found.operation['name']}: {found.operation['why']}")
-    if found.reproducer and found.reproducer.shown:
-        because.append("the reproducer shows it outside of hloracle")
-    places = {found.first_local, found.first_accumulated} - {None}
-    agreed = found.first_local is not None and len(places) == 1
-    if agreed and (found.operation or (found.reproducer and found.reproducer.shown)):
-        return "certain", because
-    return ("likely" if found.anchor else "possible"), because or ["no place was found"]

@@ -1,33 +1,41 @@
-"""Whose fault it is: README's table, decided from the checks of cells that actually ran."""
+"""Whose fault it is: a class, decided from the fields of checks over a matrix of sources and backends.
+
+Two references, Hugging Face and the oracle, have to agree before anything is judged by them. Compilers count by family. A
+graph that is wrong on every family that ran it is its source's fault; one that is right on one family and wrong on another
+is the other compiler's; one that is right on the processor and wrong on a device, by the same compiler, is the device's.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from hloracle.conformance.checks.checks import Check, is_near_tie, mismatches
-from hloracle.conformance.evidence import BACKENDS
-from hloracle.conformance.runs.configurations import Cell, CellOutcome
+from hloracle.conformance.checks.check import LEFT_OPEN, TELLING, Check
+from hloracle.conformance.checks.of_configurations import is_near_tie, mismatches
+from hloracle.conformance.matrix import ORACLE, Configuration, Matrix
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.compared import NOTHING, Compared
-from hloracle.conformance.verdict.localization import Localization, confidence, narrowed
 from hloracle.reference.huggingface.truth import Truth
 
 PASSING = ("conforms", "near-tie")
-# Checks of a source that are about its values; its others are about how its graphs are written.
-OF_VALUES = (".probes",)
-# Checks of a cell that are about what its graphs give to equal calls.
-OF_CELLS = (".tokens", "-logits", ".caches", ".prefill-equals-streaming")
-
-# Over a graph from a file that fails one of these, compilers may differ and each be right.
-LEFT_OPEN = ("file.abi", "file.random", "file.reductions")
-DONATED = ("file.donations", "file.caches-donated")
+# Why a configuration has no answer -> the class of that, and its words. Nothing is known then of whether a graph is right.
+UNANSWERED = {
+    "memory": ("out-of-memory", "Out of memory, so nothing is known of the graph there"),
+    "timeout": (
+        "timeout",
+        "The graph did not end in the time it was given (--timeout), so nothing is known of it there",
+    ),
+}
+# What a configuration has to have passed for a run to pass.
+NEEDED = ("tokens", "caches", "repeats")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`class_` is a row of README's table; prompt and step say where tokens first parted, if they did.
+    """What follows from all checks of a run.
 
+    class_: a row of the table in docs/verdicts.md. prompt, step: where tokens first parted, if they did.
     anchor, operation: the first thing that is wrong. sure: how sure that is, and why; None for a verdict that passes.
     compared, not_compared: in phrases, what the verdict rests on, and what it says nothing of.
     """
@@ -49,221 +57,302 @@ class Verdict:
         return self.class_ in PASSING
 
 
-# How a check without a run knows of a place.
-READ = "is read from the graph as it is written"
-SHOWN_BY = {
-    ".compiles": "is where the compiler stops",
-    ".probes": "differs from the oracle's on equal inputs",
-}
-# What says most of a pass: what came nearest to failing.
-SHOWN = (".tokens", "-logits", ".caches", ".repeats", ".prefill-equals-streaming", ".anchors", ".canary", ".probes")
-# Why a cell has no answer -> the class of that, and its words. Nothing is known then of whether a graph is right.
-UNANSWERED = {
-    "memory": ("out-of-memory", "Out of memory, so nothing is known of the graph there"),
-    "timeout": (
-        "timeout",
-        "The graph did not end in the time it was given (--timeout), so nothing is known of it there",
-    ),
-}
+Finding = tuple[str, str]  # a class, and its explanation
 
 
 def decide(
-    checks: Sequence[Check], outcomes: Sequence[CellOutcome], truths: dict[str, Truth],
-    compared: Compared = NOTHING,
+    matrix: Matrix, checks: Sequence[Check], outcomes: Sequence[Outcome], truths: dict[str, Truth],
+    rests_on: Compared = NOTHING,
 ) -> Verdict:  # fmt: skip
-    """The first row of the table that the evidence supports, nearest to the source first."""
-    bad = [c for c in checks if c.status in ("failed", "error")]
-    # A failure is shown by every check that failed.
-    shown = bad or [c for c in checks if c.id.endswith(SHOWN)]
-    evidence = tuple(f"{c.id}: {c.figure or c.status}{f' ({c.detail})' if c.detail else ''}" for c in shown)
+    """The first class that the evidence supports, nearest to the source first."""
+    seen = Seen(matrix, tuple(checks), tuple(outcomes), truths)
+    # A failure is shown by every check that failed; a pass by those that came nearest to failing.
+    telling = seen.bad or [c for c in checks if c.about in TELLING]
+    evidence = tuple(f"{c.id}: {c.figure or c.status}{f' ({c.detail})' if c.detail else ''}" for c in telling)
     prompt, step = first_parting(outcomes, truths)
-
-    def verdict(class_: str, explanation: str) -> Verdict:
-        return Verdict(
-            class_, explanation, evidence, prompt, step, compared=compared.phrases, not_compared=compared.missing
+    class_, explanation = next(filter(None, (rule(seen) for rule in RULES)), ("", ""))
+    if not class_ and step is not None:
+        class_, words = (
+            "near-tie",
+            "Tokens differ only where the truth's own lead is inside the noise of float32, and nothing else",
         )
+        explanation = rests_on.sentence(words)
+    elif not class_:
+        class_, explanation = "conforms", rests_on.sentence("Equal to Hugging Face, but for float32's noise,")
+    return Verdict(
+        class_, explanation, evidence, prompt, step, compared=rests_on.phrases, not_compared=rests_on.missing
+    )  # fmt: skip
 
-    def failed(*prefixes: str) -> list[Check]:
-        return [c for c in bad if c.id.startswith(prefixes)]
 
-    # An invariant that could not be checked is not a broken one.
-    broken = [c for c in failed("emitter.", "file.") if c.status == "failed" and not c.id.endswith(OF_VALUES)]
-    if failed("gate-zero"):
-        return verdict("harness-error", "The toolchain does not run the simplest graphs.")
-    if failed("harness.canary"):
-        return verdict("harness-error", "A fault put in on purpose was not caught: nothing here can be trusted.")
-    if failed("emitter.parse", "file.parse"):
-        return verdict("emitter-fault", "The emitted graph does not parse or verify.")
-    if failed("oracle.parse"):
-        return verdict("reference-fault", "The oracle's graph does not parse or verify.")
-    if beyond := failed("emitter.supported", "file.supported"):
-        return verdict("unsupported", f"No backend here runs what the graph asks for: {beyond[0].detail}.")
-    if broken and not outcomes:
-        return verdict("emitter-fault", f"The emitted graph breaks an invariant, and was not run: {broken[0].title}.")
-    if not outcomes or not truths:
-        return verdict("harness-error", "Nothing was compared.")
-    if failed("truth."):
-        return verdict("harness-error", "The truth is not reliable: its float32 and float64 disagree.")
+@dataclass(frozen=True)
+class Seen:
+    """The evidence of a run, with what follows from it for each configuration."""
 
-    silent = {o.cell for o in outcomes if o.status == "failed" and o.stage in (*UNANSWERED, "process")}
-    bad_of = {o.cell: failed(f"{o.cell.id}.") for o in outcomes if o.cell not in silent}
-    right = [cell for cell, some in bad_of.items() if not some]
-    # A check that could not be made says nothing of a graph, unless the graph did not run: it is neither right nor wrong.
-    wrong = {
-        o.cell: bad_of[o.cell] for o in outcomes
-        if bad_of.get(o.cell) and (o.status == "failed" or any(c.status == "failed" for c in bad_of[o.cell]))
-    }  # fmt: skip
-    # What is wrong where it was compared is wrong, whatever another cell did not answer.
-    if not any(c.status == "failed" for some in wrong.values() for c in some):
-        if died := [o for o in outcomes if o.stage == "process"]:
-            return verdict("harness-error", f"The process of {died[0].cell.id} died, so its result is missing.")
-        for stage, (class_, words) in UNANSWERED.items():
-            if these := [f"{o.cell.id}: {o.message}" for o in outcomes if o.stage == stage]:
-                return verdict(class_, f"{words}. {'; '.join(these)}.")
+    matrix: Matrix
+    checks: tuple[Check, ...]
+    outcomes: tuple[Outcome, ...]
+    truths: dict[str, Truth]
 
-    def beside(cell: Cell, **other: str) -> Cell:
-        return dataclasses.replace(cell, **other)
+    @cached_property
+    def bad(self) -> list[Check]:
+        return [c for c in self.checks if c.bad]
 
-    for cell in (c for c in wrong if c.source == "oracle" and c.backend == "xla-cpu"):
-        if beside(cell, backend="iree-cpu") in right:
-            return verdict("compiler-fault", "The oracle's graph is right on IREE and wrong on XLA.")
-        return verdict("reference-fault", "Hugging Face and the JAX oracle differ; nothing can be judged against it.")
-    if failed("oracle."):
-        return verdict("reference-fault", f"The oracle's graph breaks an invariant: {failed('oracle.')[0].title}.")
-    judged = [o for o in outcomes if o.cell.source != "oracle"]
-    if judged and all(o.status == "failed" and o.cell in wrong for o in judged) and not broken:
-        return verdict("unsupported", f"No backend here compiles and runs the graph: {judged[0].message}.")
-    drawn = [c for c in broken if c.id.endswith(".random")]
-    if drawn and any(c.id.endswith(".repeats") and c.status == "failed" for c in failed("emitter/", "file/")):
-        return verdict(
-            "emitter-fault", f"The graph draws random numbers, so no two calls are equal: {drawn[0].detail}."
-        )
-    if (left_open := failed(*LEFT_OPEN)) and any(c.status == "failed" for some in wrong.values() for c in some):
-        return verdict(
+    def of_judged(self, about: str, *kinds: str) -> list[Check]:
+        """The bad checks about the judged sources' graphs that read them, or probe them."""
+        return [c for c in self.bad if c.about == about and c.source != ORACLE and (not kinds or c.kind in kinds)]
+
+    def of_oracle(self, about: str, *kinds: str) -> list[Check]:
+        return [c for c in self.bad if c.about == about and c.source == ORACLE and (not kinds or c.kind in kinds)]
+
+    @cached_property
+    def broken(self) -> list[Check]:
+        """The invariants that the judged graphs break; one that could not be checked is not a broken one."""
+        return [c for c in self.of_judged("writing") if c.failed]
+
+    @cached_property
+    def reasons(self) -> dict[Configuration, list[Check]]:
+        """The bad checks of each configuration that gave an answer."""
+        answered = [
+            o.configuration for o in self.outcomes if not (o.status == "failed" and o.stage in (*UNANSWERED, "process"))
+        ]
+        return {one: [c for c in self.bad if c.configuration == one] for one in answered}
+
+    @cached_property
+    def wrong(self) -> dict[Configuration, list[Check]]:
+        """A check that could not be made says nothing of a graph, unless the graph did not run: it is neither right nor wrong."""
+        dead = {o.configuration for o in self.outcomes if o.status == "failed"}
+        return {
+            one: found for one, found in self.reasons.items()
+            if found and (one in dead or any(c.failed for c in found))
+        }  # fmt: skip
+
+    @cached_property
+    def right(self) -> list[Configuration]:
+        return [one for one, found in self.reasons.items() if not found]
+
+    @property
+    def values_wrong(self) -> bool:
+        """Whether anything is wrong where it was compared, and not for want of an answer."""
+        return any(c.failed for found in self.wrong.values() for c in found)
+
+    def outcome(self, configuration: Configuration) -> Outcome:
+        return next(o for o in self.outcomes if o.configuration == configuration)
+
+    # ---- witnesses
+
+    def witnesses(self, source: str, head: str, among: Iterable[Configuration]) -> list[str]:
+        """The families on which a source's graphs of a head are among these: on the processor, or where they ran on a device alone."""
+        known = [c for c in self.reasons if (c.source, c.head) == (source, head)]
+        found = []
+        for family in dict.fromkeys(self.matrix.family(c) for c in known):
+            own = [c for c in known if self.matrix.family(c) == family]
+            processors = [c for c in own if not self.matrix.on_device(c)]
+            if any(c in among for c in processors or own):
+                found.append(family)
+        return found
+
+    def groups(self) -> list[tuple[str, str]]:
+        """The judged sources with their heads: logits before tokens, because a token's graph is also that of its logits."""
+        pairs = dict.fromkeys((c.source, c.head) for c in self.reasons if not c.of_oracle)
+        return sorted(pairs, key=lambda pair: pair[1] == "token")
+
+    def name(self, configuration: Configuration) -> str:
+        return self.matrix[configuration.backend].title
+
+
+# ---- the rules: each gives a finding, or leaves it to the next one
+
+
+def _distrusted(seen: Seen) -> Finding | None:
+    if any(c.about == "toolchain" for c in seen.bad):
+        return "harness-error", "The toolchain does not run the simplest graphs."
+    if any(c.kind == "canary" for c in seen.bad):
+        return "harness-error", "A fault put in on purpose was not caught: nothing here can be trusted."
+    return None
+
+
+def _unreadable(seen: Seen) -> Finding | None:
+    if seen.of_judged("writing", "parse"):
+        return "emitter-fault", "The emitted graph does not parse or verify."
+    if seen.of_oracle("writing", "parse"):
+        return "reference-fault", "The oracle's graph does not parse or verify."
+    if beyond := seen.of_judged("writing", "supported"):
+        return "unsupported", f"No backend here runs what the graph asks for: {beyond[0].detail}."
+    if seen.outcomes and seen.truths:
+        return None
+    if seen.broken and not seen.outcomes:
+        return "emitter-fault", f"The emitted graph breaks an invariant, and was not run: {seen.broken[0].title}."
+    return "harness-error", "Nothing was compared."
+
+
+def _doubtful_reference(seen: Seen) -> Finding | None:
+    if any(c.about == "reference" for c in seen.bad):
+        return "harness-error", "The truth is not reliable: its float32 and float64 disagree."
+    return None
+
+
+def _unanswered(seen: Seen) -> Finding | None:
+    """What is wrong where it was compared is wrong, whatever another configuration did not answer."""
+    if seen.values_wrong:
+        return None
+    if died := [o for o in seen.outcomes if o.stage == "process"]:
+        return "harness-error", f"The process of {died[0].configuration.id} died, so its result is missing."
+    for stage, (class_, words) in UNANSWERED.items():
+        if these := [f"{o.configuration.id}: {o.message}" for o in seen.outcomes if o.stage == stage]:
+            return class_, f"{words}. {'; '.join(these)}."
+    return None
+
+
+def _oracle(seen: Seen) -> Finding | None:
+    """Hugging Face and the oracle have to agree before anything is judged by them."""
+    if seen.witnesses(ORACLE, "logits", seen.wrong) and not seen.witnesses(ORACLE, "logits", seen.right):
+        return "reference-fault", "Hugging Face and the JAX oracle differ; nothing can be judged against it."
+    if broken := seen.of_oracle("writing"):
+        return "reference-fault", f"The oracle's graph breaks an invariant: {broken[0].title}."
+    return None
+
+
+def _refused(seen: Seen) -> Finding | None:
+    judged = [o for o in seen.outcomes if not o.configuration.of_oracle]
+    if judged and all(o.status == "failed" and o.configuration in seen.wrong for o in judged) and not seen.broken:
+        return "unsupported", f"No backend here compiles and runs the graph: {judged[0].message}."
+    return None
+
+
+def _left_open(seen: Seen) -> Finding | None:
+    """Over a graph that leaves its values open, compilers may differ and each be right."""
+    judged = [c for one, found in seen.wrong.items() if not one.of_oracle for c in found if c.failed]
+    drawn = seen.of_judged("writing", "random")
+    if drawn and any(c.about == "repeats" for c in judged):
+        return "emitter-fault", f"The graph draws random numbers, so no two calls are equal: {drawn[0].detail}."
+    if judged and (left_open := [c for c in seen.broken if c.kind in LEFT_OPEN]):
+        return (
             "emitter-fault",
             f"The values are wrong, and compilers need not agree on such a graph: {left_open[0].detail}.",
         )
-    for cell in (c for c in wrong if c.backend == "xla-cpu"):
-        on_iree = beside(cell, backend="iree-cpu")
-        if cell.source == "file" and on_iree in right and not failed(*DONATED):
-            return verdict("compiler-fault", "The graph is right on IREE and wrong on XLA.")
-        where = "on XLA and on IREE alike" if on_iree in wrong else "on XLA"
-        oracle = beside(cell, source="oracle", head="logits") in right
-        subject = "The oracle's graph is right and the emitted one" if oracle else "The graph"
-        return verdict("emitter-fault", f"{subject} is wrong {where}.")
-    if of_values := [c for c in failed("emitter.", "file.") if c.id.endswith(OF_VALUES) and c.status == "failed"]:
-        return verdict(
-            "emitter-fault",
-            f"On inputs that no prompt gives the graph does not compute what the oracle names so: {of_values[0].detail}.",
+    return None
+
+
+def _source(seen: Seen) -> Finding | None:
+    """A graph that is wrong on every family that ran it, and where the oracle's is not: the fault is its source's."""
+    doubtful = seen.witnesses(ORACLE, "logits", seen.wrong)
+    for source, head in seen.groups():
+        wrong = [f for f in seen.witnesses(source, head, seen.wrong) if f not in doubtful]
+        if (
+            not wrong
+            or seen.witnesses(source, head, seen.right)
+            or (head == "token" and (source, "logits") in seen.groups())
+        ):
+            continue
+        # In the order in which the run asks: a compiler that answers in a moment is asked first.
+        these = [c for c in seen.wrong if (c.source, c.head) == (source, head) and seen.matrix.family(c) in wrong]
+        these.sort(key=lambda c: (seen.matrix.on_device(c), not seen.matrix[c.backend].quick))
+        if all(c.about == "repeats" for one in these for c in seen.wrong[one]):
+            return (
+                "emitter-fault",
+                f"Two calls on equal inputs do not give the same values ({these[0].id}), on any compiler.",
+            )
+        where = " and on ".join(dict.fromkeys(map(seen.name, these))) + (" alike" if len(wrong) > 1 else "")
+        if any(Configuration(ORACLE, c.backend) in seen.right for c in these):
+            return "emitter-fault", f"The oracle's graph is right and the {source}'s is wrong on {where}."
+        if len(seen.matrix.backends) == 1:
+            return "emitter-fault", f"The graph is wrong on {these[0].id}, the only compiler that ran it."
+        return "emitter-fault", f"The graph is wrong on {where}."
+    return None
+
+
+def _token(seen: Seen) -> Finding | None:
+    """A graph that picks the token is that of its logits and a choice; where the logits are right, the choice is wrong."""
+    for source, head in seen.groups():
+        wrong = [c for c in seen.wrong if (c.source, c.head) == (source, head) and head == "token"]
+        if seen.witnesses(source, head, seen.right) or all(
+            c.about == "repeats" for one in wrong for c in seen.wrong[one]
+        ):
+            continue
+        dead = {o.configuration for o in seen.outcomes if o.status == "failed"}
+        if any(replace(c, head="logits") in seen.right and c not in dead for c in wrong):
+            return "emitter-fault", "The graph with logits is right, and the one that picks the token is wrong."
+    return None
+
+
+def _probes(seen: Seen) -> Finding | None:
+    if differ := [c for c in seen.of_judged("probes") if c.failed]:
+        words = (
+            f"On inputs that no prompt gives the graph does not compute what the oracle names so: {differ[0].detail}."
         )
-    if broken:
-        where = ", ".join(dict.fromkeys(c.id for c in right if c.source != "oracle"))
-        if where:
-            words = f"The values are right ({where}), and the graph breaks an invariant: {broken[0].title}."
-            return verdict("invariant-broken", words)
-        return verdict("emitter-fault", f"The emitted graph breaks an invariant: {broken[0].title}.")
-    # The processor's cells first: what is wrong there too is no device's fault. Of the device's those that it runs as well.
-    for cell, reasons in sorted(
-        wrong.items(), key=lambda w: (on_device(w[0]), on_device(w[0]) and w[0].head == "token")
-    ):
-        on_cpu, on_xla = beside(cell, backend="iree-cpu"), beside(cell, backend="xla-cpu")
-        if all(c.id.endswith(".repeats") for c in reasons):
-            class_ = "device-fault" if on_device(cell) else "compiler-fault"
-            return verdict(class_, f"Two calls on equal inputs do not give the same values ({cell.id}).")
-        if on_device(cell) and on_cpu in right and outcome_of(outcomes, cell).stage != "compile":
-            where = cell.backend.replace("-", " ").replace("iree", "IREE")
-            return verdict(
-                "device-fault", f"The {cell.source}'s graph is right on IREE cpu and wrong on {where} ({cell.id})."
+        return "emitter-fault", words
+    return None
+
+
+def _invariants(seen: Seen) -> Finding | None:
+    if not seen.broken:
+        return None
+    title = seen.broken[0].title
+    where = ", ".join(dict.fromkeys(c.id for c in seen.right if not c.of_oracle))
+    if not where:
+        return "emitter-fault", f"The emitted graph breaks an invariant: {title}."
+    wrong = ", ".join(c.id for c in seen.wrong if not c.of_oracle)
+    but = f" and wrong elsewhere ({wrong})" if wrong else ""
+    return "invariant-broken", f"The values are right ({where}){but}, and the graph breaks an invariant: {title}."
+
+
+def _compiler(seen: Seen) -> Finding | None:
+    """Right on one family and wrong on another; or right on the processor and wrong on a device."""
+    groups = [*seen.groups(), (ORACLE, "logits")]
+    wrong = [(c, r) for pair in groups for c, r in seen.wrong.items() if (c.source, c.head) == pair]
+    # The processor first: what is wrong there too is no device's fault. Of the device's, what picks the token last.
+    for one, reasons in sorted(wrong, key=lambda w: (seen.matrix.on_device(w[0]), w[0].head == "token")):
+        on_device, own = seen.matrix.on_device(one), seen.matrix.family(one)
+        if all(c.about == "repeats" for c in reasons):
+            class_ = "device-fault" if on_device else "compiler-fault"
+            return class_, f"Two calls on equal inputs do not give the same values ({one.id})."
+        outcome = seen.outcome(one)
+        elsewhere = [c for c in seen.matrix.elsewhere(one) if c in seen.right]
+        at_home = [c for c in elsewhere if seen.matrix.family(c) == own]
+        if on_device and at_home and outcome.stage != "compile":
+            return (
+                "device-fault",
+                f"The {one.source}'s graph is right on {seen.name(at_home[0])} cpu and wrong on {seen.name(one)} ({one.id}).",
             )
-        if outcome_of(outcomes, cell).status == "failed":
-            return verdict("compiler-fault", f"A graph that is valid fails on IREE ({cell.id}).")
-        if cell.head == "token" and beside(cell, head="logits") in right and on_xla not in right:
-            return verdict(
-                "emitter-fault", "The graph with logits is right, and the one that picks the token is wrong."
+        if outcome.status == "failed":
+            return "compiler-fault", f"A graph that is valid fails on {seen.name(one)} ({one.id})."
+        if elsewhere:
+            right = seen.name(elsewhere[0])
+            return (
+                "compiler-fault",
+                f"The {one.source}'s graph is right on {right} and wrong on {seen.name(one)} ({one.id}).",
             )
-        if on_xla in right:
-            return verdict(
-                "compiler-fault", f"The {cell.source}'s graph is right on XLA and wrong on IREE ({cell.id})."
-            )
-    if wrong:  # and of none of them is it known that another compiler has the same graph right
-        return verdict("emitter-fault", f"The graph is wrong on {next(iter(wrong)).id}, the only compiler that ran it.")
-    if uncompiled := [c for c in bad if c.id.endswith((".compiles", ".arithmetic"))]:
-        return verdict("compiler-fault", f"The compiler breaks what it has to keep: {uncompiled[0].title}.")
-    if bad:
-        what = "failed that no fault explains" if bad[0].status == "failed" else "could not be made"
-        return verdict("harness-error", f"A check {what}: {bad[0].title}.")
-    passed = {c.id for c in checks if c.status == "passed"}
-    needed = ("tokens", "caches", "repeats")
-    unproved = [
-        o.cell.id for o in outcomes
-        if any(f"{o.cell.id}.{name}" not in passed for name in needed) or truths.keys() - o.prompts.keys()
-    ]  # fmt: skip
-    if unproved:
-        return verdict("harness-error", f"Cell {unproved[0]} was not compared on every prompt.")
-    if step is not None:
-        words = "Tokens differ only where the truth's own lead is inside the noise of float32, and nothing else"
-        return verdict("near-tie", compared.sentence(words))
-    return verdict("conforms", compared.sentence("Equal to Hugging Face, but for float32's noise,"))
+    return None
 
 
-def place(
-    verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[CellOutcome]
-) -> Verdict:
-    """The verdict with its place, and how sure it is: from what was taken apart, else from the invariant that broke."""
-    if verdict.passed:
-        return verdict
-    bad = [c for c in checks if c.status in ("failed", "error")]
-    static = next((c for c in bad if c.anchor), None)
-    # A graph whose donations are not its ABI's is misused by whoever trusts the ABI.
-    if found is None or found.anchor is None or (found.misused and static):
-        if static is None:
-            nearer = narrowed(outcomes) if any(c.status == "failed" and c.id.endswith(OF_CELLS) for c in bad) else None
-            anchor, words = nearer or (None, "no place was found")
-            return dataclasses.replace(verdict, anchor=anchor, sure=("possible", [words]))
-        how = next((words for suffix, words in SHOWN_BY.items() if static.id.endswith(suffix)), READ)
-        because = [f"{static.id} {how}: {static.detail}"]
-        operation = static.operation or None
-        return dataclasses.replace(verdict, anchor=static.anchor, operation=operation, sure=("certain", because))
-    level, because = confidence(found, outcomes, {c.id.rpartition(".")[0] for c in bad})
-    operation = None
-    if found.operation:
-        at = f" at line {found.operation['line']}" if found.operation["line"] else ""
-        named = f"{found.operation['name']} {found.operation['value']}".strip()
-        operation = f"{named}{at} of {found.operation['graph']}"
-    verdict = dataclasses.replace(
-        verdict,
-        anchor=found.anchor,
-        operation=operation,
-        sure=(level, because),
-        fusion_dependent=found.fusion_dependent,
-    )
-    if found.misused:
-        explanation = (
-            "The graphs are right when they are given right inputs, and the session gives them something else."
-        )
-        return dataclasses.replace(verdict, class_="harness-error", explanation=explanation)
-    allowed = any(c.id == "file.custom-call" and c.status == "passed" for c in checks)
-    if allowed and verdict.class_ == "emitter-fault" and (found.operation or {}).get("name") == "stablehlo.custom_call":
-        explanation = "A custom_call gives wrong values: what it calls is wrong, or what the graph asks of it."
-        return dataclasses.replace(verdict, explanation=explanation)
-    differs = any(c.id.startswith((*LEFT_OPEN, *DONATED)) for c in bad)
-    if found.fusion_dependent and verdict.class_ != "device-fault" and not differs:
-        explanation = "The graph is wrong as compiled, and right once its intermediate values are made outputs."
-        return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
-    return verdict
+def _code(seen: Seen) -> Finding | None:
+    if found := [c for c in seen.bad if c.about == "code"]:
+        return "compiler-fault", f"The compiler breaks what it has to keep: {found[0].title}."
+    return None
 
 
-def on_device(cell: Cell) -> bool:
-    """Whether it runs on another device than the processor."""
-    return cell.backend not in BACKENDS
+def _left_over(seen: Seen) -> Finding | None:
+    """Nothing is known that explains these; and nothing passes of which something was not compared."""
+    if seen.bad:
+        what = "failed that no fault explains" if seen.bad[0].failed else "could not be made"
+        return "harness-error", f"A check {what}: {seen.bad[0].title}."
+    passed = {(c.configuration, c.kind) for c in seen.checks if c.status == "passed"}
+    for outcome in seen.outcomes:
+        one = outcome.configuration
+        if any((one, kind) not in passed for kind in NEEDED) or seen.truths.keys() - outcome.prompts.keys():
+            return "harness-error", f"Configuration {one.id} was not compared on every prompt."
+    return None
 
 
-def outcome_of(outcomes: Sequence[CellOutcome], cell: Cell) -> CellOutcome:
-    return next(o for o in outcomes if o.cell == cell)
+Rule = Callable[[Seen], Finding | None]
+RULES: tuple[Rule, ...] = (
+    _distrusted, _unreadable, _doubtful_reference, _unanswered, _oracle, _refused, _left_open, _source, _probes, _invariants,
+    _token, _compiler, _code, _left_over,
+)  # fmt: skip
 
 
-def first_parting(outcomes: Sequence[CellOutcome], truths: dict[str, Truth]) -> tuple[str | None, int | None]:
-    """The prompt and step at which a cell first chose another token; a real mismatch before a near-tie."""
+def first_parting(outcomes: Sequence[Outcome], truths: dict[str, Truth]) -> tuple[str | None, int | None]:
+    """The prompt and step at which a configuration first chose another token; a real mismatch before a near-tie."""
     partings = [
         (is_near_tie(step, result.tokens[step], truths[name]), step, name)
         for outcome in outcomes

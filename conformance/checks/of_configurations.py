@@ -1,0 +1,214 @@
+"""Checks of what a configuration returned, held to the reference; and of the reference itself.
+
+They are functions of evidence that was gathered before, so each is tested by evidence that breaks it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from hloracle.conformance.checks.check import Check, Question, of_configuration
+from hloracle.conformance.runs.configurations import Outcome
+from hloracle.conformance.runs.returned import Stream
+from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, TRUTH_RELATIVE
+from hloracle.reference.huggingface.truth import Truth
+
+
+def truth_check(truths: dict[str, Truth]) -> Check:
+    """The truth is in its own noise: float32 and float64 choose the same tokens, a float32 rounding apart."""
+    logits = max((_nan_last(t.floor / float(np.max(np.abs(t.exact)))) for t in truths.values()), default=np.inf)
+    caches = max((_nan_last(t.caches) for t in truths.values()), default=np.inf)
+    other = [
+        f"{id}: step {step} is {best}, not {token}, in float64"
+        for id, t in truths.items()
+        for step, (token, best) in enumerate(zip(t.tokens, np.argmax(t.exact, axis=1).tolist(), strict=True))
+        if token != best and t.exact[step, best] - t.exact[step, token] > 2 * t.floor
+    ]
+    # Without any noise the float64 truth would be the float32 one again, and nothing could be measured by it.
+    other += [f"{id}: float32 and float64 are equal" for id, t in truths.items() if t.floor == 0]
+    holds = max(logits, caches) <= TRUTH_RELATIVE and not other
+    title = "Hugging Face float32 agrees with its float64"
+    figure = f"{logits:.1e} of the largest logit, {caches:.1e} of the largest cache entry"
+    detail = "; ".join(other) or "the float32 truth is further from float64 than float32 rounding explains"
+    return Question("noise", title).judged(holds, figure, f"at most {TRUTH_RELATIVE:.0e}", detail)
+
+
+def limit(truth: Truth) -> float:
+    """How far a logit may be from the float64 truth."""
+    return LOGIT_FLOORS * truth.floor
+
+
+def mismatches(tokens: Sequence[int], truth: Truth) -> list[int]:
+    """Steps at which a configuration chose another token than the truth."""
+    return [i for i, (a, b) in enumerate(zip(tokens, truth.tokens, strict=False)) if a != b]
+
+
+def is_near_tie(step: int, token: int, truth: Truth) -> bool:
+    """Whether a right implementation may choose `token` here: its logit and the best one can each move by the limit."""
+    logits = truth.exact[step]
+    return 0 <= token < len(logits) and bool(np.max(logits) - logits[token] <= 2 * limit(truth))
+
+
+def configuration_checks(outcome: Outcome, truths: dict[str, Truth], streamed: Sequence[Stream] = ()) -> list[Check]:
+    """What a configuration answered to its prompts, and to these streams.
+
+    Tokens, logits of prefill and of decode, the caches, the streams' heads, the same calls again.
+    """
+
+    def question(kind: str, title: str) -> Question:
+        return of_configuration(outcome.configuration, kind, title)
+
+    tokens = question("tokens", "tokens equal Hugging Face's")
+    if outcome.status == "failed":
+        return [tokens.error(outcome.message, outcome.stage)]
+    absent = [p for p in truths if p not in outcome.prompts]
+    agreed = total = 0
+    notes = [f"{p} did not run" for p in absent]
+    near: list[str] = []
+    for name, result in outcome.prompts.items():
+        truth = truths[name]
+        steps = mismatches(result.tokens, truth)
+        total += len(truth.tokens)
+        agreed += len(result.tokens) - len(steps)
+        if len(result.tokens) != len(truth.tokens):
+            notes.append(f"{name}: {len(result.tokens)} tokens instead of {len(truth.tokens)}")
+        ties = [is_near_tie(step, result.tokens[step], truth) for step in steps]
+        # The first that is no near-tie, if there is one.
+        for step in sorted(steps, key=lambda s: ties[steps.index(s)])[:1]:
+            (near if all(ties) else notes).append(
+                f"{name}: step {step} is {result.tokens[step]}, not {truth.tokens[step]} "
+                f"(the truth's lead there is {truth.gaps[step]:.2g})"
+            )
+    holds = total > 0 and not notes
+    checks = [tokens.judged(holds, f"{agreed} of {total}", f"{total} of {total}", "; ".join(notes))]
+    if holds and near:
+        told = "near-ties: " + "; ".join(near)
+        checks = [dataclasses.replace(checks[0], limit="all but near-ties", detail=told)]
+    if outcome.configuration.head == "logits":
+        # Step 0 is prefill's row (or the streamed prompt's last); the others are decode's.
+        phases = [
+            ("prefill-logits", "logits of prefill against the float64 truth", slice(0, 1)),
+            ("decode-logits", "logits of decode against the float64 truth", slice(1, None)),
+        ]
+        checks += [_logits(question(kind, title), outcome, truths, part) for kind, title, part in phases]
+    # A prefill alone is asked for one token.
+    decodes = any(len(t.tokens) > 1 for t in truths.values()) or any(s.heads for s in outcome.streams.values())
+    checks += [_caches(outcome, truths, streamed, decodes), _repeats(outcome)]
+    if streamed:
+        checks.append(_streamed_heads(outcome, streamed, decodes))
+        if decodes and any(s.lengths for s in streamed):
+            checks.append(_streaming(outcome, streamed))
+    return checks
+
+
+def _logits(question: Question, outcome: Outcome, truths: dict[str, Truth], part: slice) -> Check:
+    asked = {name for name, truth in truths.items() if truth.tokens[part]}
+    if not asked and truths:
+        return question.skipped("no prompt has such a step")
+    # One error for each of the truth's steps: nothing is taken for right because it was not measured.
+    absent = [n for n in asked if n not in outcome.prompts or len(outcome.prompts[n].errors) != len(truths[n].tokens)]
+    if absent or not asked:
+        return question.error(f"{min(absent, default='no prompt')} was not compared")
+    ratios = {name: _in_floors(float(np.max(outcome.prompts[name].errors[part])), truths[name]) for name in asked}
+    worst = max(sorted(ratios), key=lambda name: _nan_last(ratios[name]))
+    holds = all(r <= LOGIT_FLOORS for r in ratios.values())
+    figure = f"{ratios[worst]:.2f} floors ({worst})"
+    return question.judged(holds, figure, f"at most {LOGIT_FLOORS:g} floors",
+                  f"worst error {np.max(outcome.prompts[worst].errors[part]):.3g}, floor {truths[worst].floor:.3g}")  # fmt: skip
+
+
+def _caches(
+    outcome: Outcome, truths: dict[str, Truth], streamed: Sequence[Stream], decodes: bool
+) -> Check:  # fmt: skip
+    """Every slot that was filled, in floors of its row; and every other one, bit for bit."""
+    question = of_configuration(
+        outcome.configuration,
+        "caches",
+        "every slot of both caches against the float64 truth, and slots that must stay, bit for bit",
+    )
+    found = [(name, slots) for name, o in outcome.prompts.items() for slots in o.slots]
+    found += [
+        (name, slots) for name, o in outcome.streams.items() for slots in (o.slots, o.prefilled_slots) if slots
+    ]  # fmt: skip
+    # After each prompt, and after the steps that follow it; of a stream after decode and after prefill.
+    wanted = Counter({name: 1 + (len(truth.tokens) > 1) for name, truth in truths.items()})
+    wanted += Counter({s.id: (decodes and s.decodes) + bool(s.lengths) for s in streamed})
+    layers = {anchor for _, slots in found for anchor in slots.worst}
+    seen = Counter(name for name, slots in found if slots.worst.keys() == layers)
+    if absent := [name for name, count in wanted.items() if seen[name] < count]:
+        return question.error(f"{absent[0]} was not compared")
+    if not layers:
+        return question.error("nothing was compared")
+    (error, anchor, slot), name = max((slots.largest, name) for name, slots in found)
+    stayed = [f"{name}: {slots.stayed}" for name, slots in found if slots.stayed]
+    wrong = min(((*at, name) for name, slots in found if (at := slots.first_wrong())), default=None)
+    detail = [f"the first that is wrong is slot {wrong[0]} of {wrong[1]} ({wrong[2]})"] if wrong else []
+    figure = f"{error:.2f} floors ({anchor}, slot {slot}, {name}), {len(found[0][1].worst)} caches of a layer"
+    limit = f"at most {ANCHOR_FLOORS:g} floors"
+    return question.judged(not wrong and not stayed, figure, limit, "; ".join([*detail, *stayed[:3]]))
+
+
+def _repeats(outcome: Outcome) -> Check:
+    """The same calls give the same bits. What differs is a finding, on whatever it runs."""
+    question = of_configuration(
+        outcome.configuration, "repeats", "the same calls on the same inputs give the same bits"
+    )
+    if outcome.repeated is None:
+        return question.error("nothing was repeated")
+    equal, apart = outcome.repeated
+    figure = "bit for bit" if equal else f"up to {apart:.2g} apart"
+    return question.judged(equal, figure, "bit for bit", "a second call on equal inputs gives something else")
+
+
+def _streamed_heads(outcome: Outcome, streamed: Sequence[Stream], decodes: bool) -> Check:
+    """Decode at every position of a sequence, and prefill of its beginnings."""
+    what = "tokens" if outcome.configuration.head == "token" else "logits"
+    title = f"{what} at every position of a sequence, and after its beginnings, against the float64 truth"
+    question = of_configuration(outcome.configuration, "streamed-logits", title)
+    heads = [
+        (error, f"{phase}, position {position} of {name}")
+        for name, stream in outcome.streams.items()
+        for phase, errors in (("decode", dict(enumerate(stream.heads))), ("prefill", stream.prefilled))
+        for position, error in ((n - (phase == "prefill"), e) for n, e in errors.items())
+    ]
+    # One error for each position and each length: nothing is taken for right because it was not measured.
+    absent = [
+        s.id for s in streamed
+        if (one := outcome.streams.get(s.id)) is None
+        or (decodes and s.decodes and len(one.heads) != len(s.tokens)) or set(one.prefilled) != set(s.lengths)
+    ]  # fmt: skip
+    if absent or not heads:
+        return question.error(f"{next(iter(absent), 'no sequence')} was not compared")
+    worst, where = max(heads, key=lambda head: _nan_last(head[0]))
+    wrong = [where for error, where in heads if not error <= ANCHOR_FLOORS]
+    figure = f"{worst:.2f} floors ({where}), {len(heads)} of them"
+    if what == "tokens":
+        figure = f"{len(heads) - len(wrong)} of {len(heads)}"
+    limit = f"at most {ANCHOR_FLOORS:g} floors" if what == "logits" else f"{len(heads)} of {len(heads)}"
+    return question.judged(not wrong, figure, limit, f"{len(wrong)} are wrong, the first {next(iter(wrong), '')}")
+
+
+def _streaming(outcome: Outcome, streamed: Sequence[Stream]) -> Check:
+    question = of_configuration(
+        outcome.configuration, "prefill-equals-streaming", "prefill equals streaming the same tokens through decode"
+    )
+    found = [(_nan_last(s.apart), name) for name, s in outcome.streams.items() if s.apart is not None]
+    if absent := {s.id for s in streamed if s.lengths and s.decodes} - {name for _, name in found}:
+        return question.error(f"{min(absent)} was not compared")
+    worst, name = max(found)
+    holds = worst <= ANCHOR_FLOORS
+    limit = f"at most {ANCHOR_FLOORS:g} floors"
+    return question.judged(holds, f"{worst:.2f} floors ({name})", limit, "head or caches differ")
+
+
+def _in_floors(distance: float, truth: Truth) -> float:
+    return distance / truth.floor if truth.floor else float("inf") if distance else 0.0
+
+
+def _nan_last(x: float) -> float:
+    """NaN as the largest, so that it is the worst and not overlooked."""
+    return float("inf") if np.isnan(x) else x

@@ -1,0 +1,178 @@
+"""Checks of what a source wrote, before it runs: types, donations, operation kinds, counts, tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hloracle.conformance.checks.census import census_pin, held_kinds, held_ops, op_kinds_for
+from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.graphs.facts import GraphFacts, Inspected, table_digest
+from hloracle.conformance.matrix import EMITTER
+from hloracle.core.abi import Graph
+from hloracle.reference.model.anchors import CACHES, products
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.rope import decode_tables, prefill_tables
+from hloracle.reference.model.weights import parts_in, weight_shapes
+
+# Of a decode graph with logits: enough for Llama. What else a mechanism cannot do without stands in `op_kinds_for`.
+MAX_DECODE_OP_KINDS = 20
+# What a graph needs to find its own place in tables and caches, and to read a layer of them.
+ON_DEVICE_KINDS = {"gather", "scatter", "slice"}
+
+
+def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config: Config) -> list[Check]:
+    """What must hold of every graph of one source before it is run."""
+    broken = [f"{g.name}: {f.error}" for g, f in graphs if f.error]
+    whole = len(graphs) - len(broken)
+    checks = [
+        Question("parse", "every graph parses and verifies", source).judged(
+            bool(graphs) and not broken,
+            f"{whole} of {len(graphs)}",
+            f"{len(graphs)} of {len(graphs)}",
+            "; ".join(broken),
+            next((f.places.get("error", "") for _, f in graphs if f.error), ""),
+        )
+    ]
+    parsed = [(g, f) for g, f in graphs if not f.error]
+    allowed: Counter[str] = Counter()
+    for _, facts in parsed:
+        allowed.update(facts.allowed_calls)  # a sum of Counters would leave out those that are never called
+    but = f" but those to {', '.join(allowed)}, which are allowed by name" if allowed else ""
+    for kind, title, field in (
+        ("supported", "no operation that no backend here can run", "beyond"),
+        ("abi", "types and layouts are those of the ABI", "abi_mismatch"),
+        ("donations", "donations are those of the ABI", "donations"),
+        ("random", "no operation that draws random numbers", "random"),
+        ("reductions", "each sum begins with 0, and each product with 1", "reductions"),
+        ("custom-call", f"no custom_call{but}", "custom_calls"),
+        ("f64", "no f64", "f64"),
+        ("dialects", "no operation outside StableHLO", "others"),
+        ("arguments-used", "every weight and input is used", "unused"),
+    ):
+        found = [f"{g.name}: {', '.join(getattr(f, field)[:4])}" for g, f in parsed if getattr(f, field)]
+        count = sum(len(getattr(f, field)) for _, f in parsed)
+        holds = bool(parsed) and not found
+        place = next((f.places[field] for _, f in parsed if field in f.places), "")
+        figure = str(count) if parsed else "no graph"
+        if kind == "custom-call":
+            figure += "".join(f", and {n} to {target}" for target, n in allowed.items())
+        checks.append(Question(kind, title, source).judged(holds, figure, 0, "; ".join(found), place))
+    aliased = [g for g, _ in parsed if g.abi.phase == "decode"]
+    if aliased:
+        bad, missing = [], []
+        for graph in aliased:
+            own = {a.name: i for i, a in enumerate(graph.abi.arguments) if a.name in CACHES}
+            taken = {r.name: r.aliases for r in graph.abi.results if r.aliases is not None}
+            if taken != own:
+                bad.append(graph.name)
+                missing += [name for name in CACHES if taken.get(name) != own.get(name)]
+        checks.append(
+            Question("caches-donated", "decode graphs donate both caches, each to its own result", source).judged(
+                not bad,
+                f"{len(aliased) - len(bad)} of {len(aliased)}", f"{len(aliased)} of {len(aliased)}", ", ".join(bad),
+                f"{min(missing)}.0" if missing else "",
+            )
+        )  # fmt: skip
+    # A graph that somebody else wrote may fuse its projections, so what we pin is asked of our own only.
+    if source in ("emitter", "oracle"):
+        checks += [_census(source, parsed, config), *_counts(source, parsed, config), _tables(source, parsed, config)]
+    return checks
+
+
+def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> list[Check]:
+    """Matmuls and weights of every graph; op kinds of the emitter's decode graph with logits."""
+    wanted, weights = products(config), len(weight_shapes(config))
+    matmuls = sum(wanted.values())
+    bad = [f"{g.name} has {sum(f.matmuls.values())}" for g, f in parsed if sum(f.matmuls.values()) != matmuls]
+    counts = sorted({sum(f.matmuls.values()) for _, f in parsed})
+    place = next((a for a, count in wanted.items() for _, f in parsed if f.matmuls.get(a, 0) != count), "")
+    title = "products: those of each layer's parts, and the head's"
+    checks = [
+        Question("matmuls", title, source).judged(
+            bool(parsed) and not bad, _join(counts), matmuls, "; ".join(bad), place
+        )
+    ]
+    held = {g.name: len({part for w in g.abi.weights for part in parts_in(w.weight)}) for g, _ in parsed}
+    bad = [f"{name} has {count}" for name, count in held.items() if count != weights]
+    counts = sorted(set(held.values()))
+    title = "weights: those of each layer's parts, the embedding, the last norm and an untied head"
+    checks.append(
+        Question("weights", title, source).judged(bool(parsed) and not bad, _join(counts), weights, "; ".join(bad))
+    )
+    if source == "emitter":
+        kinds = [len(f.ops) for g, f in parsed if (g.abi.phase, g.abi.head) == ("decode", "logits")]
+        new = {kind for g, _ in parsed if g.abi.phase == "decode" for kind in held_kinds(g, config)}
+        new |= ON_DEVICE_KINDS if any(g.on_device for g, _ in parsed) else set()
+        most = MAX_DECODE_OP_KINDS + len(op_kinds_for(config) | new)
+        title = "op kinds of the decode graph with logits"
+        holds = bool(kinds) and max(kinds) <= most
+        checks.append(Question("op-kinds", title, source).judged(holds, _join(kinds), f"at most {most}"))
+    return checks
+
+
+def _tables(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:
+    """Tables of numbers in a graph are the RoPE tables, bit for bit: a rounding more is too little to see in the values."""
+    title = "constant tables are the RoPE tables of float64 angles, rounded once"
+    bad, places = [], []
+    for graph, facts in parsed:
+        abi = graph.abi
+        prefill = abi.phase == "prefill"
+        tables = [prefill_tables(r, abi.bucket) if prefill else decode_tables(r, abi.capacity) for r in config.ropes]
+        right = {table_digest(values) for t in tables for values in (t.cos, t.sin)}
+        if set(facts.tables) != right:
+            bad.append(f"{graph.name} has {'another table' if facts.tables else 'no table'}")
+            places.append(facts.places.get("tables", ""))
+    figure, all_ = f"{len(parsed) - len(bad)} of {len(parsed)} graphs", f"{len(parsed)} of {len(parsed)} graphs"
+    return Question("tables", title, source).judged(
+        bool(parsed) and not bad, figure, all_, "; ".join(bad), next(iter(places), "")
+    )
+
+
+def _join(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts)) or "no graph"
+
+
+def fewer_ops(judged: Inspected, oracle: Inspected, config: Config, source: str = EMITTER) -> Check:
+    """Graph by graph of the same name, the emitter's is smaller than the oracle's.
+
+    Where it holds weights otherwise, what it needs for that alone does not count: the oracle has them as they are.
+    """
+    totals = {g.name: f.total for g, f in oracle if not f.error}
+    pairs = [
+        (g.name, f.total - sum((held_ops(g, config) or Counter()).values()), totals[g.name])
+        for g, f in judged if not f.error and g.name in totals
+    ]  # fmt: skip
+    bad = [f"{name}: {ours} >= {theirs}" for name, ours, theirs in pairs if ours >= theirs]
+    decode = next(((ours, theirs) for name, ours, theirs in pairs if "decode" in name), None)
+    figure = f"{decode[0]} in decode" if decode else "no pair"
+    limit = f"fewer than {decode[1]}" if decode else "a pair"
+    question = Question("fewer-ops", "fewer operations than the oracle", source)
+    return question.judged(bool(pairs) and not bad, figure, limit, "; ".join(bad))
+
+
+# ---- census
+
+
+def _census(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:
+    question = Question("census", "operations of each kind are those pinned in census.json", source)
+    pins = [(graph, facts, census_pin(source, graph, config)) for graph, facts in parsed]
+    if all(pin is None for _, _, pin in pins):
+        return question.skipped("no census is pinned for a model of this kind")
+    bad = []
+    for graph, facts, pin in pins:
+        if pin is None:
+            bad.append(f"{graph.name} has no pin")
+            continue
+        kinds = sorted(k for k in {*pin, *facts.ops} if _other_count(k, facts.ops.get(k, 0), pin.get(k, 0)))
+        if kinds:
+            words = ", ".join(f"{k} {facts.ops.get(k, 0)} instead of {pin.get(k, 0)}" for k in kinds)
+            bad.append(f"{graph.name}: {words}")
+    figure = f"{len(pins) - len(bad)} of {len(pins)} graphs"
+    place = next((f.places["census"] for _, f in parsed if f.places.get("census")), "")
+    return question.judged(not bad, figure, f"{len(pins)} of {len(pins)} graphs", "; ".join(bad), place)
+
+
+def _other_count(kind: str, found: int, pinned: int) -> bool:
+    """Equal constants are written once, and of some shapes more of them are equal: there may be fewer."""
+    return found > pinned if kind == "constant" else found != pinned

@@ -1,0 +1,103 @@
+"""The matrix of a run: sources by backends, and what is independent of what.
+
+The verdict decides by these facts alone: no source and no backend is named in the code that decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ORACLE, EMITTER = "oracle", "emitter"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A source on a backend. `head` decides how its graphs are run.
+
+    logits: the token is the logits' argmax. token: the graph picks the token itself.
+    Each step is fed the reference's token: as long as the tokens agree this is a free run, and after one
+    that differs every later step is still judged by itself.
+    """
+
+    source: str
+    backend: str
+    head: str = "logits"
+
+    @property
+    def id(self) -> str:
+        return f"{self.source}/{self.backend}" + ("/token" if self.head == "token" else "")
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def of_oracle(self) -> bool:
+        return self.source == ORACLE
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What a verdict has to know of a backend.
+
+    family: compilers of one family are one witness: `xla` (jaxlib and every plugin built from XLA), `iree`, `interpreter`.
+    title: for a sentence. device: whether it runs on another device than the processor.
+    quick: whether it compiles in a moment, so that it is where graphs are taken apart.
+    """
+
+    name: str
+    family: str
+    title: str
+    device: bool = False
+    quick: bool = False
+
+
+# Titles of the families in a sentence; a family that is not listed is called by its name.
+FAMILIES = {"iree": "IREE", "xla": "XLA", "interpreter": "the interpreter"}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The backends of a run, in the order in which they are asked."""
+
+    backends: tuple[Witness, ...]
+
+    def __getitem__(self, backend: str) -> Witness:
+        return next((b for b in self.backends if b.name == backend), None) or witness(backend)
+
+    def family(self, configuration: Configuration) -> str:
+        return self[configuration.backend].family
+
+    def on_device(self, configuration: Configuration) -> bool:
+        """Whether it runs on another device than the processor."""
+        return self[configuration.backend].device
+
+    def processors(self, family: str) -> list[str]:
+        """The backends of a family that run on the processor."""
+        return [b.name for b in self.backends if b.family == family and not b.device]
+
+    def elsewhere(self, configuration: Configuration) -> list[Configuration]:
+        """The same graphs on the other backends: first the processor of the same family, then the other families."""
+        own = self[configuration.backend]
+        others = [b for b in self.backends if b.name != own.name]
+        nearest = sorted(others, key=lambda b: (b.device, b.family != own.family, not b.quick))
+        return [
+            dataclasses.replace(configuration, backend=b.name) for b in nearest if own.device or b.family != own.family
+        ]
+
+    @property
+    def quick(self) -> str:
+        """The backend on which graphs are taken apart: one that compiles in a moment, if there is one."""
+        return next((b.name for b in self.backends if b.quick), self.backends[0].name)
+
+    def named(self, backends: Iterable[str]) -> str:
+        """`IREE and XLA`: the families of these backends, with the device of each that is none of the processor."""
+        return " and ".join(dict.fromkeys(self[backend].title for backend in backends))
+
+
+def witness(backend: str) -> Witness:
+    """The facts about a backend that a name follows: `FAMILY-DEVICE`, as in `iree-cpu`."""
+    family, _, device = backend.partition("-")
+    title = FAMILIES.get(family, family) + (f" {device}" if device not in ("", "cpu") else "")
+    return Witness(backend, family, title, device not in ("", "cpu"), quick=family == "xla")

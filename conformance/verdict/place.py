@@ -1,0 +1,145 @@
+"""Where the fault is, and how sure that is: from what was taken apart, else from the invariant that broke."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from hloracle.conformance.checks.check import DONATED, LEFT_OPEN, Check
+from hloracle.conformance.matrix import ORACLE, Configuration
+from hloracle.conformance.runs.configurations import Outcome
+from hloracle.conformance.verdict.localization import Localization
+from hloracle.conformance.verdict.verdict import Verdict
+from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.reference.model.anchors import split
+
+# How a check without a run knows of a place.
+READ = "is read from the graph as it is written"
+SHOWN_BY = {
+    "compiles": "is where the compiler stops",
+    "probes": "differs from the oracle's on equal inputs",
+}
+
+
+def place(
+    verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[Outcome]
+) -> Verdict:  # fmt: skip
+    """The verdict with its place and its confidence; a place may also change the class, where it shows whose fault it is."""
+    if verdict.passed:
+        return verdict
+    bad = [c for c in checks if c.bad]
+    static = next((c for c in bad if c.anchor), None)
+    # A graph whose donations are not its ABI's is misused by whoever trusts the ABI.
+    if found is None or found.anchor is None or (found.misused and static):
+        return _without_localization(verdict, bad, static, outcomes)
+    wrong = {c.configuration for c in bad if c.configuration}
+    operation = None
+    if found.operation:
+        at = f" at line {found.operation['line']}" if found.operation["line"] else ""
+        named = f"{found.operation['name']} {found.operation['value']}".strip()
+        operation = f"{named}{at} of {found.operation['graph']}"
+    verdict = dataclasses.replace(
+        verdict,
+        anchor=found.anchor,
+        operation=operation,
+        sure=confidence(found, outcomes, wrong),
+        fusion_dependent=found.fusion_dependent,
+    )
+    if found.misused:
+        explanation = (
+            "The graphs are right when they are given right inputs, and the session gives them something else."
+        )
+        return dataclasses.replace(verdict, class_="harness-error", explanation=explanation)
+    judged = [c for c in checks if c.source != ORACLE]
+    allowed = any(c.kind == "custom-call" and c.status == "passed" for c in judged)
+    if allowed and verdict.class_ == "emitter-fault" and (found.operation or {}).get("name") == "stablehlo.custom_call":
+        explanation = "A custom_call gives wrong values: what it calls is wrong, or what the graph asks of it."
+        return dataclasses.replace(verdict, explanation=explanation)
+    differs = any(c.bad and c.kind in (*LEFT_OPEN, *DONATED) for c in judged)
+    if found.fusion_dependent and verdict.class_ != "device-fault" and not differs:
+        explanation = "The graph is wrong as compiled, and right once its intermediate values are made outputs."
+        return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
+    return verdict
+
+
+def _without_localization(
+    verdict: Verdict, bad: Sequence[Check], static: Check | None, outcomes: Sequence[Outcome]
+) -> Verdict:  # fmt: skip
+    if static is None:
+        values = any(c.failed and c.about == "answers" and c.kind != "anchors" for c in bad)
+        anchor, words = (narrowed(outcomes) if values else None) or (None, "no place was found")
+        return dataclasses.replace(verdict, anchor=anchor, sure=("possible", [words]))
+    because = [f"{static.id} {SHOWN_BY.get(static.kind, READ)}: {static.detail}"]
+    operation = static.operation or None
+    return dataclasses.replace(verdict, anchor=static.anchor, operation=operation, sure=("certain", because))
+
+
+def narrowed(outcomes: Sequence[Outcome]) -> tuple[str | None, str] | None:
+    """How far the caches alone narrow the place: the first wrong one of a layer, and what that says; None if nothing does.
+
+    For graphs that name no anchors, or that could not be taken apart.
+    """
+    judged = [o for o in outcomes if not o.configuration.of_oracle]
+    slots = [s for o in judged for r in o.prompts.values() for s in r.slots]
+    slots += [s for o in judged for r in o.streams.values() for s in (r.slots, r.prefilled_slots) if s]
+    wrong = min((at for s in slots if (at := s.first_wrong())), default=None)
+    if wrong:
+        slot, _ = wrong
+        here = [
+            a
+            for s in slots
+            if (at := s.first_wrong()) and at[0] == slot
+            for a, (_, _, f) in s.worst.items()
+            if f == slot
+        ]
+        layer, part = min((split(a)[0] or 0, split(a)[1]) for a in here)
+        anchor = f"{part}.{layer}"
+        before = (
+            f"between the attention of layer {layer - 1} and" if layer else "in the embedding, or in what comes before"
+        )
+        return anchor, (
+            f"{anchor} is the first cache that is wrong, from slot {slot} on"
+            f"{', the layers before it are right there' if layer else ''}: the fault is {before} what layer {layer} writes"
+        )
+    if (
+        slots
+        and not any(s.stayed for s in slots)
+        and any(r.errors or not r.slots for o in judged for r in o.prompts.values())
+    ):
+        return None, "both caches are right in every layer and slot: the fault comes after what the last layer writes"
+    return None
+
+
+def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Configuration]) -> tuple[str, list[str]]:
+    """How sure the verdict is, and the independent observations that it rests on.
+
+    `certain`: the run and the anchor by itself agree on the place, and the operation was found or the reproducer shows
+    the fault. `likely`: the place is known from one of them. `possible`: no place was found.
+    """
+    because = []
+    suspect = found.plan.suspect
+    alike = [
+        o.configuration.backend
+        for o in outcomes
+        if o.configuration.source == suspect.source and o.configuration in wrong
+    ]
+    if len(set(alike)) > 1:
+        because.append(f"{suspect.source}'s graph is wrong on {' and '.join(sorted(set(alike)))} alike")
+    if found.plan.trusted:
+        because.append(f"{found.plan.trusted.id} is right: {found.plan.reason}")
+    if found.anchor and found.anchor == found.first_local:
+        because.append(f"{found.anchor} is wrong by itself, from right inputs")
+    if found.anchor and found.anchor == found.first_accumulated:
+        because.append(f"{found.anchor} is the first wrong value in the whole run")
+    peer = [e["peer"] for e in found.errors if e["anchor"] == found.anchor and e["peer"] is not None]
+    if peer and max(peer) <= ANCHOR_FLOORS:
+        because.append(f"the trusted side computes {found.anchor} within {max(peer):.2g} floors")
+    if found.operation:
+        because.append(f"inside it, {found.operation['name']}: {found.operation['why']}")
+    if found.reproducer and found.reproducer.shown:
+        because.append("the reproducer shows it outside of hloracle")
+    places = {found.first_local, found.first_accumulated} - {None}
+    agreed = found.first_local is not None and len(places) == 1
+    if agreed and (found.operation or (found.reproducer and found.reproducer.shown)):
+        return "certain", because
+    return ("likely" if found.anchor else "possible"), because or ["no place was found"]
