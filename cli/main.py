@@ -39,6 +39,7 @@ from hloracle.cli.targets import targets
 from hloracle.core.child import ChildDied, kill_descendants
 from hloracle.core.console import Output, verdict_stands
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.record import Record
 
 
 class Interrupted(BaseException):
@@ -417,10 +418,10 @@ def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
 
 
 def _finish(
-    record: dict[str, Any],
+    record: Record,
     out: Path,
     as_json: bool,
-    show: Callable[[dict[str, Any], Path, Console], None] | None = None,
+    show: Callable[[Record, Path, Console], None] | None = None,
 ) -> int:
     from hloracle.cli.show import print_record
     from hloracle.reports.record import to_json, write_all

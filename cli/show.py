@@ -1,26 +1,26 @@
-"""A record on the terminal: the matrix of prompts and cells, what failed, and the verdict."""
+"""A record on the terminal: the matrix of prompts and configurations, what failed, and the verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hloracle.core.record import Answers, Contender, Family, Record
 from hloracle.mutants import Mutant
 from hloracle.studies.mutants import Trial
 
 
-def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
-    cells = [c["id"] for c in record["cells"]]
-    if cells:
-        # So that the whole matrix fits 80 columns, also that of a device, which has seven cells.
-        headings = [cell.replace("/", "\n") for cell in cells]
-        close = len(cells) > 5
+def print_record(record: Record, out: Path, console: Console) -> None:
+    configurations = [c["id"] for c in record["configurations"]]
+    if configurations:
+        # So that the whole matrix fits 80 columns, also that of a device, which has seven configurations.
+        headings = [configuration.replace("/", "\n") for configuration in configurations]
+        close = len(configurations) > 5
         table = Table(
             "prompt", *(h.replace("-", "\n") if close else h for h in headings), padding=(0, 0 if close else 1),
             title=f"tokens equal to Hugging Face's, {escape(record['model']['name'])}",
@@ -29,7 +29,7 @@ def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
             column.justify = "right"
         table.columns[0].no_wrap = True
         for prompt, row in record["tokens"].items():
-            table.add_row(escape(prompt), *(_agreed(row, cell) for cell in cells))
+            table.add_row(escape(prompt), *(_agreed(row, configuration) for configuration in configurations))
         console.print(table)
     for check in record["checks"]:
         if check["status"] != "passed":
@@ -44,7 +44,7 @@ def print_record(record: dict[str, Any], out: Path, console: Console) -> None:
     _print_verdict(record, out, console)
 
 
-def _print_verdict(record: dict[str, Any], out: Path, console: Console) -> None:
+def _print_verdict(record: Record, out: Path, console: Console) -> None:
     colour = "green" if record["passed"] else "red"
     verdict = record["verdict"]
     console.print(f"[bold {colour}]{verdict['class']}[/]: {escape(verdict['explanation'])}")
@@ -60,8 +60,8 @@ def _print_verdict(record: dict[str, Any], out: Path, console: Console) -> None:
     if verdict["confidence"]:
         because = "; ".join(verdict["confidence"]["because"])
         console.print(f"      how sure: {verdict['confidence']['level']}: {escape(because)}")
-    reproducer = (record["localization"] or {}).get("reproducer")
-    if reproducer:
+    found = record["localization"]
+    if found and (reproducer := found["reproducer"]):
         shown = "shows the fault" if reproducer["shown"] else "did not show the fault here"
         folder = out / reproducer["folder"]
         console.print(f"    reproducer: {escape(str(folder))} ({shown}): cd there, then", soft_wrap=True)
@@ -69,7 +69,7 @@ def _print_verdict(record: dict[str, Any], out: Path, console: Console) -> None:
     console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
 
 
-def print_families(record: dict[str, Any], out: Path, console: Console) -> None:
+def print_families(record: Record, out: Path, console: Console) -> None:
     """A row for each model of a suite, what failed in those that do not pass, and the verdict of all."""
     names = ("family", "tokens", "worst anchor,\nin floors", "op\nkinds", "matmuls", "mutants\nkilled")
     table = Table(*names, box=None, pad_edge=False)
@@ -101,7 +101,7 @@ def print_families(record: dict[str, Any], out: Path, console: Console) -> None:
     _print_verdict(record, out, console)
 
 
-def _family(row: dict[str, Any]) -> list[str]:
+def _family(row: Family) -> list[str]:
     agreed, total = row["tokens"]["agreed"], row["tokens"]["total"]
     worst, mutants = row["worst"], row["mutants"]
     colour = "green" if row["passed"] else "red"
@@ -115,7 +115,7 @@ def _family(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _speed(contenders: Sequence[dict[str, Any]]) -> str:
+def _speed(contenders: Sequence[Contender]) -> str:
     ours, *peers = contenders
     rate = 1000 / median(ours["ms_per_token"])
     ratios = (
@@ -126,15 +126,15 @@ def _speed(contenders: Sequence[dict[str, Any]]) -> str:
     return f"decode: {rate:.1f} tokens/s, {', '.join(against)}"
 
 
-def _agreed(row: dict[str, Any], cell: str) -> str:
-    found = row["cells"].get(cell)
+def _agreed(row: Answers, configuration: str) -> str:
+    found = row["configurations"].get(configuration)
     if found is None:
         return "[red]did not run[/]"
     colour = "green" if found["agreed"] == found["total"] else "red"
     return f"[{colour}]{found['agreed']}/{found['total']}[/]"
 
 
-def _reused(record: dict[str, Any]) -> str:
+def _reused(record: Record) -> str:
     if not record["reused"]:
         return "nothing was reused"
     return f"reused from the cache: {', '.join(record['reused'])}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import click
 from rich.console import Console
@@ -21,6 +20,7 @@ from hloracle.cli.options import (
 )
 from hloracle.core.console import Output
 from hloracle.core.errors import InputError
+from hloracle.core.record import Compiled
 
 BUCKET, CAPACITY = 64, 256
 
@@ -71,7 +71,7 @@ def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads
     return 1 if any(row.message for row in rows if row.kind in ("cpu", "cuda")) else 0
 
 
-def print_targets(rows: Sequence[dict[str, Any]], known: Sequence[str], console: Console) -> None:
+def print_targets(rows: Sequence[Compiled], known: Sequence[str], console: Console) -> None:
     """A row for each target, a column for each graph; the compiler's message below."""
     graphs = list(dict.fromkeys(row["graph"] for row in rows))
     table = Table("target", *(escape(graph) for graph in graphs), box=None, pad_edge=False)

@@ -36,6 +36,7 @@ from hloracle.core.child import ChildDied, run_in_child, threads
 from hloracle.core.console import Output
 from hloracle.core.environment import describe, threads_available
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.record import Record
 from hloracle.mutants import MUTANTS
 from hloracle.production.choice import untuned
 from hloracle.reference.fixtures.synthetic import SYNTHETIC
@@ -106,7 +107,7 @@ def visit(visit: Visit, brief: bool = False) -> bool:
     return all(right is not False for *_, right in visit.rows)
 
 
-def _record(report: Callable[[str], None], settings: Settings) -> dict[str, Any]:
+def _record(report: Callable[[str], None], settings: Settings) -> Record:
     return run(settings, Progress(report))
 
 
@@ -119,7 +120,7 @@ def _judged(visit: Visit, name: str, precision: str, seconds: float) -> None:
     )  # fmt: skip
     record = run_in_child(_record, settings, timeout=visit.limit(seconds)).value
     write_all(record, folder)
-    cells = [c for c in record["cells"] if c["backend"] == visit.device.backend]
+    cells = [c for c in record["configurations"] if c["backend"] == visit.device.backend]
     words = ", ".join(f"{c['id']} {c['agreed']}/{c['total']}" for c in cells)
     good = [c for c in record["checks"] if c["status"] == "passed"]
     words += f"; {len(good)} of {len(record['checks'])} checks"
@@ -138,9 +139,9 @@ def _families(visit: Visit, brief: bool) -> None:
             return
         names = ["llama"] if brief else selected(())
         settings = [family_settings(name, False, visit.out, visit.device) for name in names]
-        kept: dict[str, dict[str, Any]] = {}
+        kept: dict[str, Record] = {}
 
-        def keep(name: str, record: dict[str, Any]) -> str:
+        def keep(name: str, record: Record) -> str:
             kept[name] = record
             write_file(visit.out / "families" / f"{name}.json", json.dumps(record, default=str))
             return ""
@@ -149,7 +150,7 @@ def _families(visit: Visit, brief: bool) -> None:
         _, rows = run_families(settings, min(threads_available(), len(names)), keep, Progress(), lambda line: None)
         bad = [row["architecture"] for row in rows if not row["passed"]]
         agreed, total = (
-            sum(c[key] for r in kept.values() for c in r["cells"] if c["backend"] == visit.device.backend)
+            sum(c[key] for r in kept.values() for c in r["configurations"] if c["backend"] == visit.device.backend)
             for key in ("agreed", "total")
         )
         words = f"{len(rows) - len(bad)} of {len(rows)} pass, {agreed}/{total} tokens, {time.monotonic() - begun:.0f} s"

@@ -34,6 +34,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, Report, run_in_child, side_by_side
 from hloracle.core.environment import MemoryWatch
 from hloracle.core.errors import InputError
+from hloracle.core.record import Record
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.truth import truths
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
@@ -49,7 +50,7 @@ def check_file(
     settings: Settings,
     progress: Progress,
     custom_calls: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> Record:
     """The record of judging the graphs of one session: a decode, prefills, or both.
 
     Raises InputError when the files cannot be read or do not fit the model or each other.

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from hloracle.backends.devices import Device
 from hloracle.backends.iree import precompile
@@ -39,6 +38,7 @@ from hloracle.core.cache import cache_root, digest, locked, write_file
 from hloracle.core.child import ChildDied, run_in_child, side_by_side
 from hloracle.core.environment import CELL_PACKAGES, MemoryWatch, versions
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.record import Record
 from hloracle.mutants import planted
 from hloracle.production.choice import tuned, untuned
 from hloracle.reference.fixtures.named import resolve
@@ -65,7 +65,7 @@ INTERPRETED = "iree-emulated"  # takes a second for what a processor does in a m
 WAIT = "wait until nothing runs beside it"
 
 
-def run(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
+def run(settings: Settings, progress: Progress | None = None) -> Record:
     """The record of a whole run. Raises InputError when it cannot start; any later failure is in the record."""
     settings.validate()
     settings.validate_buckets()

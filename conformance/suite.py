@@ -10,12 +10,12 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import cast
 
 from hloracle.backends.devices import CPU, Device
-from hloracle.conformance.checks.check import Question
+from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings, backends_on
-from hloracle.conformance.record.record import record_of
+from hloracle.conformance.record.record import check_row, record_of
 from hloracle.conformance.run import WAIT, run
 from hloracle.conformance.verdict.compared import without
 from hloracle.conformance.verdict.verdict import decide
@@ -23,6 +23,7 @@ from hloracle.core.cache import locked
 from hloracle.core.child import ChildDied, ChildResult, Report, run_in_child, threads
 from hloracle.core.environment import MemoryWatch
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.record import Family, Mutants, Record, WorstAnchor
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.registry import FAMILIES
@@ -33,7 +34,6 @@ TOKENS = 48
 TIMEOUT_SECONDS = 600  # of a family, on average
 REAL_SECONDS = 4 * 3600  # its stages have limits of their own
 FINISHED = "finished: "  # a report that begins so tells of a stage: its name, seconds, and whether it was reused
-Record = dict[str, Any]
 Keep = Callable[[str, Record], str]
 
 
@@ -93,23 +93,23 @@ def run_suite(
     if record is not None:
         seconds -= sum(timing["seconds"] for timing in record["timings"] if timing["stage"] == WAIT)
         timings = sorted([*progress.timings, *record["timings"]], key=lambda timing: timing["begin"])
-        record = {**record, "timings": timings}
-        mutants = {"killed": 0, "total": 0, "pinned": False, "reason": "in tiny models"}
+        record = cast(Record, {**record, "timings": timings})
+        mutants: Mutants = {"killed": 0, "total": 0, "pinned": False, "reason": "in tiny models"}
         ordered.insert(0, row_of(record, seconds, mutants, ""))
     else:
         first = ordered[0]
         if families[0] not in records:
             raise InputError(first["explanation"].rstrip("."), first["model"], f"see `hloracle run {first['model']}`")
-        record = {**records[families[0]], "timings": progress.timings}
+        record = cast(Record, {**records[families[0]], "timings": progress.timings})
     return together(record, ordered)
 
 
 def run_families(
     families: Sequence[Settings], jobs: int, keep: Keep, progress: Progress, report: Report
-) -> tuple[dict[str, Record], list[Record]]:
+) -> tuple[dict[str, Record], list[Family]]:
     """The records of the tiny models by family, `jobs` at a time, and the row of each in the order of `families`."""
     records: dict[str, Record] = {}
-    rows: dict[str, Record] = {}
+    rows: dict[str, Family] = {}
     jobs = min(jobs, len(families))
 
     with progress.stage("families") as stage:
@@ -177,8 +177,7 @@ def judged(report: Report, settings: Settings) -> Record:
 
 def dead(settings: Settings, why: str) -> Record | None:
     """The record of a family whose process gave none; None where not even its model can be read."""
-    check = Question("process", "every process gives an answer").error(why)
-    evidence = Evidence(checks=[check], speed_reason="the run gave no answer")
+    evidence = Evidence(checks=[_no_answer(why)], speed_reason="the run gave no answer")
     verdict = dataclasses.replace(
         decide(settings.matrix, evidence.checks, [], {}), explanation=f"The run gave no answer: {why}."
     )
@@ -190,13 +189,18 @@ def dead(settings: Settings, why: str) -> Record | None:
         return record_of(settings, checkpoint, evidence, verdict, Progress(), memory)
 
 
+def _no_answer(why: str) -> Check:
+    return Question("process", "every process gives an answer").error(why)
+
+
 # ---- a row
 
 
-def row_of(record: Record, seconds: float, mutants: Record, report: str) -> Record:
-    """What a suite's record says of one of its models. See reports/report.schema.json."""
-    emitted = {(g["phase"], g["head"]): g for g in record["graphs"] if g["source"] == "emitter"}
-    counted, shipped = emitted.get(("decode", "logits")), emitted.get(("decode", "token"))
+def row_of(record: Record, seconds: float, mutants: Mutants, report: str) -> Family:
+    """What a suite's record says of one of its models. See core/record.py."""
+    own = {source["id"] for source in record["sources"] if source["judged"]}
+    judged = {(g["phase"], g["head"]): g for g in record["graphs"] if g["source"] in own}
+    counted, shipped = judged.get(("decode", "logits")), judged.get(("decode", "token"))
     verdict, model = record["verdict"], record["model"]
     bad = [check for check in record["checks"] if check["status"] in ("failed", "error")]
     return {
@@ -208,21 +212,23 @@ def row_of(record: Record, seconds: float, mutants: Record, report: str) -> Reco
         "explanation": verdict["explanation"],
         "not_compared": verdict["not_compared"],
         "passed": record["passed"],
-        "tokens": {key: sum(configuration[key] for configuration in record["cells"]) for key in ("agreed", "total")},
+        "tokens": {
+            "agreed": sum(c["agreed"] for c in record["configurations"]),
+            "total": sum(c["total"] for c in record["configurations"]),
+        },
         "worst": worst_anchor(record),
         "op_kinds": counted["op_kinds"] if counted else None,
         "matmuls": shipped["ops"].get("dot_general", 0) if shipped else None,
         "weights": shipped["weights"] if shipped else None,
         "mutants": mutants,
         "seconds": round(seconds, 3),
-        "failed": [{key: c[key] for key in ("id", "title", "status", "figure", "expected", "detail")} for c in bad],
+        "failed": bad,
         "report": report,
     }
 
 
-def lost_row(family: str, model: str, why: str, seconds: float, mutants: Record) -> Record:
+def lost_row(family: str, model: str, why: str, seconds: float, mutants: Mutants) -> Family:
     """The row of a family of which there is no record."""
-    check = {"id": "harness.process", "title": "every process gives an answer", "status": "error", "figure": ""}
     return {
         "architecture": family,
         "model": model,
@@ -239,16 +245,21 @@ def lost_row(family: str, model: str, why: str, seconds: float, mutants: Record)
         "weights": None,
         "mutants": mutants,
         "seconds": round(seconds, 3),
-        "failed": [{**check, "expected": "", "detail": why}],
+        "failed": [check_row(_no_answer(why))],
         "report": "",
     }
 
 
-def worst_anchor(record: Record) -> Record | None:
+def worst_anchor(record: Record) -> WorstAnchor | None:
     """The value at an anchor that is the largest multiple of its limit, over all configurations; None where none was compared."""
     limits = {floor["anchor"]: floor["limit"] for floor in record["floors"]}
     found = [
-        (math.inf if math.isnan(error) else error / limits[anchor], error, anchor, matrix["cell"])
+        (
+            math.inf if math.isnan(float(error)) else float(error) / limits[anchor],
+            error,
+            anchor,
+            matrix["configuration"],
+        )
         for matrix in record["anchors"]
         for anchor, errors in zip(matrix["anchors"], matrix["errors"], strict=True)
         for error in errors
@@ -257,10 +268,10 @@ def worst_anchor(record: Record) -> Record | None:
     if not found:
         return None
     _, error, anchor, configuration = max(found, key=lambda entry: entry[0])
-    return {"floors": error, "anchor": anchor, "limit": limits[anchor], "cell": configuration}
+    return {"floors": error, "anchor": anchor, "limit": limits[anchor], "configuration": configuration}
 
 
-def mutants_of(architecture: str) -> Record:
+def mutants_of(architecture: str) -> Mutants:
     """How many of a family's mutants were noticed when they were last planted; why nothing is known, where nothing is."""
     killed, total, pinned = outcomes(architecture) or (0, 0, False)
     return {"killed": killed, "total": total, "pinned": pinned, "reason": "" if total else "not run"}
@@ -269,14 +280,14 @@ def mutants_of(architecture: str) -> Record:
 # ---- all of them
 
 
-def together(record: Record, rows: Sequence[Record]) -> Record:
+def together(record: Record, rows: Sequence[Family]) -> Record:
     """The record with the rows, and with the verdict of all: where another model is wrong, it is not this one's any more.
 
     rows: the record's own first.
     """
     own, others = rows[0], rows[1:]
     bad = [row for row in others if not row["passed"]]
-    verdict = dict(record["verdict"])
+    verdict = record["verdict"].copy()
     told = [f"{row['model']}, {_what(row)}: {row['explanation']}" for row in bad]
     which = ", ".join(f"{row['model']} ({_what(row)})" for row in bad[:3])
     which += f" and {len(bad) - 3} more" if len(bad) > 3 else ""
@@ -307,7 +318,7 @@ def together(record: Record, rows: Sequence[Record]) -> Record:
     return {**record, "passed": passed, "verdict": verdict, "families": list(rows)}
 
 
-def _not_compared(rows: Sequence[Record]) -> list[str]:
+def _not_compared(rows: Sequence[Family]) -> list[str]:
     """What was not compared of these models, each phrase once, and of whom."""
     models: dict[str, list[str]] = {}
     for row in rows:
@@ -316,5 +327,5 @@ def _not_compared(rows: Sequence[Record]) -> list[str]:
     return [f"of {of[0] if len(of) == 1 else f'{len(of)} other models'}, {phrase}" for phrase, of in models.items()]
 
 
-def _what(row: Record) -> str:
+def _what(row: Family) -> str:
     return f"{row['verdict']} at {row['anchor']}" if row["anchor"] else str(row["verdict"])

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from hloracle.core.record import Check, Family, Record
 from hloracle.reports import text
-from hloracle.reports.facts import VERDICTS, Record, at_fault, by_status, comparisons, layer_of
+from hloracle.reports.facts import VERDICTS, at_fault, by_status, comparisons, judged, layer_of
 
 LIMIT = 10  # GitHub shows so many of a step's errors, warnings and notices each
 MODELS = 4  # of a suite that have one each, beside the first
@@ -42,9 +43,9 @@ def render(record: Record, root: Path, graph: Path | None = None) -> str:
     for status, command in _STATUS_COMMANDS.items():
         room = LIMIT - (errors if command == "error" else int(command == first))
         checks = [check for check in by_status(record["checks"]) if check["status"] == status]
-        shown = checks if len(checks) <= room else checks[: room - 1]
-        lines += [_command(command, *_check(check)) for check in shown]
-        if left_out := len(checks) - len(shown):
+        first_checks = checks if len(checks) <= room else checks[: room - 1]
+        lines += [_command(command, *_check(check)) for check in first_checks]
+        if left_out := len(checks) - len(first_checks):
             words = f"{text.count(left_out)} more {_NOUNS[status]}"
             lines.append(_command(command, f"hloracle: {words}", "report.html has all of them."))
     return "".join(f"{line}\n" for line in lines)
@@ -52,7 +53,7 @@ def render(record: Record, root: Path, graph: Path | None = None) -> str:
 
 def _verdict(record: Record) -> Iterator[str]:
     verdict, found, row = record["verdict"], record["localization"], at_fault(record)
-    mutant = f" (deliberate: mutant {record['mutant']})" if "mutant" in record else ""
+    mutant = f" (deliberate: mutant {record['mutant']})" if record["mutant"] else ""
     words = VERDICTS[verdict["class"]]
     yield f"hloracle: {words.title}{mutant}"
     yield verdict["explanation"]
@@ -71,7 +72,7 @@ def _verdict(record: Record) -> Iterator[str]:
         yield f"Reproducer: {found['reproducer']['folder']}/, beside the report"
 
 
-def _family(row: Record) -> Iterator[str]:
+def _family(row: Family) -> Iterator[str]:
     words = VERDICTS[row["verdict"]]
     yield f"hloracle: {row['model']}: {words.title}"
     yield row["explanation"]
@@ -79,10 +80,10 @@ def _family(row: Record) -> Iterator[str]:
         yield f"{words.at.capitalize()} {row['anchor']}"
 
 
-def _check(check: Record) -> Iterator[str]:
+def _check(check: Check) -> Iterator[str]:
     yield f"{check['id']} ({check['status']}): {check['title']}"
     if check["figure"]:
-        yield f"Measured {check['figure']}, expected {check['expected'] or 'nothing'}"
+        yield f"Measured {check['figure']}, limit {check['limit'] or 'none'}"
     if check["detail"]:
         yield check["detail"]
 
@@ -108,9 +109,10 @@ def _place(record: Record, root: Path, graph: Path | None) -> dict[str, str]:
     """The `file` and `line` that the first wrong operation comes from, as far as they are known."""
     operation = record["localization"] and record["localization"]["operation"]
     if graph is not None:
-        mine = operation and operation["line"] is not None and operation["graph"] == graph.stem
-        return {"file": graph.as_posix()} | ({"line": str(operation["line"])} if mine else {})
-    if any(cell["source"] == "file" for cell in record["cells"]):
+        mine = operation if operation and operation["graph"] == graph.stem else None
+        line = {"line": str(mine["line"])} if mine and mine["line"] is not None else {}
+        return {"file": graph.as_posix()} | line
+    if judged(record)["brought"]:
         return {}
     verdict, row = record["verdict"], at_fault(record)
     if row:

@@ -12,10 +12,10 @@ import zipfile
 from pathlib import Path
 
 from hloracle.core.errors import InputError
+from hloracle.core.record import Record
 from hloracle.reports import summary
 from hloracle.reports.compare import summary as compare_summary
 from hloracle.reports.compare.comparison import compare
-from hloracle.reports.facts import Record
 from hloracle.reports.record import load
 
 MARKER = "<!-- hloracle -->"  # how the next run finds the comment

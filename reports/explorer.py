@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.cache import write_file
-from hloracle.reports.facts import Record, badness, layer_of, limits_of
+from hloracle.core.record import Graph, ListedOp, Listing, Record, Scope
+from hloracle.reports.facts import badness, layer_of, limits_of
 from hloracle.reports.page.graphs import by_itself
 from hloracle.reports.page.heat import values_of
 
@@ -64,7 +65,7 @@ def errors(record: Record) -> dict[str, Any]:
     return found
 
 
-def _operations(listing: Record) -> Iterator[tuple[str, Record, Record, list[str]]]:
+def _operations(listing: Listing) -> Iterator[tuple[str, Scope, ListedOp, list[str]]]:
     """Each operation once: its id, its scope, itself, and the ids of those that it reads. Constants are in many scopes."""
     seen: set[str] = set()
     for scope in listing["scopes"]:
@@ -77,7 +78,7 @@ def _operations(listing: Record) -> Iterator[tuple[str, Record, Record, list[str
                 yield id, scope, op, list(dict.fromkeys(_VALUE.findall(right)))
 
 
-def _node(id: str, scope: Record, op: Record, reads: list[str]) -> dict[str, Any]:
+def _node(id: str, scope: Scope, op: ListedOp, reads: list[str]) -> dict[str, Any]:
     layers = scope["layers"]
     attributes = {
         "type": op["type"],
@@ -106,15 +107,16 @@ def _namespace(anchor: str) -> str:
     return anchor.replace(".", "/")
 
 
-def _shares(record: Record, graph: Record) -> dict[str, float]:
+def _shares(record: Record, graph: Graph) -> dict[str, float]:
     """Anchor -> its error as a share of the limit, in a graph of this one's source and phase."""
+    own = graph["source"], graph["phase"]
     if (found := record["localization"]) is not None:
-        wrong = found["cell"].partition("/")[0], found["phase"]
-        return by_itself(record) if (graph["source"], graph["phase"]) == wrong else {}
+        wrong = found["source"], found["phase"]
+        return by_itself(record) if own == wrong else {}
     limits = limits_of(record)
     worst: dict[str, float] = {}
     for matrix in record["anchors"]:
-        if (matrix["cell"].partition("/")[0], matrix["phase"]) == (graph["source"], graph["phase"]):
+        if (matrix["source"], matrix["phase"]) == own:
             for value in values_of(matrix, limits):
                 worst[value.anchor] = max(worst.get(value.anchor, 0.0), value.share, key=badness)
     return worst

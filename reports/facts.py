@@ -6,11 +6,10 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict, TypeVar
 
+from hloracle.core.record import Answer, Check, Class, Configuration, Family, Graph, Prompt, Record, Source
 from hloracle.reports.text import Number, one_line, value
-
-Record = dict[str, Any]
 
 _LAYER = re.compile(r"layers\.(\d{1,9})(?:\.(.+))?|(\w+)\.(\d{1,9})", re.DOTALL)
 
@@ -35,14 +34,7 @@ class Verdict:
 
 
 # In the order in which they are shown.
-SOURCES = {"oracle": "JAX oracle's graph", "emitter": "Emitted graph", "file": "The file's graph"}
-
-BACKENDS = {
-    "interpreter": "Interpreter", "xla-cpu": "XLA cpu", "iree-cpu": "IREE cpu", "iree-cuda": "IREE cuda",
-    "iree-vulkan": "IREE vulkan", "iree-emulated": "IREE cuda, emulated", "iree-simulated": "IREE simulated",
-}  # fmt: skip
-
-VERDICTS = {
+VERDICTS: dict[Class, Verdict] = {
     "conforms": Verdict(
         "Conforms", "What was compared agrees with Hugging Face; nothing is said of anything else.", "pass"
     ),
@@ -102,17 +94,15 @@ def differences(truth: Sequence[int], tokens: Sequence[int]) -> list[int]:
     return [i for i, token in enumerate(truth) if i >= len(tokens) or tokens[i] != token]
 
 
-def cells_of(record: Record, prompt: str) -> dict[str, Record]:
-    """The cells that were compared on a prompt. Of no tokens at all there is no comparison."""
+def answers_of(record: Record, prompt: str) -> dict[str, Answer]:
+    """The answers of the configurations that were compared on a prompt. Of no tokens at all there is no comparison."""
     entry = record["tokens"].get(prompt)
-    return {name: cell for name, cell in entry["cells"].items() if cell["total"]} if entry else {}
+    return {name: answer for name, answer in entry["configurations"].items() if answer["total"]} if entry else {}
 
 
 def comparisons(record: Record) -> list[tuple[str, str]]:
     """What was not compared, if anything, and then what was, each as a label and a sentence; of a suite whose it is."""
     verdict = record["verdict"]
-    if verdict["compared"] is None:
-        return [("Compared", "not recorded: the record is of an older version")]
     rows, missing = record["families"], verdict["not_compared"]
     whose = f"of {one_line(record['model']['name'], 60)}: " if len(rows) > 1 else ""
     own = rows[0]["not_compared"] if rows else missing  # those of a suite's other models follow, and say whose they are
@@ -122,12 +112,29 @@ def comparisons(record: Record) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def judged(record: Record) -> str:
-    """The source of the graphs that were judged: `emitter`, or `file`."""
-    return "file" if any(part["source"] == "file" for part in record["cells"] + record["graphs"]) else "emitter"
+def judged(record: Record) -> Source:
+    """The first of the sources whose graphs the verdict is about."""
+    return next(source for source in record["sources"] if source["judged"])
 
 
-def at_fault(record: Record) -> Record | None:
+def source_of(record: Record, id: str) -> Source:
+    """A source by its id."""
+    return next(source for source in record["sources"] if source["id"] == id)
+
+
+def checked(record: Record, check: Check) -> str:
+    """The configuration that a check is about, by its id; empty where it is about none."""
+    about = check["source"], check["backend"], check["head"]
+    found = (c["id"] for c in record["configurations"] if (c["source"], c["backend"], c["head"]) == about)
+    return next(found, "")
+
+
+def noun(title: str) -> str:
+    """A source's title in a sentence: `emitted graph`, `JAX oracle's graph`."""
+    return title if title[1:2].isupper() else title[:1].lower() + title[1:]
+
+
+def at_fault(record: Record) -> Family | None:
     """The row of the first model that is wrong, in the record of a suite whose own model is not."""
     rows = record["families"]
     if record["passed"] or not rows or not rows[0]["passed"]:
@@ -135,19 +142,31 @@ def at_fault(record: Record) -> Record | None:
     return next((row for row in rows if not row["passed"]), None)
 
 
-def families(record: Record) -> list[Record]:
+def families(record: Record) -> list[Family]:
     """The rows of a suite, those that did not pass first."""
     return sorted(record["families"], key=lambda row: bool(row["passed"]))
 
 
-def token_totals(record: Record) -> dict[str, int]:
-    """Tokens that are the truth's and tokens in all, over all prompts and cells; pairs that were `compared`, `planned`."""
-    compared = [cell for prompt in record["prompts"] for cell in cells_of(record, prompt["id"]).values()]
+class TokenTotals(TypedDict):
+    """Tokens that are the reference's and tokens in all, over all prompts and configurations.
+
+    Of the pairs of both so many were compared, and so many planned.
+    """
+
+    agreed: int
+    total: int
+    compared: int
+    planned: int
+
+
+def token_totals(record: Record) -> TokenTotals:
+    """The tokens of a whole run."""
+    answers = [answer for prompt in record["prompts"] for answer in answers_of(record, prompt["id"]).values()]
     return {
-        "agreed": sum(cell["agreed"] for cell in compared),
-        "total": sum(cell["total"] for cell in compared),
-        "compared": len(compared),
-        "planned": len(record["prompts"]) * len(record["cells"]),
+        "agreed": sum(answer["agreed"] for answer in answers),
+        "total": sum(answer["total"] for answer in answers),
+        "compared": len(answers),
+        "planned": len(record["prompts"]) * len(record["configurations"]),
     }
 
 
@@ -170,9 +189,9 @@ def limits_of(record: Record) -> dict[str, float]:
     return {floor["anchor"]: float(floor["limit"]) for floor in record["floors"]}
 
 
-def of_limit(cell: Record) -> float | None:
-    """A cell's logit error as a multiple of its limit: NaN or infinite where the error is; None if not measured."""
-    return share(cell["logit_error"], value(cell["logit_limit"]))
+def of_limit(answer: Answer) -> float | None:
+    """An answer's logit error as a multiple of its limit: NaN or infinite where the error is; None if not measured."""
+    return share(answer["logit_error"], value(answer["logit_limit"]))
 
 
 def share(error: Number, limit: float | None) -> float | None:
@@ -183,7 +202,7 @@ def share(error: Number, limit: float | None) -> float | None:
     return found / limit if limit else math.inf if found else 0.0
 
 
-def worst_share(row: Record) -> float | None:
+def worst_share(row: Family) -> float | None:
     """The worst anchor of a suite's row as a multiple of its limit; None where none was compared."""
     worst = row["worst"]
     return share(worst["floors"], float(worst["limit"])) if worst else None
@@ -194,21 +213,18 @@ def badness(x: float | None) -> float:
     return -1.0 if x is None else math.inf if math.isnan(x) else x
 
 
-def in_order(cells: Sequence[Record]) -> list[Record]:
-    """Cells or graphs by source, what is compared in full first, and the backend that is taken for right first."""
-    return sorted(
-        cells,
-        key=lambda cell: (
-            list(SOURCES).index(cell["source"]),
-            cell["head"] == "token",
-            list(BACKENDS).index(cell["backend"]) if cell.get("backend") in BACKENDS else len(BACKENDS),
-        ),
-    )
+S = TypeVar("S", Configuration, Graph)
 
 
-def closest_call(prompt: Record) -> tuple[int, float] | None:
-    """The step at which the truth's two best tokens are nearest to each other, and by how much they are apart."""
-    gaps = [(float(gap), step) for step, gap in enumerate(prompt["truth"]["gaps"]) if gap is not None]
+def in_order(record: Record, some: Sequence[S]) -> list[S]:
+    """Configurations or graphs by source, as the record has those, and what is compared in full first."""
+    order = [source["id"] for source in record["sources"]]
+    return sorted(some, key=lambda one: (order.index(one["source"]), one["head"] == "token"))
+
+
+def closest_call(prompt: Prompt) -> tuple[int, float] | None:
+    """The step at which the reference's two best tokens are nearest to each other, and by how much they are apart."""
+    gaps = [(float(gap), step) for step, gap in enumerate(prompt["reference"]["gaps"]) if gap is not None]
     finite = [pair for pair in gaps if not math.isnan(pair[0])]
     if not finite:
         return None
@@ -216,7 +232,7 @@ def closest_call(prompt: Record) -> tuple[int, float] | None:
     return step, gap
 
 
-def by_status(checks: Sequence[Record]) -> list[Record]:
+def by_status(checks: Sequence[Check]) -> list[Check]:
     """The checks, those that did not pass first."""
     order = ("failed", "error", "skipped", "passed")
     return sorted(checks, key=lambda check: order.index(check["status"]))

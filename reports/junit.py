@@ -6,19 +6,24 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Literal
 
+from hloracle.core.record import Check, Class, Configuration, Family, Record
 from hloracle.reports import text
-from hloracle.reports.facts import VERDICTS, Record, cells_of, comparisons, differences, took
+from hloracle.reports.facts import VERDICTS, answers_of, comparisons, differences, took
 
 # What XML 1.0 has no way to write, not even as a reference.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+WHERE: tuple[Literal["anchor", "operation", "prompt", "step"], ...] = ("anchor", "operation", "prompt", "step")
+
+
 def render(record: Record) -> str:
-    """Suites `verdict`, `checks`, `families` where there are many models, and for each cell one with a test case for every prompt.
+    """Suites `verdict`, `checks`, `families` where there are many models, and for each configuration one with a test case for every prompt.
 
     The suite `verdict` says in properties, and its test case in words, what was compared and what was not. A near tie is no
-    failure: the verdict has passed. What did not run is skipped or an error, never a pass. Of a cell
+    failure: the verdict has passed. What did not run is skipped or an error, never a pass. Of a configuration
     the time is known, of a single prompt or check it is not. Valid by the schema of Jenkins' xUnit plugin, `junit-10.xsd`.
     """
     root = ET.Element("testsuites", name="hloracle")
@@ -27,9 +32,9 @@ def render(record: Record) -> str:
     if record["families"]:
         _suite(root, record, "families", [case for row in record["families"] for case in _family(row)])
     _suite(root, record, "checks", [_check(check) for check in record["checks"]])
-    for cell in record["cells"]:
-        seconds = cell["seconds"] if cell["status"] == "ran" else None
-        _suite(root, record, f"tokens.{cell['id']}", list(_tokens(record, cell)), seconds)
+    for configuration in record["configurations"]:
+        seconds = configuration["seconds"] if configuration["status"] == "ran" else None
+        _suite(root, record, f"tokens.{configuration['id']}", list(_tokens(record, configuration)), seconds)
     for key in ("tests", "failures", "errors"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     root.set("time", _seconds(took(record)))
@@ -68,7 +73,7 @@ def _timestamp(date: str) -> str:
 
 
 def _properties(record: Record) -> ET.Element:
-    pairs = {"mutant": record["mutant"]} if "mutant" in record else {}
+    pairs = {"mutant": record["mutant"]} if record["mutant"] else {}
     pairs |= {label.lower().replace(" ", "-"): phrases for label, phrases in comparisons(record)}
     properties = ET.Element("properties")
     for name, value in pairs.items():
@@ -91,7 +96,7 @@ def _case(suite: str, name: str, outcome: str = "", kind: str = "", message: str
     return case
 
 
-def _outcome(class_: str) -> str:
+def _outcome(class_: Class) -> str:
     """Of a verdict that does not pass: an error where nothing is known of the graph."""
     return "error" if VERDICTS[class_].kind == "error" else "failure"
 
@@ -104,20 +109,20 @@ def _verdict(record: Record) -> ET.Element:
     """Named alike in every run, so that a run is compared with the one before; its type is the verdict's class."""
     verdict = record["verdict"]
     outcome = "system-out" if record["passed"] else _outcome(verdict["class"])
-    keys = ("anchor", "operation", "prompt", "step")
+    where = {key: verdict[key] for key in WHERE}
     lines = [f"{label.lower()}: {phrases}" for label, phrases in comparisons(record)]
-    lines += [f"{key}: {verdict[key]}" for key in keys if verdict[key] is not None]
+    lines += [f"{key}: {value}" for key, value in where.items() if value is not None]
     if (sure := verdict["confidence"]) is not None:
         lines.append(f"confidence: {sure['level']}")
     if record["localization"] and (reproducer := record["localization"]["reproducer"]):
         lines.append(f"reproducer, in {reproducer['folder']}/: {text.one_command(reproducer['command'])}")
     message = f"{verdict['class']}: {verdict['explanation']}"
-    if "mutant" in record:
+    if record["mutant"]:
         message = f"mutant {text.one_line(record['mutant'], 120)}: {message}"
     return _case("verdict", "verdict", outcome, verdict["class"], message, "\n".join([*lines, *verdict["evidence"]]))
 
 
-def _family(row: Record) -> Iterator[ET.Element]:
+def _family(row: Family) -> Iterator[ET.Element]:
     """A case for the model, and one for each of its checks that did not pass."""
     outcome = "" if row["passed"] else _outcome(row["verdict"])
     at = "" if row["anchor"] is None else f"anchor: {row['anchor']}"
@@ -131,24 +136,24 @@ def _family(row: Record) -> Iterator[ET.Element]:
         yield case
 
 
-def _check(check: Record) -> ET.Element:
+def _check(check: Check) -> ET.Element:
     outcome = {"passed": "", "failed": "failure", "error": "error", "skipped": "skipped"}[check["status"]]
-    message = f"{check['title']}: measured {check['figure'] or 'nothing'}, expected {check['expected'] or 'nothing'}"
+    message = f"{check['title']}: measured {check['figure'] or 'nothing'}, limit {check['limit'] or 'none'}"
     if outcome == "skipped":
         message = f"{check['title']}: {check['detail'] or check['figure']}"
         return _case("checks", check["id"], outcome, "skipped", message)
     return _case("checks", check["id"], outcome, check["status"], message, check["detail"])
 
 
-def _tokens(record: Record, cell: Record) -> Iterator[ET.Element]:
-    suite = f"tokens.{cell['id']}"
+def _tokens(record: Record, configuration: Configuration) -> Iterator[ET.Element]:
+    suite = f"tokens.{configuration['id']}"
     for prompt in record["prompts"]:
-        compared = cells_of(record, prompt["id"]).get(cell["id"])
-        if compared is None and cell["status"] == "failed":
-            yield _case(suite, prompt["id"], "error", "no-result", cell["message"] or "no result")
+        compared = answers_of(record, prompt["id"]).get(configuration["id"])
+        if compared is None and configuration["status"] == "failed":
+            yield _case(suite, prompt["id"], "error", "no-result", configuration["message"] or "no result")
         elif compared is None:
             yield _case(suite, prompt["id"], "skipped", "not-compared", "not compared")
-        elif not (different := differences(prompt["truth"]["tokens"], compared["tokens"])):
+        elif not (different := differences(prompt["reference"]["tokens"], compared["tokens"])):
             yield _case(suite, prompt["id"])
         else:
             words = f"{compared['agreed']} of {compared['total']} tokens equal, first differs at step {different[0]}"

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from hloracle.core.errors import InputError
+from hloracle.core.record import Configuration, Family, Prompt, Record, Status
 from hloracle.reports import text
 from hloracle.reports.facts import (
     VERDICTS,
-    Record,
+    answers_of,
     by_status,
-    cells_of,
     closest_call,
     comparisons,
     differences,
@@ -24,7 +24,7 @@ from hloracle.reports.facts import (
 
 LIMIT = 60_000  # GitHub refuses a comment of 65,536 characters
 KIND_MARKS = {"pass": "✅", "near": "🟡", "fail": "❌", "error": "⚠️"}
-_STATUS_MARKS = {"passed": "✅", "failed": "❌", "error": "⚠️", "skipped": "⏭️"}
+_STATUS_MARKS: dict[Status, str] = {"passed": "✅", "failed": "❌", "error": "⚠️", "skipped": "⏭️"}
 # An underscore inside a word is one to Markdown too; a colon means something in a link or around an emoji's name.
 _SPECIAL = re.compile(r"[\\`*~|\[\]#<>&$]|:(?=//|[\w+-]+:)|(?<=www)\.|(?<![^\W_])_+|_+(?![^\W_])")
 _ADDRESS = re.compile(r"https?://[^\s<>\\]+")
@@ -55,7 +55,7 @@ def render(record: Record, link: str = "", note: str = "") -> str:
         *_where(record),
         *_bad_families(record),
         *_matrix(record),
-        *_failed_cells(record),
+        *_without_result(record),
         *_checks(record),
         *_why(record),
         *_canary(record),
@@ -111,7 +111,9 @@ def _facts(record: Record) -> Iterable[str]:
     yield f"**{prose(model['name'], 80)}** ({text.parameters(model['parameters'])} parameters)"
     yield f"{code(settings['device'])} {code(settings['precision'])}"
     all_compared = tokens["compared"] == tokens["planned"]
-    missing = "" if all_compared else f", in {tokens['compared']} of {tokens['planned']} pairs of prompt and cell"
+    missing = (
+        "" if all_compared else f", in {tokens['compared']} of {tokens['planned']} pairs of prompt and configuration"
+    )
     equal = f"{text.count(tokens['agreed'])} of {text.count(tokens['total'])} tokens equal{missing}"
     yield equal if tokens["total"] else "no token compared"
     yield f"checks: {', '.join(counted) or 'none ran'}"
@@ -150,7 +152,7 @@ def _why(record: Record) -> Iterable[str]:
 
 
 def _mutant(record: Record) -> Iterable[str]:
-    if "mutant" in record:
+    if record["mutant"]:
         yield f"> ⚠️ **This run carries a deliberate fault**, the mutant {code(record['mutant'], 160)}. It says nothing about "
         yield "> the model, only whether the checks notice."
         yield ""
@@ -195,22 +197,22 @@ def _good_families(record: Record) -> Iterable[str]:
         yield ""
 
 
-def _family_table(rows: Sequence[Record]) -> Iterable[str]:
+def _family_table(rows: Sequence[Family]) -> Iterable[str]:
     yield "| family | tokens | worst anchor, in floors | op kinds | matmuls | mutants killed |"
     yield "| :-- | --: | :-- | --: | --: | --: |"
-    yield from limited((_family(row) for row in rows), 5_000, "more models", cell=True)
+    yield from limited((_family(row) for row in rows), 5_000, "more models", row=True)
     yield ""
     if any(row["mutants"]["pinned"] for row in rows):
         yield "Mutants: what came of them elsewhere, with these very sources and packages."
         yield ""
 
 
-def _family(row: Record) -> str:
+def _family(row: Family) -> str:
     worst, mutants = row["worst"], row["mutants"]
     tiny = row["model"] == f"tiny-{row['architecture']}"
     name = code(row["architecture"] if tiny else row["model"], 40)
     at = f"{text.figure(worst['floors'])} {code(worst['anchor'], 60)}" if worst else "not compared"
-    counts = ("–" if row[key] is None else text.count(row[key]) for key in ("op_kinds", "matmuls"))
+    counts = ("–" if n is None else text.count(n) for n in (row["op_kinds"], row["matmuls"]))
     killed = f"{mutants['killed']}/{mutants['total']}" if mutants["total"] else prose(mutants["reason"], 40)
     tokens = f"{row['tokens']['agreed']}/{row['tokens']['total']}"
     mark = KIND_MARKS[VERDICTS[row["verdict"]].kind]
@@ -218,34 +220,40 @@ def _family(row: Record) -> str:
 
 
 def _matrix(record: Record) -> Iterable[str]:
-    cells = in_order(record["cells"])[:16]
-    if not record["prompts"] or not cells:
+    configurations = in_order(record, record["configurations"])[:16]
+    if not record["prompts"] or not configurations:
         yield "⚠️ **Nothing was compared.**"
         yield ""
         return
-    yield "| prompt | closest call | " + " | ".join(code(cell["id"], 40) for cell in cells) + " |"
-    yield "| :-- | --: |" + " :-- |" * len(cells)
+    yield (
+        "| prompt | closest call | "
+        + " | ".join(code(configuration["id"], 40) for configuration in configurations)
+        + " |"
+    )
+    yield "| :-- | --: |" + " :-- |" * len(configurations)
     # A comment may lose its last rows, so those that differ come first.
     prompts = sorted(record["prompts"], key=lambda prompt: _equal(record, prompt["id"]))
-    yield from limited((_matrix_row(record, prompt, cells) for prompt in prompts), 14_000, "more prompts", cell=True)
+    yield from limited(
+        (_matrix_row(record, prompt, configurations) for prompt in prompts), 14_000, "more prompts", row=True
+    )
     yield ""
-    if left_out := len(record["cells"]) - len(cells):
-        yield f"{left_out} more cells are in report.html."
+    if left_out := len(record["configurations"]) - len(configurations):
+        yield f"{left_out} more configurations are in report.html."
         yield ""
 
 
 def _equal(record: Record, prompt: str) -> bool:
     entry = record["tokens"].get(prompt)
-    return bool(entry) and entry["agreed"] == entry["total"]
+    return entry is not None and entry["agreed"] == entry["total"]
 
 
-def _matrix_row(record: Record, prompt: Record, cells: Sequence[Record]) -> str:
-    entries, row = cells_of(record, prompt["id"]), []
-    for cell in cells:
-        compared = entries.get(cell["id"])
+def _matrix_row(record: Record, prompt: Prompt, configurations: Sequence[Configuration]) -> str:
+    entries, row = answers_of(record, prompt["id"]), []
+    for configuration in configurations:
+        compared = entries.get(configuration["id"])
         if compared is None:
-            row.append("⚠️ no result" if cell["status"] == "failed" else "not compared")
-        elif not (different := differences(prompt["truth"]["tokens"], compared["tokens"])):
+            row.append("⚠️ no result" if configuration["status"] == "failed" else "not compared")
+        elif not (different := differences(prompt["reference"]["tokens"], compared["tokens"])):
             row.append(f"✅ {compared['agreed']}/{compared['total']}")
         else:
             mark = KIND_MARKS["near" if record["passed"] else "fail"]
@@ -255,13 +263,13 @@ def _matrix_row(record: Record, prompt: Record, cells: Sequence[Record]) -> str:
     return f"| {code(prompt['id'], 60)} | {closest} | {' | '.join(row)} |"
 
 
-def _failed_cells(record: Record) -> Iterable[str]:
-    failed = [cell for cell in record["cells"] if cell["status"] == "failed"]
+def _without_result(record: Record) -> Iterable[str]:
+    failed = [configuration for configuration in record["configurations"] if configuration["status"] == "failed"]
     if failed:
-        rows = (f"- ⚠️ {code(cell['id'])}: {prose(cell['message'], 400)}" for cell in failed)
-        yield "**Cells without a result**"
+        rows = (f"- ⚠️ {code(configuration['id'])}: {prose(configuration['message'], 400)}" for configuration in failed)
+        yield "**Configurations without a result**"
         yield ""
-        yield from limited(rows, 8_000, "more cells")
+        yield from limited(rows, 8_000, "more configurations")
         yield ""
 
 
@@ -269,14 +277,14 @@ def _checks(record: Record) -> Iterable[str]:
     checks = [check for check in by_status(record["checks"]) if check["status"] != "passed"]
     if not checks:
         return
-    yield "| check | result | measured | expected |"
+    yield "| check | result | measured | limit |"
     yield "| :-- | :-- | :-- | :-- |"
     rows = (
         f"| {code(check['id'], 60)} {prose(check['title'], 120)} | {_STATUS_MARKS[check['status']]} {check['status']} "
-        f"| {prose(check['figure'] or check['detail'], 200)} | {prose(check['expected'], 200)} |"
+        f"| {prose(check['figure'] or check['detail'], 200)} | {prose(check['limit'], 200)} |"
         for check in checks
     )
-    yield from limited(rows, 12_000, "more checks", cell=True)
+    yield from limited(rows, 12_000, "more checks", row=True)
     yield ""
 
 
@@ -308,13 +316,13 @@ def _environment(record: Record) -> Iterable[str]:
     yield "| | |"
     yield "| :-- | :-- |"
     rows = (f"| {prose(name, 80)} | {code(value, 160)} |" for name, value in pairs.items())
-    yield from limited(rows, 8_000, "more entries", cell=True)
+    yield from limited(rows, 8_000, "more entries", row=True)
     yield ""
     yield "</details>"
 
 
 def limited(
-    lines: Iterable[str], budget: int, noun: str, cell: bool = False, where: str = "in report.html"
+    lines: Iterable[str], budget: int, noun: str, row: bool = False, where: str = "in report.html"
 ) -> Iterable[str]:
     """The lines that fit into `budget` characters, and how many did not."""
     left_out = 0
@@ -326,4 +334,4 @@ def limited(
             left_out += 1
     if left_out:
         words = f"{text.count(left_out)} {noun} {where}"
-        yield f"| {words} |" if cell else f"- {words}"
+        yield f"| {words} |" if row else f"- {words}"

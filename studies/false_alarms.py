@@ -27,9 +27,11 @@ from hloracle.conformance.run import run
 from hloracle.conformance.verdict.verdict import PASSING
 from hloracle.core.cache import cache_root
 from hloracle.core.child import Report, alone
+from hloracle.core.record import Record
 from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS
 from hloracle.mutants import planted
 from hloracle.reference.fixtures.tiny import TINY_DTYPES, write_tiny
+from hloracle.reports.facts import of_limit
 from hloracle.studies.pool import NO_OPTIMIZER, environment, run_each, xla_flags
 
 TIMEOUT_SECONDS = 600
@@ -174,7 +176,7 @@ def run_models(
     """
     found: dict[int, Trial] = {}
 
-    def finish(key: str, record: dict[str, Any] | str, seconds: float) -> None:
+    def finish(key: str, record: Record | str, seconds: float) -> None:
         seed = int(key.partition(" ")[0])
         found[seed] = trial_of(seed, record, seconds)
         done(found[seed])
@@ -195,7 +197,7 @@ def run_count(
     return trials
 
 
-def _judged(report: Report, key: str) -> dict[str, Any]:
+def _judged(report: Report, key: str) -> Record:
     """The record of a run on a seed's model, in a child process; the model is written where it is thrown away."""
     seed, _, mutant = key.partition(" ")
     model = draw_model(int(seed))
@@ -206,7 +208,7 @@ def _judged(report: Report, key: str) -> dict[str, Any]:
         return run(settings, Progress(report))
 
 
-def trial_of(seed: int, record: dict[str, Any] | str, seconds: float) -> Trial:
+def trial_of(seed: int, record: Record | str, seconds: float) -> Trial:
     """What a record, or the reason why there is none, says of a model that is right."""
     if isinstance(record, str):
         return Trial(seed, "crashed", "", (record,), {}, seconds)
@@ -226,22 +228,17 @@ def trial_of(seed: int, record: dict[str, Any] | str, seconds: float) -> Trial:
     return Trial(seed, verdict, "", tuple(alarms), worst_shares(record), seconds)
 
 
-def worst_shares(record: dict[str, Any]) -> dict[str, float]:
+def worst_shares(record: Record) -> dict[str, float]:
     """How near a run came to an alarm: the largest figures as shares of their limits."""
-    configurations = [
-        configuration
-        for row in record["tokens"].values()
-        for configuration in row["cells"].values()
-        if configuration["logit_limit"]
-    ]
-    errors = [e for rows in record["anchors"] for row in rows["errors"] for e in row if e is not None]
+    answers = [answer for row in record["tokens"].values() for answer in row["configurations"].values()]
+    errors = [float(e) for rows in record["anchors"] for row in rows["errors"] for e in row if e is not None]
 
     def share(suffix: str, pattern: re.Pattern[str], limit: float) -> float:
         figures = [pattern.search(c["figure"]) for c in record["checks"] if c["id"].endswith(suffix)]
         return max((float(found[1]) / limit for found in figures if found), default=math.nan)
 
     return {
-        "logits": max((c["logit_error"] / c["logit_limit"] for c in configurations), default=math.nan),
+        "logits": max((ratio for a in answers if (ratio := of_limit(a)) is not None), default=math.nan),
         "anchors": max(errors, default=math.nan) / ANCHOR_FLOORS,
         **{name: share(*how) for name, how in SHARES.items()},
     }

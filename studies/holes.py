@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hloracle import mutants
 from hloracle.backends.compiled import host_cpu
@@ -28,6 +28,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import ChildDied, Report, alone, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.record import Record
 from hloracle.localize.spoil import KINDS, Spoiling, spoil, spoilings
 from hloracle.production.choice import untuned
 from hloracle.reference.fixtures.named import resolve
@@ -194,7 +195,7 @@ def _judged(report: Report, item: Item) -> dict[str, Judgement]:
         }
 
 
-def _asked(report: Report, judge: Callable[..., dict[str, Any]], *arguments: str) -> Judgement:
+def _asked(report: Report, judge: Callable[..., Record], *arguments: str) -> Judgement:
     try:
         record = run_in_child(judge, *arguments, timeout=TIMEOUT_SECONDS, report=report).value
     except (ChildDied, ToolchainError, InputError) as error:
@@ -206,12 +207,12 @@ def _asked(report: Report, judge: Callable[..., dict[str, Any]], *arguments: str
     return Judgement(record["verdict"]["class"], bad[0] if bad else "")
 
 
-def _by_run(report: Report, family: str, id: str) -> dict[str, Any]:
+def _by_run(report: Report, family: str, id: str) -> Record:
     spoiled = partial(spoil, spoiling=all_of(family)[id]) if id else None
     return run(dataclasses.replace(_settings(family, id), spoiled=spoiled), Progress(report))
 
 
-def _by_check(report: Report, family: str, id: str, phase: str, head: str) -> dict[str, Any]:
+def _by_check(report: Report, family: str, id: str, phase: str, head: str) -> Record:
     graph = next(g for g in _emitted(family) if (g.abi.phase, g.abi.head) == (phase, head))
     if id:
         graph = spoil(graph, all_of(family)[id])
@@ -224,7 +225,7 @@ def _by_check(report: Report, family: str, id: str, phase: str, head: str) -> di
         except InputError as error:
             if error.where not in (str(path), str(abi)):
                 raise
-            return {"verdict": {"class": REFUSED}, "checks": [{"id": error.what, "status": "failed"}]}
+            return cast(Record, {"verdict": {"class": REFUSED}, "checks": [{"id": error.what, "status": "failed"}]})
 
 
 @cache

@@ -22,6 +22,7 @@ from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import Report, alone
 from hloracle.core.environment import versions
 from hloracle.core.errors import InputError
+from hloracle.core.record import Record
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant
 from hloracle.mutants.registry import held_as
@@ -103,20 +104,20 @@ def run_mutants(
     Raises InputError when a right model does not conform: then nothing can be told of a wrong one.
     """
     found: dict[str, Trial] = {}
-    right: dict[Run, tuple[dict[str, Any], dict[str, set[str]]]] = {}
+    right: dict[Run, tuple[Record, dict[str, set[str]]]] = {}
 
     def finish(trial: Trial) -> None:
         found[trial.mutant.id] = trial
         done(trial)
         report(f"{len(found)} of {len(mutants)} mutants, last {trial.mutant.id}")
 
-    def judged(key: Run, answer: tuple[dict[str, Any], dict[str, set[str]]] | str, seconds: float) -> None:
+    def judged(key: Run, answer: tuple[Record, dict[str, set[str]]] | str, seconds: float) -> None:
         if isinstance(answer, str) or not answer[0]["passed"]:
             why = answer if isinstance(answer, str) else answer[0]["verdict"]["explanation"]
             raise InputError(f"does not conform without any fault: {why}", key[0], f"run `{_command(*key)}`")
         right[key] = answer
 
-    def planted(id: str, record: dict[str, Any] | str, seconds: float) -> None:
+    def planted(id: str, record: Record | str, seconds: float) -> None:
         mutant = MUTANTS[id]
         trial = _trial(mutant, record, seconds, *right[mutant.run])
         if trial.verdict != "crashed":
@@ -134,7 +135,7 @@ def run_mutants(
 
 
 def _trial(
-    mutant: Mutant, record: dict[str, Any] | str, seconds: float, clean: dict[str, Any], consumers: dict[str, set[str]]
+    mutant: Mutant, record: Record | str, seconds: float, clean: Record, consumers: dict[str, set[str]]
 ) -> Trial:
     if isinstance(record, str):
         return Trial(mutant, "crashed", None, None, None, "elsewhere", seconds, record)
@@ -148,8 +149,8 @@ def _trial(
         place = "consumer"
     detail = died[0]["detail"] if died else ""
     if record["passed"]:
-        same = {p: c["cells"] for p, c in record["tokens"].items()} == {
-            p: c["cells"] for p, c in clean["tokens"].items()
+        same = {p: c["configurations"] for p, c in record["tokens"].items()} == {
+            p: c["configurations"] for p, c in clean["tokens"].items()
         }
         detail = "every logit is the right one, bit for bit" if same else "logits differ, within their limits"
     level = verdict["confidence"]["level"] if verdict["confidence"] else None
@@ -157,14 +158,14 @@ def _trial(
     return Trial(mutant, class_, anchor, verdict["operation"], level, place, seconds, detail)
 
 
-def _judged(report: Report, id: str) -> dict[str, Any]:
+def _judged(report: Report, id: str) -> Record:
     """The record of a run with a mutant; in a child process, of which nothing is a child of its own."""
     mutant = MUTANTS[id]
     capacity = SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.model)
     return _run(report, mutant.run, capacity, id)
 
 
-def _right(report: Report, key: Run) -> tuple[dict[str, Any], dict[str, set[str]]]:
+def _right(report: Report, key: Run) -> tuple[Record, dict[str, set[str]]]:
     """The record of a run without any fault, and what reads what.
 
     Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
@@ -178,7 +179,7 @@ def _right(report: Report, key: Run) -> tuple[dict[str, Any], dict[str, set[str]
 
 def _run(
     report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
-) -> dict[str, Any]:  # fmt: skip
+) -> Record:  # fmt: skip
     model, weights, kind = of
     precision, layout, joined = held_as(weights)
     device = Device(kind)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import click
 from rich.console import Console
@@ -24,13 +23,14 @@ from hloracle.conformance.run import run
 from hloracle.conformance.suite import TIMEOUT_SECONDS, TOKENS, selected, worst_anchor
 from hloracle.core.child import Report
 from hloracle.core.environment import threads_available
+from hloracle.core.record import Record
 from hloracle.reference.fixtures.random_model import write_random
 from hloracle.studies.pool import run_each
 
 console = Console(highlight=False)
 
 
-def judged_random(report: Report, item: str) -> dict[str, Any]:
+def judged_random(report: Report, item: str) -> Record:
     """The record of a model that is made here: `ARCHITECTURE SEED`."""
     architecture, seed = item.split()
     with TemporaryDirectory(prefix="hloracle-") as folder:
@@ -58,13 +58,13 @@ def command(architectures: Sequence[str], seeds: int, first: int, jobs: int | No
     table = Table("architecture", "seed", "verdict", "tokens", "worst anchor, in floors", "seconds")
     wrong: list[str] = []
 
-    def finish(item: str, answer: dict[str, Any] | str, seconds: float) -> None:
+    def finish(item: str, answer: Record | str, seconds: float) -> None:
         architecture, seed = item.split()
         if isinstance(answer, str):
             table.add_row(architecture, seed, "died", "", "", f"{seconds:.1f}")
             wrong.append(f"{item} died: {answer}\n  {again(item)}")
             return
-        tokens = [sum(configuration[key] for configuration in answer["cells"]) for key in ("agreed", "total")]
+        tokens = [sum(c["agreed"] for c in answer["configurations"]), sum(c["total"] for c in answer["configurations"])]
         worst = worst_anchor(answer)
         shown = f"{worst['floors']:.2f}" if worst else "none"
         table.add_row(

@@ -242,7 +242,7 @@ def test_installs_what_reports_need_and_no_more() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     found = re.findall(r"'([a-z0-9]+)>=([\d.]+),<\d+'", step("comment", "Install hloracle")["run"])
     assert {name for name, _ in found} == {
-        "click", "filelock", "jinja2", "jsonschema", "markupsafe", "platformdirs", "psutil", "rich"
+        "click", "filelock", "jinja2", "markupsafe", "platformdirs", "psutil", "pydantic", "rich"
     }  # fmt: skip
     for name, version in found:
         assert f'"{name}>={version}"' in project or name == "markupsafe"

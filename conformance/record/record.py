@@ -1,4 +1,4 @@
-"""The record of a run, from the evidence: the one thing that reports are drawn from. See reports/report.schema.json."""
+"""The record of a run, from the evidence: the one thing that reports are drawn from. Its form is core/record.py's."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from hloracle.backends.devices import KINDS
+from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import is_near_tie, limit, mismatches
 from hloracle.conformance.evidence import Evidence, Progress, Settings
 from hloracle.conformance.graphs.facts import GraphFacts
 from hloracle.conformance.graphs.listing import Reading, Scope
+from hloracle.conformance.matrix import EMITTER, ORACLE, Configuration, witness
 from hloracle.conformance.questions.prompts import Prompt, Readable
 from hloracle.conformance.runs.code_generation import Compiled
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import CANARY_FACTOR, AnchorOutcome, Rows
-from hloracle.conformance.runs.speed import CONTEXT
+from hloracle.conformance.runs.speed import CONTEXT, Contender
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.verdict.localization import Localization
 from hloracle.conformance.verdict.verdict import Verdict
+from hloracle.core import record
 from hloracle.core.abi import Graph
 from hloracle.core.cache import digest
 from hloracle.core.environment import MemoryWatch, describe
@@ -32,10 +35,9 @@ from hloracle.reference.huggingface.truth import Truth
 from hloracle.reference.model.anchors import split
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.contract import PHASES
 from hloracle.reference.model.weights import parts_in, weight_shapes
 
-TRUTH_ARITHMETIC = "float32, and float64 for its noise, by PyTorch on the processor, no TF32"
+REFERENCE_ARITHMETIC = "float32, and float64 for its noise, by PyTorch on the processor, no TF32"
 LONGEST_LINE = 600  # characters of a graph's line that are kept
 TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
 
@@ -47,27 +49,15 @@ def record_of(
     verdict: Verdict,
     progress: Progress,
     memory: MemoryWatch,
-) -> dict[str, Any]:
-    """See reports/report.schema.json."""
+) -> record.Record:
+    """See core/record.py."""
     config, found = checkpoint.config, evidence.localization
-    mutant = {"mutant": settings.mutant} if settings.mutant else {}
     readable = Readable(checkpoint.directory)
-    return mutant | {
-        "schema": "hloracle-report/5",
+    return {
+        "schema": record.SCHEMA,
         "passed": verdict.passed,
-        "verdict": {
-            "class": verdict.class_,
-            "anchor": verdict.anchor,
-            "operation": verdict.operation,
-            "prompt": verdict.prompt,
-            "step": verdict.step,
-            "explanation": verdict.explanation,
-            "compared": list(verdict.compared),
-            "not_compared": list(verdict.not_compared),
-            "evidence": list(verdict.evidence),
-            "confidence": {"level": verdict.sure[0], "because": verdict.sure[1]} if verdict.sure else None,
-            "fusion_dependent": verdict.fusion_dependent,
-        },
+        "mutant": settings.mutant,
+        "verdict": _verdict(verdict),
         "model": {
             "name": settings.model,
             "directory_name": checkpoint.directory.name,
@@ -82,40 +72,36 @@ def record_of(
             "layout": evidence.choice.layout,
             "joined": evidence.choice.joined,
             "on_device": evidence.choice.on_device,
-            "arithmetic": {"truth": TRUTH_ARITHMETIC, "device": evidence.arithmetic},
-            "builds": {phase: str(evidence.choice.build(phase)) for phase in PHASES},
-            "chosen": evidence.chosen,
+            "arithmetic": {"reference": REFERENCE_ARITHMETIC, "device": evidence.arithmetic},
+            "builds": {
+                "decode": str(evidence.choice.build("decode")),
+                "prefill": str(evidence.choice.build("prefill")),
+            },
+            "chosen": cast(Literal["untuned", "tuned", "asked"], evidence.chosen),
             "ignored": evidence.ignored,
             "tokens": settings.tokens,
             "capacity": settings.capacity,
             "buckets": list(settings.buckets),
             "threads": settings.threads,
-            "lean": settings.lean,
+            "quick": settings.lean,
             "backends": list(settings.backends),
             "timeout": settings.timeout,
             "custom_calls": [
                 {"target": t.name, "library": t.library.name, "sha256": t.sha256} for t in settings.targets
             ],
         },
+        "sources": _sources(settings, evidence),
         "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
-        "cells": [
-            _configuration_row(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes
+        "configurations": [
+            _configuration(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes
         ],
-        "checks": [
-            {
-                "id": c.id,
-                "title": c.title,
-                "status": c.status,
-                "figure": c.figure,
-                "expected": c.limit,
-                "detail": c.detail,
-            }
-            for c in evidence.checks
-        ],
-        "anchors": [_rows(o.configuration.id, o.prompt, r) for o in evidence.anchored for r in o.rows]
-        + ([_rows(found.plan.suspect.id, found.plan.prompt.id, r) for r in found.rows] if found else []),
-        "floors": next((o.floors for o in evidence.anchored if o.floors), found.floors if found else []),
+        "checks": [check_row(c) for c in evidence.checks],
+        "anchors": [_rows(o.configuration, o.prompt, r) for o in evidence.anchored for r in o.rows]
+        + ([_rows(found.plan.suspect, found.plan.prompt.id, r) for r in found.rows] if found else []),
+        "floors": cast(
+            list[record.Floor], next((o.floors for o in evidence.anchored if o.floors), found.floors if found else [])
+        ),
         "compiled": compiled_rows(evidence.compiled),
         "localization": _localization(found) if found else None,
         "canary": _canary(evidence.anchored),
@@ -127,7 +113,7 @@ def record_of(
         "listings": [_listing(source, graph, reading, _layer(verdict)) for source, graph, reading in evidence.shown],
         "block": _block(evidence.shown, _layer(verdict), found.phase if found else ""),
         "speed": _speed(evidence),
-        "timings": progress.timings,
+        "timings": cast(list[record.Timing], progress.timings),
         "reused": [
             *(t["stage"] for t in progress.timings if t["reused"]),
             *(f"{o.configuration.id}, streams" for o in evidence.outcomes if o.streams_reused),
@@ -136,12 +122,70 @@ def record_of(
             "peak_bytes": memory.peak_bytes,
             "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
         },
-        "environment": describe() | {"device": _device(settings)},
+        "environment": _environment(settings),
         "families": [],  # of a run of one model; those of many are in suite.py
     }
 
 
-def compiled_rows(rows: Sequence[Compiled]) -> list[dict[str, Any]]:
+def _verdict(verdict: Verdict) -> record.Verdict:
+    level, because = verdict.sure or ("", [])
+    confidence = record.Confidence(level=cast(Any, level), because=because)
+    return {
+        "class": cast(record.Class, verdict.class_),
+        "anchor": verdict.anchor,
+        "operation": verdict.operation,
+        "prompt": verdict.prompt,
+        "step": verdict.step,
+        "explanation": verdict.explanation,
+        "compared": list(verdict.compared),
+        "not_compared": list(verdict.not_compared),
+        "evidence": list(verdict.evidence),
+        "confidence": confidence if verdict.sure else None,
+        "fusion_dependent": verdict.fusion_dependent,
+    }
+
+
+SOURCES: dict[str, record.Source] = {
+    ORACLE: {"id": ORACLE, "title": "JAX oracle's graph", "judged": False, "brought": False},
+    EMITTER: {"id": EMITTER, "title": "Emitted graph", "judged": True, "brought": False},
+    "file": {"id": "file", "title": "File's graph", "judged": True, "brought": True},
+}
+
+
+def _sources(settings: Settings, evidence: Evidence) -> list[record.Source]:
+    """Those that gave graphs, and the one that was to be judged."""
+    found = {
+        *evidence.graphs,
+        *(o.configuration.source for o in evidence.outcomes),
+        *(row.source for row in evidence.compiled),
+    }
+    found.update(o.configuration.source for o in evidence.anchored)
+    found.add(EMITTER if settings.of_graphs is None else "file")
+    return [source for id, source in SOURCES.items() if id in found]
+
+
+def check_row(check: Check) -> record.Check:
+    """A check for the record."""
+    return {
+        "id": check.id,
+        "kind": check.kind,
+        "source": check.source,
+        "backend": check.backend,
+        "head": cast(Literal["", "token", "logits", "both"], check.head),
+        "title": check.title,
+        "status": check.status,
+        "figure": check.figure,
+        "limit": check.limit,
+        "detail": check.detail,
+        "error": cast(record.Stage, check.error),
+    }
+
+
+def _environment(settings: Settings) -> record.Environment:
+    return cast(record.Environment, {"untried": [], **describe(), "device": _device(settings)})
+
+
+def compiled_rows(rows: Sequence[Compiled]) -> list[record.Compiled]:
     """What came of graphs that were compiled for targets that nothing was run on."""
     return [
         {
@@ -153,7 +197,7 @@ def compiled_rows(rows: Sequence[Compiled]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _device(settings: Settings) -> dict[str, Any] | None:
+def _device(settings: Settings) -> record.RemoteDevice | None:
     """What IREE ran the judged graphs on, where that is not the processor."""
     device, facts = settings.device, settings.device.facts
     if not device.remote:
@@ -166,7 +210,7 @@ def _device(settings: Settings) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _flat(config: Config) -> dict[str, Any]:
+def _flat(config: Config) -> dict[str, record.Scalar]:
     """The config for a reader: no lists, and nothing that is not used."""
     found = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("layers", "experts", "latent")}
     for name, some in (("experts", config.experts), ("latent", config.latent)):
@@ -191,30 +235,37 @@ def _flat(config: Config) -> dict[str, Any]:
     }
 
 
-def _rows(cell: str, prompt: str, rows: Rows) -> dict[str, Any]:
-    return {"cell": cell, "prompt": prompt, **dataclasses.asdict(rows)}
+def _rows(configuration: Configuration, prompt: str, rows: Rows) -> record.Anchors:
+    found = {
+        "configuration": configuration.id,
+        "source": configuration.source,
+        "prompt": prompt,
+        **dataclasses.asdict(rows),
+    }
+    return cast(record.Anchors, found)
 
 
-def _localization(found: Localization) -> dict[str, Any]:
+def _localization(found: Localization) -> record.Localization:
     return {
-        "cell": found.plan.suspect.id,
+        "configuration": found.plan.suspect.id,
+        "source": found.plan.suspect.source,
         "reason": found.plan.reason,
-        "phase": found.phase,
+        "phase": cast(record.Phase, found.phase),
         "prompt": found.plan.prompt.id,
         "step": found.plan.step,
         "position": found.position,
         "anchor": found.anchor,
         "first_accumulated": found.first_accumulated,
         "first_local": found.first_local,
-        "errors": found.errors,
-        "operation": found.operation,
+        "errors": cast(list[record.LocalError], found.errors),
+        "operation": cast(record.Operation | None, found.operation),
         "fusion_dependent": found.fusion_dependent,
-        "reproducer": dataclasses.asdict(found.reproducer) if found.reproducer else None,
+        "reproducer": cast(record.Reproducer, dataclasses.asdict(found.reproducer)) if found.reproducer else None,
         "notes": found.notes,
     }
 
 
-def _canary(anchored: Sequence[AnchorOutcome]) -> dict[str, Any] | None:
+def _canary(anchored: Sequence[AnchorOutcome]) -> record.Canary | None:
     for canary in (o.canary for o in anchored if o.canary):
         detail = f"Off by a factor of {CANARY_FACTOR:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
         return {
@@ -224,7 +275,7 @@ def _canary(anchored: Sequence[AnchorOutcome]) -> dict[str, Any] | None:
     return None
 
 
-def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> dict[str, Any]:
+def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> record.Prompt:
     tokens = truth.tokens if truth else []
     return {
         "id": prompt.id,
@@ -233,7 +284,7 @@ def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> dict[str
         "why": prompt.why,
         "text": prompt.text,
         "token_ids": list(prompt.token_ids),
-        "truth": {
+        "reference": {
             "tokens": tokens,
             "pieces": readable.pieces(tokens),
             "text": readable.text(tokens),
@@ -242,14 +293,14 @@ def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> dict[str
     }
 
 
-def _tokens(id: str, truth: Truth, outcomes: Sequence[Outcome], readable: Readable) -> dict[str, Any]:
-    cells: dict[str, dict[str, Any]] = {}
+def _tokens(id: str, truth: Truth, outcomes: Sequence[Outcome], readable: Readable) -> record.Answers:
+    answers: dict[str, record.Answer] = {}
     for outcome in outcomes:
         if id not in outcome.prompts:
             continue
         result = outcome.prompts[id]
         steps = mismatches(result.tokens, truth)
-        cells[outcome.configuration.id] = {
+        answers[outcome.configuration.id] = {
             "agreed": len(result.tokens) - len(steps),
             "total": len(truth.tokens),
             "tokens": result.tokens,
@@ -264,12 +315,12 @@ def _tokens(id: str, truth: Truth, outcomes: Sequence[Outcome], readable: Readab
             "near_ties": sum(is_near_tie(s, result.tokens[s], truth) for s in steps),
             "largest_gap": max((float(truth.gaps[s]) for s in steps), default=None),
         }
-    # A cell that did not run agrees on nothing.
-    agreed = min((c["agreed"] for c in cells.values()), default=0) if len(cells) == len(outcomes) else 0
-    return {"agreed": agreed, "total": len(truth.tokens), "cells": cells}
+    # A configuration that did not run agrees on nothing.
+    agreed = min((a["agreed"] for a in answers.values()), default=0) if len(answers) == len(outcomes) else 0
+    return {"agreed": agreed, "total": len(truth.tokens), "configurations": answers}
 
 
-def _configuration_row(outcome: Outcome, truths: dict[str, Truth], by_itself: bool) -> dict[str, Any]:
+def _configuration(outcome: Outcome, truths: dict[str, Truth], by_itself: bool) -> record.Configuration:
     results = outcome.prompts
     total = sum(len(t.tokens) for t in truths.values())
     seconds = sum(r.seconds for r in results.values())
@@ -277,13 +328,13 @@ def _configuration_row(outcome: Outcome, truths: dict[str, Truth], by_itself: bo
         "id": outcome.configuration.id,
         "source": outcome.configuration.source,
         "backend": outcome.configuration.backend,
-        "head": outcome.configuration.head,
-        "status": outcome.status,
+        "head": cast(record.Head, outcome.configuration.head),
+        "status": cast(Literal["ran", "reused", "failed"], outcome.status),
         "message": outcome.message,
         "agreed": sum(len(r.tokens) - len(mismatches(r.tokens, truths[name])) for name, r in results.items()),
         "total": total,
         "seconds": round(outcome.seconds, 3),
-        # Only the production cell is run as it would be used; the others also compare logits.
+        # Only the production configuration is run as it would be used; the others also compare logits.
         "tokens_per_second": round(total / seconds, 1)
         if seconds and by_itself and outcome.configuration.head == "token"
         else None,
@@ -296,13 +347,13 @@ def _graph_id(source: str, graph: Graph) -> str:
     return "/".join([source, abi.phase, *([str(abi.bucket)] if abi.phase == "prefill" else []), abi.head])
 
 
-def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | None) -> dict[str, Any]:
+def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | None) -> record.Graph:
     abi = graph.abi
     return {
         "id": _graph_id(source, graph),
         "source": source,
-        "phase": abi.phase,
-        "head": abi.head,
+        "phase": cast(record.Phase, abi.phase),
+        "head": cast(record.Head, abi.head),
         "bucket": abi.bucket if abi.phase == "prefill" else None,
         "ops": facts.ops,
         "op_total": facts.total,
@@ -330,7 +381,7 @@ def _layer(verdict: Verdict) -> int:
     return (split(verdict.anchor)[0] if verdict.anchor else None) or 0
 
 
-def _listing(source: str, graph: Graph, reading: Reading, layer: int) -> dict[str, Any]:
+def _listing(source: str, graph: Graph, reading: Reading, layer: int) -> record.Listing:
     """The scopes in the order of computation; of layers that are alike, `layer` or else the first stands for all."""
     lines = graph.text.splitlines()
     alike: dict[tuple[str, str], dict[int | None, Scope]] = {}
@@ -338,7 +389,7 @@ def _listing(source: str, graph: Graph, reading: Reading, layer: int) -> dict[st
         number, part = split(scope.anchor)
         key = (scope.anchor, "") if number is None else (f"layers.*.{part}", scope.signature)
         alike.setdefault(key, {})[number] = scope
-    scopes = []
+    scopes: list[record.Scope] = []
     for layers in alike.values():
         scope = layers.get(layer) or next(iter(layers.values()))
         scopes.append(
@@ -347,7 +398,9 @@ def _listing(source: str, graph: Graph, reading: Reading, layer: int) -> dict[st
                 "layers": sorted(n for n in layers if n is not None),
                 "flops": scope.flops,
                 "bytes": scope.bytes,
-                "ops": [{**dataclasses.asdict(op), "text": _line(lines, op.line)} for op in scope.ops],
+                "ops": [
+                    {"op": op.op, "type": op.type, "line": op.line, "text": _line(lines, op.line)} for op in scope.ops
+                ],
             }
         )
     return {"graph": _graph_id(source, graph), "name": graph.name, "scopes": scopes}
@@ -364,27 +417,44 @@ def _line(lines: Sequence[str], number: int | None) -> str:
     return LOCATION.sub("", text).strip()
 
 
-def _block(shown: Sequence[tuple[str, Graph, Reading]], layer: int, phase: str) -> dict[str, Any] | None:
+def _block(shown: Sequence[tuple[str, Graph, Reading]], layer: int, phase: str) -> record.Block | None:
     """A layer of the judged graph: of the phase that was taken apart, or else of the one listed first."""
     for source, graph, reading in sorted(shown, key=lambda entry: entry[1].abi.phase != phase):
-        if source != "oracle" and layer in reading.blocks:
+        if SOURCES[source]["judged"] and layer in reading.blocks:
             block = reading.blocks[layer]
             return {
                 "graph": _graph_id(source, graph),
                 "layer": layer,
-                "nodes": [dataclasses.asdict(node) for node in block.nodes],
+                "nodes": [
+                    {"anchor": node.anchor, "ops": node.ops, "weights": list(node.weights)} for node in block.nodes
+                ],
                 "edges": [list(edge) for edge in block.edges],
             }
     return None
 
 
-def _speed(evidence: Evidence) -> dict[str, Any]:
+# What decides how fast a graph runs, besides itself: the packages of its backend's compiler.
+PACKAGES = {"xla": ["jax", "jaxlib"], "iree": ["iree-base-compiler", "iree-base-runtime"]}
+
+
+def _speed(evidence: Evidence) -> record.Speed:
     return {
         "reason": "" if evidence.speed else evidence.speed_reason,
         "context": CONTEXT if evidence.speed else 0,
         "tokens": SPEED_TOKENS if evidence.speed else 0,
-        "contenders": [
-            {"id": c.id, "title": c.title, "ms_per_token": c.ms_per_token, "resident_bytes": c.resident_bytes}
-            for c in evidence.speed
-        ],
+        "contenders": [_contender(contender) for contender in evidence.speed],
+    }
+
+
+def _contender(contender: Contender) -> record.Contender:
+    source, backend = (*contender.id.split("/"), "")[:2]
+    packages = PACKAGES[witness(backend).family] if backend else ["transformers", "torch"]
+    return {
+        "id": contender.id,
+        "source": source if backend else "",
+        "backend": backend,
+        "title": contender.title,
+        "packages": packages,
+        "ms_per_token": contender.ms_per_token,
+        "resident_bytes": contender.resident_bytes,
     }

@@ -23,17 +23,18 @@ class Change:
     """One observation.
 
     Args:
-      kind: what was looked at: `verdict`, `model`, `settings`, `mutant`, `family`, `prompt`, `truth`, `tokens`, `cell`,
+      kind: what was looked at: `verdict`, `model`, `settings`, `mutant`, `family`, `prompt`, `reference`, `tokens`, `configuration`,
         `compared`, `check`, `canary`, `logits`, `anchors`, `floors`, `graph`, `speed`, `memory` or `environment`.
       severity: a key of SEVERITIES.
-      subject: what it is about: the id of a check, a cell or a graph, …; the name of a setting or package.
+      subject: what it is about: the id of a check, a configuration or a graph, …; the name of a setting or package.
       words: it in words that can stand in a list: no capital, no full stop.
       before: of the base's record; empty where there is nothing.
       after: of the head's.
       detail: why, or what else is to be known.
       also: what else the head's record says of the same observation, such as a check that fails by it.
-      cells: where it was seen, if not everywhere.
+      configurations: where it was seen, if not everywhere.
       lost: `part` or `all` of what was compared there no longer is.
+      asks: a check's kind.
       status: a check's, before and after; None where it is not there.
     """
 
@@ -45,9 +46,10 @@ class Change:
     after: str = ""
     detail: str = ""
     also: tuple[str, ...] = ()
-    cells: tuple[str, ...] = ()
+    configurations: tuple[str, ...] = ()
     lost: str = ""
     status: tuple[str | None, str | None] = ("", "")
+    asks: str = ""
 
 
 def name(value: str, limit: int = 80) -> str:

@@ -1,72 +1,85 @@
-"""Two records' cells and checks: what gave a result, or ran, and no longer does."""
+"""Two records' configurations and checks: what gave a result, or ran, and no longer does."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
+from hloracle.core.record import Configuration, Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name
-from hloracle.reports.facts import Record
+from hloracle.reports.facts import checked
+
+# What of a check stands on both sides.
+SHOWN: Final[tuple[Literal["figure", "limit"], ...]] = ("figure", "limit")
 
 
 @dataclass(frozen=True)
 class CheckDiff:
-    """A check that is not the same in both records; None where a record has not got it."""
+    """A check that is not the same in both records; None where a record has not got it.
+
+    configuration: the one that it is about; empty where it is about none.
+    """
 
     id: str
+    kind: str
+    configuration: str
     title: str
     status: tuple[str | None, str | None]
     figure: tuple[str, str]
-    expected: tuple[str, str]
+    limit: tuple[str, str]
 
     @property
     def quiet(self) -> bool:
         """It passed, and passes, by another figure."""
-        return self.status == ("passed", "passed") and not self.expects_another
+        return self.status == ("passed", "passed") and not self.another_limit
 
     @property
-    def expects_another(self) -> bool:
+    def another_limit(self) -> bool:
         """Where the canary is put follows from the graph, and is expected nowhere else."""
-        return self.expected[0] != self.expected[1] and not self.id.endswith("canary")
+        return self.limit[0] != self.limit[1] and self.kind != "canary"
 
 
-def cells_gone(base: Record, head: Record) -> dict[str, str]:
-    """Cells that gave the base a result and give the head none -> why."""
-    there = {cell["id"]: cell for cell in head["cells"]}
+def configurations_gone(base: Record, head: Record) -> dict[str, str]:
+    """Configurations that gave the base a result and give the head none -> why."""
+    there = {configuration["id"]: configuration for configuration in head["configurations"]}
     gone = {}
-    for cell in base["cells"]:
-        if cell["status"] == "failed":
+    for configuration in base["configurations"]:
+        if configuration["status"] == "failed":
             continue
-        if cell["id"] not in there:
-            gone[cell["id"]] = ""
-        elif there[cell["id"]]["status"] == "failed":
-            gone[cell["id"]] = name(there[cell["id"]]["message"], 240) or "no reason is given"
+        if configuration["id"] not in there:
+            gone[configuration["id"]] = ""
+        elif there[configuration["id"]]["status"] == "failed":
+            gone[configuration["id"]] = name(there[configuration["id"]]["message"], 240) or "no reason is given"
     return gone
 
 
-def cell_changes(base: Record, head: Record, gone: Mapping[str, str]) -> Iterator[Change]:
-    """Cells that came, went, failed or work again."""
-    before, after = ({cell["id"]: cell for cell in record["cells"]} for record in (base, head))
+def configuration_changes(base: Record, head: Record, gone: Mapping[str, str]) -> Iterator[Change]:
+    """Configurations that came, went, failed or work again."""
+    before, after = (
+        {configuration["id"]: configuration for configuration in record["configurations"]} for record in (base, head)
+    )
     for id, why in gone.items():
         failed = id in after
         words = f"{name(id)} {'gave no result' if failed else 'is no longer run'}"
         shown = "no result" if failed else "not there"
-        yield Change("cell", "regression", id, words, _agreed(before[id]), shown, why)
-    for id, cell in after.items():
+        yield Change("configuration", "regression", id, words, _agreed(before[id]), shown, why)
+    for id, configuration in after.items():
         if id not in before:
-            bad = cell["status"] == "failed"
+            bad = configuration["status"] == "failed"
             words = f"{name(id)} is new{' and gave no result' if bad else ''}"
-            shown = "no result" if bad else _agreed(cell)
-            yield Change("cell", "regression" if bad else "changed", id, words, "not there", shown)
-        elif before[id]["status"] == "failed" != cell["status"]:
-            yield Change("cell", "better", id, f"{name(id)} gives a result again", "no result", _agreed(cell))
+            shown = "no result" if bad else _agreed(configuration)
+            yield Change("configuration", "regression" if bad else "changed", id, words, "not there", shown)
+        elif before[id]["status"] == "failed" != configuration["status"]:
+            yield Change(
+                "configuration", "better", id, f"{name(id)} gives a result again", "no result", _agreed(configuration)
+            )
 
 
-def _agreed(cell: Record) -> str:
-    return f"{text.count(cell['agreed'])} of {text.count(cell['total'])} tokens equal"
+def _agreed(configuration: Configuration) -> str:
+    return f"{text.count(configuration['agreed'])} of {text.count(configuration['total'])} tokens equal"
 
 
 def compare_checks(base: Record, head: Record) -> tuple[CheckDiff, ...]:
@@ -76,13 +89,14 @@ def compare_checks(base: Record, head: Record) -> tuple[CheckDiff, ...]:
 
 def _checks(base: Record, head: Record) -> Iterator[CheckDiff]:
     before, after = ({check["id"]: check for check in record["checks"]} for record in (base, head))
-    nothing = {"status": None, "figure": "", "expected": ""}
     for id in dict.fromkeys([*after, *before]):
-        a, b = before.get(id, nothing), after.get(id, nothing)
-        if any(a[key] != b[key] for key in nothing):
-            title = (after.get(id) or before[id])["title"]
-            pairs = [(a[key], b[key]) for key in ("status", "figure", "expected")]
-            yield CheckDiff(id, title, *pairs)
+        a, b = before.get(id), after.get(id)
+        record, check = (head, after[id]) if id in after else (base, before[id])
+        pairs = {key: (a[key] if a else "", b[key] if b else "") for key in SHOWN}
+        status = a["status"] if a else None, b["status"] if b else None
+        if status[0] != status[1] or any(old != new for old, new in pairs.values()):
+            about = checked(record, check)
+            yield CheckDiff(id, check["kind"], about, check["title"], status, pairs["figure"], pairs["limit"])
 
 
 # Status before and after, None where the check is not there -> severity, and what happened to it. What is no longer
@@ -112,7 +126,7 @@ _TRANSITIONS: Final[dict[tuple[str | None, str | None], tuple[str, str]]] = {
 
 
 def check_changes(base: Record, head: Record, checks: Sequence[CheckDiff]) -> Iterator[Change]:
-    """A change for each check whose status is another, or what it expects."""
+    """A change for each check whose status is another, or its limit."""
     details = {check["id"]: check["detail"] for check in [*base["checks"], *head["checks"]]}
     for diff in checks:
         if diff.status in _TRANSITIONS:
@@ -132,15 +146,17 @@ def check_changes(base: Record, head: Record, checks: Sequence[CheckDiff]) -> It
                 was,
                 now,
                 detail,
+                configurations=(diff.configuration,) if diff.configuration else (),
                 status=diff.status,
+                asks=diff.kind,
             )
         elif diff.status[1] in ("failed", "error") and diff.figure[0] != diff.figure[1]:
             words = f"the check “{name(diff.id)}” fails by another figure"
             was, now = (name(figure, 120) for figure in diff.figure)
             yield Change("check", "changed", diff.id, words, was, now, name(diff.title, 120), status=diff.status)
-        elif diff.expects_another:
-            words = f"the check “{name(diff.id)}” expects something else"
-            was, now = (name(expected, 120) or "nothing" for expected in diff.expected)
+        elif diff.another_limit:
+            words = f"the check “{name(diff.id)}” has another limit"
+            was, now = (name(limit, 120) or "none" for limit in diff.limit)
             yield Change("check", "changed", diff.id, words, was, now, name(diff.title, 120))
 
 
@@ -165,7 +181,7 @@ def canary_changes(base: Record, head: Record) -> Iterator[Change]:
 # ---- one observation is one change
 
 
-# The last part of a check's id -> the kind of change that says the same in detail.
+# The kind of a check -> the kind of change that says the same in detail.
 _SAME_AS = {
     "tokens": "tokens",
     "logits": "logits",
@@ -185,18 +201,19 @@ def together(changes: Sequence[Change], gone: Mapping[str, str]) -> list[Change]
 
 def _told(check: Change, changes: Sequence[Change], gone: Mapping[str, str]) -> int | None:
     """The index of the change that says the same as a check's."""
-    cell, _, last = check.subject.rpartition(".")
+    about = set(check.configurations)
     for i, change in enumerate(changes):
-        if change.kind == "cell" and change.subject == cell and cell in gone and check.severity == "regression":
+        lost = change.kind == "configuration" and change.subject in gone and change.subject in about
+        if lost and check.severity == "regression":
             return i
     for i, change in enumerate(changes):
-        if change.kind != _SAME_AS.get(last) or change.severity != check.severity:
+        if change.kind != _SAME_AS.get(check.asks) or change.severity != check.severity:
             continue
         # One that fails says what its figures say. One that no longer runs says that there are none: where some are
         # left it is an observation of its own, for they are no longer judged.
         if check.status[1] in (None, "skipped", "error"):
-            if change.lost == "all" and (cell in change.cells or change.kind == "canary"):
+            if change.lost == "all" and (about & set(change.configurations) or change.kind == "canary"):
                 return i
-        elif not change.lost and cell in ("", "harness", *change.cells):
+        elif not change.lost and about <= set(change.configurations):
             return i
     return None

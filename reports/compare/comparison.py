@@ -9,18 +9,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 from hloracle.core.errors import InputError
+from hloracle.core.record import Record, Verdict
 from hloracle.reports import text
 from hloracle.reports.compare.change import SEVERITIES, Change, capital, name, names
 from hloracle.reports.compare.checks import (
     CheckDiff,
     canary_changes,
-    cell_changes,
-    cells_gone,
     check_changes,
     compare_checks,
+    configuration_changes,
+    configurations_gone,
     together,
 )
 from hloracle.reports.compare.families import FamilyDiff, compare_families, family_changes
@@ -48,13 +49,16 @@ from hloracle.reports.compare.values import (
     floor_changes,
     value_changes,
 )
-from hloracle.reports.facts import VERDICTS, Record
+from hloracle.reports.facts import VERDICTS
 
-SCHEMA: Final = "hloracle-diff/1"
+SCHEMA: Final = "hloracle-diff/2"
+PLACE: Final[tuple[Literal["anchor", "operation", "prompt", "step", "fusion_dependent"], ...]] = (
+    "anchor", "operation", "prompt", "step", "fusion_dependent",
+)  # fmt: skip
 # What a verdict follows from.
-_GROUNDS = ("tokens", "cell", "check", "canary", "logits", "anchors", "family")
+_GROUNDS = ("tokens", "configuration", "check", "canary", "logits", "anchors", "family")
 _KINDS = (
-    "verdict", "mutant", "model", "family", "settings", "prompt", "truth", "tokens", "cell", "compared", "check", "canary",
+    "verdict", "mutant", "model", "family", "settings", "prompt", "reference", "tokens", "configuration", "compared", "check", "canary",
     "logits", "anchors", "speed", "memory", "graph", "floors", "environment",
 )  # fmt: skip
 
@@ -156,8 +160,8 @@ class Comparison:
 
 # What there can be several of in one run.
 _NOUNS: Final = {
-    "prompt": "prompt", "truth": "prompt", "tokens": "prompt", "cell": "cell", "compared": "comparison",
-    "check": "check", "logits": "cell", "anchors": "part", "family": "model", "graph": "graph", "settings": "setting",
+    "prompt": "prompt", "reference": "prompt", "tokens": "prompt", "configuration": "configuration", "compared": "comparison",
+    "check": "check", "logits": "configuration", "anchors": "part", "family": "model", "graph": "graph", "settings": "setting",
 }  # fmt: skip
 
 
@@ -199,10 +203,10 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
     speed, memory = compare_speed(base, head), compare_memory(base, head)
     checks = compare_checks(base, head)
     families = compare_families(base, head)
-    gone = cells_gone(base, head)
+    gone = configurations_gone(base, head)
     changes = [
         *identity_changes(base, head),
-        *cell_changes(base, head, gone),
+        *configuration_changes(base, head, gone),
         *prompt_changes(base, head, prompts, gone),
         *value_changes(base, head, logits, anchors, gone),
         *left_out_changes(base, head),
@@ -222,8 +226,6 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
     unjudged += [f"speed: {why}" for why in (speed.reason or speed.blurred,) if why]
     unjudged += [f"{name(m.title, 60)}: {m.reason}" for m in memory if m.reason]
     unjudged += [] if same_model else ["floors: another checkpoint has other noise"]
-    if graphs.no_texts:
-        unjudged.append(f"the texts of {text.plural(graphs.no_texts, 'graph')}: not in both records")
     return Comparison(
         base=base,
         head=head,
@@ -248,7 +250,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison for a script; what it was made from is in the two records."""
     found = comparison
-    rows = dataclasses.asdict(dataclasses.replace(found, base={}, head={}))
+    rows = dataclasses.asdict(dataclasses.replace(found, base=cast(Record, {}), head=cast(Record, {})))
     for peer, row in zip(found.speed.peers, rows["speed"]["peers"], strict=True):
         row |= {"outcome": peer.outcome, "change": peer.change}
     counts = {severity: len(found.of(severity)) for severity in SEVERITIES}
@@ -298,14 +300,14 @@ def _tells(change: Change) -> bool:
     return change.status[0 if change.severity == "better" else 1] in ("failed", "error")
 
 
-def _moved(a: Record, b: Record) -> list[Change]:
+def _moved(a: Verdict, b: Verdict) -> list[Change]:
     """The same fault in another place, or known with another certainty."""
-    parts = ("anchor", "operation", "prompt", "step", "fusion_dependent")
     sure = [v["confidence"]["level"] if v["confidence"] else "not said" for v in (a, b)]
-    differing = [part.replace("_", " ") for part in parts if a[part] != b[part]]
+    pairs = {part: (a[part], b[part]) for part in PLACE if a[part] != b[part]}
+    differing = [part.replace("_", " ") for part in pairs]
     if not differing and sure[0] == sure[1]:
         return []
-    key = next((part for part in parts if a[part] != b[part]), "")
-    was, now = (name(str(v[key] if v[key] is not None else "none"), 120) for v in (a, b)) if key else sure
+    first = next(iter(pairs.values()), None)
+    was, now = (name(str("none" if value is None else value), 120) for value in first) if first else sure
     words = names([*differing, *(["confidence"] if sure[0] != sure[1] else [])], 6)
     return [Change("verdict", "changed", "verdict", f"the same fault is found with another {words}", was, now)]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
+from hloracle.core.record import Family, Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
 from hloracle.reports.compare.values import NEARER, ROOM
-from hloracle.reports.facts import VERDICTS, Record, badness, worst_share
+from hloracle.reports.facts import VERDICTS, badness, worst_share
 
 # What is counted in a model's decode graph, in words.
-COUNTS: Final = {"op_kinds": "op kinds", "matmuls": "matmuls", "weights": "weights"}
+COUNTS: Final[dict[Literal["op_kinds", "matmuls", "weights"], str]] = {
+    "op_kinds": "op kinds",
+    "matmuls": "matmuls",
+    "weights": "weights",
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class FamilyDiff:
     """
 
     model: str
-    rows: tuple[Record | None, Record | None]
+    rows: tuple[Family | None, Family | None]
     severity: str
     words: str
     detail: str = ""
@@ -37,7 +42,7 @@ def compare_families(base: Record, head: Record) -> tuple[FamilyDiff, ...]:
     return tuple(_family(model, before.get(model), after.get(model)) for model in dict.fromkeys([*after, *before]))
 
 
-def _family(model: str, before: Record | None, after: Record | None) -> FamilyDiff:
+def _family(model: str, before: Family | None, after: Family | None) -> FamilyDiff:
     rows, who = (before, after), name(model, 60)
     if after is None:
         return FamilyDiff(model, rows, "regression", f"{who} is no longer judged")
@@ -52,7 +57,7 @@ def _family(model: str, before: Record | None, after: Record | None) -> FamilyDi
             return FamilyDiff(model, rows, "better", f"{who} {_conforms(after)}, and did not")
         return FamilyDiff(model, rows, "regression", f"{who} {_fails(after)} any more", why)
     if not after["passed"]:
-        same = [before[key] == after[key] for key in ("verdict", "anchor")]
+        same = [before["verdict"] == after["verdict"], before["anchor"] == after["anchor"]]
         if all(same):
             return FamilyDiff(model, rows, "", "")
         faults = VERDICTS[before["verdict"]].kind == verdict.kind == "fail"
@@ -65,15 +70,15 @@ def _family(model: str, before: Record | None, after: Record | None) -> FamilyDi
     return _passing(who, before, after)
 
 
-def _fails(row: Record) -> str:
+def _fails(row: Family) -> str:
     return "gives no answer" if VERDICTS[row["verdict"]].kind == "error" else "does not conform"
 
 
-def _conforms(row: Record) -> str:
+def _conforms(row: Family) -> str:
     return "conforms" if row["verdict"] == "conforms" else "passes by a near tie"
 
 
-def _passing(who: str, before: Record, after: Record) -> FamilyDiff:
+def _passing(who: str, before: Family, after: Family) -> FamilyDiff:
     """Of a model that passed and passes, the first that holds: fewer mutants killed, nearer to a limit, other counts."""
     model, rows = after["model"], (before, after)
     fewer = after["tokens"]["total"] < before["tokens"]["total"]
@@ -130,7 +135,7 @@ def family_changes(base: Record, head: Record, families: Sequence[FamilyDiff]) -
             yield Change("family", diff.severity, diff.model, diff.words, before, after, diff.detail)
 
 
-def _shown(row: Record | None) -> str:
+def _shown(row: Family | None) -> str:
     if row is None:
         return "not there"
     at = f" at {name(row['anchor'], 80)}" if row["anchor"] else ""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
+from hloracle.core.record import Graph, Listing, Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
 from hloracle.reports.compare.texts import TextDiff, compare_texts
-from hloracle.reports.facts import Record
+from hloracle.reports.facts import noun
 
-FIGURES: Final = {
+Figure = Literal["op_total", "op_kinds", "weights", "flops", "bytes", "text_bytes"]
+FIGURES: Final[dict[Figure, str]] = {
     "op_total": "operations",
     "op_kinds": "kinds",
     "weights": "weights",
@@ -29,7 +31,7 @@ class GraphDiff:
       ops: operation -> how many there were and are, where that differs.
       scopes: scope -> the same for its operations.
       figures: of FIGURES, those that differ; None where one was not measured.
-      digest: whether the text differs; None where a record has no digest.
+      digest: whether the text differs.
     """
 
     id: str
@@ -37,8 +39,8 @@ class GraphDiff:
     phase: str
     ops: Mapping[str, tuple[int, int]]
     scopes: Mapping[str, Mapping[str, tuple[int, int]]]
-    figures: Mapping[str, tuple[float | None, float | None]]
-    digest: bool | None
+    figures: Mapping[Figure, tuple[float | None, float | None]]
+    digest: bool
     text: TextDiff | None
 
     @property
@@ -64,7 +66,7 @@ class GraphDiff:
     def recounted(self) -> bool:
         """Whether the graph is the same, and another version of hloracle counts its arithmetic and traffic otherwise."""
         texts = bool(self.text and self.text.scopes)
-        return self.digest is False and not (self.ops or self.scopes or texts or set(self.figures) - {"flops", "bytes"})
+        return not self.digest and not (self.ops or self.scopes or texts or set(self.figures) - {"flops", "bytes"})
 
     @property
     def names_alone(self) -> bool:
@@ -83,7 +85,6 @@ class Graphs:
     new: tuple[str, ...]
     changed: tuple[GraphDiff, ...]
     equal_texts: int  # of `compared`, those whose digests are equal
-    no_texts: int  # and those of which a record has no digest
     recounted: tuple[str, ...]  # ids of those that are the same and have other figures
 
 
@@ -105,36 +106,30 @@ def compare_graphs(base: Record, head: Record) -> Graphs:
         tuple(id for id in before if id not in after),
         tuple(id for id in after if id not in before),
         tuple(changed),
-        sum(before[id]["digest"] == after[id]["digest"] != "" for id in both),
-        sum(not (before[id]["digest"] and after[id]["digest"]) for id in both),
+        sum(before[id]["digest"] == after[id]["digest"] for id in both),
         tuple(diff.id for diff in recounted),
     )
 
 
-def _graph(before: Record, after: Record, base: Record | None, head: Record | None) -> GraphDiff:
+def _graph(before: Graph, after: Graph, base: Listing | None, head: Listing | None) -> GraphDiff:
     scopes = {
         scope: differences
         for scope in dict.fromkeys([*before["scopes"], *after["scopes"]])
         if (differences := _counts(before["scopes"].get(scope, {}), after["scopes"].get(scope, {})))
     }
     figures = {
-        key: (text.value(before[key]), text.value(after[key]))
-        for key in FIGURES
-        if _differs(before[key], after[key], key)
+        key: (text.value(before[key]), text.value(after[key])) for key in FIGURES if _differs(before[key], after[key])
     }
-    known = bool(before["digest"] and after["digest"])
-    differs = before["digest"] != after["digest"] if known else None
     compared = compare_texts(base, head) if base and head else None
     return GraphDiff(
         after["id"], after["source"], after["phase"], _counts(before["ops"], after["ops"]), scopes, figures,
-        differs, compared,
+        before["digest"] != after["digest"], compared,
     )  # fmt: skip
 
 
-def _differs(before: text.Number, after: text.Number, key: str) -> bool:
-    # A record of an older version has no flops and no bytes; that is no change of the graph.
-    older = key in ("flops", "bytes") and None in (before, after)
-    return not older and before != after and text.value(before) != text.value(after)
+def _differs(before: int | None, after: int | None) -> bool:
+    # Arithmetic that was counted in one of the two alone is no change of the graph.
+    return before is not None and after is not None and before != after
 
 
 def _counts(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -155,8 +150,8 @@ def graph_changes(base: Record, head: Record, graphs: Graphs) -> Iterator[Change
     if graphs.recounted:
         words = f"{names(graphs.recounted)} {'has' if len(graphs.recounted) == 1 else 'have'} other figures of the same text"
         yield Change("graph", "note", "figures", words, detail="arithmetic and traffic were counted otherwise")
-    for source, noun in _NOUNS.items():
-        changed = [graph for graph in graphs.changed if graph.source == source]
+    for source in head["sources"]:
+        changed = [graph for graph in graphs.changed if graph.source == source["id"]]
         if not changed:
             continue
         # Where a text was compared it knows better than a census, and says the same of every graph that changed alike.
@@ -167,14 +162,11 @@ def graph_changes(base: Record, head: Record, graphs: Graphs) -> Iterator[Change
         yield Change(
             "graph",
             "changed",
-            source,
-            f"the {noun} {what}",
+            source["id"],
+            f"the {name(noun(source['title']), 60)} {what}",
             *_operations(telling, base, head),
             "; ".join(filter(None, [names([p or "outside of every scope" for p in places]), _sizes(telling)])),
         )
-
-
-_NOUNS = {"oracle": "oracle's graph", "emitter": "emitted graph", "file": "file's graph"}
 
 
 def _operations(graph: GraphDiff, base: Record, head: Record) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from hloracle.core.record import Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import SEVERITIES, Change, capital, name
 from hloracle.reports.compare.comparison import Comparison
@@ -20,7 +21,7 @@ from hloracle.reports.compare.speed import APART, LUCK, Peer, ratios
 from hloracle.reports.compare.texts import Row, ScopeDiff
 from hloracle.reports.compare.tokens import PromptDiff
 from hloracle.reports.compare.values import FLOOR_MOVED, ValueDiff
-from hloracle.reports.facts import VERDICTS, Record, worst_share
+from hloracle.reports.facts import VERDICTS, judged, worst_share
 from hloracle.reports.page.base import draw
 
 ROWS = 25  # of the table of changes that are not folded
@@ -49,7 +50,7 @@ _TITLE_KINDS = {
 }
 # Kind of change -> the part of the page that shows it.
 _PARTS = {
-    "tokens": ("tokens", "prompt", "truth", "cell"),
+    "tokens": ("tokens", "prompt", "reference", "configuration"),
     "checks": ("check", "canary", "compared"),
     "families": ("family",),
     "margins": ("logits", "anchors", "floors"),
@@ -149,8 +150,10 @@ def _both(c: Comparison, figure: Any) -> dict[str, str]:
 
 
 def _tokens_equal(record: Record) -> str:
-    compared = [cell for entry in record["tokens"].values() for cell in entry["cells"].values()]
-    agreed, total = (sum(cell[key] for cell in compared) for key in ("agreed", "total"))
+    compared = [
+        configuration for entry in record["tokens"].values() for configuration in entry["configurations"].values()
+    ]
+    agreed, total = (sum(configuration[key] for configuration in compared) for key in ("agreed", "total"))
     return f"{text.count(agreed)} of {text.count(total)}" if total else "none compared"
 
 
@@ -174,8 +177,9 @@ def _worst(found: Sequence[Any]) -> str:
 
 def _decode_operations(record: Record) -> str | None:
     """Of what is judged: the emitted graph, or the user's."""
-    judged = [g for g in record["graphs"] if g["phase"] == "decode" and g["source"] != "oracle"]
-    return text.count(judged[0]["op_total"]) if judged else None
+    own = judged(record)["id"]
+    found = [g for g in record["graphs"] if g["phase"] == "decode" and g["source"] == own]
+    return text.count(found[0]["op_total"]) if found else None
 
 
 # ---- tokens and numbers
@@ -214,8 +218,8 @@ def _figures(c: Comparison) -> dict[str, Any]:
     rows = []
     for graph in c.graphs.changed:
         pairs = [(before[graph.id][key], after[graph.id][key]) for key in keys]
-        cells = [_figure(key, *pair, key in graph.figures) for key, pair in zip(keys, pairs, strict=True)]
-        rows.append({"graph": graph, "cells": cells})
+        configurations = [_figure(key, *pair, key in graph.figures) for key, pair in zip(keys, pairs, strict=True)]
+        rows.append({"graph": graph, "configurations": configurations})
     return {"names": [FIGURES[key] for key in keys], "rows": rows}
 
 

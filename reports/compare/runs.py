@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final, Literal, cast
 
+from hloracle.core.record import Record, Timing
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
-from hloracle.reports.facts import VERDICTS, Record
+from hloracle.reports.facts import VERDICTS
 
+OF_ENVIRONMENT: Final[tuple[Literal["date", "commit", "hloracle", "python", "platform", "cpu", "cores"], ...]] = (
+    "date",
+    "commit",
+    "hloracle",
+    "python",
+    "platform",
+    "cpu",
+    "cores",
+)
 MOST = 8  # that were not compared and are told one by one
 
 
@@ -37,7 +47,7 @@ class Stage:
 
 
 def identity_changes(base: Record, head: Record) -> Iterator[Change]:
-    mutants = [record.get("mutant", "") for record in (base, head)]
+    mutants = [record["mutant"] for record in (base, head)]
     if mutants[0] != mutants[1]:
         who = "both runs carry" if all(mutants) else f"the {'base' if mutants[0] else 'head'} carries"
         before, after = (name(m) or "none" for m in mutants)
@@ -77,7 +87,7 @@ def _setting(pair: Pair, base: Record, head: Record) -> Change:
 
 def caveats(base: Record, head: Record) -> Iterator[str]:
     for who, record in (("Head", head), ("Base", base)):
-        if "mutant" in record:
+        if record["mutant"]:
             yield (
                 f"{who} carries a deliberate fault, the mutant {name(record['mutant'], 120)}: it shows whether the checks "
                 "notice, and nothing about the model."
@@ -116,10 +126,8 @@ def left_out_changes(base: Record, head: Record) -> Iterator[Change]:
 
 
 def left_out(base: Record, head: Record) -> list[str]:
-    """What the head could not compare either, or nobody knows whether the base could."""
+    """What the head could not compare either."""
     phrases = head["verdict"]["not_compared"]
-    if phrases is None:
-        return ["what the head's run did not compare: its record is of an older version and does not say"]
     told = _only(head, base)
     found = [phrase for phrase in phrases if phrase not in told]
     more = [f"and {text.plural(len(found) - MOST, 'more comparison')}"] if len(found) > MOST else []
@@ -127,31 +135,31 @@ def left_out(base: Record, head: Record) -> list[str]:
 
 
 def _only(record: Record, other: Record) -> list[str]:
-    """What this run could not compare, and the other, which compared something, could; of older records it is not known.
+    """What this run could not compare, and the other, which compared something, could.
 
     Where a run came to no answer that follows from what stopped it, which is a change of its own.
     """
     here, there = (r["verdict"]["not_compared"] for r in (record, other))
     stopped = VERDICTS[record["verdict"]["class"]].kind == "error"
-    if stopped or here is None or there is None or not other["verdict"]["compared"]:
+    if stopped or not other["verdict"]["compared"]:
         return []
     return [phrase for phrase in here if phrase not in there]
 
 
 def settings_of(base: Record, head: Record) -> Iterator[Pair]:
-    for key in base["settings"]:
-        yield Pair(key, *(_shown(record["settings"][key]) for record in (base, head)))
+    """Each setting in both records."""
+    after = cast(dict[str, Any], head["settings"])
+    for key, value in base["settings"].items():
+        yield Pair(key, _shown(value), _shown(after[key]))
 
 
 def _shown(setting: Any) -> str:
-    if setting is None:
-        return "not recorded"
     return ", ".join(map(str, setting)) if isinstance(setting, list) else name(str(setting), 60)
 
 
 def environment_of(base: Record, head: Record) -> Iterator[Pair]:
     both = [record["environment"] for record in (base, head)]
-    for key in ("date", "commit", "hloracle", "python", "platform", "cpu", "cores"):
+    for key in OF_ENVIRONMENT:
         yield Pair(key, *(name(str("not known" if e[key] is None else e[key]), 120) for e in both))
     yield Pair("memory", *(text.size(e["memory_bytes"]) for e in both))
     for package in sorted({*both[0]["packages"], *both[1]["packages"]}):
@@ -165,8 +173,8 @@ def environment_changes(base: Record, head: Record) -> Iterator[Change]:
 
 
 def stages_of(base: Record, head: Record) -> Iterator[Stage]:
-    # A stage may come twice, such as a cell that is run again; the n-th is held to the n-th.
-    both: list[dict[tuple[str, int], Record]] = []
+    # A stage may come twice, such as a configuration that is run again; the n-th is held to the n-th.
+    both: list[dict[tuple[str, int], Timing]] = []
     for record in (base, head):
         seen: dict[str, int] = {}
         both.append({})

@@ -11,11 +11,11 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
+from hloracle.core.record import Contender, Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names, percent
-from hloracle.reports.facts import Record
 
 # Every ratio of the head has to be above every one of the base. Were the two runs of one speed, each order of their n + m
 # rounds would be as likely as any other, and this one would come by luck once in C(n + m, n): with 5 against 5 rounds once
@@ -36,11 +36,12 @@ RESIDENT: Final = 0.05
 # do not: of two compilers at work the larger holds a quarter of the whole and more.
 PEAK: Final = 0.25
 
-# What decides a contender's speed besides the graph: the packages of its backend.
-_PACKAGES = {
-    "xla": ("jax", "jaxlib"),
-    "iree": ("iree-base-compiler", "iree-base-runtime"),
-    "transformers": ("transformers", "torch"),
+# Settings that two speeds must have in common, in words.
+SAME: Final[dict[Literal["threads", "device", "precision", "capacity"], str]] = {
+    "threads": "number of threads",
+    "device": "device",
+    "precision": "precision",
+    "capacity": "number of cache slots",
 }
 
 
@@ -147,15 +148,7 @@ def _not_judged(base: Record, head: Record) -> str:
         "another checkpoint": (base["model"]["digest"], head["model"]["digest"]),
         "another processor": (x["cpu"], y["cpu"]),
         "another number of cores": (x["cores"], y["cores"]),
-        **{
-            f"another {words}": (base["settings"][key], head["settings"][key])
-            for key, words in (
-                ("threads", "number of threads"),
-                ("device", "device"),
-                ("precision", "precision"),
-                ("capacity", "number of cache slots"),
-            )
-        },
+        **{f"another {words}": (base["settings"][key], head["settings"][key]) for key, words in SAME.items()},
         "another graph was timed": (a["contenders"][0]["id"], b["contenders"][0]["id"]),
         "another number of prompt tokens": (a["context"], b["context"]),
         "another number of steps in a round": (a["tokens"], b["tokens"]),
@@ -184,29 +177,24 @@ def _peers(base: Record, head: Record) -> Iterator[Peer]:
                 other["title"],
                 tuple(a / b for a, b in zip(mine["ms_per_token"], peer["ms_per_token"], strict=True)),
                 tuple(a / b for a, b in zip(head_mine["ms_per_token"], other["ms_per_token"], strict=True)),
-                _another(peer["id"], base, head),
+                _another(peer, other, base, head),
             )
 
 
-def _another(peer: str, base: Record, head: Record) -> str:
+def _another(peer: Contender, other: Contender, base: Record, head: Record) -> str:
     """Why a peer is not the same in both runs; empty where it is."""
-    source, _, backend = peer.partition("/")
-    family = (backend or source).partition("-")[0]
     found = [record["environment"]["packages"] for record in (base, head)]
-    for package in _PACKAGES.get(family, sorted({*found[0], *found[1]})):
+    for package in dict.fromkeys([*peer["packages"], *other["packages"]]):
         before, after = (packages.get(package) for packages in found)
         if before is None or after is None:
             return f"the version of {name(package, 40)} is not recorded"
         if before != after:
             return f"{name(package, 40)} is {name(after, 30)}, was {name(before, 30)}"
-    if backend:
-        digests = [
-            {g["id"]: g["digest"] for g in record["graphs"] if g["source"] == source and g["phase"] == "decode"}
-            for record in (base, head)
-        ]
-        if digests[0] != digests[1]:
-            return "its graph changed too"
-    return ""
+    digests = [
+        {g["id"]: g["digest"] for g in record["graphs"] if g["source"] == peer["source"] and g["phase"] == "decode"}
+        for record in (base, head)
+    ]
+    return "its graph changed too" if digests[0] != digests[1] else ""
 
 
 def ratios(rounds: Sequence[float]) -> str:
@@ -221,7 +209,7 @@ def compare_memory(base: Record, head: Record) -> tuple[Memory, ...]:
 
 def _memory(base: Record, head: Record) -> Iterator[Memory]:
     reason = "another checkpoint" if base["model"]["digest"] != head["model"]["digest"] else ""
-    for key in ("threads", "device", "precision", "capacity"):
+    for key in SAME:
         if not reason and base["settings"][key] != head["settings"][key]:
             reason = f"another setting of {key}"
     contenders = [record["speed"]["contenders"][:1] for record in (base, head)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from hloracle.core.record import Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, capital
 from hloracle.reports.compare.comparison import Comparison
 from hloracle.reports.compare.speed import ratios
 from hloracle.reports.compare.texts import ScopeDiff
 from hloracle.reports.compare.values import Worst
-from hloracle.reports.facts import VERDICTS, Record
+from hloracle.reports.facts import VERDICTS
 from hloracle.reports.summary import KIND_MARKS, code, limited, prose, report_at
 
 _limited = partial(limited, where="on the page")
@@ -79,7 +80,7 @@ def _changes(changes: Sequence[Change]) -> Iterable[str]:
         f"| {MARKS[c.severity]} {c.severity} | {_words(c)} | {prose(c.before, 160) or '–'} | {prose(c.after, 160) or '–'} |"
         for c in changes
     )
-    yield from _limited(rows, 24_000, "more changes", cell=True)
+    yield from _limited(rows, 24_000, "more changes", row=True)
     yield ""
 
 
@@ -125,7 +126,7 @@ def _numbers(c: Comparison) -> Iterable[str]:
     """What did not change enough to be a change, for whoever wants to know how near it is."""
     rows = [
         (
-            f"{code(row.cell, 60)}{' ' + row.phase if row.phase else ''}, worst error / limit",
+            f"{code(row.configuration, 60)}{' ' + row.phase if row.phase else ''}, worst error / limit",
             _share(row.before),
             _share(row.after),
         )
@@ -141,7 +142,7 @@ def _numbers(c: Comparison) -> Iterable[str]:
         yield "| | base | head |"
         yield "| :-- | --: | --: |"
         yield from _limited(
-            (f"| {name} | {before} | {after} |" for name, before, after in rows), 8_000, "more rows", cell=True
+            (f"| {name} | {before} | {after} |" for name, before, after in rows), 8_000, "more rows", row=True
         )
         yield ""
         yield "</details>"

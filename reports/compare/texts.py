@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hloracle.core.record import ListedOp, Listing
 from hloracle.reports import text
-from hloracle.reports.facts import Record
 
 CONTEXT: Final = 3  # equal lines around those that differ, as in every unified diff
 # Of more lines that differ in one scope nobody reads the difference, and to find it takes their square.
@@ -68,7 +68,7 @@ class TextDiff:
     lines: int
 
 
-def compare_texts(base: Record, head: Record) -> TextDiff:
+def compare_texts(base: Listing, head: Listing) -> TextDiff:
     """Two listings of one graph, scope by scope."""
     return _Texts(base, head).compared()
 
@@ -77,7 +77,7 @@ def compare_texts(base: Record, head: Record) -> TextDiff:
 class _Line:
     """An operation: what stands between the names in its text, the names of what it makes and of what it reads."""
 
-    op: Record
+    op: ListedOp
     scope: str
     layer: int | None
     form: tuple[str, ...]
@@ -109,7 +109,7 @@ def pattern(anchor: str) -> tuple[str, int | None]:
 class _Side:
     """One record's listing: scope -> layer -> its group, and where each value is made."""
 
-    def __init__(self, listing: Record) -> None:
+    def __init__(self, listing: Listing) -> None:
         self.groups: dict[str, dict[int | None, _Group]] = {}
         self.makers: dict[str, _Line] = {}
         for entry in listing["scopes"]:
@@ -123,14 +123,14 @@ class _Side:
                 self.makers |= dict.fromkeys(line.made, line)
 
 
-def _line(op: Record, scope: str, layer: int | None) -> _Line:
+def _line(op: ListedOp, scope: str, layer: int | None) -> _Line:
     left, equals, right = op["text"].partition(" = ")
     made, rest = (left, right) if equals and left.startswith("%") else ("", op["text"])
     return _Line(op, scope, layer, tuple(_VALUE.split(rest)), tuple(_VALUE.findall(made)), tuple(_VALUE.findall(rest)))
 
 
 class _Texts:
-    def __init__(self, base: Record, head: Record) -> None:
+    def __init__(self, base: Listing, head: Listing) -> None:
         self.graph: str = head["graph"]
         self.base, self.head = _Side(base), _Side(head)
         # A value of the base -> those of the head whose operations are aligned with its own, several where the layers

@@ -1,4 +1,4 @@
-"""Two records' tokens, prompt by prompt and cell by cell.
+"""Two records' tokens, prompt by prompt and configuration by configuration.
 
 Every step is given the truth's tokens before it, so that each is compared by itself, also after one that differs.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from hloracle.core.record import Answer, Prompt, Record, Reference
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
-from hloracle.reports.facts import Record, cells_of
+from hloracle.reports.facts import answers_of
 
 
 @dataclass(frozen=True)
 class Token:
-    """`id` is None where a cell ended before; `piece` where the model has no tokenizer."""
+    """`id` is None where a configuration ended before; `piece` where the model has no tokenizer."""
 
     id: int | None
     piece: str | None
@@ -41,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True)
 class TokensDiff:
-    """Cells whose tokens changed in the same way on one prompt.
+    """Configurations whose tokens changed in the same way on one prompt.
 
     Args:
       agreed: tokens equal to the truth's, before and after, each as how many of how many.
@@ -50,7 +51,7 @@ class TokensDiff:
       severity: as of a Change.
     """
 
-    cells: tuple[str, ...]
+    configurations: tuple[str, ...]
     agreed: tuple[tuple[int, int], tuple[int, int]]
     near_ties: int
     tied: bool
@@ -61,11 +62,11 @@ class TokensDiff:
 @dataclass(frozen=True)
 class PromptDiff:
     """`state` is `same`, `gone`, `new`, or what keeps its steps from being compared: `another model`, `another prompt`,
-    `another truth`.
+    `another reference`.
 
     Args:
-      counts: cell -> tokens equal to the truth's and how many there are, before and after; None where not compared.
-      lost: cells that were compared on it and no longer are, although both run.
+      counts: configuration -> tokens equal to the truth's and how many there are, before and after; None where not compared.
+      lost: configurations that were compared on it and no longer are, although both run.
       found: the other way round.
     """
 
@@ -75,52 +76,55 @@ class PromptDiff:
     lost: tuple[str, ...]
     found: tuple[str, ...]
     tokens: tuple[TokensDiff, ...]
-    moved: int | None  # the first step of another truth
+    moved: int | None  # the first step of another reference
 
 
 def compare_prompts(base: Record, head: Record) -> tuple[PromptDiff, ...]:
     """The head's prompts in order, then those that only the base has."""
     before, after = ({prompt["id"]: prompt for prompt in record["prompts"]} for record in (base, head))
-    ran = [{c["id"] for c in record["cells"] if c["status"] != "failed"} for record in (base, head)]
+    ran = [{c["id"] for c in record["configurations"] if c["status"] != "failed"} for record in (base, head)]
     return tuple(_prompt(base, head, id, before.get(id), after.get(id), ran) for id in dict.fromkeys([*after, *before]))
 
 
 def _prompt(
-    base: Record, head: Record, id: str, before: Record | None, after: Record | None, ran: Sequence[set[str]]
+    base: Record, head: Record, id: str, before: Prompt | None, after: Prompt | None, ran: Sequence[set[str]]
 ) -> PromptDiff:
-    old, new = cells_of(base, id), cells_of(head, id)
-    counts = {cell: (_count(old.get(cell)), _count(new.get(cell))) for cell in dict.fromkeys([*new, *old])}
+    old, new = answers_of(base, id), answers_of(head, id)
+    counts = {
+        configuration: (_count(old.get(configuration)), _count(new.get(configuration)))
+        for configuration in dict.fromkeys([*new, *old])
+    }
     if before is None or after is None:
         return PromptDiff(id, "new" if before is None else "gone", counts, (), (), (), None)
-    lost = tuple(cell for cell in old if cell not in new and cell in ran[1])
-    found = tuple(cell for cell in new if cell not in old and cell in ran[0])
+    lost = tuple(configuration for configuration in old if configuration not in new and configuration in ran[1])
+    found = tuple(configuration for configuration in new if configuration not in old and configuration in ran[0])
     moved = None
     if base["model"]["digest"] != head["model"]["digest"]:
         state = "another model"
     elif before["token_ids"] != after["token_ids"]:
         state = "another prompt"
     else:
-        truths = before["truth"]["tokens"], after["truth"]["tokens"]
+        truths = before["reference"]["tokens"], after["reference"]["tokens"]
         moved = next((i for i, (a, b) in enumerate(zip(*truths, strict=False)) if a != b), None)
-        state = "same" if moved is None else "another truth"
-    shared = [cell for cell in new if cell in old]
-    tokens = _by_step(after["truth"], old, new, shared) if state == "same" else _by_count(old, new, shared)
+        state = "same" if moved is None else "another reference"
+    shared = [configuration for configuration in new if configuration in old]
+    tokens = _by_step(after["reference"], old, new, shared) if state == "same" else _by_count(old, new, shared)
     return PromptDiff(id, state, counts, lost, found, tuple(tokens), moved)
 
 
-def _count(cell: Record | None) -> tuple[int, int] | None:
-    return (cell["agreed"], cell["total"]) if cell else None
+def _count(answer: Answer | None) -> tuple[int, int] | None:
+    return (answer["agreed"], answer["total"]) if answer else None
 
 
 def _by_step(
-    truth: Record, old: dict[str, Record], new: dict[str, Record], cells: Sequence[str]
+    truth: Reference, old: dict[str, Answer], new: dict[str, Answer], configurations: Sequence[str]
 ) -> Iterator[TokensDiff]:
     groups: dict[tuple[object, ...], list[str]] = {}
-    for cell in cells:
-        a, b = old[cell], new[cell]
+    for configuration in configurations:
+        a, b = old[configuration], new[configuration]
         if any(_token(a, i).id != _token(b, i).id for i in range(min(a["total"], b["total"]))):
             key = tuple((*c["tokens"], c["agreed"], c["total"], c["disagreements"], c["near_ties"]) for c in (a, b))
-            groups.setdefault(key, []).append(cell)
+            groups.setdefault(key, []).append(configuration)
     for alike in groups.values():
         before, after = old[alike[0]], new[alike[0]]
         steps = tuple(
@@ -135,13 +139,13 @@ def _by_step(
         yield _diff(alike, before, after, steps, severity)
 
 
-def _by_count(old: dict[str, Record], new: dict[str, Record], cells: Sequence[str]) -> Iterator[TokensDiff]:
+def _by_count(old: dict[str, Answer], new: dict[str, Answer], configurations: Sequence[str]) -> Iterator[TokensDiff]:
     groups: dict[tuple[object, ...], list[str]] = {}
-    for cell in cells:
-        a, b = old[cell], new[cell]
+    for configuration in configurations:
+        a, b = old[configuration], new[configuration]
         if a["disagreements"] != b["disagreements"] or _missed(a) != _missed(b):
             key = *_rates(a), a["agreed"], a["total"], *_rates(b), b["agreed"], b["total"], b["near_ties"]
-            groups.setdefault(key, []).append(cell)
+            groups.setdefault(key, []).append(configuration)
     for alike in groups.values():
         before, after = old[alike[0]], new[alike[0]]
         (missed, beyond), (was_missed, was_beyond) = _rates(after), _rates(before)
@@ -153,26 +157,29 @@ def _by_count(old: dict[str, Record], new: dict[str, Record], cells: Sequence[st
         yield _diff(alike, before, after, (), severity)
 
 
-def _missed(cell: Record) -> int:
-    return int(max(cell["total"] - cell["agreed"], cell["disagreements"]))
+def _missed(answer: Answer) -> int:
+    return max(answer["total"] - answer["agreed"], answer["disagreements"])
 
 
-def _tied(cell: Record) -> bool:
+def _tied(answer: Answer) -> bool:
     """Inside the noise either of the two tokens is right, and the next change decides."""
-    return bool(_missed(cell) == cell["near_ties"])
+    return _missed(answer) == answer["near_ties"]
 
 
-def _rates(cell: Record) -> tuple[float, float]:
-    """Of a cell's tokens, how many are not the truth's, and how many of them are no near ties."""
-    return _missed(cell) / cell["total"], (_missed(cell) - cell["near_ties"]) / cell["total"]
+def _rates(answer: Answer) -> tuple[float, float]:
+    """Of an answer's tokens, how many are not the truth's, and how many of them are no near ties."""
+    missed = _missed(answer)
+    return missed / answer["total"], (missed - answer["near_ties"]) / answer["total"]
 
 
-def _diff(cells: Sequence[str], before: Record, after: Record, steps: tuple[Step, ...], severity: str) -> TokensDiff:
+def _diff(
+    configurations: Sequence[str], before: Answer, after: Answer, steps: tuple[Step, ...], severity: str
+) -> TokensDiff:
     agreed = (before["agreed"], before["total"]), (after["agreed"], after["total"])
-    return TokensDiff(tuple(cells), agreed, after["near_ties"], _tied(after), steps, severity)
+    return TokensDiff(tuple(configurations), agreed, after["near_ties"], _tied(after), steps, severity)
 
 
-def _token(entry: Record, step: int) -> Token:
+def _token(entry: Answer | Reference, step: int) -> Token:
     if step >= len(entry["tokens"]):
         return Token(None, None)
     return Token(entry["tokens"][step], entry["pieces"][step] if entry["pieces"] else None)
@@ -184,7 +191,7 @@ def _token(entry: Record, step: int) -> Token:
 def prompt_changes(
     base: Record, head: Record, prompts: Sequence[PromptDiff], gone: Collection[str]
 ) -> Iterator[Change]:
-    """Cells that are `gone` have a change of their own, which says it all."""
+    """Configurations that are `gone` have a change of their own, which says it all."""
     for prompt in prompts:
         id = name(prompt.id, 60)
         if prompt.state == "gone":
@@ -194,58 +201,70 @@ def prompt_changes(
                     "regression",
                     prompt.id,
                     f"the prompt {id} is no longer run",
-                    _cells(prompt, 0),
+                    _compared_in(prompt, 0),
                     "not there",
                 )
             continue
         if prompt.state == "new":
-            short = [cell for cell, (_, after) in prompt.counts.items() if after and after[0] < after[1]]
+            short = [
+                configuration for configuration, (_, after) in prompt.counts.items() if after and after[0] < after[1]
+            ]
             bad = bool(short) and not head["passed"]
             words = f"the prompt {id} is new" + (f", and its tokens differ in {names(short)}" if short else "")
             severity = "regression" if bad else "worse" if short else "better"
-            yield Change("prompt", severity, prompt.id, words, "not there", _cells(prompt, 1))
+            yield Change("prompt", severity, prompt.id, words, "not there", _compared_in(prompt, 1))
         elif prompt.state == "another prompt":
             yield Change("prompt", "changed", prompt.id, f"the prompt {id} has other tokens")
-        elif prompt.state == "another truth":
+        elif prompt.state == "another reference":
             words = f"the truth of {id} is another from step {prompt.moved} on"
             why = "what was right is right no longer, whatever the graphs compute"
-            yield Change("truth", "worse", prompt.id, words, detail=why)
+            yield Change("reference", "worse", prompt.id, words, detail=why)
         if prompt.lost:
             words = f"{id} is no longer compared in {names(prompt.lost)}"
             yield Change(
-                "tokens", "regression", prompt.id, words, "compared", "not compared", cells=prompt.lost, lost="part"
+                "tokens",
+                "regression",
+                prompt.id,
+                words,
+                "compared",
+                "not compared",
+                configurations=prompt.lost,
+                lost="part",
             )
         if prompt.found:
             words = f"{id} is now compared in {names(prompt.found)}"
-            yield Change("tokens", "better", prompt.id, words, "not compared", "compared", cells=prompt.found)
+            yield Change("tokens", "better", prompt.id, words, "not compared", "compared", configurations=prompt.found)
         for diff in prompt.tokens:
             yield _tokens_change(prompt, diff)
 
 
 def _tokens_change(prompt: PromptDiff, diff: TokensDiff) -> Change:
-    id, compared = name(prompt.id, 60), [cell for cell, (_, after) in prompt.counts.items() if after is not None]
-    cells = "every cell" if len(diff.cells) == len(compared) > 1 else names(diff.cells)
+    id, compared = (
+        name(prompt.id, 60),
+        [configuration for configuration, (_, after) in prompt.counts.items() if after is not None],
+    )
+    configurations = (
+        "every configuration" if len(diff.configurations) == len(compared) > 1 else names(diff.configurations)
+    )
     detail = ""
     if len(diff.steps) == 1:
         (step,) = diff.steps
         right = " again" if diff.severity == "better" else ""
-        words = f"{id} in {cells}: the token at step {step.step} is {step.after.words}{right}, was {step.before.words}"
+        words = f"{id} in {configurations}: the token at step {step.step} is {step.after.words}{right}, was {step.before.words}"
         if step.gap is not None:
             detail = f"the truth's lead over its second best is {text.figure(step.gap)} there"
     elif diff.steps:
-        words = (
-            f"{text.plural(len(diff.steps), 'token')} of {id} changed in {cells}, first at step {diff.steps[0].step}"
-        )
+        words = f"{text.plural(len(diff.steps), 'token')} of {id} changed in {configurations}, first at step {diff.steps[0].step}"
     else:
         shares = [n / total for n, total in diff.agreed]
         how = "fewer" if shares[1] < shares[0] else "more" if shares[1] > shares[0] else "as many"
-        words = f"{id} in {cells}: {how} tokens are the truth's"
+        words = f"{id} in {configurations}: {how} tokens are the truth's"
     if diff.severity == "worse" and diff.tied:
         ties = "a near tie" if diff.near_ties == 1 else "near ties"
         detail = "; ".join(filter(None, [detail, f"inside the measured noise: {ties}"]))
     before, after = (f"{text.count(n)} of {text.count(total)} equal" for n, total in diff.agreed)
-    return Change("tokens", diff.severity, prompt.id, words, before, after, detail, cells=diff.cells)
+    return Change("tokens", diff.severity, prompt.id, words, before, after, detail, configurations=diff.configurations)
 
 
-def _cells(prompt: PromptDiff, side: int) -> str:
-    return f"compared in {text.plural(sum(pair[side] is not None for pair in prompt.counts.values()), 'cell')}"
+def _compared_in(prompt: PromptDiff, side: int) -> str:
+    return f"compared in {text.plural(sum(pair[side] is not None for pair in prompt.counts.values()), 'configuration')}"

@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hloracle.core.record import Answer, Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
-from hloracle.reports.facts import Record, badness, cells_of, limits_of, share
+from hloracle.reports.facts import answers_of, badness, limits_of, share
 from hloracle.reports.text import value
 
 # A measured floor is the largest of some passes' roundings, and another pass moves it by some percent. One that moves by
@@ -48,7 +49,7 @@ class Fewer:
 
 @dataclass(frozen=True)
 class ValueDiff:
-    """The worst of a cell's logits (`phase` is empty) or anchors, before and after; None where nothing was compared.
+    """The worst of a configuration's logits (`phase` is empty) or anchors, before and after; None where nothing was compared.
 
     Args:
       counts: how many were compared: prompts of logits, anchors of a phase on each prompt.
@@ -58,7 +59,7 @@ class ValueDiff:
       broken: those that were within it and no longer are, by what the head has there.
     """
 
-    cell: str
+    configuration: str
     phase: str
     before: Worst | None
     after: Worst | None
@@ -123,22 +124,25 @@ class Floors:
 
 
 def compare_logits(base: Record, head: Record) -> tuple[ValueDiff, ...]:
-    """A row for each cell whose logits were read back in one of the records."""
+    """A row for each configuration whose logits were read back in one of the records."""
     both = [_logits(record) for record in (base, head)]
-    cells = dict.fromkeys([*both[1], *both[0]])
-    return tuple(_diff(base, head, (cell, ""), *(found.get(cell, {}) for found in both)) for cell in cells)
+    configurations = dict.fromkeys([*both[1], *both[0]])
+    return tuple(
+        _diff(base, head, (configuration, ""), *(found.get(configuration, {}) for found in both))
+        for configuration in configurations
+    )
 
 
 def _logits(record: Record) -> dict[str, dict[Key, Worst]]:
-    """Cell -> prompt -> the error there."""
+    """Configuration -> prompt -> the error there."""
     found: dict[str, dict[Key, Worst]] = {}
     for prompt, entry in record["tokens"].items():
-        for cell, compared in entry["cells"].items():
+        for configuration, compared in entry["configurations"].items():
             limit = value(compared["logit_limit"])
             if (ratio := share(compared["logit_error"], limit)) is not None and limit is not None:
                 error = value(compared["logit_error"])
                 worst = Worst(ratio, name(prompt, 60), math.nan if error is None else error, limit)
-                found.setdefault(cell, {})[prompt,] = worst
+                found.setdefault(configuration, {})[prompt,] = worst
     return found
 
 
@@ -147,8 +151,8 @@ def _diff(
 ) -> ValueDiff:
     was, now = (max(found.values(), key=lambda w: badness(w.share), default=None) for found in (before, after))
     still = {prompt["id"]: prompt["token_ids"] for prompt in head["prompts"]}
-    gone = {id for id in still if part[0] in cells_of(base, id) and part[0] not in cells_of(head, id)}
-    # A prompt that is gone, and one that is no longer compared in the cell at all, have a change of their own.
+    gone = {id for id in still if part[0] in answers_of(base, id) and part[0] not in answers_of(head, id)}
+    # A prompt that is gone, and one that is no longer compared in the configuration at all, have a change of their own.
     lost = tuple(key for key in before if key not in after and key[0] in still and key[0] not in gone)
     # As many positions are expected of the same tokens.
     alike = {p["id"] for p in base["prompts"] if p["token_ids"] == still.get(p["id"])}
@@ -165,18 +169,18 @@ def _diff(
 
 
 def compare_anchors(base: Record, head: Record) -> tuple[ValueDiff, ...]:
-    """A row for each cell and phase that was compared anchor by anchor in one of the records."""
+    """A row for each configuration and phase that was compared anchor by anchor in one of the records."""
     both = [_anchors(record) for record in (base, head)]
     keys = dict.fromkeys([*both[1], *both[0]])
     return tuple(_diff(base, head, key, *(found.get(key, {}) for found in both)) for key in keys)
 
 
 def _anchors(record: Record) -> dict[tuple[str, str], dict[Key, Worst]]:
-    """Cell and phase -> prompt and anchor -> the largest error there, at any position."""
+    """Configuration and phase -> prompt and anchor -> the largest error there, at any position."""
     limits = limits_of(record)
     found: dict[tuple[str, str], dict[Key, Worst]] = {}
     for matrix in record["anchors"]:
-        worst = found.setdefault((matrix["cell"], matrix["phase"]), {})
+        worst = found.setdefault((matrix["configuration"], matrix["phase"]), {})
         for anchor, row in zip(matrix["anchors"], matrix["errors"], strict=True):
             compared = [(i, float(error)) for i, error in enumerate(row) if error is not None]
             if not compared or (limit := limits.get(anchor)) is None:
@@ -201,9 +205,13 @@ def compare_floors(base: Record, head: Record) -> Floors:
         {f["anchor"]: (float(f["relative"]), float(f["limit"])) for f in record["floors"]} for record in (base, head)
     ]
     for prompt, entry in head["tokens"].items():
-        cells = base["tokens"].get(prompt, {"cells": {}})["cells"]
-        pairs = [(cells[cell], entry["cells"][cell]) for cell in entry["cells"] if cell in cells]
-        measured = [pair for pair in pairs if all(value(cell["logit_floor"]) for cell in pair)]
+        configurations = base["tokens"].get(prompt, {"configurations": {}})["configurations"]
+        pairs = [
+            (configurations[configuration], entry["configurations"][configuration])
+            for configuration in entry["configurations"]
+            if configuration in configurations
+        ]
+        measured = [pair for pair in pairs if all(value(configuration["logit_floor"]) for configuration in pair)]
         if measured:
             for i, found in enumerate(both):
                 found[f"logits of {prompt}"] = max(_logit_floor(pair[i]) for pair in measured)
@@ -222,9 +230,9 @@ def compare_floors(base: Record, head: Record) -> Floors:
     )
 
 
-def _logit_floor(cell: Record) -> tuple[float, float]:
-    """A cell's floor, and how many of it are allowed."""
-    floor, limit = value(cell["logit_floor"]) or math.nan, value(cell["logit_limit"])
+def _logit_floor(answer: Answer) -> tuple[float, float]:
+    """An answer's floor, and how many of it are allowed."""
+    floor, limit = value(answer["logit_floor"]) or math.nan, value(answer["logit_limit"])
     return floor, math.nan if limit is None else limit / floor
 
 
@@ -238,30 +246,37 @@ def _distance(ratio: float) -> float:
 def value_changes(
     base: Record, head: Record, logits: tuple[ValueDiff, ...], anchors: tuple[ValueDiff, ...], gone: Collection[str]
 ) -> Iterator[Change]:
-    """Cells that are `gone` have a change of their own, which says it all."""
+    """Configurations that are `gone` have a change of their own, which says it all."""
     for diff in logits:
-        yield from _value_changes("logits", f"the logits of {name(diff.cell)}", diff)
-        if diff.lost and diff.cell not in gone:
-            words = f"the logits of {name(diff.cell)} are no longer compared"
+        yield from _value_changes("logits", f"the logits of {name(diff.configuration)}", diff)
+        if diff.lost and diff.configuration not in gone:
+            words = f"the logits of {name(diff.configuration)} are no longer compared"
             words += f" on {names([key[0] for key in diff.lost])}" if diff.after else ""
             left = text.plural(diff.counts[1], "prompt") if diff.after else "none"
             lost = "part" if diff.after else "all"
-            yield _lost("logits", diff.cell, words, text.plural(diff.counts[0], "prompt"), left, lost)
+            yield _lost("logits", diff.configuration, words, text.plural(diff.counts[0], "prompt"), left, lost)
     for diff in anchors:
-        yield from _value_changes("anchors", f"the anchors of {name(diff.cell)} in {diff.phase}", diff)
+        yield from _value_changes("anchors", f"the anchors of {name(diff.configuration)} in {diff.phase}", diff)
     taken_apart = base["localization"] is not None and head["localization"] is None
-    for cell in dict.fromkeys(diff.cell for diff in anchors if diff.lost or diff.fewer):
-        if cell not in gone:
-            change = _anchors_lost(cell, [diff for diff in anchors if diff.cell == cell])
+    for configuration in dict.fromkeys(diff.configuration for diff in anchors if diff.lost or diff.fewer):
+        if configuration not in gone:
+            change = _anchors_lost(configuration, [diff for diff in anchors if diff.configuration == configuration])
             # Its localization compared more than a run that conforms has to.
             why = "the base's run was wrong and was taken apart, which compares more"
             yield dataclasses.replace(change, severity="note", detail=why) if taken_apart else change
 
 
-def _anchors_lost(cell: str, phases: Sequence[ValueDiff]) -> Change:
+def _anchors_lost(configuration: str, phases: Sequence[ValueDiff]) -> Change:
     if all(diff.after is None for diff in phases):
         before, after = (text.plural(sum(diff.counts[i] for diff in phases), "anchor") for i in (0, 1))
-        return _lost("anchors", cell, f"the anchors of {name(cell)} are no longer compared", before, after, "all")
+        return _lost(
+            "anchors",
+            configuration,
+            f"the anchors of {name(configuration)} are no longer compared",
+            before,
+            after,
+            "all",
+        )
     lost = [(diff.phase, key) for diff in phases for key in diff.lost]
     how, before, after = "no longer compared", "compared", "not compared"
     if not lost:
@@ -274,12 +289,12 @@ def _anchors_lost(cell: str, phases: Sequence[ValueDiff]) -> Change:
     )
     what = names(anchors) if len(anchors) <= 2 else f"{text.count(len(anchors))} anchors"
     verb = "is" if len(anchors) == 1 else "are"
-    words = f"{what} of {name(cell)} {verb} {how} in {names(where)} on {names(prompts)}"
-    return _lost("anchors", cell, words, before, after, "part")
+    words = f"{what} of {name(configuration)} {verb} {how} in {names(where)} on {names(prompts)}"
+    return _lost("anchors", configuration, words, before, after, "part")
 
 
-def _lost(kind: str, cell: str, words: str, before: str, after: str, lost: str) -> Change:
-    return Change(kind, "regression", cell, words, before, after, cells=(cell,), lost=lost)
+def _lost(kind: str, configuration: str, words: str, before: str, after: str, lost: str) -> Change:
+    return Change(kind, "regression", configuration, words, before, after, configurations=(configuration,), lost=lost)
 
 
 def _value_changes(kind: str, what: str, diff: ValueDiff) -> Iterator[Change]:
@@ -293,14 +308,14 @@ def _value_changes(kind: str, what: str, diff: ValueDiff) -> Iterator[Change]:
     before, after = (
         "not compared" if w is None else f"{text.figure(w.share)} of the limit" for w in (diff.before, diff.after)
     )
-    subject = f"{diff.cell}, {diff.phase}" if diff.phase else diff.cell
+    subject = f"{diff.configuration}, {diff.phase}" if diff.phase else diff.configuration
     detail = f"the worst: {name(diff.after.where, 160)}" if diff.after else ""
     if diff.was_over and diff.broken:
         first = max(diff.broken, key=lambda w: badness(w.share))
         detail = f"{text.count(len(diff.broken))} that were within, the worst: {name(first.where, 160)}"
     if diff.over > 1:
         detail += f"; {text.count(diff.over)} of {text.count(diff.counts[1])} are over"
-    yield Change(kind, diff.severity, subject, words, before, after, detail, cells=(diff.cell,))
+    yield Change(kind, diff.severity, subject, words, before, after, detail, configurations=(diff.configuration,))
 
 
 def floor_changes(base: Record, head: Record, floors: Floors) -> Iterator[Change]:

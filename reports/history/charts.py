@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from hloracle.reports import text
-from hloracle.reports.facts import SOURCES, VERDICTS, badness
-from hloracle.reports.history.store import Row
-from hloracle.reports.page.axes import LogAxis, log_axis
+from hloracle.reports.facts import VERDICTS, badness
+from hloracle.reports.history.row import Graph, Row, Source
+from hloracle.reports.page.axes import log_axis
 
 NEAR, FAR = 1e-3, 10.0  # multiples of a limit: what is beyond stands at the axis' end
 RATIOS = (1e-3, 1e3)  # a speed beyond these stands at the axis' end; the table has its number
@@ -100,7 +100,7 @@ PLAIN: Drawing = {"limit_y": "", "level_y": "", "points": [], "texts": [], "lege
 
 def drawings(columns: Columns, processors: dict[str, str]) -> list[Drawing]:
     """The series' drawings; `processors` gives each a letter."""
-    drawn = [_tokens(columns), _shares(columns), _speed(columns, processors), _operations(columns)]
+    drawn = [_shares(columns), _speed(columns, processors), _operations(columns)]
     return [PLAIN | drawing for drawing in drawn]
 
 
@@ -138,64 +138,14 @@ def blocks(there: Sequence[bool]) -> str:
     return "".join(f"M{i} .5h1" for i, drawn in enumerate(there) if drawn)
 
 
-# ---- tokens
-
-
-def _tokens(columns: Columns) -> Drawing:
-    """A column shows the run with the most tokens that differ."""
-    tokens = [row["tokens"] for row in columns.runs]
-    differing = [float(t["total"] - t["agreed"]) if t["total"] else None for t in tokens]
-    worst = columns.worst(differing)
-    cut = columns.where([0 < t["compared"] < t["planned"] for t in tokens])
-    most = max((x for x in worst if x), default=0.0)
-    axis = LogAxis(-1, max(2, math.ceil(math.log10(most))) if most else 2, begin=90 if most else 50, end=10)
-    failed = columns.where([not row["verdict"]["passed"] for row in columns.runs])
-    bars = {True: "", False: ""}
-    for i, x in enumerate(worst):
-        if x:
-            bars[failed[i]] += f"M{i + 0.1:.4g} {axis.begin:g}V{axis.at(x):.4g}h.8V{axis.begin:g}z"
-    base = {
-        part: [axis.begin if x is not None and cut[i] == part else None for i, x in enumerate(worst)]
-        for part in (False, True)
-    }
-    ticks = [{"y": f"{axis.begin:g}", "label": "0"}]
-    ticks += [
-        {"y": axis.place(10.0**d), "label": text.figure(10.0**d)}
-        for d in range(axis.high + 1)
-        if d < 1 or d == axis.high or axis.high < 4
-    ]
-    measured = [x for x in differing if x is not None]
-    differ = sum(x > 0 for x in measured)
-    label = (
-        f"Tokens that differ from the truth’s, by run, on a logarithmic axis: none in {_runs(len(measured) - differ)}"
-    )
-    label += f", some in {_runs(differ)}, at most {text.count(int(max(measured)))}" if differ else ""
-    gaps = len(columns.runs) - len(measured)
-    return {
-        "title": "Tokens",
-        "lede": "a bar: how many differ from the truth’s, in all cells",
-        "label": label + (f"; {_runs(gaps)} compared none" if gaps else "") + ".",
-        "height": 84 if differ else 28,
-        "ticks": ticks if differ else ticks[:1],
-        "paths": [
-            {"kind": "equal", "d": stair(base[False])},
-            {"kind": "incomplete", "d": stair(base[True])},
-            {"kind": "differ", "d": bars[True]},
-            {"kind": "differ tied", "d": bars[False]},
-        ],
-        "legend": [("equal", "compared")] + ([("incomplete", "some cells gave no result")] if any(cut) else []),
-        "missing": "" if measured else "No tokens were compared in any of these runs.",
-    }
-
-
 # ---- errors
 
 
 def _shares(columns: Columns) -> Drawing:
     """A column shows its largest errors."""
     shares = {
-        part: [None if row[part] is None else float(row[part]["share"]) for row in columns.runs]
-        for part in ("anchor", "logit")
+        "anchor": [float(found["share"]) if (found := row["anchor"]) else None for row in columns.runs],
+        "logit": [float(logit["share"]) if (logit := row["logit"]) else None for row in columns.runs],
     }
     series = {part: columns.worst(values) for part, values in shares.items()}
     # What is wrong is wrong by powers of ten, and would leave no room for what is right.
@@ -207,7 +157,7 @@ def _shares(columns: Columns) -> Drawing:
         ticks[0]["label"] = f"≤ {ticks[0]['label']}"
     paths = [
         {"kind": f"stair {style}", "d": stair([None if x is None else axis.at(x) for x in series[part]])}
-        for part, style in (("logit", "oracle dash1"), ("anchor", "emitter"))
+        for part, style in (("logit", "other dash1"), ("anchor", "judged"))
     ]
     over = [
         {"x": columns.middle(i), "y": axis.place(x), "kind": "over"}
@@ -230,7 +180,7 @@ def _shares(columns: Columns) -> Drawing:
         "limit_y": axis.place(1.0),
         "paths": paths,
         "points": over,
-        "legend": [("emitter", "worst value at an anchor"), ("oracle dash1", "worst logit")]
+        "legend": [("judged", "worst value at an anchor"), ("other dash1", "worst logit")]
         + ([("over", "over the limit")] if over else []),
         "missing": "" if told else "No error was measured in any of these runs.",
     }
@@ -244,31 +194,31 @@ def _speed(columns: Columns, processors: dict[str, str]) -> Drawing:
 
     A column shows the median of its runs' medians, and the slowest and the fastest round of all of them.
     """
-    timed = [row for row in columns.runs if row["speed"]["ratio"]]
+    timed = [(row, ratio) for row in columns.runs if (ratio := row["speed"]["ratio"])]
     drawing: Drawing = {"title": "Decode speed", "height": 130}
     if not timed:
         reasons = [row["speed"]["reason"] for row in columns.runs if row["speed"]["reason"]]
         because = f" The newest run says why: {text.one_line(reasons[-1], 160)}." if reasons else ""
         return drawing | {"missing": f"It was measured beside a peer in none of these runs.{because}"}
-    titles = {c["id"]: c["title"] for row in timed for c in row["speed"]["contenders"]}
-    peers = list(dict.fromkeys(row["speed"]["ratio"]["peer"] for row in reversed(timed)))
+    titles = {c["id"]: c["title"] for row, _ in timed for c in row["speed"]["contenders"]}
+    peers = list(dict.fromkeys(ratio["peer"] for _, ratio in reversed(timed)))
     peer = text.one_line(titles.get(peers[0], peers[0]), 60)
     others = f"; in some runs of {', '.join(text.one_line(p, 40) for p in peers[1:4])}" if peers[1:] else ""
-    ratios = [ratio["median"] for row in timed if (ratio := row["speed"]["ratio"])["peer"] == peers[0]]
+    ratios = [ratio["median"] for _, ratio in timed if ratio["peer"] == peers[0]]
     elsewhere = f"; beside another peer in {_runs(len(timed) - len(ratios))}" if peers[1:] else ""
-    cpus = dict.fromkeys(row["cpu"] for row in timed)
-    styles = {cpu: f"emitter dash{min(i, 3)}" if i else "emitter" for i, cpu in enumerate(cpus)}
+    cpus = dict.fromkeys(row["cpu"] for row, _ in timed)
+    styles = {cpu: f"judged dash{min(i, 3)}" if i else "judged" for i, cpu in enumerate(cpus)}
     several = []
     for style in dict.fromkeys(styles.values()):
         letters = [processors[cpu] for cpu in cpus if styles[cpu] == style]
         more = f" and {len(letters) - 3} more" if letters[3:] else ""
         several.append((style, f"median on {', '.join(letters[:3])}{more}"))
-    return drawing | _speed_lines(columns, timed, styles) | {
+    return drawing | _speed_lines(columns, [row for row, _ in timed], styles) | {
         "lede": f"of the production graph, as a multiple of the speed of {peer} in the same run{others}",
         "label": f"Decode speed as a multiple of that of {peer}, by run: measured in {_runs(len(ratios))}, the newest "
         f"{text.figure(ratios[-1])}, lowest {text.figure(min(ratios))}, highest {text.figure(max(ratios))}{elsewhere}.",
         "legend": [
-            *(several if len(cpus) > 1 else [("emitter", "median of the rounds")]),
+            *(several if len(cpus) > 1 else [("judged", "median of the rounds")]),
             ("band", "slowest to fastest round"),
             ("level", "as fast as the peer"),
         ],
@@ -277,7 +227,7 @@ def _speed(columns: Columns, processors: dict[str, str]) -> Drawing:
 
 
 def _speed_lines(columns: Columns, timed: Sequence[Row], styles: dict[str, str]) -> Drawing:
-    least, most = (columns.of([_ratio(row, key) for row in columns.runs]) for key in ("least", "most"))
+    least, most = (columns.of([_ratio(row, key) for row in columns.runs]) for key in EXTREMES)
     axis = linear_axis([1.0, *(x for values in (*least, *most) for x in values)])
     band = "".join(
         f"M{i} {axis.at(max(high)):.4g}h1V{axis.at(min(low)):.4g}h-1z"
@@ -295,12 +245,17 @@ def _speed_lines(columns: Columns, timed: Sequence[Row], styles: dict[str, str])
 
 def machine_of(row: Row) -> tuple[str, int, str]:
     """What two speeds must have in common to be compared: the processor, the threads, and the peer."""
-    return row["cpu"], row["settings"]["threads"], row["speed"]["ratio"]["peer"] if row["speed"]["ratio"] else ""
+    ratio = row["speed"]["ratio"]
+    return row["cpu"], row["settings"]["threads"], ratio["peer"] if ratio else ""
 
 
-def _ratio(row: Row, key: str) -> float | None:
+EXTREMES: tuple[Literal["least", "most"], ...] = ("least", "most")
+
+
+def _ratio(row: Row, key: Literal["median", "least", "most"]) -> float | None:
     low, high = RATIOS
-    return min(max(float(row["speed"]["ratio"][key]), low), high) if row["speed"]["ratio"] else None
+    ratio = row["speed"]["ratio"]
+    return min(max(ratio[key], low), high) if ratio else None
 
 
 def _crossed(others: Sequence[bool]) -> list[bool]:
@@ -315,59 +270,62 @@ def _crossed(others: Sequence[bool]) -> list[bool]:
 # ---- operations
 
 
-def graph_of(row: Row, source: str, phase: str = "decode") -> Row | None:
+def graph_of(row: Row, source: str, phase: str = "decode") -> Graph | None:
+    """What the row keeps of a source's graphs of a phase."""
     return next((g for g in row["graphs"] if (g["source"], g["phase"]) == (source, phase)), None)
+
+
+def judged(row: Row) -> Source:
+    """The first of the sources whose graphs the verdict is about."""
+    return next(source for source in row["sources"] if source["judged"])
+
+
+def sources_of(runs: Sequence[Row]) -> list[Source]:
+    """The sources of any of the runs, each once, as the newest that has it calls it."""
+    found = {source["id"]: source for row in runs for source in row["sources"]}
+    return [source for source in found.values() if any(graph_of(row, source["id"]) for row in runs)]
 
 
 def _operations(columns: Columns) -> Drawing:
     """A column shows the newest of its graphs, and each that changed."""
     drawing: Drawing = {"title": "Operations of decode", "lede": "how many stand in the graph’s text", "height": 120}
-    found = {source: [graph_of(row, source) for row in columns.runs] for source in SOURCES}
-    found = {source: graphs for source, graphs in found.items() if any(graphs)}
+    found = [(source, [graph_of(row, source["id"]) for row in columns.runs]) for source in sources_of(columns.runs)]
+    found = [(source, graphs) for source, graphs in found if any(graphs)]
     if not found:
         return drawing | {"missing": "None of these runs had a decode graph."}
-    axis = linear_axis(graph["op_total"] for graphs in found.values() for graph in graphs if graph)
-    paths, points, texts, told = [], [], [], []
-    for source, graphs in found.items():
-        style = f"{source} dash1" if source == "oracle" else source
+    axis = linear_axis(graph["op_total"] for _, graphs in found for graph in graphs if graph)
+    paths, points, texts, told, legend = [], [], [], [], []
+    for source, graphs in found:
+        style, title = "judged" if source["judged"] else "other dash1", text.one_line(source["title"], 60)
+        legend.append((style, title))
         ys = [None if graph is None else axis.at(graph["op_total"]) for graph in graphs]
         paths.append({"kind": f"stair {style}", "d": stair([some[-1] if some else None for some in columns.of(ys)])})
         numbered: list[dict[str, str]] = []
-        previous: Row | None = None
+        previous: Graph | None = None
         changes = 0
         for i, graph in enumerate(graphs):
             if graph is None:
                 continue
-            if previous is not None and changed(previous, graph):
+            if previous is not None and previous["digest"] != graph["digest"]:
                 changes += 1
                 n = columns.column(i)
                 place = {"x": f"{100 * n / columns.span:.4g}", "y": f"{axis.at(graph['op_total']):.4g}"}
-                points.append(place | {"kind": source})
+                points.append(place | {"kind": "change"})
                 if delta := graph["op_total"] - previous["op_total"]:
                     numbered.append(place | {"label": text.signed(delta)})
             previous = graph
         texts += numbered if len(numbered) <= LABELS else []
         if previous is not None:
-            told.append(
-                f"{SOURCES[source]}: newest {text.count(previous['op_total'])}, changed {text.plural(changes, 'time')}"
-            )
+            told.append(f"{title}: newest {text.count(previous['op_total'])}, changed {text.plural(changes, 'time')}")
     return drawing | {
         "label": f"Operations of the decode graphs by run. {'; '.join(told)}.",
         "ticks": axis.ticks(lambda x: text.count(round(x)) if axis.step >= 1 else f"{x:g}"),
         "paths": paths,
         "points": points,
         "texts": texts,
-        "legend": [(f"{s} dash1" if s == "oracle" else s, SOURCES[s]) for s in found]
-        + ([("change", "the graph’s text changed")] if points else []),
+        "legend": legend + ([("change", "the graph’s text changed")] if points else []),
         "missing": "",
     }
-
-
-def changed(before: Row, after: Row) -> bool:
-    """Whether two graphs differ, as far as is known."""
-    if before["digest"] and after["digest"]:
-        return bool(before["digest"] != after["digest"])
-    return bool((before["op_total"], before["op_kinds"]) != (after["op_total"], after["op_kinds"]))
 
 
 def _runs(n: int) -> str:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hloracle.reports import text
-from hloracle.reports.facts import SOURCES, VERDICTS, badness
-from hloracle.reports.history.charts import Columns, changed, drawings, graph_of, lanes
-from hloracle.reports.history.store import SCHEMA, Row
+from hloracle.reports.facts import VERDICTS, badness
+from hloracle.reports.history.charts import Columns, drawings, graph_of, judged, lanes, sources_of
+from hloracle.reports.history.row import SCHEMA, Graph, Row, Source
 from hloracle.reports.page.axes import bins_of, every
 from hloracle.reports.page.base import draw
 
@@ -36,14 +36,14 @@ def render(rows: Sequence[Row]) -> str:
     """The page of a history's rows, which are in order. Equal rows give equal pages."""
     together: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        if row["mutant"] is None:
+        if not row["mutant"]:
             together.setdefault(_series_of(row), []).append(row)
     # The sort is stable, so that those of one moment stay in the order of the store.
     ordered = sorted(together.values(), key=lambda runs: str(runs[-1]["date"]), reverse=True)
     drawn = ordered[:SERIES]
     most = max(ROWS // max(len(drawn), 1), 10)
     tips = TIPS // max(len(drawn), 1)
-    mutants = [row for row in reversed(rows) if row["mutant"] is not None]
+    mutants = [row for row in reversed(rows) if row["mutant"]]
     context = {
         "schema": SCHEMA,
         "count": len(rows),
@@ -57,7 +57,7 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _series_of(row: Row) -> tuple[str, ...]:
-    return row["model"]["name"], row["settings"]["device"], row["settings"]["precision"], row["judged"]
+    return row["model"]["name"], row["settings"]["device"], row["settings"]["precision"], judged(row)["title"]
 
 
 def short(commit: str | None) -> str:
@@ -78,14 +78,14 @@ def _series(index: int, runs: list[Row], most: int, tips: int) -> dict[str, Any]
     processors = _letters(row["cpu"] for row in runs)
     events, notes = _events(runs)
     marks = _marks(events, columns)
-    contenders, sources = _contenders(runs), _sources(runs)
-    model, device, precision, judged = _series_of(runs[-1])
+    contenders, sources = _contenders(runs), sources_of(runs)
+    model, device, precision, source = _series_of(runs[-1])
     return {
         "id": f"series-{index}",
         "model": model,
         "device": device,
         "precision": precision,
-        "file": judged == "file",
+        "source": source,
         "count": len(runs),
         "passed": sum(row["verdict"]["passed"] for row in runs),
         "newest": _newest(runs),
@@ -105,10 +105,6 @@ def _series(index: int, runs: list[Row], most: int, tips: int) -> dict[str, Any]
         "rows": [_numbers(row, list(contenders), sources, processors) for row in runs[::-1][:most]],
         "rows_left_out": max(len(runs) - most, 0),
     }
-
-
-def _sources(runs: Sequence[Row]) -> list[str]:
-    return [source for source in SOURCES if any(graph_of(row, source) for row in runs)]
 
 
 def _letters(cpus: Iterable[str]) -> dict[str, str]:
@@ -148,12 +144,12 @@ def _newest(runs: Sequence[Row]) -> dict[str, Any]:
     ratio = row["speed"]["ratio"]
     ours = row["speed"]["contenders"][0] if row["speed"]["contenders"] else None
     titles = {c["id"]: c["title"] for c in row["speed"]["contenders"]}
-    judged = graph_of(row, row["judged"])
-    oracle = graph_of(row, "oracle")
+    own = graph_of(row, judged(row)["id"])
+    other = next((g for s in row["sources"] if not s["judged"] and (g := graph_of(row, s["id"]))), None)
     return {
         "verdict": VERDICTS[row["verdict"]["class"]],
         "anchor": row["verdict"]["anchor"] or "",
-        "not_compared": "; ".join(row["verdict"]["not_compared"] or ()),
+        "not_compared": "; ".join(row["verdict"]["not_compared"]),
         "commit": short(row["commit"]),
         "date": row["date"][:16].replace("T", " "),
         "runs": len(alike),
@@ -167,9 +163,9 @@ def _newest(runs: Sequence[Row]) -> dict[str, Any]:
         "ratio": ratio or {},
         "peer": titles.get(ratio["peer"], ratio["peer"]) if ratio else "",
         "reason": row["speed"]["reason"],
-        "operations": judged or {},
-        "flops": text.si(judged["flops"]) if judged and judged["flops"] is not None else "",
-        "oracle": oracle or {},
+        "operations": own or {},
+        "flops": text.si(own["flops"]) if own and own["flops"] is not None else "",
+        "other": other or {},
     }
 
 
@@ -224,7 +220,7 @@ def _marks(events: Sequence[dict[str, Any]], columns: Columns) -> list[dict[str,
     ]
 
 
-def _verdict_words(before: Row, after: Row) -> str:
+def _verdict_words(before: _Known, after: _Known) -> str:
     def named(row: Row) -> str:
         at = f" at {text.one_line(row['verdict']['anchor'], 80)}" if row["verdict"]["anchor"] else ""
         return VERDICTS[row["verdict"]["class"]].title + at
@@ -232,33 +228,38 @@ def _verdict_words(before: Row, after: Row) -> str:
     return f"{named(after)}, after {named(before)}"
 
 
-def _not_compared_words(before: Row, after: Row) -> str:
+def _not_compared_words(before: _Known, after: _Known) -> str:
     old, new = (row["verdict"]["not_compared"] for row in (before, after))
-    if old is None or new is None:  # nobody knows
-        return ""
     parts = (("not any more", new, old), ("now, and was not", old, new))
     told = {words: [phrase for phrase in some if phrase not in others] for words, some, others in parts}
     return "; ".join(f"{words}: {_some(phrases, 120)}" for words, phrases in told.items() if phrases)
 
 
-def _with_known(runs: Iterable[Row]) -> Iterator[Row]:
+class _Known(Row):
+    """A row, and what is known of graphs when it was made."""
+
+    known: dict[tuple[str, str], Graph]
+
+
+def _with_known(runs: Iterable[Row]) -> Iterator[_Known]:
     """Each run with the last graph of each source and phase that it or a run before it had: some get to no graph."""
-    known: dict[tuple[str, str], Row] = {}
+    known: dict[tuple[str, str], Graph] = {}
     for row in runs:
-        known = known | {(graph["source"], graph["phase"]): graph for graph in row["graphs"]}
-        yield row | {"known": known}
+        known = {**known, **{(graph["source"], graph["phase"]): graph for graph in row["graphs"]}}
+        yield {**row, "known": known}
 
 
-def _families_words(before: Row, after: Row) -> str:
+def _families_words(before: _Known, after: _Known) -> str:
     old, new = before["families"], after["families"]
     if new is None:
-        return f"{old['total']} models were judged, then one"
-    told = [] if old is None else [m for m in old["failing"] if m not in new["failing"]]
-    bad = [m for m in new["failing"] if old is None or m not in old["failing"]]
+        return f"{old['total'] if old else 0} models were judged, then one"
+    failed = old["failing"] if old else []
+    again = [m for m in failed if m not in new["failing"] and old and new["total"] >= old["total"]]
+    bad = [m for m in new["failing"] if m not in failed]
     words = [f"{new['passed']} of {text.plural(new['total'], 'model')} pass"]
     words += [f"after {old['passed']} of {old['total']}"] if old else ["after a run of one"]
     words += [f"not {_some(bad)}"] if bad else []
-    words += [f"again {_some(again)}"] if (again := [m for m in told if new["total"] >= old["total"]]) else []
+    words += [f"again {_some(again)}"] if again else []
     return ", ".join(words)
 
 
@@ -267,22 +268,23 @@ def _some(words: Sequence[str], limit: int = 40) -> str:
     return ", ".join(text.one_line(word, limit) for word in words[:3]) + more
 
 
-def _graph_words(before: Row, after: Row) -> str:
+def _graph_words(before: _Known, after: _Known) -> str:
+    titles = {source["id"]: text.one_line(source["title"], 60) for source in after["sources"]}
     told: dict[str, dict[str, list[str]]] = {}
     for source, phase in after["known"]:
         old, new = graph_of(before, source, phase), graph_of(after, source, phase)
         if words := _one_graph_words(before["known"].get((source, phase)), old, new):
-            told.setdefault(SOURCES[source], {}).setdefault(words, []).append(phase)
+            told.setdefault(titles.get(source, source), {}).setdefault(words, []).append(phase)
     lists = {name: [f"{' and '.join(p)} {words}" for words, p in found.items()] for name, found in told.items()}
     return "; ".join(f"{name}: {', '.join(words)}" for name, words in lists.items())
 
 
-def _one_graph_words(known: Row | None, old: Row | None, new: Row | None) -> str:
+def _one_graph_words(known: Graph | None, old: Graph | None, new: Graph | None) -> str:
     if new is None:
         return "gone" if old else ""
     if known is None:
         return "new"
-    if not changed(known, new):
+    if known["digest"] == new["digest"]:
         return "" if old else "back unchanged"
     a, b = text.count(known["op_total"]), text.count(new["op_total"])
     return f"another text of {b} operations as before" if a == b else f"{a} → {b} operations"
@@ -313,7 +315,7 @@ def _processor(row: Row) -> tuple[str, int]:
     return row["cpu"], row["settings"]["threads"]
 
 
-def _processor_words(before: Row, after: Row) -> str:
+def _processor_words(before: _Known, after: _Known) -> str:
     (old, few), (new, many) = _processor(before), _processor(after)
     told = [f"{text.one_line(old, 80)} → {text.one_line(new, 80)}"] if old != new else []
     return "; ".join(told + ([f"{few} → {text.plural(many, 'thread')}"] if few != many else []))
@@ -323,12 +325,12 @@ def _weights(row: Row) -> dict[str, str]:
     return {"SHA-256": row["model"]["digest"][:12]}
 
 
-def _told(of: Callable[[Row], dict[str, Any]]) -> tuple[Callable[[Row], Any], Callable[[Row, Row], str]]:
+def _told(of: Callable[[Row], dict[str, Any]]) -> tuple[Callable[[Row], Any], Callable[[_Known, _Known], str]]:
     return of, lambda before, after: _differing(of(before), of(after))
 
 
 # Kind -> what of a row it is about, and how its change is told.
-CHANGES: dict[str, tuple[Callable[[Row], Any], Callable[[Row, Row], str]]] = {
+CHANGES: dict[str, tuple[Callable[[Row], Any], Callable[[_Known, _Known], str]]] = {
     "Verdict": (lambda row: (row["verdict"]["class"], row["verdict"]["anchor"]), _verdict_words),
     "Compared": (lambda row: row["verdict"]["not_compared"], _not_compared_words),
     "Models": (lambda row: row["families"], _families_words),
@@ -353,18 +355,20 @@ def _tip(runs: Sequence[Row]) -> str:
     if tokens := [row["tokens"] for row in runs if row["tokens"]["total"]]:
         worst = max(tokens, key=lambda t: int(t["total"] - t["agreed"]))
         lines.append(f"{text.count(worst['agreed'])} of {text.count(worst['total'])} tokens equal")
-    for part, words in (("anchor", "anchor"), ("logit", "logit")):
-        if found := [row[part] for row in runs if row[part]]:
-            worst = max(found, key=lambda f: badness(float(f["share"])))
-            at = f" at {text.one_line(worst['name'], 60)}" if part == "anchor" else ""
-            lines.append(f"worst {words}{at}: {text.figure(worst['share'])} of its limit")
+    if anchors := [found for row in runs if (found := row["anchor"])]:
+        anchor = max(anchors, key=lambda found: badness(float(found["share"])))
+        words = f"{text.figure(anchor['share'])} of its limit"
+        lines.append(f"worst anchor at {text.one_line(anchor['name'], 60)}: {words}")
+    if logits := [error for row in runs if (error := row["logit"])]:
+        logit = max(logits, key=lambda error: badness(float(error["share"])))
+        lines.append(f"worst logit: {text.figure(logit['share'])} of its limit")
     if ratios := [row["speed"]["ratio"] for row in runs if row["speed"]["ratio"]]:
         low, high = min(r["least"] for r in ratios), max(r["most"] for r in ratios)
         speed = (
             f"{text.figure(ratios[-1]['median'])}× the peer’s speed " if len(runs) == 1 else "times the peer’s speed: "
         )
         lines.append(f"{speed}({text.figure(low)}–{text.figure(high)})")
-    if graph := graph_of(last, last["judged"]):
+    if graph := graph_of(last, judged(last)["id"]):
         lines.append(f"decode: {text.count(graph['op_total'])} operations")
     return "\n".join(lines)
 
@@ -373,11 +377,14 @@ def _mutant(row: Row) -> dict[str, Any]:
     return _numbers(row, [], [], {}) | {"mutant": row["mutant"], "model": row["model"]["name"]}
 
 
-def _numbers(row: Row, contenders: Sequence[str], sources: Sequence[str], processors: dict[str, str]) -> dict[str, Any]:
+def _numbers(
+    row: Row, contenders: Sequence[str], sources: Sequence[Source], processors: dict[str, str]
+) -> dict[str, Any]:
     """A line of the table; what was not measured is a dash."""
     tokens, ratio = row["tokens"], row["speed"]["ratio"]
     speeds = {c["id"]: text.figure(1000 / c["ms_per_token"]) for c in row["speed"]["contenders"]}
-    counts = [graph_of(row, source) for source in sources]
+    counts = [graph_of(row, source["id"]) for source in sources]
+    checks = row["checks"]
     return {
         "commit": short(row["commit"]),
         "date": row["date"][:16].replace("T", " "),
@@ -386,7 +393,7 @@ def _numbers(row: Row, contenders: Sequence[str], sources: Sequence[str], proces
         "tokens": f"{text.count(tokens['agreed'])}/{text.count(tokens['total'])}" if tokens["total"] else "–",
         "partly": tokens["compared"] < tokens["planned"],
         "models": f"{row['families']['passed']}/{row['families']['total']}" if row["families"] else "–",
-        "checks": f"{row['checks']['passed']}/{sum(row['checks'].values())}",
+        "checks": f"{checks['passed']}/{checks['passed'] + checks['failed'] + checks['error'] + checks['skipped']}",
         "anchor": row["anchor"]["name"] if row["anchor"] else "",
         "anchor_share": text.figure(row["anchor"]["share"]) if row["anchor"] else "–",
         "logit_share": text.figure(row["logit"]["share"]) if row["logit"] else "–",

@@ -7,33 +7,44 @@ control or bidirectional character of a record can disturb any of these.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import jsonschema
-from jsonschema.exceptions import best_match
-
+from hloracle.core import record as record_types
 from hloracle.core.cache import digest, locked, write_file
 from hloracle.core.errors import InputError
-from hloracle.reports.facts import VERDICTS, Record, badness, judged, limits_of, of_limit, share, token_totals, took
-from hloracle.reports.record import LARGEST, load
-from hloracle.reports.text import one_line
+from hloracle.core.record import LARGEST, Figure, Float, Phase, Record
+from hloracle.reports.facts import VERDICTS, badness, limits_of, of_limit, token_totals, took
+from hloracle.reports.history.row import (
+    FAILING,
+    LEFT_OUT,
+    LONGEST,
+    SCHEMA,
+    Families,
+    Graph,
+    Ratio,
+    Row,
+    Speed,
+    WorstAnchor,
+    WorstLogit,
+)
+from hloracle.reports.page.heat import values_of
+from hloracle.reports.record import load
+from hloracle.reports.text import one_line, value
+from hloracle.reports.typed import problem, schema_text
 
-SCHEMA = "hloracle-history/3"
-OLDER = ("hloracle-history/2", "hloracle-history/1")
-LONGEST = 200  # characters of a string that are kept
-FAILING = 40  # models of a suite that do not pass, by name
-LEFT_OUT = 20  # phrases of what was not compared
+SCHEMA_FILE = Path(__file__).with_name("history.schema.json")
 
-Row = dict[str, Any]
+
+def schema() -> str:
+    """What history.schema.json has to hold."""
+    return schema_text(Row, "https://hloracle.invalid/history/4", "hloracle history, version 4: one line of the store")
 
 
 def add(store: Path, reports: Sequence[Path], commit: str | None = None) -> list[tuple[Row, bool]]:
@@ -87,25 +98,39 @@ def row_of(record: Record, commit: str | None = None) -> Row:
         "run": digest(json.dumps(record, sort_keys=True, separators=(",", ":"))),
         "commit": None if found is None else _cut(found),
         "date": _utc(environment["date"]),
-        "mutant": _cut(record["mutant"]) if "mutant" in record else None,
-        "judged": judged(record),
+        "mutant": _cut(record["mutant"]),
+        "sources": [
+            {"id": _cut(source["id"]), "title": _cut(source["title"]), "judged": source["judged"]}
+            for source in record["sources"]
+        ],
         "model": {
-            **{key: _cut(model[key]) for key in ("name", "architecture", "digest")},
+            "name": _cut(model["name"]),
+            "architecture": _cut(model["architecture"]),
+            "digest": _cut(model["digest"]),
             "parameters": model["parameters"],
         },
         "settings": {
-            **{key: _cut(settings[key]) for key in ("device", "precision")},
-            **{key: settings[key] for key in ("threads", "tokens", "capacity", "buckets")},
+            "device": _cut(settings["device"]),
+            "precision": _cut(settings["precision"]),
+            "threads": settings["threads"],
+            "tokens": settings["tokens"],
+            "capacity": settings["capacity"],
+            "buckets": settings["buckets"],
         },
         "verdict": {
             "class": record["verdict"]["class"],
             "passed": record["passed"],
             "anchor": None if record["verdict"]["anchor"] is None else _cut(record["verdict"]["anchor"]),
-            "not_compared": _not_compared(record),
+            "not_compared": [_cut(phrase) for phrase in record["verdict"]["not_compared"][:LEFT_OUT]],
         },
         "tokens": token_totals(record),
         "families": _families(record),
-        "checks": {status: statuses.count(status) for status in ("passed", "failed", "error", "skipped")},
+        "checks": {
+            "passed": statuses.count("passed"),
+            "failed": statuses.count("failed"),
+            "error": statuses.count("error"),
+            "skipped": statuses.count("skipped"),
+        },
         "logit": _worst_logit(record),
         "anchor": _worst_anchor(record),
         "floor": _floor(record),
@@ -150,7 +175,6 @@ def _rows(text: str, store: Path) -> Iterator[Row]:
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
             row = json.loads(line, parse_float=_finite, parse_constant=_finite, parse_int=_short)
-            _bring_up_to_date(row)
             _check(row)
             # git's union of two branches may bring a line twice.
             if seen.setdefault(row["run"], row) != row:
@@ -160,20 +184,6 @@ def _rows(text: str, store: Path) -> Iterator[Row]:
             reason = f"is no run of a history ({one_line(words, 200)})"
             raise InputError(reason, f"{store}, line {number}", "mend this line or remove it") from None
         yield row
-
-
-def _bring_up_to_date(row: Any) -> None:
-    """Make a line of an older version one of this version: no other models were measured, what was left out is not known."""
-    if not isinstance(row, dict) or row.get("schema") not in OLDER:
-        return
-    model, verdict = row.get("model"), row.get("verdict")
-    if not isinstance(model, dict) or not isinstance(verdict, dict):
-        return
-    if row["schema"] == "hloracle-history/1":
-        row["families"] = None
-        model["architecture"] = model.pop("model_type", None)
-    verdict["not_compared"] = None
-    row["schema"] = SCHEMA
 
 
 def _finite(text: str) -> float:
@@ -190,19 +200,15 @@ def _short(text: str) -> int:
     return number
 
 
-@functools.cache
-def _validator() -> Any:
-    schema = json.loads(resources.files(__package__).joinpath("history.schema.json").read_text("utf-8"))
-    return jsonschema.Draft202012Validator(schema)
-
-
 def _check(row: Any) -> None:
     """Raises ValueError unless this is a line of this version that agrees with itself."""
     schema = row.get("schema") if isinstance(row, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"the schema is {one_line(repr(schema), 60)}, not {SCHEMA!r}")
-    if error := best_match(_validator().iter_errors(row)):
-        raise ValueError(f"{one_line(error.json_path, 80)}: {one_line(str(error.message), 120)}")
+    if found := problem(Row, row):
+        raise ValueError(one_line(found, 200))
+    if sum(source["judged"] for source in row["sources"]) == 0:
+        raise ValueError("sources: none is judged")
     if row["verdict"]["passed"] != VERDICTS[row["verdict"]["class"]].passed:
         raise ValueError(f"passed is {row['verdict']['passed']}, and the verdict is {row['verdict']['class']!r}")
     if (families := row["families"]) is not None:
@@ -210,9 +216,12 @@ def _check(row: Any) -> None:
             raise ValueError(f"families: {families['passed']} of {families['total']} passed, and some others did not")
         if row["verdict"]["passed"] and families["passed"] < families["total"]:
             raise ValueError("passed is true, and some of the families did not pass")
-    for part, whole in (("agreed", "total"), ("compared", "planned")):
-        if row["tokens"][part] > row["tokens"][whole]:
-            raise ValueError(f"tokens: {row['tokens'][part]} {part} of {row['tokens'][whole]}")
+    tokens = row["tokens"]
+    for part, some, whole in (
+        ("agreed", tokens["agreed"], tokens["total"]), ("compared", tokens["compared"], tokens["planned"])
+    ):  # fmt: skip
+        if some > whole:
+            raise ValueError(f"tokens: {some} {part} of {whole}")
 
 
 # ---- a row
@@ -231,79 +240,71 @@ def _utc(date: str) -> str:
         return date[: len("2025-11-21T05:12")]
 
 
-def _figure(x: float) -> float | str:
+def _figure(x: float) -> Float:
     """Six digits; what JSON has no word for by name, as in a record."""
     return float(f"{x:.6g}") if math.isfinite(x) else "NaN" if math.isnan(x) else "Infinity" if x > 0 else "-Infinity"
 
 
-def _families(record: Record) -> Row | None:
+def _families(record: Record) -> Families | None:
     """How many models of a suite pass, and which do not, by name."""
     rows = record["families"]
     bad = [_cut(row["model"]) for row in rows if not row["passed"]]
     return {"passed": len(rows) - len(bad), "total": len(rows), "failing": bad[:FAILING]} if rows else None
 
 
-def _not_compared(record: Record) -> list[str] | None:
-    phrases = record["verdict"]["not_compared"]
-    return None if phrases is None else [_cut(phrase) for phrase in phrases[:LEFT_OUT]]
-
-
-def _worst_logit(record: Record) -> Row | None:
+def _worst_logit(record: Record) -> WorstLogit | None:
     found = [
-        (ratio, name, prompt)
+        (ratio, id, prompt)
         for prompt, entry in record["tokens"].items()
-        for name, cell in entry["cells"].items()
-        if (ratio := of_limit(cell)) is not None
+        for id, answer in entry["configurations"].items()
+        if (ratio := of_limit(answer)) is not None
     ]
     if not found:
         return None
-    ratio, cell, prompt = max(found, key=lambda entry: badness(entry[0]))
-    return {"share": _figure(ratio), "cell": _cut(cell), "prompt": _cut(prompt)}
+    ratio, id, prompt = max(found, key=lambda entry: badness(entry[0]))
+    return {"share": _figure(ratio), "configuration": _cut(id), "prompt": _cut(prompt)}
 
 
-def _worst_anchor(record: Record) -> Row | None:
+def _worst_anchor(record: Record) -> WorstAnchor | None:
     limits = limits_of(record)
-    worst: tuple[float, Any, str, Record] | None = None
-    for matrix in record["anchors"]:
-        for anchor, errors in zip(matrix["anchors"], matrix["errors"], strict=True):
-            for error in errors:
-                part = share(error, limits.get(anchor))
-                if part is not None and (worst is None or badness(part) > badness(worst[0])):
-                    worst = part, error, anchor, matrix
-    if worst is None:
+    found = [(value, matrix) for matrix in record["anchors"] for value in values_of(matrix, limits)]
+    if not found:
         return None
-    part, error, anchor, matrix = worst
+    worst, matrix = max(found, key=lambda pair: badness(pair[0].share))
     return {
-        "name": _cut(anchor),
-        "floors": _figure(float(error)),
-        "share": _figure(part),
-        "cell": _cut(matrix["cell"]),
+        "name": _cut(worst.anchor),
+        "floors": _figure(value(worst.error) or 0.0),
+        "share": _figure(worst.share),
+        "configuration": _cut(matrix["configuration"]),
         "phase": matrix["phase"],
     }
 
 
-def _floor(record: Record) -> float | str | None:
+def _floor(record: Record) -> Figure:
     """A floor that is NaN counts as infinite: it is no small one."""
     floors = [badness(float(floor["relative"])) for floor in record["floors"]]
     return _figure(median(floors)) if floors else None
 
 
-def _graphs(record: Record) -> Iterator[Row]:
-    groups: dict[tuple[str, str], list[Record]] = {}
+def _graphs(record: Record) -> Iterator[Graph]:
+    groups: dict[tuple[str, Phase], list[record_types.Graph]] = {}
     for graph in record["graphs"]:
         groups.setdefault((graph["source"], graph["phase"]), []).append(graph)
     for (source, phase), graphs in groups.items():
         one = min(graphs, key=lambda graph: (graph["head"] != "logits", graph["bucket"] or 0))
-        digests = sorted(graph["digest"] for graph in graphs)
         yield {
-            "source": source,
+            "source": _cut(source),
             "phase": phase,
-            **{key: one[key] for key in ("op_total", "op_kinds", "flops", "bytes", "text_bytes")},
-            "digest": digest(*digests)[:16] if all(digests) else "",
+            "op_total": one["op_total"],
+            "op_kinds": one["op_kinds"],
+            "flops": one["flops"],
+            "bytes": one["bytes"],
+            "text_bytes": one["text_bytes"],
+            "digest": digest(*sorted(graph["digest"] for graph in graphs))[:16],
         }
 
 
-def _speed(record: Record) -> Row:
+def _speed(record: Record) -> Speed:
     """The rounds' medians, and how many times as fast as its first peer the first contender is, round by round."""
     speed = record["speed"]
     timed = [contender for contender in speed["contenders"] if contender["ms_per_token"]]
@@ -322,9 +323,13 @@ def _speed(record: Record) -> Row:
     }
 
 
-def _ratio(ours: Record, peer: Record) -> Row | None:
+def _ratio(ours: record_types.Contender, peer: record_types.Contender) -> Ratio | None:
     ratios = [theirs / mine for theirs, mine in zip(peer["ms_per_token"], ours["ms_per_token"], strict=True)]
     if not all(0 < ratio < math.inf for ratio in ratios):
         return None
     median_, least, most = (float(f"{x:.6g}") for x in (median(ratios), min(ratios), max(ratios)))
     return {"peer": _cut(peer["id"]), "median": median_, "least": least, "most": most, "rounds": len(ratios)}
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema(), "utf-8")

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from hloracle.reports import text
 from hloracle.reports.facts import VERDICTS
-from hloracle.reports.history.charts import graph_of
+from hloracle.reports.history.charts import graph_of, judged
 from hloracle.reports.history.page import short
-from hloracle.reports.history.store import Row
+from hloracle.reports.history.row import Row
 
 COLOURS = {"pass": "green", "near": "yellow", "fail": "red", "error": "red"}
 
@@ -43,7 +43,7 @@ def table(rows: Sequence[Row]) -> Table:
 def _cells(row: Row) -> list[Text]:
     settings, tokens, speed = row["settings"], row["tokens"], row["speed"]
     verdict = VERDICTS[row["verdict"]["class"]]
-    graph = graph_of(row, row["judged"])
+    graph = graph_of(row, judged(row)["id"])
     fault = f", mutant {row['mutant']}" if row["mutant"] else ""
     words = [
         short(row["commit"]),

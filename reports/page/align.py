@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloracle.reports.facts import Record
+from hloracle.core.record import ListedOp
 
 # What a pair is worth: one that is alike more than two that are only of a kind, and less than three.
 ALIKE, SAME_KIND = 5, 2
@@ -20,7 +20,7 @@ class Pair:
     right: int | None
 
 
-def align(left: Sequence[Record], right: Sequence[Record]) -> list[Pair]:
+def align(left: Sequence[ListedOp], right: Sequence[ListedOp]) -> list[Pair]:
     """The alignment of two lists of a listing's `ops` whose pairs are worth most; the order within each is kept."""
     gain = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in reversed(range(len(left))):
@@ -45,7 +45,7 @@ def align(left: Sequence[Record], right: Sequence[Record]) -> list[Pair]:
     return pairs
 
 
-def _worth(a: Record, b: Record) -> int:
+def _worth(a: ListedOp, b: ListedOp) -> int:
     if a["op"] != b["op"]:
         return 0
     return ALIKE if a["type"] == b["type"] else SAME_KIND

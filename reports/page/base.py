@@ -19,7 +19,6 @@ import jinja2
 from markupsafe import Markup, escape
 
 from hloracle.reports import text
-from hloracle.reports.facts import BACKENDS, SOURCES
 
 FOLD = 320  # characters of a string that are shown before it is folded
 CUT = 60_000  # characters of a string that are in the page at all
@@ -65,12 +64,10 @@ def _environment() -> jinja2.Environment:
         "chip": chip,
         "plain": _plain,
         "times": _times,
-        "backend": _backend,
         "digits": _digits,
         "kind": _STATUS_KINDS.__getitem__,
         "number": lambda value, form: getattr(text, form)(value),
     }
-    environment.globals["sources"] = SOURCES
     return environment
 
 
@@ -132,7 +129,3 @@ def _digits(number: text.Number) -> str:
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _backend(name: str) -> str:
-    return BACKENDS.get(name, name)

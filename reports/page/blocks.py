@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloracle.reports.facts import Record, layer_of
+from hloracle.core.record import Block, Node
+from hloracle.reports.facts import layer_of
 
 WIDTH, HEIGHT = 212, 26  # of a part, in units of the drawing
 ACROSS, DOWN = 224, 44  # from one part to the next
@@ -26,7 +27,7 @@ class Place:
     y: float
 
 
-def drawing(block: Record) -> dict[str, Any]:
+def drawing(block: Block) -> dict[str, Any]:
     """The places of a block's nodes, its lines as paths, and how large the whole is."""
     edges = [(a, b) for a, b in block["edges"]]
     n = len(block["nodes"])
@@ -67,7 +68,7 @@ def drawing(block: Record) -> dict[str, Any]:
     }
 
 
-def label_of(node: Record) -> str:
+def label_of(node: Node) -> str:
     """What is written into a part: the anchor within the layer, or else the operations."""
     if not node["anchor"]:
         return ", ".join(f"{op} ×{count}" if count > 1 else op for op, count in node["ops"].items()) or "?"

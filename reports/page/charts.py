@@ -1,226 +1,123 @@
-"""What the page's drawings are made of: places on axes, paths, and the words that stand beside them.
+"""The numbers of a page as its tables show them, and its one chart of steps.
 
-The templates print it. A drawing is as wide as its place: coordinates are percents, or units of a `viewBox` that is
+The templates print it. The chart is as wide as its place: coordinates are percents, or units of a `viewBox` that is
 stretched, in which lines keep their width, and points, being the ends of lines of almost no length, their shape.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from hloracle.core.record import Answer, Configuration, Prompt, Record
 from hloracle.reports import text
 from hloracle.reports.facts import (
-    Record,
+    answers_of,
     badness,
-    cells_of,
     differences,
     in_order,
-    layer_of,
     limits_of,
     of_limit,
     share,
-    took,
+    source_of,
 )
 from hloracle.reports.page.axes import LogAxis, bins_of, every, log_axis
 
-STRIP = 118  # the greatest width of a cell's strip of steps, in px
-BEFORE, AFTER = 6, 11  # anchors around the first wrong one that are shown one by one
-
-
-# ---- steps of a cell
-
-
-def strip(total: int, different: Sequence[int]) -> dict[str, Any]:
-    """One tick a step, as paths: short where the tokens are equal, tall where they differ."""
-    pitch = min(2.5, STRIP / max(total, 1))
-    at = [f"M{(i + 0.5) * pitch:.4g} " for i in range(total)]
-    return {
-        "width": math.ceil(total * pitch),
-        "stroke": f"{pitch * 0.6:.3g}",
-        "equal": "".join(f"{at[i]}6v4" for i in sorted(set(range(total)) - set(different))),
-        "differs": "".join(f"{at[i]}1v14" for i in different),
-    }
+BEFORE, AFTER = 6, 11  # anchors around the first wrong one that are shown
 
 
 # ---- where it went wrong
 
 
 def chain(record: Record) -> dict[str, Any] | None:
-    """Local and accumulated errors along the anchors: all of them in one drawing, those around the fault in rows."""
+    """The errors of the anchors around the first wrong one, in the order of computation."""
     found = record["localization"]
     if found is None:
         return None
     limits = limits_of(record)
-    points = []
-    for error in found["errors"]:
-        if error["phase"] == found["phase"]:
-            limit = limits.get(error["anchor"])
-            shares = {key: share(error[key], limit) for key in ("accumulated", "local", "peer")}
-            points.append({**error, "limit": limit, "shares": shares})
-    if not points:
+    errors = [error for error in found["errors"] if error["phase"] == found["phase"]]
+    if not errors:
         return None
-    names = [point["anchor"] for point in points]
+    names = [error["anchor"] for error in errors]
     first = next((names.index(a) for a in (found["anchor"], found["first_local"]) if a in names), None)
-    axis = log_axis((x for p in points for x in p["shares"].values()), (-2, 1))
-    return {
-        "overview": _overview(points, first) if len(points) > BEFORE + 1 + AFTER else None,
-        "rows": list(_chain_rows(points, first, axis)),
-        "left_out": len(record["localization"]["errors"]) - min(len(points), BEFORE + 1 + AFTER),
-        "ticks": axis.ticks(),
-        "limit_x": axis.place(1.0),
-    }
-
-
-def _chain_rows(points: Sequence[Record], first: int | None, axis: LogAxis) -> Iterator[dict[str, Any]]:
-    begin = max(0, min((first or 0) - BEFORE, len(points) - BEFORE - 1 - AFTER))
-    shown = points[begin : begin + BEFORE + 1 + AFTER]
-    places = [{k: None if x is None else axis.at(x) for k, x in p["shares"].items()} for p in shown]
-    for i, (point, here) in enumerate(zip(shown, places, strict=True)):
-        lines = []
-        for key in ("accumulated", "local"):
-            x = here[key]
-            for other, y1, y2 in ((i - 1, "0", "50%"), (i + 1, "50%", "100%")):
-                to = places[other][key] if 0 <= other < len(places) else None
-                if x is not None and to is not None:
-                    edge = f"{(x + to) / 2:.4g}"
-                    x1, x2 = (edge, f"{x:.4g}") if y1 == "0" else (f"{x:.4g}", edge)
-                    lines.append({"kind": key, "x1": x1, "x2": x2, "y1": y1, "y2": y2})
-        yield {
-            "anchor": point["anchor"],
-            "first": begin + i == first,
-            "lines": lines,
-            "x": {key: f"{x:.4g}" for key, x in here.items() if x is not None},
-            "errors": {key: point[key] for key in here},
-            "over": {key: x is not None and not x <= 1 for key, x in point["shares"].items()},
-            "limit": point["limit"],
-        }
-
-
-def _overview(points: Sequence[Record], first: int | None) -> dict[str, Any]:
-    """All anchors from left to right, their shares of the limits from bottom to top."""
-    axis = log_axis((p["shares"][k] for p in points for k in ("accumulated", "local")), (-2, 1), begin=96, end=6)
-    bins = bins_of(len(points), 1500)
-    series = {}
-    for key in ("accumulated", "local"):
-        worst = [max((points[i]["shares"][key] for i in bin_), key=badness) for bin_ in bins]
-        series[key] = _line([None if x is None else axis.at(x) for x in worst])
-    layers: dict[int, int] = {}
-    for i, point in enumerate(points):
-        if (layer := layer_of(point["anchor"])[0]) is not None:
-            layers.setdefault(layer, i)
-    starts = sorted(layers)
-    return {
-        "width": len(bins),
-        **series,
-        "ticks": axis.ticks(5),
-        "limit_y": axis.place(1.0),
-        "layers": [
-            {"x": f"{100 * layers[starts[i]] / len(points):.4g}", "label": str(starts[i])}
-            for i in every(len(starts), 12)
-        ],
-        "first_x": None if first is None else f"{100 * (first + 0.5) / len(points):.4g}",
-        "anchors": len(points),
-    }
-
-
-def _line(ys: Sequence[float | None]) -> str:
-    """A path through the middles of columns of one unit, broken where there is no value."""
-    parts: list[str] = []
-    pen: int | None = None
-    for i, y in enumerate(ys):
-        if y is None:
-            pen = None
-            continue
-        now = round(y)
-        parts.append(f"M{i + 0.5:g} {now}" if pen is None else f"l1{_joined(now - pen)}")
-        pen = now
-    return "".join(parts)
-
-
-def _joined(number: int) -> str:
-    return str(number) if number < 0 else f" {number}"
+    begin = max(0, min((first or 0) - BEFORE, len(errors) - BEFORE - 1 - AFTER))
+    rows = []
+    for i, error in enumerate(errors[begin : begin + BEFORE + 1 + AFTER], begin):
+        limit = limits.get(error["anchor"])
+        figures = {"local": error["local"], "accumulated": error["accumulated"], "peer": error["peer"]}
+        shares = {key: share(figure, limit) for key, figure in figures.items()}
+        over = {key: x is not None and not x <= 1 for key, x in shares.items()}
+        rows.append({"anchor": error["anchor"], "first": i == first, "errors": figures, "over": over, "limit": limit})
+    return {"rows": rows, "left_out": len(found["errors"]) - len(rows)}
 
 
 # ---- logits
 
 
-def margins(record: Record) -> dict[str, Any] | None:
-    """Each cell's logit errors as multiples of their limits, placed on one logarithmic axis."""
-    rows: list[dict[str, Any]] = []
-    for cell in in_order(record["cells"]):
-        points = []
-        for i, prompt in enumerate(record["prompts"]):
-            compared = cells_of(record, prompt["id"]).get(cell["id"])
-            if compared and (ratio := of_limit(compared)) is not None:
-                floor, limit = text.value(compared["logit_floor"]), text.value(compared["logit_limit"])
-                points.append(
-                    {
-                        "prompt": prompt["id"],
-                        "index": i,
-                        "ratio": ratio,
-                        "over": not ratio <= 1,
-                        "floor_ratio": floor / limit if floor is not None and limit else None,
-                        **{key: compared[key] for key in ("logit_error", "logit_floor", "logit_limit")},
-                    }
-                )
+def logits(record: Record) -> list[dict[str, Any]]:
+    """Each configuration's logit errors, a point for each prompt, with the worst of them."""
+    rows = []
+    for configuration in in_order(record, record["configurations"]):
+        points: list[dict[str, Any]] = [
+            {"prompt": prompt["id"], "answer": answer, "ratio": ratio, "over": not ratio <= 1}
+            for prompt in record["prompts"]
+            if (answer := answers_of(record, prompt["id"]).get(configuration["id"]))
+            and (ratio := of_limit(answer)) is not None
+        ]
         if points:
-            rows.append({"cell": cell, "points": points, "worst": max(points, key=lambda p: badness(p["ratio"]))})
-    if not rows:
-        return None
-    axis = log_axis((x for row in rows for p in row["points"] for x in (p["ratio"], p["floor_ratio"])), (-2, 1))
-    for row in rows:
-        for point in row["points"]:
-            point["x"] = axis.place(point["ratio"])
-        floor_ratios = [p["floor_ratio"] for p in row["points"] if p["floor_ratio"]]
-        row["floor_x"] = axis.place(max(floor_ratios)) if floor_ratios else None
-    return {"rows": rows, "ticks": axis.ticks(), "limit_x": axis.place(1.0)}
+            worst = max(points, key=lambda p: badness(p["ratio"]))
+            rows.append({"configuration": configuration["id"], "points": points, "worst": worst})
+    return rows
 
 
 def leads(record: Record) -> dict[str, Any] | None:
-    """For each prompt the truth's lead at each step against twice each cell's logit error: inside of that it may fall."""
-    cells = [cell["id"] for cell in in_order(record["cells"])]
+    """For each prompt the truth's lead at each step against twice each configuration's logit error: inside of that it may fall."""
+    columns = in_order(record, record["configurations"])
+    order = [configuration["id"] for configuration in columns]
     drawn = []
     for i, prompt in enumerate(record["prompts"]):
-        compared = cells_of(record, prompt["id"])
+        answers = answers_of(record, prompt["id"])
         doubled = {
-            name: [2 * float(e) for e in compared[name]["errors"]]
-            for name in cells
-            if name in compared and compared[name]["errors"]
+            id: [2 * float(e) for e in answers[id]["errors"]] for id in order if id in answers and answers[id]["errors"]
         }
-        if doubled and prompt["truth"]["gaps"]:
-            drawn.append({"index": i, "prompt": prompt, "compared": compared, "doubled": doubled})
+        if doubled and prompt["reference"]["gaps"]:
+            drawn.append((i, prompt, answers, doubled))
     if not drawn:
         return None
-    gaps = [text.value(gap) for lead in drawn for gap in lead["prompt"]["truth"]["gaps"]]
-    errors = [x for lead in drawn for series in lead["doubled"].values() for x in series]
+    gaps = [text.value(gap) for _, prompt, _, _ in drawn for gap in prompt["reference"]["gaps"]]
+    errors = [x for *_, doubled in drawn for series in doubled.values() for x in series]
     axis = log_axis([*gaps, *errors], (-6, 1), begin=97, end=3)
-    lines = _styles(record, {name for lead in drawn for name in lead["doubled"]})
+    lines = _styles(record, [c for c in columns if any(c["id"] in doubled for *_, doubled in drawn)])
     return {
-        "prompts": [_lead(lead, axis, lines) for lead in drawn],
+        "prompts": [
+            {"index": i, **_lead(prompt, answers, doubled, axis, lines)} for i, prompt, answers, doubled in drawn
+        ],
         "ticks": axis.ticks(4),
         "lines": list(lines.values()),
     }
 
 
-def _styles(record: Record, names: set[str]) -> dict[str, dict[str, Any]]:
-    """Cell -> how its line is drawn: the source's colour, and dashes by the backend."""
-    styles: dict[str, dict[str, Any]] = {}
-    for cell in in_order(record["cells"]):
-        if cell["id"] in names:
-            nth = sum(style["source"] == cell["source"] for style in styles.values())
-            styles[cell["id"]] = {"id": cell["id"], "source": cell["source"], "dash": f"dash{min(nth, 3)}"}
+def _styles(record: Record, columns: Sequence[Configuration]) -> dict[str, dict[str, str]]:
+    """Configuration -> how its line is drawn: the colour says whether it is judged, dashes tell those apart."""
+    styles: dict[str, dict[str, str]] = {}
+    for column in columns:
+        colour = "" if source_of(record, column["source"])["judged"] else "other"
+        nth = sum(style["colour"] == colour for style in styles.values())
+        styles[column["id"]] = {"id": column["id"], "colour": colour, "dash": f"dash{min(nth, 3)}"}
     return styles
 
 
-def _lead(lead: dict[str, Any], axis: LogAxis, lines: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    truth, doubled = lead["prompt"]["truth"], lead["doubled"]
-    gaps = [text.value(gap) for gap in truth["gaps"]]
+def _lead(
+    prompt: Prompt, answers: dict[str, Answer], doubled: dict[str, list[float]], axis: LogAxis,
+    lines: dict[str, dict[str, str]],
+) -> dict[str, Any]:  # fmt: skip
+    reference = prompt["reference"]
+    gaps = [text.value(gap) for gap in reference["gaps"]]
     wrong: dict[int, list[str]] = {}
-    for name, cell in lead["compared"].items():
-        for step in differences(truth["tokens"], cell["tokens"]):
+    for name, answer in answers.items():
+        for step in differences(reference["tokens"], answer["tokens"]):
             wrong.setdefault(step, []).append(name)
     bins = bins_of(len(gaps))
     points = {"same": "", "diff": ""}
@@ -238,8 +135,7 @@ def _lead(lead: dict[str, Any], axis: LogAxis, lines: dict[str, dict[str, Any]])
         default=None,
     )
     return {
-        "index": lead["index"],
-        "id": lead["prompt"]["id"],
+        "id": prompt["id"],
         "width": len(bins),
         "points": points,
         "lines": [{**lines[name], "d": _steps(series, bins, axis)} for name, series in doubled.items()],
@@ -264,70 +160,25 @@ def _steps(series: Sequence[float], bins: Sequence[range], axis: LogAxis) -> str
     return path
 
 
-# ---- time
+# ---- speed
 
 
 def speed(record: Record) -> dict[str, Any] | None:
-    """Each contender's tokens/s and memory as bars; how much faster the first one is than it, round by round."""
+    """Each contender's tokens/s and memory; how much faster the first one is than it, round by round."""
     contenders = record["speed"]["contenders"]
     if not contenders or not contenders[0]["ms_per_token"]:
         return None
     ours = contenders[0]["ms_per_token"]
-    fastest = 1000 / min(ms for c in contenders for ms in c["ms_per_token"])
-    largest = max((c["resident_bytes"] or 0 for c in contenders), default=0)
     rows = []
     for c in contenders:
-        rates = sorted(1000 / ms for ms in c["ms_per_token"])
+        rates = [1000 / ms for ms in c["ms_per_token"]]
         ratios = sorted(theirs / mine for theirs, mine in zip(c["ms_per_token"], ours, strict=True))
         rows.append(
             {
                 "title": c["title"],
-                "per_second": median(rates),
-                "width": _percent(median(rates), fastest),
-                "low": _percent(rates[0], fastest),
-                "high": _percent(rates[-1], fastest),
+                "per_second": (min(rates), median(rates), max(rates)),
                 "ratio": (ratios[0], median(ratios), ratios[-1]),
                 "resident": c["resident_bytes"],
-                "memory_width": _percent(c["resident_bytes"], largest) if c["resident_bytes"] else "",
             }
         )
     return {"rows": rows, "rounds": len(ours)}
-
-
-def timeline(record: Record) -> dict[str, Any]:
-    """The stages on one axis, in percent of the whole; what was done beside each other in lanes of its own."""
-    whole = took(record)
-    rows = []
-    for timing in record["timings"]:
-        lanes: list[float] = []  # when each is free again
-        parts = []
-        for part in sorted(timing["parts"], key=lambda part: part["begin"]):
-            lane = next((i for i, free in enumerate(lanes) if free <= part["begin"] + 0.001), len(lanes))
-            lanes[lane : lane + 1] = [part["begin"] + part["seconds"]]
-            parts.append({"part": part, **_bar(part, whole, part["reused"]), "y": 17 + 6 * min(lane, 7)})
-        height = 14 if not parts else 19 + 6 * min(len(lanes), 8)
-        rows.append({"timing": timing, **_bar(timing, whole, timing["reused"]), "parts": parts, "height": height})
-    return {"rows": rows, "whole": whole, "ticks": list(_seconds(whole))}
-
-
-def _bar(timing: Record, whole: float, reused: bool) -> dict[str, str]:
-    least = 1.5 if reused else 0.4  # an outline needs some room to be seen
-    start = 100 * timing["begin"] / whole if whole else 0.0
-    width = 100 * timing["seconds"] / whole if whole else 0.0
-    return {"x": f"{min(start, 100 - least):.4g}", "width": f"{max(width, least):.4g}"}
-
-
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.4g}" if whole else "0"
-
-
-def _seconds(whole: float) -> Iterator[dict[str, str]]:
-    """Round times along an axis."""
-    if whole > 0:
-        steps = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
-        step = next((s for s in steps if whole <= 6 * s), 3600 * math.ceil(whole / 21600))
-        for i in range(math.floor(whole / step) + 1):
-            yield {
-                "x": _percent(i * step, whole),
-                "label": f"{i * step:g} s" if step < 60 else f"{i * step / 60:g} min",
-            }

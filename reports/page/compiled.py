@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hloracle.reports.facts import SOURCES, Record
+from hloracle.core.record import Record
+from hloracle.reports.facts import source_of
 
 
 def matrix(record: Record) -> dict[str, Any] | None:
@@ -16,8 +17,12 @@ def matrix(record: Record) -> dict[str, Any] | None:
     graphs = dict.fromkeys((row["source"], row["graph"]) for row in compiled)
     found = {(row["source"], row["graph"], row["compiler"], row["target"]): row for row in compiled}
     rows = [
-        {"source": source, "graph": graph, "cells": [found.get((source, graph, *column)) for column in columns]}
-        for source, graph in sorted(graphs, key=lambda key: list(SOURCES).index(key[0]) * -1)
+        {
+            "title": source_of(record, source)["title"],
+            "graph": graph,
+            "cells": [found.get((source, graph, *column)) for column in columns],
+        }
+        for source, graph in sorted(graphs, key=lambda key: not source_of(record, key[0])["judged"])
     ]
     arithmetic = sorted({words for row in compiled for words in row["arithmetic"]})
     return {

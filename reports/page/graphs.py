@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hloracle.reports.facts import SOURCES, Record, badness, in_order, layer_of, limits_of, share
+from hloracle.core.record import Graph, ListedOp, Listing, Record, Scope
+from hloracle.reports.facts import badness, in_order, layer_of, limits_of, share, source_of
 from hloracle.reports.page import heat
 from hloracle.reports.page.align import Pair, align
 from hloracle.reports.page.blocks import drawing
@@ -18,55 +20,67 @@ def side_by_side(record: Record) -> list[dict[str, Any]]:
 
     The phase that holds the first wrong operation comes first.
     """
-    graphs = {graph["id"]: graph for graph in record["graphs"]}
+    listings = {listing["graph"]: listing for listing in record["listings"]}
+    listed = in_order(record, [graph for graph in record["graphs"] if graph["id"] in listings])
     phases = []
     for phase in PHASES:
-        listings = in_order(
-            [{**x, **{k: graphs[x["graph"]][k] for k in ("source", "phase", "head")}} for x in record["listings"]]
-        )
-        of_phase = [listing for listing in listings if listing["phase"] == phase]
-        if of_phase:
-            phases.append(_phase(record, phase, of_phase, graphs))
+        sides = [
+            next(
+                (
+                    Side(graph, listings[graph["id"]], source["title"])
+                    for graph in listed
+                    if graph["phase"] == phase and (source := source_of(record, graph["source"]))["judged"] == judged
+                ),
+                None,
+            )
+            for judged in (False, True)
+        ]
+        if any(sides):
+            phases.append(_phase(record, phase, sides))
     phases.sort(key=lambda p: not p["wrong"])
     return phases
 
 
-def _phase(record: Record, phase: str, listings: Sequence[Record], graphs: dict[str, Record]) -> dict[str, Any]:
-    oracle = next((x for x in listings if x["source"] == "oracle"), None)
-    judged = next((x for x in listings if x["source"] != "oracle"), None)
-    sides = [listing["scopes"] if listing else [] for listing in (oracle, judged)]
-    wrong = _wrong(record, [oracle, judged])
+@dataclass(frozen=True)
+class Side:
+    """A graph that is shown beside another: on the left what is judged by, on the right what is judged."""
+
+    graph: Graph
+    listing: Listing
+    title: str
+
+
+def _phase(record: Record, phase: str, sides: Sequence[Side | None]) -> dict[str, Any]:
+    listed = [side.listing["scopes"] if side else [] for side in sides]
+    wrong = _wrong(record, phase, sides)
     scopes: list[dict[str, Any]] = []
-    for anchor in _merged([[scope["anchor"] for scope in side] for side in sides]):
-        left, right = (_standing_for(anchor, side) for side in sides)
-        scopes.append(_scope(phase, len(scopes), anchor, left, right, wrong))
-    return {
-        "phase": phase,
-        "sides": [
-            {**listing, "title": SOURCES[listing["source"]], "graph_row": graphs[listing["graph"]]} if listing else None
-            for listing in (oracle, judged)
-        ],
-        "scopes": scopes,
-        "wrong": any(scope["here"] for scope in scopes),
-    }
+    for anchor in _merged([[scope["anchor"] for scope in side] for side in listed]):
+        left, right = (_standing_for(anchor, side) for side in listed)
+        scopes.append(_scope(f"{phase}-{len(scopes)}", anchor, left, right, wrong))
+    return {"phase": phase, "sides": sides, "scopes": scopes, "wrong": any(scope["here"] for scope in scopes)}
 
 
-def _wrong(record: Record, listings: Sequence[Record | None]) -> dict[str, Any] | None:
-    """Where the first wrong operation stands: side, line and anchor. Nothing where the listings are of another phase."""
+@dataclass(frozen=True)
+class Wrong:
+    """Where the first wrong operation stands; `side` and `line` as far as they are known."""
+
+    side: int | None
+    line: int | None
+    anchor: str
+
+
+def _wrong(record: Record, phase: str, sides: Sequence[Side | None]) -> Wrong | None:
+    """Nothing where what is wrong is in another phase."""
     found = record["localization"]
-    sides = {listing["source"]: i for i, listing in enumerate(listings) if listing}
-    if found is None or found["anchor"] is None:
+    if found is None or found["anchor"] is None or found["phase"] != phase:
         return None
-    phase = next(listing["phase"] for listing in listings if listing)
-    operation = found["operation"]
-    if found["phase"] != phase:
-        return None
-    source = found["cell"].partition("/")[0]
-    line = operation["line"] if operation else None
-    side = sides.get(source)
-    if operation and side is not None and operation["graph"] != (listings[side] or {}).get("name"):
-        line = None
-    return {"side": side, "line": line, "anchor": operation["anchor"] if operation else found["anchor"]}
+    source = found["source"]
+    at = next((i for i, side in enumerate(sides) if side and side.graph["source"] == source), None)
+    operation, shown = found["operation"], None if at is None else sides[at]
+    if operation is None:
+        return Wrong(at, None, found["anchor"])
+    mine = shown is None or operation["graph"] == shown.listing["name"]
+    return Wrong(at, operation["line"] if mine else None, operation["anchor"])
 
 
 def _merged(orders: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -83,7 +97,7 @@ def _merged(orders: Sequence[Sequence[str]]) -> Iterator[str]:
     yield from merged
 
 
-def _standing_for(anchor: str, scopes: Sequence[Record]) -> Record | None:
+def _standing_for(anchor: str, scopes: Sequence[Scope]) -> Scope | None:
     """The scope of an anchor, or the one of another layer that is like it."""
     layer, part = layer_of(anchor)
     for scope in scopes:
@@ -92,17 +106,15 @@ def _standing_for(anchor: str, scopes: Sequence[Record]) -> Record | None:
     return None
 
 
-def _scope(
-    phase: str, index: int, anchor: str, left: Record | None, right: Record | None, wrong: dict[str, Any] | None
-) -> dict[str, Any]:  # fmt: skip
+def _scope(id: str, anchor: str, left: Scope | None, right: Scope | None, wrong: Wrong | None) -> dict[str, Any]:
     ops = [side["ops"] if side else [] for side in (left, right)]
-    here = wrong is not None and anchor == wrong["anchor"]
     rows = [_row(pair, ops) for pair in align(*ops)]
+    here = wrong is not None and anchor == wrong.anchor
     marked = here and wrong is not None and _mark(rows, wrong)
     # Where the two group their layers otherwise, those that both take for alike.
     layers = [set(side["layers"]) for side in (left, right) if side]
     return {
-        "id": f"{phase}-{index}",
+        "id": id,
         "anchor": anchor,
         "layers": len(set.intersection(*layers)),
         "sides": [left, right],
@@ -113,17 +125,17 @@ def _scope(
     }
 
 
-def _row(pair: Pair, ops: Sequence[Sequence[Record]]) -> dict[str, Any]:
+def _row(pair: Pair, ops: Sequence[Sequence[ListedOp]]) -> dict[str, Any]:
     sides = [None if i is None else some[i] for i, some in zip((pair.left, pair.right), ops, strict=True)]
     return {"state": pair.state, "sides": sides, "wrong": False, "marks": [False, False], "words": ["", ""]}
 
 
-def _mark(rows: Sequence[dict[str, Any]], wrong: dict[str, Any]) -> bool:
+def _mark(rows: Sequence[dict[str, Any]], wrong: Wrong) -> bool:
     """Mark the wrong operation, and in the other graph its counterpart, or else what that graph ends the scope with."""
-    side = wrong["side"]
-    if side is None or wrong["line"] is None:
+    side = wrong.side
+    if side is None or wrong.line is None:
         return False
-    row = next((row for row in rows if row["sides"][side] and row["sides"][side]["line"] == wrong["line"]), None)
+    row = next((row for row in rows if row["sides"][side] and row["sides"][side]["line"] == wrong.line), None)
     if row is None:
         return False
     row["wrong"] = row["marks"][side] = True
@@ -161,7 +173,7 @@ def block(record: Record) -> dict[str, Any] | None:
 def by_itself(record: Record) -> dict[str, float]:
     """Anchor -> what it adds as a share of its limit: a fault is dark where it is made, and not in all that follows."""
     limits, found = limits_of(record), record["localization"]
-    errors = (e for e in found["errors"] if e["phase"] == found["phase"])
+    errors = (e for e in found["errors"] if e["phase"] == found["phase"]) if found else ()
     shares = {e["anchor"]: share(e["local"], limits.get(e["anchor"])) for e in errors}
     return {anchor: x for anchor, x in shares.items() if x is not None}
 
@@ -171,7 +183,7 @@ def _worst_of_layers(record: Record) -> dict[str, float]:
     limits = limits_of(record)
     worst: dict[str, float] = {}
     for matrix in record["anchors"]:
-        if not matrix["cell"].startswith("oracle/"):
+        if source_of(record, matrix["source"])["judged"]:
             for value in heat.values_of(matrix, limits):
                 kind = layer_of(value.anchor)[1]
                 worst[kind] = max(worst.get(kind, 0.0), value.share, key=badness)
@@ -179,32 +191,36 @@ def _worst_of_layers(record: Record) -> dict[str, float]:
 
 
 def censuses(record: Record) -> list[dict[str, Any]]:
+    """The operations of each phase's graphs, by kind."""
     return [_census(record, phase) for phase in PHASES]
 
 
 def _census(record: Record, phase: str) -> dict[str, Any]:
-    """Operations by kind, a column for each graph; graphs of one source whose censuses are equal share a column."""
-    columns: list[dict[str, Any]] = []
-    for graph in in_order(sorted(record["graphs"], key=lambda g: g["bucket"] or 0)):
-        if graph["phase"] != phase:
-            continue
-        for column in columns:
-            first = column["graphs"][0]
-            if all(first[key] == graph[key] for key in ("source", "head", "ops", "weights")):
-                column["graphs"].append(graph)
-                break
-        else:
-            columns.append({"graphs": [graph], **{key: graph[key] for key in ("source", "head", "ops")}})
-    oracles = [c["ops"] for c in columns if c["source"] == "oracle"]
-    base = oracles[0] if len(oracles) == 1 else None
-    kinds = {op for column in columns for op in column["ops"]}
-    largest = max((n for c in columns for n in c["ops"].values()), default=0) or 1
+    """A column for each graph; graphs of one source whose censuses are equal share one."""
+    columns: list[list[Graph]] = []
+    for graph in in_order(record, sorted(record["graphs"], key=lambda g: g["bucket"] or 0)):
+        if graph["phase"] == phase:
+            alike = next((column for column in columns if _alike(column[0], graph)), None)
+            if alike is None:
+                columns.append([graph])
+            else:
+                alike.append(graph)
+    judged = [source_of(record, graphs[0]["source"])["judged"] for graphs in columns]
+    others = [graphs[0]["ops"] for graphs, own in zip(columns, judged, strict=True) if not own]
+    base = others[0] if len(others) == 1 else None
+    counts = [graphs[0]["ops"] for graphs in columns]
+    largest = max((n for ops in counts for n in ops.values()), default=0) or 1
     rows = []
-    for op in sorted(kinds, key=lambda op: (-max(c["ops"].get(op, 0) for c in columns), op)):
+    for op in sorted({op for ops in counts for op in ops}, key=lambda op: (-max(c.get(op, 0) for c in counts), op)):
         entries = []
-        for column in columns:
-            n = column["ops"].get(op, 0)
-            delta = n - base.get(op, 0) if base is not None and column["source"] != "oracle" else None
-            entries.append({"n": n, "delta": delta, "width": f"{100 * n / largest:.4g}", "source": column["source"]})
+        for ops, own in zip(counts, judged, strict=True):
+            n = ops.get(op, 0)
+            delta = n - base.get(op, 0) if base is not None and own else None
+            entries.append({"n": n, "delta": delta, "width": f"{100 * n / largest:.4g}", "judged": own})
         rows.append({"op": op, "entries": entries})
-    return {"phase": phase, "columns": columns, "rows": rows}
+    heads = [{"graphs": graphs, "title": source_of(record, graphs[0]["source"])["title"]} for graphs in columns]
+    return {"phase": phase, "columns": heads, "rows": rows}
+
+
+def _alike(a: Graph, b: Graph) -> bool:
+    return (a["source"], a["head"], a["ops"], a["weights"]) == (b["source"], b["head"], b["ops"], b["weights"])

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from hloracle.core.record import Anchors, Figure, Floor, Localization, Record
 from hloracle.reports import text
-from hloracle.reports.facts import Record, badness, layer_of, limits_of, share
+from hloracle.reports.facts import badness, layer_of, limits_of, share
 from hloracle.reports.page.axes import COLUMNS, bins_of, every
 
 LEAST_COLUMNS = 16  # so that a model of two layers is not drawn as two planks
-MAPS = 6  # cells and phases that are drawn; of the others the page has the worst value
+MAPS = 6  # configurations and phases that are drawn; of the others the page has the worst value
 TIPS = 80  # cells of the first map that say what they are; a quarter as many in the others
 
 # A value's share of its limit -> the class of its colour: five within the limit, four beyond.
@@ -40,16 +41,16 @@ class Value:
 
 @dataclass(frozen=True)
 class Group:
-    """The matrices of one cell and phase, and what they hold; `found` is the localization, if it is of these.
+    """The matrices of one configuration and phase, and what they hold; `found` is the localization, if it is of these.
 
     A prompt may have two: one of the run, and one of what was looked at again.
     """
 
-    cell: str
+    configuration: str
     phase: str
-    matrices: list[Record]
+    matrices: list[Anchors]
     measured: list[Value]
-    found: Record | None
+    found: Localization | None
 
     def worst(self) -> Value:
         return max(self.measured, key=lambda v: badness(v.share))
@@ -63,7 +64,7 @@ class Group:
 
 
 def heat_maps(record: Record, drawn: int = MAPS) -> list[dict[str, Any]]:
-    """For each cell and phase its worst value, the first that is over its limit, and a map.
+    """For each configuration and phase its worst value, the first that is over its limit, and a map.
 
     What was taken apart comes first, then the worst. Only the first `drawn` have a `map`.
     """
@@ -76,7 +77,7 @@ def heat_maps(record: Record, drawn: int = MAPS) -> list[dict[str, Any]]:
         anchors = dict.fromkeys(v.anchor for v in group.measured)
         rows.append(
             {
-                "cell": group.cell,
+                "configuration": group.configuration,
                 "phase": group.phase,
                 "here": group.found is not None,
                 "prompts": group.prompts(),
@@ -93,16 +94,16 @@ def heat_maps(record: Record, drawn: int = MAPS) -> list[dict[str, Any]]:
 
 def _groups(record: Record, limits: dict[str, float]) -> Iterator[Group]:
     found = record["localization"]
-    together: dict[tuple[str, str], list[Record]] = {}
+    together: dict[tuple[str, str], list[Anchors]] = {}
     for matrix in record["anchors"]:
-        together.setdefault((matrix["cell"], matrix["phase"]), []).append(matrix)
-    for (cell, phase), matrices in together.items():
-        here = found is not None and (found["cell"], found["phase"]) == (cell, phase)
+        together.setdefault((matrix["configuration"], matrix["phase"]), []).append(matrix)
+    for (configuration, phase), matrices in together.items():
+        here = found is not None and (found["configuration"], found["phase"]) == (configuration, phase)
         values = [value for matrix in matrices for value in values_of(matrix, limits)]
-        yield Group(cell, phase, matrices, values, found if here else None)
+        yield Group(configuration, phase, matrices, values, found if here else None)
 
 
-def values_of(matrix: Record, limits: dict[str, float]) -> Iterator[Value]:
+def values_of(matrix: Anchors, limits: dict[str, float]) -> Iterator[Value]:
     """What a matrix holds, with its share of the limit; what has no limit is left out."""
     for anchor, row in zip(matrix["anchors"], matrix["errors"], strict=True):
         for position, error in zip(matrix["positions"], row, strict=True):
@@ -223,17 +224,22 @@ def shade(part: float) -> int:
 
 def floors(record: Record) -> list[dict[str, Any]]:
     """The floors by kind of anchor: the largest of all layers, and the median of what is relative."""
-    kinds: dict[str, list[Record]] = {}
+    kinds: dict[str, list[Floor]] = {}
     for floor in record["floors"]:
         kinds.setdefault(layer_of(floor["anchor"])[1], []).append(floor)
     rows = []
     for kind in _kinds(floor["anchor"] for floor in record["floors"]):
         some = kinds[kind]
         largest = {
-            key: max((f[key] for f in some), key=lambda x: badness(text.value(x)))
-            for key in ("scale", "noise", "oracle")
+            "scale": _largest(f["scale"] for f in some),
+            "noise": _largest(f["noise"] for f in some),
+            "oracle": _largest(f["oracle"] for f in some),
         }
         relative = median(float(f["relative"]) for f in some)
         limits = sorted({float(f["limit"]) for f in some})
         rows.append({"kind": kind, "anchors": len(some), **largest, "relative": relative, "limits": limits})
     return rows
+
+
+def _largest(figures: Iterable[Figure]) -> Figure:
+    return max(figures, key=lambda x: badness(text.value(x)))

@@ -9,23 +9,24 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hloracle.core.record import Answer, Configuration, Family, Prompt, Record, Reference
 from hloracle.reports import text
 from hloracle.reports.facts import (
-    SOURCES,
     VERDICTS,
-    Record,
+    answers_of,
     at_fault,
     badness,
     by_status,
-    cells_of,
     closest_call,
     comparisons,
     differences,
     families,
     in_order,
     judged,
+    noun,
     of_limit,
     token_totals,
+    took,
     worst_share,
 )
 from hloracle.reports.page import charts, compiled, graphs, heat
@@ -43,7 +44,7 @@ def render(record: Record) -> str:
     _open_one(prompts, record["verdict"]["prompt"])
     context = {
         "r": record,
-        "judged": {"emitter": "emitted graph", "file": "file’s graph"}[judged(record)],
+        "judged": noun(judged(record)["title"]),
         "verdict": verdict,
         "sentence": _sentence(record),
         "comparisons": comparisons(record),
@@ -58,7 +59,7 @@ def render(record: Record) -> str:
         "chain": charts.chain(record),
         "maps": heat.heat_maps(record),
         "floors": heat.floors(record),
-        "margins": charts.margins(record),
+        "logits": charts.logits(record),
         "leads": charts.leads(record),
         "phases": phases,
         "wrong_shown": any(phase["wrong"] for phase in phases),
@@ -67,7 +68,7 @@ def render(record: Record) -> str:
         "censuses": graphs.censuses(record),
         "targets": compiled.matrix(record),
         "speed": charts.speed(record),
-        "timeline": charts.timeline(record),
+        "took": took(record),
     }
     return draw("report.html.j2", context, script="report.js")
 
@@ -102,33 +103,6 @@ def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
     architecture = row["architecture"] if row else record["model"]["architecture"]
     anchor = row["anchor"] if row else verdict["anchor"]
     at = f"at {anchor}" if anchor else "from the top"
-    advice = {
-        "reference-fault": (
-            "Read the oracle beside the module in transformers",
-            f"reference/oracle/architectures/{architecture}.py, {at}",
-        ),
-        "emitter-fault": (
-            ("Read the file beside the oracle’s graph", at)
-            if judged(record) == "file"
-            else (
-                "Read the emitter beside the oracle",
-                f"emitters/architectures/{architecture}.py and reference/oracle/architectures/{architecture}.py, {at}",
-            )
-        ),
-        "compiler-fault": ("Reduce the graph on the compiler that is wrong", f"{at}; the same text is right elsewhere"),
-        "device-fault": ("Reduce the graph on the device that is wrong", f"{at}; the same text is right elsewhere"),
-        "invariant-broken": (
-            "Mend the graph, or change the invariant with a reason",
-            f"{at} of the file" if judged(record) == "file" else f"emitters/architectures/{architecture}.py, {at}",
-        ),
-        "unsupported": ("Give a graph that a backend here can run", f"{at}; nothing is known of this one"),
-        "out-of-memory": (
-            "Run it with more memory, or a smaller model of this architecture",
-            "nothing about the graphs follows from this run",
-        ),
-        "timeout": ("Run it again with a larger --timeout", "nothing about the graphs follows from this run"),
-        "harness-error": ("Mend the run first", "nothing about the graphs follows from it"),
-    }
     for i, bad in enumerate(families(record)):
         if not bad["passed"] and i < 3:
             title, where = VERDICTS[bad["verdict"]].title.lower(), f" at {bad['anchor']}" if bad["anchor"] else ""
@@ -140,45 +114,70 @@ def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
         if (reproducer := found["reproducer"]) is not None:
             words = "it shows the fault by itself" if reproducer["shown"] else "it did not show the fault by itself"
             yield _item("Run the reproducer", words, "#reproducer")
-    yield _item(*advice[verdict["class"]])
+    yield _item(*_advice(record, architecture, at))
     for i, prompt in enumerate(record["prompts"]):
         if prompt["id"] == verdict["prompt"]:
             step = "" if verdict["step"] is None else f", step {verdict['step']}"
             yield _item("See the tokens side by side", f"{prompt['id']}{step}", f"#prompt-{i}")
-    for cell in record["cells"]:
-        if cell["status"] == "failed":
-            yield _item(f"{cell['id']} gave no result", text.one_line(cell["message"], 160), "#cells")
+    for column in record["configurations"]:
+        if column["status"] == "failed":
+            yield _item(f"{column['id']} gave no result", text.one_line(column["message"], 160), "#configurations")
     for i, check in enumerate(by_status(record["checks"])):
         if check["status"] in ("failed", "error") and i < 3:
-            words = f"measured {check['figure']}, expected {check['expected']}" if check["figure"] else check["detail"]
+            words = f"measured {check['figure']}, limit {check['limit']}" if check["figure"] else check["detail"]
             yield _item(check["title"], words, f"#check-{i}")
+
+
+def _advice(record: Record, architecture: str, at: str) -> tuple[str, str]:
+    """What to do about a class of verdict, and where; of a graph that a user brought there is no source to read here."""
+    own = f"emitters/architectures/{architecture}.py"
+    oracle = f"reference/oracle/architectures/{architecture}.py"
+    brought = judged(record)["brought"]
+    nothing = "nothing about the graphs follows from this run"
+    found: dict[str, tuple[str, str]] = {
+        "reference-fault": ("Read the oracle beside the module in transformers", f"{oracle}, {at}"),
+        "emitter-fault": ("Read the file beside the oracle’s graph", at)
+        if brought
+        else ("Read the emitter beside the oracle", f"{own} and {oracle}, {at}"),
+        "compiler-fault": ("Reduce the graph on the compiler that is wrong", f"{at}; the same text is right elsewhere"),
+        "device-fault": ("Reduce the graph on the device that is wrong", f"{at}; the same text is right elsewhere"),
+        "invariant-broken": (
+            "Mend the graph, or change the invariant with a reason",
+            f"{at} of the file" if brought else f"{own}, {at}",
+        ),
+        "unsupported": ("Give a graph that a backend here can run", f"{at}; nothing is known of this one"),
+        "out-of-memory": ("Run it with more memory, or a smaller model of this architecture", nothing),
+        "timeout": ("Run it again with a larger --timeout", nothing),
+        "harness-error": ("Mend the run first", nothing),
+    }
+    return found[record["verdict"]["class"]]
 
 
 def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
     ratios = [
-        (ratio, prompt, cell)
+        (ratio, prompt, id)
         for prompt, entry in record["tokens"].items()
-        for cell, compared in entry["cells"].items()
-        if (ratio := of_limit(compared)) is not None
+        for id, answer in entry["configurations"].items()
+        if (ratio := of_limit(answer)) is not None
     ]
     if record["verdict"]["class"] == "near-tie":
         for i, prompt in enumerate(record["prompts"]):
             entry = record["tokens"][prompt["id"]]
             if entry["agreed"] != entry["total"]:
-                words = f"{entry['agreed']} of {entry['total']} tokens equal in the worst cell"
+                words = f"{entry['agreed']} of {entry['total']} tokens equal in the worst configuration"
                 yield _item(f"Tokens differ on {prompt['id']}", words, f"#prompt-{i}")
     if ratios:
-        ratio, prompt, cell = max(ratios)
-        yield _item("Largest logit error", f"{text.figure(ratio)} of its limit, {cell} on {prompt}", "#logits")
+        ratio, on, id = max(ratios)
+        yield _item("Largest logit error", f"{text.figure(ratio)} of its limit, {id} on {on}", "#logits")
     values = [m["worst"] for m in heat.heat_maps(record, drawn=0)]
     if values:
         v = max(values, key=lambda v: badness(v.share))
         words = f"{text.figure(v.share)} of its limit, {v.anchor} at position {v.position} of {v.prompt}"
         yield _item("Largest error at an anchor", words, "#anchors")
-    rows = [row for row in record["families"][1:] if row["worst"]]
+    rows = [(row, worst) for row in record["families"][1:] if (worst := row["worst"])]
     if rows:
-        row = max(rows, key=lambda row: badness(worst_share(row)))
-        words = f"{text.figure(worst_share(row))} of its limit, {row['worst']['anchor']} of {row['model']}"
+        row, worst = max(rows, key=lambda pair: badness(worst_share(pair[0])))
+        words = f"{text.figure(worst_share(row))} of its limit, {worst['anchor']} of {row['model']}"
         yield _item("Largest error in another model", words, "#families")
     calls = [(*call[::-1], i) for i, p in enumerate(record["prompts"]) if (call := closest_call(p)) is not None]
     if calls:
@@ -197,7 +196,7 @@ def _tally(record: Record) -> list[tuple[str, int]]:
     return [(s, statuses.count(s)) for s in order if s in statuses]
 
 
-def _family(row: Record) -> dict[str, Any]:
+def _family(row: Family) -> dict[str, Any]:
     return {"row": row, "verdict": VERDICTS[row["verdict"]], "share": worst_share(row)}
 
 
@@ -205,28 +204,27 @@ def _family(row: Record) -> dict[str, Any]:
 
 
 def _matrix(record: Record) -> dict[str, Any]:
-    cells = in_order(record["cells"])
-    groups = [(s, n) for s in SOURCES if (n := sum(cell["source"] == s for cell in cells))]
-    starts = {next(c["id"] for c in cells if c["source"] == s) for s, _ in groups}
+    columns = in_order(record, record["configurations"])
+    groups = [(s, n) for s in record["sources"] if (n := sum(c["source"] == s["id"] for c in columns))]
+    starts = {next(c["id"] for c in columns if c["source"] == s["id"]) for s, _ in groups}
     rows = []
     for i, prompt in enumerate(record["prompts"]):
-        compared = cells_of(record, prompt["id"])
-        row = [_matrix_cell(prompt, cell, compared.get(cell["id"])) for cell in cells]
+        compared = answers_of(record, prompt["id"])
+        row = [_matrix_cell(prompt, c, compared.get(c["id"])) for c in columns]
         rows.append({"index": i, "prompt": prompt, "closest": closest_call(prompt), "cells": row})
-    return {"columns": cells, "groups": groups, "rows": rows, "starts": starts}
+    return {"columns": columns, "groups": groups, "rows": rows, "starts": starts}
 
 
-def _matrix_cell(prompt: Record, cell: Record, compared: Record | None) -> dict[str, Any]:
+def _matrix_cell(prompt: Prompt, column: Configuration, compared: Answer | None) -> dict[str, Any]:
     if compared is None:
-        return {"state": "failed" if cell["status"] == "failed" else "absent", "column": cell["id"]}
-    different = differences(prompt["truth"]["tokens"], compared["tokens"])
+        return {"state": "failed" if column["status"] == "failed" else "absent", "column": column["id"]}
+    different = differences(prompt["reference"]["tokens"], compared["tokens"])
     return {
         "state": "differs" if different else "equal",
-        "column": cell["id"],
+        "column": column["id"],
         "agreed": compared["agreed"],
         "total": compared["total"],
         "first": different[0] if different else 0,
-        "strip": charts.strip(compared["total"], different),
     }
 
 
@@ -235,20 +233,20 @@ def _matrix_cell(prompt: Record, cell: Record, compared: Record | None) -> dict[
 
 def _prompt(record: Record, index: int) -> dict[str, Any]:
     prompt = record["prompts"][index]
-    truth, compared = prompt["truth"], cells_of(record, prompt["id"])
-    columns = {cell["id"]: cell for cell in record["cells"]}
-    same = [name for name, cell in compared.items() if not differences(truth["tokens"], cell["tokens"])]
-    # Cells that are wrong in the same way are shown once.
+    truth, compared = prompt["reference"], answers_of(record, prompt["id"])
+    columns = {c["id"]: c for c in record["configurations"]}
+    same = [name for name, answer in compared.items() if not differences(truth["tokens"], answer["tokens"])]
+    # Configurations that are wrong in the same way are shown once.
     alike: dict[tuple[int, ...], list[str]] = {}
-    for name, cell in compared.items():
+    for name, answer in compared.items():
         if name not in same:
-            alike.setdefault(tuple(cell["tokens"]), []).append(name)
+            alike.setdefault(tuple(answer["tokens"]), []).append(name)
     differing, slips = [], []
     for names in alike.values():
-        cell = compared[names[0]]
-        different = differences(truth["tokens"], cell["tokens"])
+        answer = compared[names[0]]
+        different = differences(truth["tokens"], answer["tokens"])
         step = different[0]
-        differing.append(_sequence(names, cell, set(different)))
+        differing.append(_sequence(names, answer, set(different)))
         slips.append(
             {
                 "names": names,
@@ -256,11 +254,11 @@ def _prompt(record: Record, index: int) -> dict[str, Any]:
                 "step": step,
                 "gap": truth["gaps"][step],
                 "truth": _token(truth, step),
-                "got": _token(cell, step),
+                "got": _token(answer, step),
             }
         )
     sequences = [_sequence([], truth, set()), *differing]
-    limits = [limit for cell in compared.values() if (limit := text.value(cell["logit_limit"])) is not None]
+    limits = [limit for answer in compared.values() if (limit := text.value(answer["logit_limit"])) is not None]
     return {
         "index": index,
         "prompt": prompt,
@@ -282,14 +280,14 @@ def _open_one(prompts: Sequence[dict[str, Any]], named: str | None) -> None:
         p["open"] = True
 
 
-def _token(entry: Record, step: int) -> dict[str, Any]:
+def _token(entry: Answer | Reference, step: int) -> dict[str, Any]:
     if step >= len(entry["tokens"]):
         return {"id": None, "piece": ""}
     pieces = entry["pieces"]
     return {"id": entry["tokens"][step], "piece": pieces[step] if pieces else ""}
 
 
-def _sequence(names: list[str], entry: Record, different: set[int]) -> dict[str, Any]:
+def _sequence(names: list[str], entry: Answer | Reference, different: set[int]) -> dict[str, Any]:
     """Tokens with their `state`: `same` or `diff`."""
     tokens = [{**_token(entry, i), "state": "diff" if i in different else "same"} for i in range(len(entry["tokens"]))]
     runs = []
@@ -299,7 +297,7 @@ def _sequence(names: list[str], entry: Record, different: set[int]) -> dict[str,
     return {"names": names, "tokens": tokens, "text": entry["text"], "runs": runs}
 
 
-def _blocks(truth: Record, sequences: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _blocks(truth: Reference, sequences: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     total, missing = len(truth["tokens"]), {"id": None, "piece": "", "state": "diff"}
     for start in range(0, total, STEPS_IN_A_ROW):
         steps = range(start, min(start + STEPS_IN_A_ROW, total))

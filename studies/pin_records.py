@@ -1,0 +1,122 @@
+"""Real records for the tests of reports: small runs of tiny models, one for each kind of verdict that a run can be made to have.
+
+`python -m hloracle.studies.pin_records` makes them anew, or those that are named; to be run whenever the form of a record
+changes, or what a run writes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from hloracle.conformance.check_file import check_file
+from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.run import run
+from hloracle.conformance.suite import run_suite
+from hloracle.core.errors import InputError
+from hloracle.core.record import Record
+from hloracle.emitters.model import emit
+from hloracle.mutants import MUTANTS
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reports.record import to_json, validate
+from hloracle.studies.pool import plain_compilers
+
+MODEL = "tiny-llama"
+TOKENS = 4
+CAPACITY, SMALL_CAPACITY = 128, 32  # of whole runs, which have all prompts; and of those that stop when all is known
+FOLDER = Path("tests") / "records"
+LARGEST = 150_000  # bytes of a record
+ROUNDS = 5
+WHOLE = ("", "rope-sign-last-layer")
+# Mutants by the class of verdict that they are to get.
+PLANTED = {
+    "emitter-fault": "rope-sign-last-layer",
+    "reference-fault": "oracle-act-relu",
+    "compiler-fault": "iree-rsqrt-float16",
+    "invariant-broken": "matmul-duplicated",
+    "harness-error": "session-caches-dropped",
+}
+FAMILIES = ("llama", "mistral")
+
+
+def settings(out: Path, mutant: str = "") -> Settings:
+    """Of a run without a fault or with one: that of a mutant is small, unless its pages show the graphs too."""
+    model, small = MUTANTS[mutant].model if mutant else MODEL, mutant not in WHOLE
+    capacity = SMALL_CAPACITY if small else CAPACITY
+    return Settings(model, TOKENS, capacity, small=small, mutant=mutant, out=out, rounds=ROUNDS)
+
+
+def by_run(mutant: str, out: Path) -> Record:
+    """The record of a run, with a mutant if one is named."""
+    with plain_compilers():
+        return run(settings(out, mutant), Progress())
+
+
+def by_check(out: Path) -> Record:
+    """The record of judging a file."""
+    graph = emit(open_checkpoint(resolve(MODEL)).config, "decode", "logits", SMALL_CAPACITY)
+    path = out / "graph.mlir"
+    path.write_text(graph.text)
+    path.with_suffix(".abi.json").write_text(graph.abi.to_json())
+    with plain_compilers():
+        return check_file([path], [], MODEL, settings(out), Progress())
+
+
+def by_suite(out: Path) -> Record:
+    """The record of a suite of families."""
+    return run_suite(FAMILIES, None, 1, False, out, lambda name, record: "", Progress())
+
+
+RECORDS: dict[str, Callable[[Path], Record]] = {
+    "conforms": partial(by_run, ""),
+    **{class_: partial(by_run, mutant) for class_, mutant in PLANTED.items()},
+    "check": by_check,
+    "suite": by_suite,
+}
+
+
+def cut(record: Record) -> Record:
+    """The record without what makes it large and no page needs to be tested: one listing of each source, and one prompt's anchors."""
+    listed: set[tuple[str, str]] = set()
+    graphs = {graph["id"]: graph for graph in record["graphs"]}
+    for graph in record["graphs"]:
+        graph["scopes"] = dict(list(graph["scopes"].items())[:8])
+    for listing in list(record["listings"]):
+        graph = graphs[listing["graph"]]
+        if (graph["source"], graph["phase"]) in listed:
+            record["listings"].remove(listing)
+        listed.add((graph["source"], graph["phase"]))
+    return record
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", nargs=-1)
+def command(names: Sequence[str]) -> int:
+    """Make the records of tests/records/ anew: those of NAMES, or all."""
+    for name in names or RECORDS:
+        if name not in RECORDS:
+            raise InputError("is no record", repr(name), f"name some of: {', '.join(RECORDS)}")
+        with tempfile.TemporaryDirectory(prefix="hloracle-") as folder:
+            record: Record = json.loads(to_json(RECORDS[name](Path(folder))))
+        record = cut(record)
+        validate(record)
+        if name in PLANTED and record["verdict"]["class"] != name:
+            raise InputError(f"got the verdict {record['verdict']['class']!r}", PLANTED[name], "plant another mutant")
+        FOLDER.mkdir(exist_ok=True)
+        text = "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(part)}" for key, part in record.items()) + "\n}\n"
+        (FOLDER / f"{name}.json").write_text(text)
+        click.echo(f"{name}: {record['verdict']['class']}, {len(text):,} bytes")
+        if len(text) > LARGEST:
+            raise InputError(f"has {len(text):,} bytes", name, f"cut it below {LARGEST:,}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(command(standalone_mode=False))
