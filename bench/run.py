@@ -10,14 +10,13 @@ import contextlib
 import dataclasses
 import multiprocessing
 import signal
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import Any
-
-from pytest_benchmark.stats import Stats
 
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
@@ -212,7 +211,5 @@ def _agreement(processes: Sequence[Process], task: Task, rows: dict[str, Any], r
 
 
 def statistics_of(values: Sequence[float]) -> dict[str, float]:
-    stats = Stats()
-    for value in values:
-        stats.update(value)
-    return {key: float(getattr(stats, key)) for key in ("median", "min", "max", "iqr")}
+    """The median and the range of the rounds' figures, of which there is at least one."""
+    return {"median": float(statistics.median(values)), "min": float(min(values)), "max": float(max(values))}
