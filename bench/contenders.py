@@ -31,7 +31,6 @@ from hloracle.reference.fixtures.named import FIXTURES, SOURCE, Packaged, resolv
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.encodings import PRECISIONS
 from hloracle.reference.model.weights import weight_shapes
 
 
@@ -88,7 +87,7 @@ SETTLE_SECONDS = 0.3
 MACHINE = Spec("machine", "memory, read once")
 
 
-def contenders(model: str, precisions: Sequence[str] = PRECISIONS) -> list[Spec]:
+def contenders(model: str, precisions: Sequence[str]) -> list[Spec]:
     """All that can take part here; the emitter's float32 comes first."""
     found = [Spec(f"emitter/{p}", f"IREE {p}", p) for p in precisions]
     found.append(Spec("oracle/f32", "XLA f32"))

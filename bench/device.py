@@ -75,9 +75,7 @@ def emitted(
     return _of_session(id, checkpoint.config, graphs, archive_of(checkpoint, graphs[0].abi.weights).load, device)
 
 
-def emitted_of_size(
-    report: Report, id: str, config: Config, layout: Layout, precision: str, device: Device
-) -> Measured:
+def emitted_of_size(report: Report, id: str, config: Config, layout: Layout, device: Device) -> Measured:
     """Decode graphs of a size, with weights that mean nothing: a step takes as long."""
     graph = production_graph(config, ("decode", "token", CAPACITY, 0), layout, untuned(device=device))
     by_name = {w.name: w for w in graph.abi.weights}

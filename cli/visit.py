@@ -226,7 +226,7 @@ def _sizes(visit: Visit) -> None:
         config = from_hf(SYNTHETIC[model])
         for precision in precisions:
             layout = default_layout(config, precision, panels=False)
-            _timed(visit, f"{model} {precision}", emitted_of_size, config, layout, precision, visit.device)
+            _timed(visit, f"{model} {precision}", emitted_of_size, config, layout, visit.device)
 
 
 def _layouts(visit: Visit) -> None:

@@ -178,7 +178,7 @@ class LayerBuilder(MatrixBuilder):
         zero = self.subtract(self.maximum(position, self.i32(0)), position)
         return self.add(self.iota((layers,), "i32"), self.broadcast_in_dim(zero, (layers,), ()))
 
-    def visible_to_position(self, position: Value, slots: int, window: int | None = None) -> Value:
+    def visible_to_position(self, position: Value, slots: int, window: int | None) -> Value:
         """Decode's mask: slot s is visible when s <= position, and in the window. i1 [S]"""
         slot = self.iota((slots,), "i32")
         visible = self.compare(slot, self.broadcast_in_dim(position, (slots,), ()), "LE")
@@ -187,7 +187,7 @@ class LayerBuilder(MatrixBuilder):
         leaves = self.add(slot, self.i32(window, (slots,)))  # the position from which on a slot is out of the window
         return self.and_(visible, self.compare(leaves, self.broadcast_in_dim(position, (slots,), ()), "GT"))
 
-    def visible_causal(self, length: int, window: int | None = None) -> Value:
+    def visible_causal(self, length: int, window: int | None) -> Value:
         """Prefill's mask: key s is visible to query t when s <= t, and in the window. i1 [T, T]"""
         shape = (length, length)
         query, key = self.iota(shape, "i32", 0), self.iota(shape, "i32", 1)

@@ -166,7 +166,7 @@ def _joined_products(piece: Piece, peer: Anatomy, value: Value, bench: Workbench
 class _Numbers:
     """Absolute values, to be looked up by nearness. constants: what a whole value may be, too."""
 
-    def __init__(self, arrays: Sequence[np.ndarray], constants: Sequence[np.ndarray] = ()) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray], constants: Sequence[np.ndarray]) -> None:
         self._by_size: dict[int, list[np.ndarray]] = {}
         self._by_shape: dict[tuple[object, ...], list[np.ndarray]] = {}
         for array in arrays:

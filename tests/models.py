@@ -24,6 +24,7 @@ from hloracle.localize.situation import Situation
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reference.huggingface.anchor_truth import MASKED, AnchorTruth, anchor_truth, masked, row_shape, visible
+from hloracle.reference.huggingface.truth import first, hooked
 from hloracle.reference.model.anchors import anchors, split
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
@@ -220,3 +221,17 @@ def results(backend: Backend, opened: Checkpoint, graph: Graph) -> list[np.ndarr
     # Copies: XLA may take over a numpy array as it is, and then write to a cache that is donated.
     arguments = [backend.upload(a.copy()) for a in _inputs(opened, graph)]
     return [backend.download(r).copy() for r in backend.load(graph)(arguments)]
+
+
+def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) -> dict[str, np.ndarray]:
+    """The outputs of transformers' named modules (`model.layers.0.mlp`, ...) over a whole sequence, batch axis dropped."""
+    import torch
+
+    found: dict[str, np.ndarray] = {}
+
+    def keep(name: str) -> Callable[[Any], None]:
+        return lambda output: found.update({name: first(output)[0].numpy().copy()})
+
+    with hooked(model, {name: keep(name) for name in modules}, {}), torch.inference_mode():
+        model(torch.tensor([list(tokens)]), use_cache=False)
+    return found

@@ -53,7 +53,7 @@ def said(checkpoint: Checkpoint) -> tuple[list[int], list[int], np.ndarray, np.n
     prompt = np.random.default_rng(1).integers(0, checkpoint.config.vocab_size, length).tolist()
     model = load_model(checkpoint.directory)
     tokens, logits = greedy(model, prompt, count)
-    return prompt, tokens, logits, teacher_forced(model, prompt, tokens)
+    return prompt, tokens, logits, teacher_forced(model, prompt, tokens)[0]
 
 
 @pytest.fixture(scope="module")
