@@ -20,7 +20,7 @@ from hloracle.core.cache import build_directory, cache_root
 from hloracle.core.child import alone
 from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.situation import Situation
+from hloracle.localize.situation import ReferenceRun, Situation
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reference.huggingface.anchor_truth import MASKED, AnchorTruth, anchor_truth, masked, row_shape, visible
@@ -105,6 +105,10 @@ class Model:
 
     def bench(self, backend: Backend | None = None) -> Workbench:
         return Workbench(backend or interpreter(), self.checkpoint.load, self.weights)
+
+    def run(self, length: int = LENGTH) -> ReferenceRun:
+        """The sequence, of which the first `length` tokens are the prompt."""
+        return ReferenceRun(self.truth, self.config, self.checkpoint.load, length, T)
 
     def right(self, phase: str) -> Callable[[str], np.ndarray]:
         """The right value of any argument of a piece."""
