@@ -96,6 +96,7 @@ class Session:
 
     @property
     def capabilities(self) -> Capabilities:
+        """What this session can do."""
         return Capabilities(
             backend=self._backend.name,
             head=self._abi.head,

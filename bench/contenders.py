@@ -171,6 +171,7 @@ def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
 
 
 def backend_of(spec: Spec, task: Task) -> Backend:
+    """The backend that a contender of our own graphs runs on: the task's device for the emitter, XLA for the oracle."""
     name = task.device.backend if spec.id.startswith("emitter") else "xla-cpu"
     return make_backend(name, task.threads, spec.choice.opened(task.device))
 
@@ -369,11 +370,13 @@ def bandwidth() -> float:
 
 
 def decode(context: int) -> float:
+    """Of a contender's process: milliseconds per token of decode steps from position `context` on."""
     _settle()
     return float(_here.decode(context))
 
 
 def prefill(length: int) -> float:
+    """Of a contender's process: milliseconds of a prompt of `length` tokens, up to its next token."""
     _settle()
     return float(_here.prefill(length))
 
@@ -385,4 +388,5 @@ def _settle() -> None:
 
 
 def text(ids: Sequence[int], count: int) -> list[int]:
+    """Of a contender's process: `count` greedy tokens after a prompt."""
     return list(_here.text(ids, count))

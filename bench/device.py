@@ -53,6 +53,7 @@ class Measured:
 
     @property
     def median(self) -> float | None:
+        """The median of the rounds, in milliseconds per token; None where nothing was measured."""
         return statistics.median(self.ms) if self.ms else None
 
 
@@ -122,6 +123,7 @@ def _of_session(
 
 
 def torch_device(device: Device) -> str:
+    """PyTorch's name of a device; the processor where the device is not CUDA's."""
     return f"cuda:{device.index}" if device.kind == "cuda" else "cpu"
 
 

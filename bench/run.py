@@ -55,6 +55,7 @@ class Process:
         self.opened: Opened | None = None
 
     def open(self, task: Task) -> None:
+        """Make the contender ready; see `contenders.open_`."""
         self.opened = self.ask(OPEN_SECONDS, contenders.open_, self.spec, task, time.time())
 
     def refuse(self, why: str) -> None:
@@ -81,6 +82,7 @@ class Process:
         return None
 
     def close(self) -> None:
+        """Kill the process, whatever it is doing."""
         kill_descendants(self._pool._processes or {})
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -146,6 +148,7 @@ def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
 
 
 def too_large(needed: int, free: int) -> str:
+    """Why a model is not measured: `needed` bytes of weights, and `free` bytes of memory."""
     return f"its weights take {needed / 1e9:.1f} GB of memory, and {max(free, 0) / 1e9:.1f} GB are free"
 
 

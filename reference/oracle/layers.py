@@ -101,6 +101,7 @@ def in_halves(x: Array, interleaved: bool) -> Array:
 
 
 def clip(x: Array, limit: float | None) -> Array:
+    """x between -limit and limit; x itself without a limit."""
     return x if limit is None else lax.clamp(-limit, x, limit)
 
 
@@ -198,6 +199,7 @@ def latent_attention(
 
 
 def silu(x: Array) -> Array:
+    """x times its logistic. Source: `torch.nn.SiLU`."""
     return x * lax.logistic(x)
 
 
