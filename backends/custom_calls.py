@@ -58,6 +58,7 @@ _FIX = "define the target there with XLA_FFI_DEFINE_HANDLER_SYMBOL (docs/custom-
 
 
 def registering(report: Report, target: Target) -> None:
+    """`register`, in a child process."""
     register([target])
 
 

@@ -78,10 +78,12 @@ class Device:
 
     @property
     def backend(self) -> str:
+        """The name of IREE's backend on it."""
         return f"iree-{self.kind}"
 
     @property
     def of_cuda(self) -> bool:
+        """Whether IREE's CUDA compiler makes its code."""
         return KINDS[self.kind].compiler == "cuda"
 
     @property

@@ -25,6 +25,7 @@ class Interpreter:
         stablehlo.register_interpreter_dialect(self._context)
 
     def load(self, graph: Graph) -> Executable:
+        """Parse a graph: see `Backend`. A call raises ToolchainError with the interpreter's own message."""
         from jaxlib.mlir import ir
         from jaxlib.mlir.dialects import stablehlo
 
@@ -56,12 +57,15 @@ class Interpreter:
         return execute
 
     def upload(self, array: np.ndarray) -> Buffer:
+        """The array itself."""
         return array
 
     def keep(self, array: np.ndarray) -> Buffer:
+        """The array itself."""
         return array
 
     def download(self, buffer: Buffer) -> np.ndarray:
+        """The array itself."""
         return np.asarray(buffer)
 
 

@@ -155,6 +155,7 @@ class Iree:
         return self._rt.Config(KINDS[self._device.kind].driver)
 
     def load(self, graph: Graph) -> Executable:
+        """Compile and load a graph: see `Backend`. The module comes from the cache where it is there."""
         path = module_path(graph, self._device)
         try:
             module = self._rt.VmModule.mmap(self._config.vm_instance, str(path))
@@ -174,9 +175,11 @@ class Iree:
         return execute
 
     def upload(self, array: np.ndarray) -> Buffer:
+        """Copy an array to the device."""
         return self._rt.asdevicearray(self._config.device, array)
 
     def keep(self, array: np.ndarray) -> Buffer:
+        """Copy an array to the device."""
         return self.upload(array)
 
     def _failed(self, stage: str, error: Exception, artifact: object = "") -> ToolchainError:
@@ -197,6 +200,7 @@ class IreeCpu(Iree):
         return super()._open()
 
     def keep(self, array: np.ndarray) -> Buffer:
+        """Take over an array that is aligned, contiguous and writable without a copy; copy any other."""
         from iree.runtime.array_interop import map_dtype_to_element_type
 
         rt, type = self._rt, map_dtype_to_element_type(array.dtype)
@@ -212,6 +216,7 @@ class IreeCpu(Iree):
         return held
 
     def download(self, buffer: Buffer) -> np.ndarray:
+        """A copy of a buffer."""
         # to_host() maps the device's memory, which a later call may overwrite: hence the copy.
         return np.array(buffer.to_host())
 
@@ -239,12 +244,14 @@ class IreeDevice(Iree):
             raise self._failed("load", error) from error
 
     def upload(self, array: np.ndarray) -> Buffer:
+        """Copy an array to the device; raises OutOfMemory where it does not fit."""
         try:
             return super().upload(array)
         except Exception as error:
             raise self._failed("load", error) from error
 
     def download(self, buffer: Buffer) -> np.ndarray:
+        """Copy a buffer back through staging memory of its size."""
         rt, device = self._rt, self._config.device
         source = buffer._buffer_view.get_buffer()
         size = source.byte_length()

@@ -96,6 +96,7 @@ class Session:
 
     @property
     def capabilities(self) -> Capabilities:
+        """What this session can do."""
         return Capabilities(
             backend=self._backend.name,
             head=self._abi.head,
@@ -185,17 +186,12 @@ class Session:
         """Copies of the values at anchors of the last call, if its graph was made to return them."""
         return {name: self._backend.download(value) for name, value in self._taps.items()}
 
-    def generate_greedy(self, prompt: Sequence[int], count: int) -> list[int]:
-        """`count` tokens after the prompt, at temperature 0."""
-        return list(self.generate_streaming_greedy(prompt, count))
-
     def generate_streaming_greedy(
-        self, prompt: Sequence[int], count: int, bucket: int | None = None, through_decode: bool = False
+        self, prompt: Sequence[int], count: int, through_decode: bool = False
     ) -> Iterator[int]:
-        """The same tokens, each as soon as it is known.
+        """`count` tokens after the prompt, at temperature 0, each as soon as it is known.
 
         Args:
-          bucket: which prefill graph to use; the smallest that fits when None.
           through_decode: stream the prompt through the decode graph too, instead of prefill.
         """
         if count < 1:
@@ -207,7 +203,7 @@ class Session:
                 "prompt",
                 "use a larger --capacity, a shorter prompt or fewer tokens",
             )
-        token = self._chosen(self.stream_prompt(prompt) if through_decode else self.prefill(prompt, bucket))
+        token = self._chosen(self.stream_prompt(prompt) if through_decode else self.prefill(prompt))
         yield token
         for _ in range(count - 1):
             token = self._chosen(self.decode_step(token))

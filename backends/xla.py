@@ -35,6 +35,7 @@ class XlaCpu:
         self._options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
 
     def load(self, graph: Graph) -> Executable:
+        """Compile and load a graph: see `Backend`. The executable comes from the cache where it is there."""
         path, _ = compiled(graph.text, _identity(graph), lambda _: self._compile(graph))
         try:
             loaded = self._client.deserialize_executable(path.read_bytes(), self._devices, self._options)
@@ -52,14 +53,17 @@ class XlaCpu:
         return execute
 
     def upload(self, array: np.ndarray) -> Buffer:
+        """The array on XLA's device."""
         import jax
 
         return jax.device_put(array, self._device)
 
     def keep(self, array: np.ndarray) -> Buffer:
+        """The array on XLA's device."""
         return self.upload(array)
 
     def download(self, buffer: Buffer) -> np.ndarray:
+        """Wait for a buffer and read it back."""
         import jax
 
         try:

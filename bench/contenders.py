@@ -31,7 +31,6 @@ from hloracle.reference.fixtures.named import FIXTURES, SOURCE, Packaged, resolv
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.encodings import PRECISIONS
 from hloracle.reference.model.weights import weight_shapes
 
 
@@ -88,7 +87,7 @@ SETTLE_SECONDS = 0.3
 MACHINE = Spec("machine", "memory, read once")
 
 
-def contenders(model: str, precisions: Sequence[str] = PRECISIONS) -> list[Spec]:
+def contenders(model: str, precisions: Sequence[str]) -> list[Spec]:
     """All that can take part here; the emitter's float32 comes first."""
     found = [Spec(f"emitter/{p}", f"IREE {p}", p) for p in precisions]
     found.append(Spec("oracle/f32", "XLA f32"))
@@ -172,6 +171,7 @@ def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
 
 
 def backend_of(spec: Spec, task: Task) -> Backend:
+    """The backend that a contender of our own graphs runs on: the task's device for the emitter, XLA for the oracle."""
     name = task.device.backend if spec.id.startswith("emitter") else "xla-cpu"
     return make_backend(name, task.threads, spec.choice.opened(task.device))
 
@@ -370,11 +370,13 @@ def bandwidth() -> float:
 
 
 def decode(context: int) -> float:
+    """Of a contender's process: milliseconds per token of decode steps from position `context` on."""
     _settle()
     return float(_here.decode(context))
 
 
 def prefill(length: int) -> float:
+    """Of a contender's process: milliseconds of a prompt of `length` tokens, up to its next token."""
     _settle()
     return float(_here.prefill(length))
 
@@ -386,4 +388,5 @@ def _settle() -> None:
 
 
 def text(ids: Sequence[int], count: int) -> list[int]:
+    """Of a contender's process: `count` greedy tokens after a prompt."""
     return list(_here.text(ids, count))

@@ -53,6 +53,7 @@ class Measured:
 
     @property
     def median(self) -> float | None:
+        """The median of the rounds, in milliseconds per token; None where nothing was measured."""
         return statistics.median(self.ms) if self.ms else None
 
 
@@ -75,9 +76,7 @@ def emitted(
     return _of_session(id, checkpoint.config, graphs, archive_of(checkpoint, graphs[0].abi.weights).load, device)
 
 
-def emitted_of_size(
-    report: Report, id: str, config: Config, layout: Layout, precision: str, device: Device
-) -> Measured:
+def emitted_of_size(report: Report, id: str, config: Config, layout: Layout, device: Device) -> Measured:
     """Decode graphs of a size, with weights that mean nothing: a step takes as long."""
     graph = production_graph(config, ("decode", "token", CAPACITY, 0), layout, untuned(device=device))
     by_name = {w.name: w for w in graph.abi.weights}
@@ -124,6 +123,7 @@ def _of_session(
 
 
 def torch_device(device: Device) -> str:
+    """PyTorch's name of a device; the processor where the device is not CUDA's."""
     return f"cuda:{device.index}" if device.kind == "cuda" else "cpu"
 
 

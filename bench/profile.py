@@ -55,6 +55,7 @@ class Asked:
 
     @property
     def position(self) -> int:
+        """The cache slot at which a decode step is timed."""
         return self.capacity // 2
 
 

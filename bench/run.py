@@ -10,14 +10,13 @@ import contextlib
 import dataclasses
 import multiprocessing
 import signal
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import Any
-
-from pytest_benchmark.stats import Stats
 
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
@@ -56,6 +55,7 @@ class Process:
         self.opened: Opened | None = None
 
     def open(self, task: Task) -> None:
+        """Make the contender ready; see `contenders.open_`."""
         self.opened = self.ask(OPEN_SECONDS, contenders.open_, self.spec, task, time.time())
 
     def refuse(self, why: str) -> None:
@@ -82,6 +82,7 @@ class Process:
         return None
 
     def close(self) -> None:
+        """Kill the process, whatever it is doing."""
         kill_descendants(self._pool._processes or {})
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -147,6 +148,7 @@ def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
 
 
 def too_large(needed: int, free: int) -> str:
+    """Why a model is not measured: `needed` bytes of weights, and `free` bytes of memory."""
     return f"its weights take {needed / 1e9:.1f} GB of memory, and {max(free, 0) / 1e9:.1f} GB are free"
 
 
@@ -212,7 +214,5 @@ def _agreement(processes: Sequence[Process], task: Task, rows: dict[str, Any], r
 
 
 def statistics_of(values: Sequence[float]) -> dict[str, float]:
-    stats = Stats()
-    for value in values:
-        stats.update(value)
-    return {key: float(getattr(stats, key)) for key in ("median", "min", "max", "iqr")}
+    """The median and the range of the rounds' figures, of which there is at least one."""
+    return {"median": float(statistics.median(values)), "min": float(min(values)), "max": float(max(values))}

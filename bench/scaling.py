@@ -69,6 +69,7 @@ class Plan:
     threads: int
 
     def validate(self) -> None:
+        """Raises InputError for a plan from which nothing could be learned."""
         if "decode" in self.parts and min(self.contexts) <= self.tokens:
             raise InputError(
                 f"has no room for {self.tokens} decode steps", f"--context {min(self.contexts)}",
@@ -79,6 +80,7 @@ class Plan:
 
     @property
     def spec(self) -> Spec:
+        """The contender that is measured: the emitter in the plan's precision."""
         return Spec(f"emitter/{self.precision}", f"IREE {self.precision}", self.precision)
 
 

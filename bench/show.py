@@ -64,6 +64,7 @@ def print_figures(figures: Figures, console: Console) -> None:
 
 
 def print_targets(figures: Figures, console: Console) -> None:
+    """What the emitted graphs were to reach, and what they reached."""
     table = Table("target", "at least", "measured (median, range)", "", box=SIMPLE_HEAD, pad_edge=False)
     for target in figures["targets"]:
         if target["median"] is None:

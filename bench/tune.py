@@ -74,6 +74,7 @@ class Judge:
     device: Device = CPU
 
     def graphs(self, candidate: Candidate) -> list[Graph]:
+        """The graphs that a candidate is judged by: decode, and for prefill a prompt's bucket too."""
         specs = [("decode", "token", CAPACITY, 0)]
         if candidate.phase == "prefill":
             specs.append(("prefill", "token", CAPACITY, PROMPT))

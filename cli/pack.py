@@ -88,6 +88,7 @@ def download(packages: dict[str, str], python: str, folder: Path) -> list[str]:
 
 
 def own_wheel(folder: Path) -> None:
+    """Build hloracle's own wheel into a folder. Raises InputError outside of a checkout."""
     source = Path(__file__).parent.parent
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -68,9 +68,11 @@ class Visit:
 
     @property
     def left(self) -> float:
+        """Seconds until the deadline."""
         return self.deadline - time.monotonic()
 
     def row(self, what: str, result: str, right: bool | None = None) -> None:
+        """Add a row to the table, and write down at once all that was found."""
         self.rows.append((what, result, right))
         self.found["rows"] = self.rows
         write_file(self.out / "visit.json", json.dumps(self.found, indent=1, default=str) + "\n")
@@ -94,6 +96,7 @@ class Visit:
         self.found.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
 
     def limit(self, most: float) -> float:
+        """The seconds that something may take: `most`, or what is left."""
         return max(5.0, min(most, self.left))
 
 
@@ -227,7 +230,7 @@ def _sizes(visit: Visit) -> None:
         config = from_hf(SYNTHETIC[model])
         for precision in precisions:
             layout = default_layout(config, precision, panels=False)
-            _timed(visit, f"{model} {precision}", emitted_of_size, config, layout, precision, visit.device)
+            _timed(visit, f"{model} {precision}", emitted_of_size, config, layout, visit.device)
 
 
 def _layouts(visit: Visit) -> None:
@@ -310,6 +313,7 @@ def command(device: str, cuda_target: str, model: str, minutes: float, brief: bo
 
 
 def table(visit: Visit, seconds: float) -> Table:
+    """The rows of a visit that took so many seconds."""
     made = Table(
         "what", "result", title=f"{seconds:.0f} s on {visit.device}", box=None, pad_edge=False, title_justify="left"
     )
@@ -320,6 +324,7 @@ def table(visit: Visit, seconds: float) -> Table:
 
 
 def main() -> None:
+    """The program: see the module."""
     os.environ["JAX_PLATFORMS"] = "cpu"  # as in cli.py; the oracle's timing alone is to run elsewhere
     sys.exit(invoke(sys.argv[1:], command))
 

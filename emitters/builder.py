@@ -56,14 +56,17 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of its axes."""
         return self.type.shape
 
     @property
     def dtype(self) -> str:
+        """The type of its elements, in MLIR's words."""
         return self.type.dtype
 
     @property
     def rank(self) -> int:
+        """The number of its axes."""
         return len(self.type.shape)
 
 
@@ -173,42 +176,55 @@ class Builder:
     # ---- elementwise
 
     def add(self, lhs: Value, rhs: Value) -> Value:
+        """lhs + rhs; of i1 the logical or."""
         return self._binary("add", lhs, rhs)
 
     def subtract(self, lhs: Value, rhs: Value) -> Value:
+        """lhs - rhs."""
         return self._binary("subtract", lhs, rhs, (*FLOATS, *INTEGERS))
 
     def multiply(self, lhs: Value, rhs: Value) -> Value:
+        """lhs * rhs; of i1 the logical and."""
         return self._binary("multiply", lhs, rhs)
 
     def divide(self, lhs: Value, rhs: Value) -> Value:
+        """lhs / rhs; integers are rounded toward zero."""
         return self._binary("divide", lhs, rhs, (*FLOATS, *INTEGERS))
 
     def maximum(self, lhs: Value, rhs: Value) -> Value:
+        """The larger of each pair of elements."""
         return self._binary("maximum", lhs, rhs)
 
     def minimum(self, lhs: Value, rhs: Value) -> Value:
+        """The smaller of each pair of elements."""
         return self._binary("minimum", lhs, rhs)
 
     def exponential(self, operand: Value) -> Value:
+        """e to the power of each element."""
         return self._unary("exponential", operand)
 
     def logistic(self, operand: Value) -> Value:
+        """1 / (1 + exp(-x)) of each element."""
         return self._unary("logistic", operand)
 
     def rsqrt(self, operand: Value) -> Value:
+        """The reciprocal square root of each element."""
         return self._unary("rsqrt", operand)
 
     def tanh(self, operand: Value) -> Value:
+        """The hyperbolic tangent of each element."""
         return self._unary("tanh", operand)
 
     def and_(self, lhs: Value, rhs: Value) -> Value:
+        """The spec's `and`: bitwise of integers, logical of i1."""
         return self._binary("and", lhs, rhs, (*INTEGERS, "i1"))
 
     def shift_right_logical(self, lhs: Value, rhs: Value) -> Value:
+        """lhs shifted right by rhs bits; zeros move in."""
         return self._binary("shift_right_logical", lhs, rhs, INTEGERS)
 
     def convert(self, operand: Value, dtype: str) -> Value:
+        """The elements as another type."""
         type = TensorType(operand.shape, dtype)
         return self._append("convert", "as", type, f"%{operand.name} : ({operand.type}) -> {type}")
 
@@ -224,6 +240,7 @@ class Builder:
         return self._append(op, "cmp", type, body)
 
     def select(self, pred: Value, on_true: Value, on_false: Value) -> Value:
+        """on_true where pred is true, on_false elsewhere; pred is a scalar or has their shape."""
         op = "select"
         self._check(op, "I1", pred.dtype == "i1", f"pred={pred.type} is not i1")
         fits, types = pred.shape in ((), on_true.shape), f"on_true={on_true.type}, on_false={on_false.type}"
@@ -233,6 +250,7 @@ class Builder:
         return self._append(op, "sel", on_true.type, body)
 
     def iota(self, shape: Sequence[int], dtype: str, iota_dimension: int = 0) -> Value:
+        """The index of each element along iota_dimension."""
         type = TensorType(tuple(shape), dtype)
         exists = 0 <= iota_dimension < len(type.shape)
         self._check("iota", "C1", exists, f"iota_dimension={iota_dimension}, output={type}")
@@ -245,6 +263,7 @@ class Builder:
     # ---- shape
 
     def reshape(self, operand: Value, shape: Sequence[int]) -> Value:
+        """The same elements, row-major, in another shape. Nothing is written where the shape is the same."""
         type = TensorType(tuple(shape), operand.dtype)
         same = math.prod(operand.shape) == math.prod(type.shape)
         self._check("reshape", "C2", same, f"element counts differ, operand={operand.type}, result={type}")
@@ -253,6 +272,7 @@ class Builder:
         return self._append("reshape", "r", type, f"%{operand.name} : ({operand.type}) -> {type}")
 
     def broadcast_in_dim(self, operand: Value, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Value:
+        """The operand repeated; its axis i becomes axis broadcast_dimensions[i] of the result."""
         op, type, dims = "broadcast_in_dim", TensorType(tuple(shape), operand.dtype), tuple(broadcast_dimensions)
         self._check(op, "C2", len(dims) == operand.rank, f"broadcast_dimensions={list(dims)}, operand={operand.type}")
         exist = all(0 <= d < len(type.shape) for d in dims)
@@ -267,6 +287,7 @@ class Builder:
         return self._append(op, "bc", type, body)
 
     def transpose(self, operand: Value, permutation: Sequence[int]) -> Value:
+        """Axis i of the result is axis permutation[i] of the operand."""
         valid = sorted(permutation) == list(range(operand.rank))
         self._check("transpose", "C2", valid, f"permutation={list(permutation)}, operand={operand.type}")
         type = TensorType(tuple(operand.shape[p] for p in permutation), operand.dtype)
@@ -274,6 +295,7 @@ class Builder:
         return self._append("transpose", "t", type, body)
 
     def reverse(self, operand: Value, dimensions: Sequence[int]) -> Value:
+        """The elements in reverse order along these axes."""
         self._check("reverse", "C2", len(set(dimensions)) == len(dimensions), f"dimensions={list(dimensions)} repeat")
         inside = all(0 <= d < operand.rank for d in dimensions)
         self._check("reverse", "C3", inside, f"dimensions={list(dimensions)}, operand={operand.type}")
@@ -303,6 +325,7 @@ class Builder:
         return self._append(op, hint, type, f"%{operand.name} [{spans}] : ({operand.type}) -> {type}")
 
     def concatenate(self, inputs: Sequence[Value], dimension: int) -> Value:
+        """The inputs one after another along one axis."""
         op = "concatenate"
         self._check(op, "C3", len(inputs) > 0, "no inputs")
         first = inputs[0]
@@ -334,6 +357,7 @@ class Builder:
     # ---- indexing
 
     def dynamic_slice(self, operand: Value, start_indices: Sequence[Value], slice_sizes: Sequence[int]) -> Value:
+        """The part that begins at start_indices, which are moved so that it lies inside the operand."""
         op, sizes = "dynamic_slice", tuple(slice_sizes)
         self._starts(op, operand, start_indices)
         self._check(op, "C2", len(sizes) == operand.rank, f"slice_sizes={list(sizes)}, operand={operand.type}")
@@ -345,6 +369,7 @@ class Builder:
         return self._append(op, "ds", type, f"{names}, sizes = {list(sizes)} : ({types}) -> {type}")
 
     def dynamic_update_slice(self, operand: Value, update: Value, start_indices: Sequence[Value]) -> Value:
+        """The operand with `update` from start_indices on, which are moved so that it lies inside."""
         op = "dynamic_update_slice"
         types = f"operand={operand.type}, update={update.type}"
         self._check(op, "C2", operand.dtype == update.dtype, f"element types differ, {types}")

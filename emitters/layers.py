@@ -53,12 +53,15 @@ class LayerBuilder(MatrixBuilder):
     """A Builder that also writes norms, projections, rotary embeddings, attention, experts and the head."""
 
     def f32(self, value: float, shape: Sequence[int] = ()) -> Value:
+        """A float32 splat."""
         return self.constant(value, "f32", shape)
 
     def i32(self, value: int, shape: Sequence[int] = ()) -> Value:
+        """An int32 splat."""
         return self.constant(value, "i32", shape)
 
     def scaled(self, x: Value, factor: float) -> Value:
+        """x times a factor; nothing is written where that is 1."""
         return x if factor == 1 else self.multiply(x, self.f32(factor, x.shape))
 
     def part(self, x: Value, axis: int, start: int, limit: int) -> Value:
@@ -163,6 +166,7 @@ class LayerBuilder(MatrixBuilder):
         return self.reshape(self.transpose(self.reshape(x, (T, N, D // 2, 2)), (0, 1, 3, 2)), x.shape)
 
     def clip(self, x: Value, limit: float | None) -> Value:
+        """x between -limit and limit; x itself without a limit."""
         if limit is None:
             return x
         return self.minimum(self.maximum(x, self.f32(-limit, x.shape)), self.f32(limit, x.shape))
@@ -178,7 +182,7 @@ class LayerBuilder(MatrixBuilder):
         zero = self.subtract(self.maximum(position, self.i32(0)), position)
         return self.add(self.iota((layers,), "i32"), self.broadcast_in_dim(zero, (layers,), ()))
 
-    def visible_to_position(self, position: Value, slots: int, window: int | None = None) -> Value:
+    def visible_to_position(self, position: Value, slots: int, window: int | None) -> Value:
         """Decode's mask: slot s is visible when s <= position, and in the window. i1 [S]"""
         slot = self.iota((slots,), "i32")
         visible = self.compare(slot, self.broadcast_in_dim(position, (slots,), ()), "LE")
@@ -187,7 +191,7 @@ class LayerBuilder(MatrixBuilder):
         leaves = self.add(slot, self.i32(window, (slots,)))  # the position from which on a slot is out of the window
         return self.and_(visible, self.compare(leaves, self.broadcast_in_dim(position, (slots,), ()), "GT"))
 
-    def visible_causal(self, length: int, window: int | None = None) -> Value:
+    def visible_causal(self, length: int, window: int | None) -> Value:
         """Prefill's mask: key s is visible to query t when s <= t, and in the window. i1 [T, T]"""
         shape = (length, length)
         query, key = self.iota(shape, "i32", 0), self.iota(shape, "i32", 1)
@@ -279,9 +283,11 @@ class LayerBuilder(MatrixBuilder):
     # ---- activations
 
     def activation(self, name: str, x: Value) -> Value:
+        """The activation that a config names, of each element."""
         return {"silu": self.silu, "gelu_pytorch_tanh": self.gelu}[name](x)
 
     def silu(self, x: Value) -> Value:
+        """x times its logistic. Source: `torch.nn.SiLU`."""
         return self.multiply(x, self.logistic(x))
 
     def gelu(self, x: Value) -> Value:

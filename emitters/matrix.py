@@ -127,6 +127,7 @@ class MatrixBuilder(Builder):
         return self.as_f32(array)
 
     def as_f32(self, x: Value) -> Value:
+        """x in float32; nothing is written where it is."""
         return x if x.dtype == "f32" else self.convert(x, "f32")
 
     def _nibbles(self, packed: Value) -> tuple[Value, Value]:
@@ -191,6 +192,7 @@ class MatrixBuilder(Builder):
 
 
 def dot(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    """A product with the float32 weight."""
     return b.product(x, b.dense(weight))
 
 
@@ -207,6 +209,7 @@ def dot_halves(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
 
 
 def dot_panels(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    """A product with all panels at once."""
     y = b.dot_general(x, b.as_f32(weight.parts[0]), contracting_dimensions=((1,), (1,)))  # [T, P, 16]
     return b.reshape(y, (x.shape[0], weight.shape[0]))
 
@@ -221,16 +224,20 @@ def dot_each_panel(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
 
 
 def sum_columns(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    """One token's x [1, K] with plain rows [N, K] -> [1, N], as a sum over columns."""
     w = b.as_f32(weight.parts[0])  # [N, K]
     return b._summed(b.multiply(w, b.broadcast_in_dim(x, w.shape, (0, 1))), (1,))
 
 
 def sum_panels(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    """One token's x [1, K] with panels [P, K, 16] -> [1, N], as a sum over columns."""
     w = b.as_f32(weight.parts[0])  # [P, K, 16]
     return b._summed(b.multiply(w, b.broadcast_in_dim(x, w.shape, (0, 1))), (1,))
 
 
 def sum_int8(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    """One token's x [1, K] with int8 groups -> [1, N]: terms are scaled after they are multiplied."""
+
     def terms(x: Value, weight: Matrix) -> Value:
         low, high, scale = (b.as_f32(part) for part in weight.parts)  # [N, G, g/2] twice, [N, G]
         x_low, x_high = b._x_halves(x, low)
@@ -241,6 +248,8 @@ def sum_int8(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
 
 
 def sum_int4(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    """One token's x [1, K] with int4 groups -> [1, N]: weights are decoded, then multiplied."""
+
     def terms(x: Value, weight: Matrix) -> Value:
         low, high = b._halves_of(weight)  # [N, G, g/2] each
         x_low, x_high = b._x_halves(x, low)

@@ -1,4 +1,4 @@
-"""A graph taken apart: its values at anchors made results, and the piece of it that computes one anchor.
+"""A graph taken apart: its values at anchors made results, and the subgraph of it that computes one anchor.
 
 Works on parsed MLIR, so on any graph whose operations' locations are anchors: ours, the oracle's, or one from a file.
 Nothing here changes a production graph; every method writes a new one. Imports jaxlib, which carries MLIR.
@@ -35,11 +35,11 @@ FLOATS = ("f64", "f32", "f16", "bf16")
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of a piece.
+    """One operation of a subgraph.
 
     graph: the operation alone, as a function of `operands`. It holds its constants itself, and what makes an operand that no
       graph can be given, such as a tuple.
-    operands: of each argument of `graph`, the name of the piece's input or the index of an earlier step.
+    operands: of each argument of `graph`, the name of the subgraph's input or the index of an earlier step.
     line: where it stands in the text of the graph it was taken from, counted from 1; text: that line.
     """
 
@@ -64,7 +64,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Subgraph:
     """The part of a graph that computes `anchor` from other anchors, weights and inputs.
 
     graph: its arguments are named as what they stand for: `position`, a weight, another anchor, or `k_cache.3+`, the
@@ -97,7 +97,7 @@ class Anatomy:
         self._arguments = {v: t.name for v, t in zip(self._block.arguments, graph.abi.arguments, strict=True)}
         self._cache_shapes = {name: graph.abi.results[graph.abi.result(name)].shape for name in CACHES}
         self.values = self._find()
-        self._pieces: dict[str, Piece] = {}
+        self._subgraphs: dict[str, Subgraph] = {}
 
     # ---- the shape of things
 
@@ -144,21 +144,22 @@ class Anatomy:
 
     # ---- new graphs
 
-    def tapped(self, chosen: Iterable[str] | None = None) -> Graph:
+    def with_outputs(self, chosen: Iterable[str] | None = None) -> Graph:
         """The graph with the values at anchors (all when None) as further results, named as the anchors.
 
-        What it taps itself may have any name, an anchor's too, and is named `own.NAME`.
+        A further result that the graph has already may have any name, an anchor's too: it is renamed to `own.NAME`.
+        Raises InputError for an anchor that this graph lacks.
         """
-        taps = [a for a in self.anchors if a != "token"] if chosen is None else list(chosen)
-        self._known(taps)
+        names = [a for a in self.anchors if a != "token"] if chosen is None else list(chosen)
+        self._known(names)
         copy = Anatomy(self.graph, self.config)
         with copy._context, ir.Location.unknown():
-            values = {t: copy.values[t] for t in taps}
-            for tap in taps:
-                if split(tap)[1] in FUSED_BY_IREE:
-                    with ir.InsertionPoint(copy._after(values[tap])):
-                        barrier = stablehlo.OptimizationBarrierOp([values[tap]])
-                    values[tap] = copy._replaced(tap, barrier.results[0])
+            values = {name: copy.values[name] for name in names}
+            for name in names:
+                if split(name)[1] in FUSED_BY_IREE:
+                    with ir.InsertionPoint(copy._after(values[name])):
+                        barrier = stablehlo.OptimizationBarrierOp([values[name]])
+                    values[name] = copy._replaced(name, barrier.results[0])
             end = copy._operations[-1]
             results = [*end.operands, *values.values()]
             with ir.InsertionPoint(end):
@@ -190,20 +191,20 @@ class Anatomy:
         graph, _ = self._write("cut", [anchor], [self.values[anchor]], boundary={})
         return graph
 
-    def piece(self, anchor: str) -> Piece:
+    def subgraph(self, anchor: str) -> Subgraph:
         """What computes an anchor from the anchors before it. Raises InputError for one that this graph lacks."""
         self._known([anchor])
-        if anchor in self._pieces:
-            return self._pieces[anchor]
+        if anchor in self._subgraphs:
+            return self._subgraphs[anchor]
         names, values = [anchor], [self.values[anchor]]
         layer, part = split(anchor)
         written = self._written.get((part, layer)) if layer is not None else None
         if written is not None:
             names.append(f"{anchor}+")
             values.append(written)
-        graph, operations = self._write("piece", names, values, self._boundary(anchor))
-        self._pieces[anchor] = Piece(anchor, graph, tuple(operations))
-        return self._pieces[anchor]
+        graph, operations = self._write("subgraph", names, values, self._boundary(anchor))
+        self._subgraphs[anchor] = Subgraph(anchor, graph, tuple(operations))
+        return self._subgraphs[anchor]
 
     def returned(self, part: str) -> Step | None:
         """The return of a cache, `k_cache` or `v_cache`, as a step; None if it returns what the last layer wrote."""
@@ -217,24 +218,24 @@ class Anatomy:
         line, text = self._lines.get(len(self._operations) - 1, (0, ""))
         return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), part, line, text)
 
-    def tail(self) -> Piece | None:
+    def tail(self) -> Subgraph | None:
         """What lies between the logits' anchor and the logits that are returned; None where nothing does."""
         returned, logits = self._operations[-1].operands[0], self.values.get("lm_head")
         if self.graph.abi.head != "logits" or logits is None or logits == returned:
             return None
         graph, operations = self._write("tail", ["lm_head"], [returned], {v: n for n, v in self.values.items()})
-        return Piece("lm_head", graph, tuple(operations))
+        return Subgraph("lm_head", graph, tuple(operations))
 
-    def steps(self, piece: Piece) -> list[Step]:
-        """The operations of a piece, each as a graph of its own; constants belong to the operation that uses them.
+    def steps(self, subgraph: Subgraph) -> list[Step]:
+        """The operations of a subgraph, each as a graph of its own; constants belong to the operation that uses them.
 
         So does what no graph can be given, such as a tuple or complex numbers. An operation with several results, such as a
         sort of keys with their places, is a step for each that is used.
         """
-        known: dict[Any, str | int] = {**self._piece_boundary(piece), **self._arguments}
+        known: dict[Any, str | int] = {**self._subgraph_boundary(subgraph), **self._arguments}
         lines = self._lines
         found: list[Step] = []
-        for operation, result in _computed(piece):
+        for operation, result in _computed(subgraph):
             graph, _ = self._write("operation", ["result"], [result], {v: str(n) for v, n in known.items()})
             by_name = {str(n): n for n in known.values()}
             operands = tuple(by_name[a.name] for a in graph.abi.arguments)
@@ -243,18 +244,18 @@ class Anatomy:
             known.setdefault(result, len(found) - 1)
         return found
 
-    def whole_numbers(self, piece: Piece) -> list[np.ndarray]:
-        """The scalar integers that stand in a piece as constants."""
-        values = [o.results[0] for o in piece.parts if o.operation.name == "stablehlo.constant"]
+    def whole_numbers(self, subgraph: Subgraph) -> list[np.ndarray]:
+        """The scalar integers that stand in a subgraph as constants."""
+        values = [o.results[0] for o in subgraph.parts if o.operation.name == "stablehlo.constant"]
         return [
             np.array(ir.IntegerAttr(ir.DenseElementsAttr(v.owner.attributes["value"]).get_splat_value()).value)
             for v in values if not ir.RankedTensorType(v.type).shape and isinstance(v.type.element_type, ir.IntegerType)
         ]  # fmt: skip
 
-    def prefix(self, piece: Piece, index: int) -> Graph:
-        """The piece up to one of its steps, whose result is the only one."""
-        _, result = _computed(piece)[index]
-        graph, _ = self._write("prefix", ["result"], [result], self._piece_boundary(piece))
+    def prefix(self, subgraph: Subgraph, index: int) -> Graph:
+        """The subgraph up to one of its steps, whose result is the only one."""
+        _, result = _computed(subgraph)[index]
+        graph, _ = self._write("prefix", ["result"], [result], self._subgraph_boundary(subgraph))
         return graph
 
     # ---- how they are written
@@ -284,15 +285,15 @@ class Anatomy:
             raise InputError(f"has no anchor {missing[0]}", self.graph.name, "name one of its scopes")
 
     def _boundary(self, anchor: str) -> dict[Any, str]:
-        """Where the piece of an anchor ends: at every other anchor, and at what other layers wrote to the caches."""
+        """Where the subgraph of an anchor ends: at every other anchor, and at what other layers wrote to the caches."""
         caches = {value: f"{part}.{layer}+" for (part, layer), value in self._written.items()}
         others = {value: name for name, value in self.values.items()}
         return {v: n for v, n in (caches | others).items() if n.removesuffix("+") != anchor}
 
-    def _piece_boundary(self, piece: Piece) -> dict[Any, str]:
+    def _subgraph_boundary(self, subgraph: Subgraph) -> dict[Any, str]:
         """Of a tail, which begins where its anchor is, that too."""
-        own = {self.values[piece.anchor]: piece.anchor} if piece.graph.name == "tail" else {}
-        return self._boundary(piece.anchor) | own
+        own = {self.values[subgraph.anchor]: subgraph.anchor} if subgraph.graph.name == "tail" else {}
+        return self._boundary(subgraph.anchor) | own
 
     @functools.cached_property
     def _order(self) -> dict[str, int]:
@@ -377,7 +378,7 @@ class Anatomy:
                     inputs[operand] = stops[operand]
                 else:
                     todo.append(operand.owner)
-        # Equal pieces of two layers get equal texts, and are compiled once: hence anchors by their order, not by name.
+        # Equal subgraphs of two layers get equal texts, and are compiled once: hence anchors by their order, not by name.
         ordered = dict(sorted(inputs.items(), key=lambda item: (self._order.get(item[1], -1), item[1])))
         # And constants first: in a whole graph each stands before its first use, which is in the first layer.
         places = sorted(needed, key=lambda i: (self._operations[i].operation.name != "stablehlo.constant", i))
@@ -389,11 +390,11 @@ class Anatomy:
             return op_lines(self.graph.text, self.graph.abi.function)
 
 
-def _computed(piece: Piece) -> list[tuple[Any, Any]]:
-    """A piece's operations, but for constants, each with a result of it that is used and that a graph can return."""
+def _computed(subgraph: Subgraph) -> list[tuple[Any, Any]]:
+    """A subgraph's operations, but for constants, each with a result of it that is used and that a graph can return."""
     return [
         (operation, result)
-        for operation in piece.parts if operation.operation.name != "stablehlo.constant"
+        for operation in subgraph.parts if operation.operation.name != "stablehlo.constant"
         for result in operation.results
         if (len(operation.results) == 1 or list(result.uses)) and TYPE.fullmatch(str(result.type))
     ]  # fmt: skip
@@ -419,7 +420,7 @@ def op_lines(text: str, function: str) -> dict[int, tuple[int, str]]:
 
 @functools.lru_cache(maxsize=8)
 def anatomy_of(graph: Graph, config: Config) -> Anatomy:
-    """The graph's anatomy. Parsing it and writing its pieces is done once, however many questions are asked of it."""
+    """The graph's anatomy. Parsing it and writing its subgraphs is done once, however many questions are asked of it."""
     return Anatomy(graph, config)
 
 

@@ -1,10 +1,14 @@
-"""Where a wrong cell goes wrong: the first anchor, by itself and in its run, and the operation inside it."""
+"""Finds where a wrong configuration goes wrong: the first wrong anchor, and the operation inside it.
+
+An anchor is looked at in two ways: in a run of the whole graph, where errors accumulate, and by itself on right inputs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,16 +17,13 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.localize.anatomy import Anatomy, Piece, Step, anatomy_of
+from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
 from hloracle.localize.drive import drive
-from hloracle.localize.operations import Found, by_itself, miscompiled, refused, unlike
-from hloracle.localize.situation import Situation, Worst
+from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike
+from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.huggingface.anchor_truth import AnchorTruth
-from hloracle.reference.model.anchors import anchors, split
-from hloracle.reference.model.config import Config
+from hloracle.reference.model.anchors import CACHES, anchors, split
 
-Weight = Callable[[str], np.ndarray]
 # Decode steps whose values are looked at, the failing one last: enough to see whether an error grows.
 STEPS = 8
 # In the order in which a session runs them.
@@ -31,9 +32,9 @@ PHASES = ("prefill", "decode")
 
 @dataclass(frozen=True)
 class Side:
-    """One source's graphs on one backend: a prefill, a decode, or both.
+    """The graphs of one source on one backend: a prefill, a decode, or both.
 
-    others: of other buckets, which a session that runs these has at hand too.
+    others: graphs of other buckets, which a session that runs these has too.
     """
 
     source: str
@@ -43,36 +44,40 @@ class Side:
 
     @property
     def id(self) -> str:
+        """`SOURCE/BACKEND`, as messages name this side."""
         return f"{self.source}/{self.backend}"
 
     def graph(self, phase: str) -> Graph | None:
+        """The graph of a phase, if this side has one."""
         return next((g for g in self.graphs if g.abi.phase == phase), None)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be found out.
+    """What a dissection is to find out.
 
-    suspect: what is wrong; trusted: what is right, and how it differs: another graph, or the same on another backend.
-    length: of the prompt, with which the truth's sequence begins; its last token is at the step that failed.
-    brief: the place is enough: by itself, no anchor is tried after the first wrong one, nor in a graph whose run is right,
-      nor of what is trusted.
+    suspect: the side that is wrong. trusted: the side that is right: graphs of another source, or the same graphs on
+      another backend.
+    early_exit: stop when the first wrong anchor is known: no anchor after it is tried by itself, no graph whose run is
+      right, and none of the trusted side.
     """
 
     suspect: Side
     trusted: Side | None
-    length: int
-    bucket: int
-    brief: bool = False
+    early_exit: bool = False
 
     @property
     def of_compiler(self) -> bool:
+        """Whether both sides have the same graphs, so that a compiler is at fault and not a source."""
         return self.trusted is not None and self.trusted.source == self.suspect.source
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Errors in floors of one cell's run: a row for each anchor, a column for each position."""
+    """The errors of one graph's run, in noise floors: a row for each anchor, a column for each position.
+
+    errors: float64 [anchors, positions]; NaN where an anchor has no value at a position.
+    """
 
     phase: str
     positions: tuple[int, ...]
@@ -80,12 +85,23 @@ class Matrix:
     errors: np.ndarray
 
     def worst(self) -> dict[str, float]:
+        """The largest error of each anchor."""
         return {a: float(np.nanmax(row)) for a, row in zip(self.anchors, self.errors, strict=True)}
 
 
 @dataclass(frozen=True)
 class Dissection:
-    """What was found. Errors are in floors, by (phase, anchor); `found` is the operation, with what shows it."""
+    """What a dissection found.
+
+    anchor, position: the first wrong anchor of `phase`, and the token at which it is wrong; None where nothing is known.
+    first_accumulated, first_local: the first wrong anchor of the whole run, and of the anchors by themselves.
+    matrices: the errors of the whole run. local, peer: the error of each (phase, anchor) by itself, in noise floors, of
+      the suspect and of the trusted side.
+    found: the wrong operation. worst: the element of the anchor that is furthest off. reproducer: what shows the fault.
+    fusion_dependent: every anchor is right by itself, and wrong only as the compiler fuses it with others.
+    misused: the graphs are right, and the session gave them wrong inputs.
+    notes: what else a reader has to know, in sentences.
+    """
 
     phase: str
     anchor: str | None
@@ -99,87 +115,101 @@ class Dissection:
     worst: Worst | None
     reproducer: Found | None
     fusion_dependent: bool = False
-    misused: bool = False  # the graph is right, and the session gave it something wrong
+    misused: bool = False
     notes: tuple[str, ...] = field(default=())
 
 
-def run_tapped(
-    side: Side, backend: Backend, weight: Weight, truth: AnchorTruth, config: Config, length: int, bucket: int,
-    report: Report, chosen: Sequence[str] | None = None,
-) -> list[Matrix]:  # fmt: skip
-    """Run the sequence as a session runs it, on graphs whose anchors are results: the errors that have accumulated.
+def run_with_outputs(
+    side: Side, backend: Backend, run: ReferenceRun, report: Report, chosen: Sequence[str] | None = None
+) -> list[Matrix]:
+    """Run the sequence as a session runs it, on graphs that return the values at anchors: the accumulated errors.
 
     Args:
-      length: of the prompt; the truth's other tokens are decoded one by one.
-      chosen: the anchors, all when None.
+      chosen: the anchors whose values are returned, all when None. Caches are looked at in any case.
     """
     graphs, names = [], {}
     for graph in side.graphs:
-        anatomy = anatomy_of(graph, config)
-        taps = [a for a in anatomy.anchors if a != "token" and (chosen is None or a in chosen)]
-        names[graph.abi.phase] = taps
-        report(f"{side.id}: compiling {graph.name} with {len(taps)} taps")
-        graphs.append(anatomy.tapped(taps))
-    session = Session(backend, [*graphs, *side.others], weight)
-    abi = graphs[0].abi
+        anatomy = anatomy_of(graph, run.config)
+        outputs = [a for a in anatomy.anchors if a != "token" and (chosen is None or a in chosen)]
+        names[graph.abi.phase] = outputs
+        report(f"{side.id}: compiling {graph.name} with {len(outputs)} intermediate outputs")
+        graphs.append(anatomy.with_outputs(outputs))
+    session = Session(backend, [*graphs, *side.others], run.weight)
+    tokens, length = run.truth.tokens, run.length
+    _use(session, tokens[: max(length, 1)][::-1], run.bucket)
+    report(f"{side.id}: {length} tokens and {len(tokens) - length} steps, looking at every anchor")
+    watched = _Watched(session, run, names)
     matrices = []
-    tokens, n = truth.tokens, len(truth.tokens)
-    _use(session, tokens[: max(length, 1)][::-1], bucket)
-    report(f"{side.id}: {length} tokens and {n - length} steps, looking at every anchor")
-
-    def caches(situation: Situation, filled: int) -> dict[str, np.ndarray]:
-        """What the caches that the graph returned are off by: k_cache.0 -> a figure for each slot that is filled."""
-        found = {}
-        for part, cache in zip(("k_cache", "v_cache"), session.caches(), strict=True):
-            for layer in range(config.num_hidden_layers):
-                anchor, slots = f"{part}.{layer}", cache[layer, :, :filled]
-                whole = slots.shape[1] == filled  # what the session has not filled is as wrong as can be
-                found[anchor] = situation.slot_errors(anchor, slots) if whole else np.full(filled, np.inf)
-        return found
-
-    def errors_of(situation: Situation, head: int | np.ndarray) -> dict[str, np.ndarray]:
-        """Of the last call, by anchor; infinite where the session did not even run the graph that was asked for."""
-        taps, wanted = session.taps(), names[situation.phase]
-        if not taps.keys() >= set(wanted):
-            return {a: np.full(len(situation.rows), np.inf) for a in wanted}
-        found = {a: situation.errors(a, taps[a]) for a in wanted}
-        if isinstance(head, np.ndarray) and "lm_head" in found:
-            found["lm_head"] = np.maximum(found["lm_head"], situation.errors("lm_head", head))
-        return found
-
     if "prefill" in names and length:
-        situation = Situation(config, truth, "prefill", bucket, bucket, abi.capacity, length=length)
-        rows = errors_of(situation, session.prefill(tokens[:length], bucket))
-        for anchor, errors in caches(situation, length).items():
-            rows[anchor] = np.maximum(rows[anchor], errors) if anchor in rows else errors
-        last = np.full(length, np.nan)
-        for anchor, errors in rows.items():
-            if len(errors) == 1 < length:  # the head sees the last row alone
-                rows[anchor] = np.append(last[:-1], errors)
-        ordered = [a for a in anchors(config) if a in rows]
-        matrices.append(Matrix("prefill", tuple(range(length)), tuple(ordered), np.stack([rows[a] for a in ordered])))
+        matrices.append(watched.prefill())
     elif "decode" in names and length:
         session.stream_prompt(tokens[:length])
     else:
         session.reset()
-    if "decode" in names:
+    if "decode" in names and length < len(tokens):
+        matrices.append(watched.steps())
+    return matrices
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A session of graphs that return values at anchors. names: those anchors, by phase."""
+
+    session: Session
+    run: ReferenceRun
+    names: dict[str, list[str]]
+
+    def prefill(self) -> Matrix:
+        """Run the prompt: a column for each of its tokens."""
+        run, length = self.run, self.run.length
+        situation = run.prefill(self.session.capabilities.capacity)
+        rows = self._errors(situation, self.session.prefill(run.truth.tokens[:length], run.bucket))
+        for anchor, errors in self._cache_errors(situation, length).items():
+            rows[anchor] = np.maximum(rows[anchor], errors) if anchor in rows else errors
+        for anchor, errors in rows.items():
+            if len(errors) == 1 < length:  # the head sees the last row alone
+                rows[anchor] = np.append(np.full(length - 1, np.nan), errors)
+        ordered = [a for a in anchors(run.config) if a in rows]
+        return Matrix("prefill", tuple(range(length)), tuple(ordered), np.stack([rows[a] for a in ordered]))
+
+    def steps(self) -> Matrix:
+        """Decode the other tokens one by one: a column for each of the last STEPS."""
+        run, n = self.run, len(self.run.truth.tokens)
         columns: list[dict[str, float]] = []
-        first = max(length, n - STEPS)
-        for position in range(length, n):
-            head = session.decode_step(tokens[position])
+        first = max(run.length, n - STEPS)
+        for position in range(run.length, n):
+            head = self.session.decode_step(run.truth.tokens[position])
             if position < first:
                 continue
-            situation = Situation(config, truth, "decode", 1, abi.capacity, abi.capacity, length, position)
-            column = {a: float(np.max(e)) for a, e in errors_of(situation, head).items()}
+            situation = run.step(self.session.capabilities.capacity, position)
+            column = {a: float(np.max(e)) for a, e in self._errors(situation, head).items()}
             if position == n - 1:
-                for anchor, errors in caches(situation, position + 1).items():
+                for anchor, errors in self._cache_errors(situation, position + 1).items():
                     column[anchor] = max(column.get(anchor, 0.0), float(np.max(errors)))
             columns.append(column)
-        if columns:
-            ordered = [a for a in anchors(config) if a in columns[-1]]
-            errors = np.array([[c.get(a, np.nan) for c in columns] for a in ordered])
-            matrices.append(Matrix("decode", tuple(range(first, n)), tuple(ordered), errors))
-    return matrices
+        ordered = [a for a in anchors(run.config) if a in columns[-1]]
+        errors = np.array([[c.get(a, np.nan) for c in columns] for a in ordered])
+        return Matrix("decode", tuple(range(first, n)), tuple(ordered), errors)
+
+    def _errors(self, situation: Situation, head: int | np.ndarray) -> dict[str, np.ndarray]:
+        """Of the last call, by anchor; infinite where the session did not even run the graph that was asked for."""
+        outputs, wanted = self.session.taps(), self.names[situation.phase]
+        if not outputs.keys() >= set(wanted):
+            return {a: np.full(len(situation.rows), np.inf) for a in wanted}
+        found = {a: situation.errors(a, outputs[a]) for a in wanted}
+        if isinstance(head, np.ndarray) and "lm_head" in found:
+            found["lm_head"] = np.maximum(found["lm_head"], situation.errors("lm_head", head))
+        return found
+
+    def _cache_errors(self, situation: Situation, filled: int) -> dict[str, np.ndarray]:
+        """The errors of the returned caches: `k_cache.0` and so on -> a figure for each slot that is filled."""
+        found = {}
+        for part, cache in zip(CACHES, self.session.caches(), strict=True):
+            for layer in range(self.run.config.num_hidden_layers):
+                anchor, slots = f"{part}.{layer}", cache[layer, :, :filled]
+                whole = slots.shape[1] == filled  # what the session has not filled is as wrong as can be
+                found[anchor] = situation.slot_errors(anchor, slots) if whole else np.full(filled, np.inf)
+        return found
 
 
 def _use(session: Session, tokens: Sequence[int], bucket: int) -> None:
@@ -192,22 +222,19 @@ def _use(session: Session, tokens: Sequence[int], bucket: int) -> None:
 
 
 def local_errors(
-    anatomy: Anatomy, situation: Situation, bench: Workbench, report: Report, stop: bool = False
+    anatomy: Anatomy, situation: Situation, bench: Workbench, stop: bool = False
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Each anchor's error when all that it is computed from is right; and why one could not be had.
+    """Each anchor's error, in noise floors, on right inputs; and the compiler's message for each that cannot be run.
 
     Args:
       stop: after the first that is wrong.
     """
     found: dict[str, float] = {}
     failed: dict[str, str] = {}
-
-    def value(name: str) -> np.ndarray:
-        return situation.value(name, bench.weight)
-
+    value = partial(situation.value, weight=bench.weight)
     for anchor in anatomy.anchors:
         try:
-            got = bench.run(anatomy.piece(anchor).graph, value)
+            got = bench.run(anatomy.subgraph(anchor).graph, value)
         except ToolchainError as error:
             failed[anchor] = error.message
             continue
@@ -232,74 +259,80 @@ def local_errors(
 
 
 def _returned_errors(anatomy: Anatomy, situation: Situation, bench: Workbench) -> dict[str, np.ndarray]:
-    """Of a cache that is not returned as its last layer left it, what each layer of it is off by."""
+    """The error of each layer of a cache, in noise floors, for each cache that is not returned as its last layer left it."""
     found = {}
-    for part in ("k_cache", "v_cache"):
+    for part in CACHES:
         step = anatomy.returned(part)
         if step is not None:
-            with suppress(ToolchainError):  # its pieces say what does not compile
-                got = bench.run(step.graph, lambda name: situation.value(name, bench.weight))[0]
+            with suppress(ToolchainError):  # its subgraphs say what does not compile
+                got = bench.run(step.graph, partial(situation.value, weight=bench.weight))[0]
                 last = situation.config.num_hidden_layers - 1
                 found[part] = situation.cache_errors(part, last, got, all_slots=True)
     return found
 
 
-def dissect(
-    question: Question, truth: AnchorTruth, config: Config, weight: Weight, weights: frozenset[str],
-    backends: Callable[[str], Backend], report: Report,
-) -> Dissection:  # fmt: skip
-    """Take the suspect apart. See `Question`."""
-    suspect, trusted = question.suspect, question.trusted
-    capacity = suspect.graphs[0].abi.capacity
-    n = len(truth.tokens)
-    situations = {
-        "prefill": Situation(config, truth, "prefill", question.bucket, question.bucket, capacity, question.length),
-        "decode": Situation(config, truth, "decode", 1, capacity, capacity, question.length, n - 1),
-    }
-    notes: list[str] = []
-    backend = backends(suspect.backend)
-    bench = Workbench(backend, weight, weights)
-    peer_bench = bench
-    if trusted is not None and trusted.backend != suspect.backend:
-        peer_bench = Workbench(backends(trusted.backend), weight, weights)
+@dataclass(frozen=True)
+class _Apart:
+    """A side with its graphs taken apart, by phase, and the workbench that runs their subgraphs."""
 
-    matrices: list[Matrix] = []
-    try:
-        matrices = run_tapped(suspect, backend, weight, truth, config, question.length, question.bucket, report)
-    except ToolchainError as error:
-        notes.append(f"{suspect.id} could not be run with taps: {error.message}")
-    accumulated = {(m.phase, a): e for m in matrices for a, e in m.worst().items()}
-    local: dict[tuple[str, str], float] = {}
-    peer: dict[tuple[str, str], float] = {}
-    parts: dict[str, Anatomy] = {}
-    peers: dict[str, Anatomy] = {}
-    for side, of in ((suspect, parts), (trusted, peers)):
-        graphs = side.graphs if side else ()
-        of.update({g.abi.phase: anatomy_of(g, config) for g in graphs if question.length or g.abi.phase == "decode"})
+    side: Side | None
+    parts: dict[str, Anatomy]
+    bench: Workbench
 
-    def first(errors: dict[tuple[str, str], float]) -> tuple[str, str] | None:
+    def has(self, phase: str, anchor: str) -> bool:
+        return phase in self.parts and anchor in self.parts[phase].values
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """All that a dissection looks at. situations: of each phase, the call whose values are known."""
+
+    question: Question
+    suspect: _Apart
+    trusted: _Apart
+    situations: dict[str, Situation]
+    report: Report
+
+    def first_wrong(self, errors: dict[tuple[str, str], float]) -> tuple[str, str] | None:
+        """The first (phase, anchor) of the suspect whose error is beyond the limit."""
         for phase in PHASES:
-            for anchor in parts[phase].anchors if phase in parts else ():
+            for anchor in self.suspect.parts[phase].anchors if phase in self.suspect.parts else ():
                 if not errors.get((phase, anchor), 0.0) <= ANCHOR_FLOORS:
                     return phase, anchor
         return None
 
-    wrong = [p for p in PHASES if any(phase == p and not e <= ANCHOR_FLOORS for (phase, _), e in accumulated.items())]
-    for side, into, of, on in ((suspect, local, parts, bench), (trusted, peer, peers, peer_bench)):
-        for phase in (p for p in PHASES if side and p in of):
-            if question.brief and (side is trusted or first(local) or (wrong and phase not in wrong)):
-                continue
-            graph = of[phase].graph
-            report(f"{side.id if side else ''}: each anchor of {graph.name} by itself")
-            errors, failed = local_errors(of[phase], situations[phase], on, report, stop=question.brief)
-            into.update({(phase, a): e for a, e in errors.items()})
-            if side is suspect and not matrices:  # what keeps a piece from running may be what keeps the whole from it
-                into.update({(phase, a): float("inf") for a in failed})
-            notes += [f"{a} of {graph.name} could not be run by itself: {m}" for a, m in failed.items()]
-    missing = [a for phase in parts for a in peers.get(phase, parts[phase]).anchors if a not in parts[phase].values]
-    notes += [f"{suspect.source}'s graph has no anchor {a}" for a in dict.fromkeys(missing)]
+    def missing(self) -> list[str]:
+        """The anchors that a graph of the suspect lacks, of those that the trusted side has in this phase."""
+        return [
+            a for phase, mine in self.suspect.parts.items()
+            for a in self.trusted.parts.get(phase, mine).anchors if a not in mine.values
+        ]  # fmt: skip
 
-    worst_run, by_itself = first(accumulated), first(local)
+
+def dissect(
+    question: Question, run: ReferenceRun, weights: frozenset[str], backends: Callable[[str], Backend], report: Report
+) -> Dissection:
+    """Take the suspect apart: see `Question`.
+
+    Args:
+      run: the sequence at whose last token the suspect failed.
+      weights: the names of the suspect's weights, as they are and as its graphs take them.
+      backends: opens a backend by its name.
+    """
+    scene = _scene(question, run, weights, backends, report)
+    suspect = question.suspect
+    matrices: list[Matrix] = []
+    notes: list[str] = []
+    try:
+        matrices = run_with_outputs(suspect, scene.suspect.bench.backend, run, report)
+    except ToolchainError as error:
+        notes.append(f"{suspect.id} could not be run with intermediate outputs: {error.message}")
+    accumulated = {(m.phase, a): e for m in matrices for a, e in m.worst().items()}
+    local, peer, failures = _local_errors(scene, accumulated, ran=bool(matrices))
+    notes += failures
+    notes += [f"{suspect.source}'s graph has no anchor {a}" for a in dict.fromkeys(scene.missing())]
+
+    worst_run, by_itself = scene.first_wrong(accumulated), scene.first_wrong(local)
     base = Dissection(
         phase=(by_itself or worst_run or ("decode", ""))[0],
         anchor=None,
@@ -315,93 +348,133 @@ def dissect(
         notes=tuple(notes),
     )
     if by_itself:
-        # What a graph does not have at all can only show in what should have read it; the first of them is the cause.
         phase, anchor = by_itself
-        gone, reader = "", anchor
-        while phase in peers and reader in peers[phase].values:
-            read = [a.name for a in peers[phase].piece(reader).graph.abi.arguments]
-            lost = next((a for a in read if a in missing and a not in parts[phase].values), "")
-            if not lost:
-                break
-            gone = reader = lost
-        if gone:
+        if gone := _cause_that_is_missing(scene, phase, anchor):
             note = f"{anchor} is computed from something else than {gone}, which the graph does not have"
             return replace(base, anchor=gone, notes=(*notes, note))
-        return _inside(base, *by_itself, question, parts, peers, situations, bench, peer_bench, report)
+        return _inside(scene, base, phase, anchor)
 
     def driven() -> float:
         report("driving the graphs without a session")
-        return drive(suspect.graphs, backend, weight, truth, config, question.length)
+        return drive(suspect.graphs, scene.suspect.bench.backend, run)
 
-    return _without_local_error(base, worst_run, bool(matrices), parts, situations, bench, driven, report)
+    return _without_local_error(scene, base, worst_run, driven)
 
 
-def _inside(
-    base: Dissection, phase: str, anchor: str, question: Question, parts: dict[str, Anatomy],
-    peers: dict[str, Anatomy], situations: dict[str, Situation], bench: Workbench, peer_bench: Workbench,
-    report: Report,
-) -> Dissection:  # fmt: skip
-    """The operation inside the piece that is wrong by itself."""
-    report(f"looking for the operation inside {anchor}")
-    situation, anatomy = situations[phase], parts[phase]
-    piece = anatomy.piece(anchor)
+def _scene(
+    question: Question, run: ReferenceRun, weights: frozenset[str], backends: Callable[[str], Backend], report: Report
+) -> _Scene:
+    suspect, trusted = question.suspect, question.trusted
+    capacity = suspect.graphs[0].abi.capacity
+    bench = Workbench(backends(suspect.backend), run.weight, weights)
+    other = bench
+    if trusted is not None and trusted.backend != suspect.backend:
+        other = Workbench(backends(trusted.backend), run.weight, weights)
 
-    def value(name: str) -> np.ndarray:
-        return situation.value(name, bench.weight)
+    def apart(side: Side | None, on: Workbench) -> _Apart:
+        graphs = [g for g in (side.graphs if side else ()) if run.length or g.abi.phase == "decode"]
+        return _Apart(side, {g.abi.phase: anatomy_of(g, run.config) for g in graphs}, on)
 
+    situations = {"prefill": run.prefill(capacity), "decode": run.step(capacity, len(run.truth.tokens) - 1)}
+    return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, report)
+
+
+def _local_errors(
+    scene: _Scene, accumulated: dict[tuple[str, str], float], ran: bool
+) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float], list[str]]:
+    """The error of each (phase, anchor) by itself, of the suspect and of the trusted side; and what could not be run.
+
+    Args:
+      ran: the whole could be compiled and run.
+    """
+    stop = scene.question.early_exit
+    wrong = {phase for (phase, _), error in accumulated.items() if not error <= ANCHOR_FLOORS}
+    local: dict[tuple[str, str], float] = {}
+    peer: dict[tuple[str, str], float] = {}
+    notes: list[str] = []
+    for apart, into in ((scene.suspect, local), (scene.trusted, peer)):
+        for phase in (p for p in PHASES if p in apart.parts):
+            if stop and (into is peer or scene.first_wrong(local) or (wrong and phase not in wrong)):
+                continue
+            graph = apart.parts[phase].graph
+            scene.report(f"{apart.side.id if apart.side else ''}: each anchor of {graph.name} by itself")
+            errors, failed = local_errors(apart.parts[phase], scene.situations[phase], apart.bench, stop)
+            into.update({(phase, a): e for a, e in errors.items()})
+            if into is local and not ran:  # what keeps a subgraph from running may be what keeps the whole from it
+                into.update({(phase, a): float("inf") for a in failed})
+            notes += [f"{a} of {graph.name} could not be run by itself: {m}" for a, m in failed.items()]
+    return local, peer, notes
+
+
+def _cause_that_is_missing(scene: _Scene, phase: str, anchor: str) -> str:
+    """The anchor that the suspect lacks and a wrong one should have read, or "".
+
+    What a graph does not have at all can only show in what should have read it; the first of them is the cause.
+    """
+    gone, reader, missing = "", anchor, set(scene.missing()) - scene.suspect.parts[phase].values.keys()
+    while scene.trusted.has(phase, reader):
+        read = [a.name for a in scene.trusted.parts[phase].subgraph(reader).graph.abi.arguments]
+        lost = next((a for a in read if a in missing), "")
+        if not lost:
+            break
+        gone = reader = lost
+    return gone
+
+
+def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissection:
+    """The operation inside the subgraph that is wrong by itself."""
+    scene.report(f"looking for the operation inside {anchor}")
+    situation, anatomy, bench = scene.situations[phase], scene.suspect.parts[phase], scene.suspect.bench
+    subgraph, value = anatomy.subgraph(anchor), partial(situation.value, weight=bench.weight)
+    peer = scene.trusted.parts[phase] if scene.trusted.has(phase, anchor) else None
+    base = replace(base, phase=phase, anchor=anchor)
     found: Found | None = None
-    notes = list(base.notes)
     try:
-        got = bench.run(piece.graph, value)
+        got = bench.run(subgraph.graph, value)
     except ToolchainError:
-        found = refused(anatomy, piece, bench)
-        return replace(base, phase=phase, anchor=anchor, found=found, reproducer=found)
+        found = refused(anatomy, subgraph, bench)
+        return replace(base, found=found, reproducer=found)
     try:
-        if question.of_compiler:
-            found = miscompiled(anatomy, piece, value, bench, peer_bench)
-        elif phase in peers and anchor in peers[phase].values:
-            found = unlike(anatomy, piece, peers[phase], value, bench)
+        if scene.question.of_compiler:
+            found = miscompiled(anatomy, subgraph, value, bench, scene.trusted.bench)
+        elif peer:
+            found = unlike(anatomy, subgraph, peer, value, bench)
     except (ToolchainError, InputError) as error:
-        notes.append(f"the operations of {anchor} could not be run one by one: {error}")
+        note = f"the operations of {anchor} could not be run one by one: {error}"
+        base = replace(base, notes=(*base.notes, note))
     _, part = split(anchor)
-    returned = anatomy.returned(part) if part in ("k_cache", "v_cache") else None
+    returned = anatomy.returned(part) if part in CACHES else None
     if returned is not None and not _wrong(situation, anchor, got):
-        found = _lost_on_return(anatomy, situation, returned, bench)
-        return replace(base, phase=phase, anchor=anchor, found=found, reproducer=found, notes=tuple(notes))
+        found = _lost_on_return(situation, returned, bench)
+        return replace(base, found=found, reproducer=found)
     if anchor == "lm_head" and not _wrong(situation, anchor, got) and (tail := anatomy.tail()):
         found = _changed_on_return(anatomy, situation, tail, bench)
-        rows = situation.rows[-1:]
-        return replace(
-            base, phase=phase, anchor=anchor, position=rows[0], found=found, reproducer=found, notes=tuple(notes)
-        )
-    # A graph that is wrong as written is shown by the whole piece, against the truth; a compiler by the operation.
+        return replace(base, position=situation.rows[-1], found=found, reproducer=found)
+    # A graph that is wrong as written is shown by the whole subgraph, against the truth; a compiler by the operation.
     shown = found if found is not None and found.expected is not None else None
     padding = None
-    if phase in peers and anchor in peers[phase].values:
+    if peer:
         with suppress(ToolchainError):
-            padding = peer_bench.run(peers[phase].piece(anchor).graph, value)[0]
+            padding = scene.trusted.bench.run(peer.subgraph(anchor).graph, value)[0]
     result, expected, tolerance = _right(situation, anchor, got, padding)
-    if shown is None and (steps := anatomy.steps(piece)):
+    if shown is None and (steps := anatomy.steps(subgraph)):
         step, why = (found.step, found.why) if found else (steps[-1], "the truth has another value there")
-        inputs = {a.name: value(a.name).reshape(a.shape) for a in piece.graph.abi.arguments}
-        shown = Found(step, piece.graph, inputs, expected, got[result], why, tolerance, result)
+        inputs = inputs_of(subgraph.graph, value)
+        shown = Found(step, subgraph.graph, inputs, expected, got[result], why, tolerance, result)
     rows = situation.rows
+    worst: Worst | None
     if result == 1:  # of a cache, what attention reads is right
-        worst: Worst | None = _furthest(got[1], expected)
-        assert worst
+        worst = _furthest(got[1], expected)
         position = min(worst.index[2], rows[-1])
     else:
         worst = None if anchor == "token" else situation.worst(anchor, got[0])
         errors = situation.errors(anchor, got[0])
         position = rows[int(np.argmax(errors))] if len(errors) == len(rows) else rows[-1]
-    return replace(
-        base, phase=phase, anchor=anchor, position=position, found=found, worst=worst, reproducer=shown,
-        notes=tuple(notes),
-    )  # fmt: skip
+    return replace(base, position=position, found=found, worst=worst, reproducer=shown)
 
 
 def _wrong(situation: Situation, anchor: str, got: list[np.ndarray]) -> bool:
-    """Whether any result of an anchor's piece is wrong."""
+    """Whether any result of an anchor's subgraph is wrong."""
     layer, part = split(anchor)
     errors = [float(np.max(situation.errors(anchor, got[0])))]
     if len(got) > 1:
@@ -412,34 +485,25 @@ def _wrong(situation: Situation, anchor: str, got: list[np.ndarray]) -> bool:
 
 def _furthest(got: np.ndarray, expected: np.ndarray) -> Worst:
     """The element that is furthest off."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-    distance = np.where(got == expected, 0, np.where(np.isnan(distance), np.inf, distance))
-    at = np.unravel_index(int(np.argmax(distance)), distance.shape)
-    index = tuple(int(i) for i in at)
+    off = distance(got, expected)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
     return Worst(index, float(got[index]), float(expected[index]))
 
 
-def _lost_on_return(anatomy: Anatomy, situation: Situation, step: Step, bench: Workbench) -> Found:
+def _lost_on_return(situation: Situation, step: Step, bench: Workbench) -> Found:
     """Every layer wrote to the cache what it should, and something else is returned."""
-
-    def value(name: str) -> np.ndarray:
-        return situation.value(name, bench.weight)
-
+    value = partial(situation.value, weight=bench.weight)
     got = bench.run(step.graph, value)[0]
     expected = situation.cache(step.anchor, situation.config.num_hidden_layers - 1)
-    inputs = {a.name: value(a.name).reshape(a.shape) for a in step.graph.abi.arguments}
+    inputs = inputs_of(step.graph, value)
     why = "each layer wrote what it should, and this is not the cache that the last one left"
     limit = ANCHOR_FLOORS * float(np.max(situation.floors(f"{step.anchor}.0")))
     return Found(step, step.graph, inputs, expected, got, why, limit)
 
 
-def _changed_on_return(anatomy: Anatomy, situation: Situation, tail: Piece, bench: Workbench) -> Found | None:
+def _changed_on_return(anatomy: Anatomy, situation: Situation, tail: Subgraph, bench: Workbench) -> Found | None:
     """The logits are right at their anchor, and something else is returned: the first operation that changes them."""
-
-    def value(name: str) -> np.ndarray:
-        return situation.value(name, bench.weight)
-
+    value = partial(situation.value, weight=bench.weight)
     expected = situation.anchor("lm_head")
     steps = anatomy.steps(tail)
     results = by_itself(steps, value, bench)
@@ -449,16 +513,15 @@ def _changed_on_return(anatomy: Anatomy, situation: Situation, tail: Piece, benc
         return None
     index = wrong[0]
     graph, got = anatomy.prefix(tail, index), results[index]
-    inputs = {a.name: value(a.name).reshape(a.shape) for a in graph.abi.arguments}
     why = "the logits are right at lm_head, and this changes them before they are returned"
     limit = ANCHOR_FLOORS * float(np.max(situation.floors("lm_head")[situation.rows[-1:]]))
-    return Found(steps[index], graph, inputs, expected.reshape(got.shape), got, why, limit)
+    return Found(steps[index], graph, inputs_of(graph, value), expected.reshape(got.shape), got, why, limit)
 
 
 def _right(
     situation: Situation, anchor: str, got: list[np.ndarray], padding: np.ndarray | None
 ) -> tuple[int, np.ndarray, float]:
-    """Which result of a piece is wrong, what it should be, and how far off is still right. `padding`: see `corrected`."""
+    """Which result of a subgraph is wrong, what it should be, and how far off is still right. `padding`: see `corrected`."""
     layer, part = split(anchor)
     if len(got) > 1 and float(np.max(situation.errors(anchor, got[0]))) <= ANCHOR_FLOORS:
         assert layer is not None
@@ -469,18 +532,18 @@ def _right(
 
 
 def _without_local_error(
-    base: Dissection, worst_run: tuple[str, str] | None, ran: bool, parts: dict[str, Anatomy],
-    situations: dict[str, Situation], bench: Workbench, driven: Callable[[], float], report: Report,
-) -> Dissection:  # fmt: skip
+    scene: _Scene, base: Dissection, worst_run: tuple[str, str] | None, driven: Callable[[], float]
+) -> Dissection:
     """Every anchor is right by itself: so it is the whole graph as compiled, or what the session gives it.
 
     Args:
-      ran: the whole could be compiled and run, with taps.
-      driven: the largest error, in floors, of the graphs when they are called without a session.
+      worst_run: the first (phase, anchor) that is wrong in the run of the whole.
+      driven: the largest error, in noise floors, of the graphs when they are called without a session.
     """
-    report("every anchor is right by itself: looking at whole graphs")
-    for phase, anatomy in parts.items():
-        anchor = _bisect(anatomy, situations[phase], bench, not ran, report)
+    scene.report("every anchor is right by itself: looking at whole graphs")
+    ran = bool(base.matrices)
+    for phase, anatomy in scene.suspect.parts.items():
+        anchor = _bisect(scene, anatomy, scene.situations[phase], refuses=not ran)
         if anchor:
             note = "right by itself, wrong in the whole graph: it depends on what the compiler makes of both together"
             fused = ran and worst_run is None
@@ -495,18 +558,17 @@ def _without_local_error(
     return replace(base, notes=(*base.notes, "nothing is wrong when looked at: the fault did not show again"))
 
 
-def _bisect(anatomy: Anatomy, situation: Situation, bench: Workbench, refuses: bool, report: Report) -> str | None:
+def _bisect(scene: _Scene, anatomy: Anatomy, situation: Situation, refuses: bool) -> str | None:
     """The first anchor at which the graph cut off there is wrong, given right inputs; None if the last one is right.
 
     Args:
       refuses: the whole does not compile, so that a part which does not is wrong too.
     """
-
-    def value(name: str) -> np.ndarray:
-        return situation.value(name, bench.weight)
+    bench = scene.suspect.bench
+    value = partial(situation.value, weight=bench.weight)
 
     def wrong(anchor: str) -> bool:
-        report(f"{anatomy.graph.name} cut off at {anchor}")
+        scene.report(f"{anatomy.graph.name} cut off at {anchor}")
         try:
             got = bench.run(anatomy.cut(anchor), value)[0]
         except ToolchainError:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from hloracle.backends.session import Backend
 from hloracle.core.abi import Graph
-from hloracle.localize.situation import row_errors, slot_errors
-from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.localize.situation import ReferenceRun, row_errors, slot_errors
 from hloracle.reference.model.anchors import CACHES
-from hloracle.reference.model.config import Config
 
 
-def drive(
-    graphs: Sequence[Graph], backend: Backend, weight: Callable[[str], np.ndarray], truth: AnchorTruth, config: Config,
-    length: int,
-) -> float:  # fmt: skip
+def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float:
     """The largest error, in floors of its row, of the heads and the caches that graphs return for the truth's sequence.
 
     Args:
-      graphs: a prefill, which is given the first `length` tokens, a decode, which is given the others one by one, or both.
+      graphs: a prefill, which is given the prompt, a decode, which is given the other tokens one by one, or both.
     """
+    truth, config, length = run.truth, run.config, run.length
     by_phase = {graph.abi.phase: graph for graph in graphs}
     loaded = {phase: backend.load(graph) for phase, graph in by_phase.items()}
-    weights = {a.name: backend.upload(weight(a.name)) for graph in graphs for a in graph.abi.weights}
+    weights = {a.name: backend.upload(run.weight(a.name)) for graph in graphs for a in graph.abi.weights}
     tokens = truth.tokens
     errors = []
 

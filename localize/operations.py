@@ -1,4 +1,4 @@
-"""Inside one piece: the first operation that goes wrong.
+"""Inside one subgraph: the first operation that goes wrong.
 
 Two questions, and so two ways. A compiler is asked operation by operation whether it computes what another one does.
 A graph that is computed as written is asked which of its values the other graph, which is right, has nowhere.
@@ -14,7 +14,7 @@ import numpy as np
 from hloracle.core.abi import Graph
 from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import SAME_INPUTS
-from hloracle.localize.anatomy import Anatomy, Piece, Step
+from hloracle.localize.anatomy import Anatomy, Step, Subgraph
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.encodings import argument_parts
 from hloracle.reference.model.weights import parts_in
@@ -29,7 +29,7 @@ FEW = 16
 class Found:
     """An operation that is wrong.
 
-    graph: shows it: the operation alone, or the piece up to it.
+    graph: shows it: the operation alone, or the subgraph up to it.
     inputs: of `graph`, by name; expected: its right result, where that is known; None if it does not even compile.
     got: what it computes. why: how it was found, in one sentence.
     tolerance: how far a right result may be from `expected`. result: which of the graph's results this is about.
@@ -56,9 +56,11 @@ def by_itself(steps: Sequence[Step], value: Value, bench: Workbench) -> list[np.
     return results
 
 
-def miscompiled(anatomy: Anatomy, piece: Piece, value: Value, suspect: Workbench, trusted: Workbench) -> Found | None:
+def miscompiled(
+    anatomy: Anatomy, subgraph: Subgraph, value: Value, suspect: Workbench, trusted: Workbench
+) -> Found | None:
     """The first operation that `suspect` computes otherwise than `trusted`, alone or with what precedes it."""
-    steps = anatomy.steps(piece)
+    steps = anatomy.steps(subgraph)
     right = by_itself(steps, value, trusted)
     names = f"{suspect.backend.name} computes it otherwise than {trusted.backend.name}"
     for step, expected in zip(steps, right, strict=True):
@@ -66,21 +68,21 @@ def miscompiled(anatomy: Anatomy, piece: Piece, value: Value, suspect: Workbench
         got = suspect.run(step.graph, take)[0]
         if differ(got, expected):
             why = f"{names}, from the same operands"
-            return Found(step, step.graph, _inputs(step.graph, take), expected, got, why, tolerance(expected))
+            return Found(step, step.graph, inputs_of(step.graph, take), expected, got, why, tolerance(expected))
     for index, (step, expected) in enumerate(zip(steps, right, strict=True)):
-        graph = anatomy.prefix(piece, index)
+        graph = anatomy.prefix(subgraph, index)
         got = suspect.run(graph, value)[0]
         if differ(got, expected):
             why = f"{names}, but only together with the operations before it"
-            return Found(step, graph, _inputs(graph, value), expected, got, why, tolerance(expected))
+            return Found(step, graph, inputs_of(graph, value), expected, got, why, tolerance(expected))
     return None
 
 
-def refused(anatomy: Anatomy, piece: Piece, bench: Workbench) -> Found | None:
+def refused(anatomy: Anatomy, subgraph: Subgraph, bench: Workbench) -> Found | None:
     """The first operation that a backend does not compile, alone or with what precedes it."""
-    steps = anatomy.steps(piece)
+    steps = anatomy.steps(subgraph)
     alone = [step.graph for step in steps]
-    together = [anatomy.prefix(piece, i) for i in range(len(steps))]
+    together = [anatomy.prefix(subgraph, i) for i in range(len(steps))]
     for graphs, words in ((alone, ""), (together, ", together with the operations before it")):
         for step, graph in zip(steps, graphs, strict=True):
             try:
@@ -110,18 +112,18 @@ def tolerance(expected: np.ndarray) -> float:
     return SAME_INPUTS * float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
 
 
-def unlike(anatomy: Anatomy, piece: Piece, peer: Anatomy, value: Value, bench: Workbench) -> Found | None:
-    """The first operation of a wrong piece whose result the right graph's piece has nowhere, from operands that it has.
+def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, bench: Workbench) -> Found | None:
+    """The first operation of a wrong subgraph whose result the right graph's subgraph has nowhere, from operands that it has.
 
     The two are lowered differently, so values are looked for by their numbers: in any order, with either sign, as a
     part of a larger one. Only operations that the wrong result depends on through such values are considered.
     """
-    steps = anatomy.steps(piece)
+    steps = anatomy.steps(subgraph)
     results = by_itself(steps, value, bench)
-    pool = [value(a.name) for p in (piece, peer.piece(piece.anchor)) for a in p.graph.abi.arguments]
-    pool += by_itself(peer.steps(peer.piece(piece.anchor)), value, bench)
-    pool += _joined_products(piece, peer, value, bench)
-    known = _Numbers(pool, peer.whole_numbers(peer.piece(piece.anchor)))
+    pool = [value(a.name) for p in (subgraph, peer.subgraph(subgraph.anchor)) for a in p.graph.abi.arguments]
+    pool += by_itself(peer.steps(peer.subgraph(subgraph.anchor)), value, bench)
+    pool += _joined_products(subgraph, peer, value, bench)
+    known = _Numbers(pool, peer.whole_numbers(peer.subgraph(subgraph.anchor)))
     if not steps:
         return None
     seen: set[int] = set()
@@ -141,21 +143,21 @@ def unlike(anatomy: Anatomy, piece: Piece, peer: Anatomy, value: Value, bench: W
     # what went wrong before.
     while misplaced := [o for o in steps[first].operands if isinstance(o, int) and known.elsewhere(results[o])]:
         first = misplaced[0]
-    graph = anatomy.prefix(piece, first)
+    graph = anatomy.prefix(subgraph, first)
     why = "the right graph has its operands, and has its result nowhere"
     if known.have(results[first]):
         why = "it has the right numbers in the wrong places"
-    return Found(steps[first], graph, _inputs(graph, value), None, results[first], why)
+    return Found(steps[first], graph, inputs_of(graph, value), None, results[first], why)
 
 
-def _joined_products(piece: Piece, peer: Anatomy, value: Value, bench: Workbench) -> list[np.ndarray]:
-    """What a piece computes with joined weights, by the right graph: the products of their parts, side by side."""
-    names = {parts_in(argument_parts(a.name)[0]) for a in piece.graph.abi.arguments}
+def _joined_products(subgraph: Subgraph, peer: Anatomy, value: Value, bench: Workbench) -> list[np.ndarray]:
+    """What a subgraph computes with joined weights, by the right graph: the products of their parts, side by side."""
+    names = {parts_in(argument_parts(a.name)[0]) for a in subgraph.graph.abi.arguments}
     found = []
     for parts in (parts for parts in names if len(parts) > 1):
         products: list[np.ndarray] = []
         for anchor in (part.removeprefix("model.").removesuffix(".weight") for part in parts):
-            steps = peer.steps(peer.piece(anchor)) if anchor in peer.values else []
+            steps = peer.steps(peer.subgraph(anchor)) if anchor in peer.values else []
             results = zip(steps, by_itself(steps, value, bench), strict=True)
             products += [result for step, result in results if step.name == "stablehlo.dot_general"]
         if len(products) == len(parts):
@@ -166,7 +168,7 @@ def _joined_products(piece: Piece, peer: Anatomy, value: Value, bench: Workbench
 class _Numbers:
     """Absolute values, to be looked up by nearness. constants: what a whole value may be, too."""
 
-    def __init__(self, arrays: Sequence[np.ndarray], constants: Sequence[np.ndarray] = ()) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray], constants: Sequence[np.ndarray]) -> None:
         self._by_size: dict[int, list[np.ndarray]] = {}
         self._by_shape: dict[tuple[object, ...], list[np.ndarray]] = {}
         for array in arrays:
@@ -217,7 +219,7 @@ def _magnitudes(array: np.ndarray) -> np.ndarray:
 
 
 def _operands(step: Step, results: Sequence[np.ndarray], value: Value) -> Value:
-    """What the arguments of a step's graph are: inputs of the piece by name, or results of earlier steps."""
+    """What the arguments of a step's graph are: inputs of the subgraph by name, or results of earlier steps."""
     by_argument = dict(zip((a.name for a in step.graph.abi.arguments), step.operands, strict=True))
 
     def take(name: str) -> np.ndarray:
@@ -227,5 +229,6 @@ def _operands(step: Step, results: Sequence[np.ndarray], value: Value) -> Value:
     return take
 
 
-def _inputs(graph: Graph, value: Value) -> dict[str, np.ndarray]:
+def inputs_of(graph: Graph, value: Value) -> dict[str, np.ndarray]:
+    """The value of each argument of a graph, by name, in the argument's shape."""
     return {a.name: value(a.name).reshape(a.shape) for a in graph.abi.arguments}

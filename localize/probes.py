@@ -14,7 +14,7 @@ import numpy as np
 from hloracle.core.abi import Tensor
 from hloracle.core.child import Report
 from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
-from hloracle.localize.anatomy import Anatomy, Piece
+from hloracle.localize.anatomy import Anatomy, Subgraph
 from hloracle.localize.operations import Found, unlike
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
@@ -26,9 +26,9 @@ ROUTERS = ("mlp.gate", "mlp.router")
 
 @dataclass(frozen=True)
 class Failure:
-    """A piece that differs: at which scale of its inputs, by how much of what is allowed, and the operation.
+    """A subgraph that differs: at which scale of its inputs, by how much of what is allowed, and the operation.
 
-    Of several scales, the most ordinary one. `found` is of the first piece that differs.
+    Of several scales, the most ordinary one. `found` is of the first subgraph that differs.
     """
 
     anchor: str
@@ -41,11 +41,11 @@ class Failure:
 def probe(
     emitter: Anatomy, oracle: Anatomy, bench: Workbench, report: Report, locate: bool = True, same_inputs: bool = False
 ) -> tuple[int, list[Failure], float, list[str]]:
-    """Compare every distinct piece of the emitter's graph with the oracle's.
+    """Compare every distinct subgraph of the emitter's graph with the oracle's.
 
     Args:
-      locate: look for the operation in the first piece that differs.
-      same_inputs: leave out a piece that reads other anchors than the oracle's, as where a graph does not name them all.
+      locate: look for the operation in the first subgraph that differs.
+      same_inputs: leave out a subgraph that reads other anchors than the oracle's, as where a graph does not name them all.
 
     Returns how many there are, those that differ, the largest share of what is allowed that a right one took, and the
     anchors that were left out.
@@ -60,15 +60,15 @@ def probe(
         layer, part = split(anchor)
         if part in CACHES and layer not in (0, 1, emitter.config.num_hidden_layers - 1):
             continue
-        piece = emitter.piece(anchor)
-        key = _kind(piece)
+        subgraph = emitter.subgraph(anchor)
+        key = _kind(subgraph)
         if key in seen or key in left:
             continue
-        # A token is chosen from the logits; of a graph that does not name them its piece is the whole.
+        # A token is chosen from the logits; of a graph that does not name them its subgraph is the whole.
         alike = anchor == "token" or anchor in oracle.values
         if same_inputs and alike:
-            read = _read(piece, known)
-            alike = "lm_head" in read if anchor == "token" else read == _read(oracle.piece(anchor), known)
+            read = _read(subgraph, known)
+            alike = "lm_head" in read if anchor == "token" else read == _read(oracle.subgraph(anchor), known)
         if not alike:
             left[key] = anchor
             continue
@@ -76,7 +76,7 @@ def probe(
         report(f"probing {anchor} of {emitter.graph.name}")
         shares = []
         for scale in SCALES:
-            got, expected = _both(emitter, oracle, piece, bench, scale)
+            got, expected = _both(emitter, oracle, subgraph, bench, scale)
             shares.append((max(_share(anchor, g, e) for g, e in zip(got, expected, strict=False)), scale))
         beyond = [s for s in shares if not s[0] <= 1]
         if not beyond:
@@ -85,35 +85,35 @@ def probe(
         share, scale = beyond[0]
         found = None
         if anchor != "token" and locate and not failures:
-            found = unlike(emitter, piece, oracle, _inputs(emitter, bench, scale), bench)
+            found = unlike(emitter, subgraph, oracle, _inputs(emitter, bench, scale), bench)
         failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found))
     return len(seen), failures, worst, list(left.values())
 
 
-def _kind(piece: Piece) -> tuple[str, ...]:
+def _kind(subgraph: Subgraph) -> tuple[str, ...]:
     """Alike for the same computation of two layers: its part, its text, and what it reads, seen from its layer."""
-    own, part = split(piece.anchor)
-    names = [part, piece.graph.text]
-    for argument in piece.graph.abi.arguments:
+    own, part = split(subgraph.anchor)
+    names = [part, subgraph.graph.text]
+    for argument in subgraph.graph.abi.arguments:
         name = argument.name.removeprefix("model.").removesuffix("+")
         layer, part = split(name)
         names.append(name if layer is None or own is None else f"{layer - own} {part}")
     return tuple(names)
 
 
-def _read(piece: Piece, known: Collection[str]) -> set[str]:
-    """The anchors that a piece is given."""
-    return {a.name for a in piece.graph.abi.arguments if a.name.removesuffix("+") in known}
+def _read(subgraph: Subgraph, known: Collection[str]) -> set[str]:
+    """The anchors that a subgraph is given."""
+    return {a.name for a in subgraph.graph.abi.arguments if a.name.removesuffix("+") in known}
 
 
 def _both(
-    emitter: Anatomy, oracle: Anatomy, piece: Piece, bench: Workbench, scale: float
+    emitter: Anatomy, oracle: Anatomy, subgraph: Subgraph, bench: Workbench, scale: float
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     value = _inputs(emitter, bench, scale)
-    got = bench.run(piece.graph, value)
-    if piece.anchor == "token":
+    got = bench.run(subgraph.graph, value)
+    if subgraph.anchor == "token":
         return got, [np.array(np.argmax(value("lm_head")), np.int32)]
-    return got, bench.run(oracle.piece(piece.anchor).graph, value)
+    return got, bench.run(oracle.subgraph(subgraph.anchor).graph, value)
 
 
 def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str], np.ndarray]:

@@ -1,4 +1,4 @@
-"""One call of a graph of which everything is known: the right inputs of any piece of it, and the right value at any anchor.
+"""One call of a graph of which everything is known: the right inputs of any subgraph of it, and the right value at any anchor.
 
 Legend: n tokens of the sequence, T query tokens, S keys, L layers, N/K query/kv heads, G = N/K, D head_dim, V vocab.
 """
@@ -102,7 +102,7 @@ class Situation:
             return np.ascontiguousarray(value.transpose(1, 0, 2))  # [K, T, D]
         return value.reshape(shape)
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019  (its pieces ask for one layer's caches after another's)
+    @functools.lru_cache(maxsize=4)  # noqa: B019  (its subgraphs ask for one layer's caches after another's)
     def cache(self, part: str, written: int) -> np.ndarray:
         """The whole cache [L, K, S, D] once the layers up to `written` have put their rows there; -1: none yet.
 
@@ -162,7 +162,7 @@ class Situation:
         off, floors = self._distance(anchor, got)
         ratio = off / floors.reshape(-1, *[1] * (off.ndim - 1))
         at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-        index = _graph_index(split(anchor)[1], tuple(int(i) for i in at), got.ndim)
+        index = _graph_index(split(anchor)[1], tuple(int(i) for i in at))
         shaped = got.reshape(anchor_shape(self.config, anchor, self.queries, self.keys))
         expected = self.anchor(anchor)
         return Worst(index, float(shaped[index]), float(expected[index]))
@@ -216,6 +216,30 @@ class Situation:
         return row_floors(self.truth, anchor, self.config)
 
 
+@dataclass(frozen=True)
+class ReferenceRun:
+    """A sequence of tokens with the reference's value at every anchor, as a session runs it.
+
+    truth: the sequence and the values. weight: gives a weight of the model by its name.
+    length: tokens of the prompt, with which the sequence begins; the others are decoded one by one.
+    bucket: of the prefill graph that the prompt goes through.
+    """
+
+    truth: AnchorTruth
+    config: Config
+    weight: Callable[[str], np.ndarray]
+    length: int
+    bucket: int
+
+    def prefill(self, capacity: int) -> Situation:
+        """The prefill of the prompt, in graphs with this many cache slots."""
+        return Situation(self.config, self.truth, "prefill", self.bucket, self.bucket, capacity, self.length)
+
+    def step(self, capacity: int, position: int) -> Situation:
+        """The decode step at a position, in graphs with this many cache slots."""
+        return Situation(self.config, self.truth, "decode", 1, capacity, capacity, self.length, position)
+
+
 @functools.lru_cache(maxsize=4096)
 def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
     """What float32 noise is worth at an anchor, for each row of the sequence: float64 [n].
@@ -265,7 +289,7 @@ def _row_first(part: str, value: np.ndarray) -> np.ndarray:
     return value[None] if part == "lm_head" else value
 
 
-def _graph_index(part: str, at: tuple[int, ...], rank: int) -> tuple[int, ...]:
+def _graph_index(part: str, at: tuple[int, ...]) -> tuple[int, ...]:
     """The place in the graph's value of a place in the row-first one."""
     if part in BY_HEAD or part in CACHES:
         return (at[1], at[0], *at[2:])

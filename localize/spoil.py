@@ -1,6 +1,6 @@
 """Right graphs with one thing spoiled that a run can observe, so that it has to notice; or else the reason why nobody could.
 
-What is spoiled is what a graph returns, after everything that makes it: each anchor has its right value, and each piece
+What is spoiled is what a graph returns, after everything that makes it: each anchor has its right value, and each subgraph
 computes what it should. `studies/holes.py` has all of them judged.
 """
 
@@ -68,6 +68,7 @@ class Place:
 
     @property
     def prefill(self) -> bool:
+        """Whether the graph is a prefill."""
         return self.abi.phase == "prefill"
 
     @property
@@ -82,6 +83,7 @@ class Place:
 
     @property
     def caches(self) -> tuple[Tensor, ...]:
+        """The results that are caches."""
         return tuple(r for r in self.abi.results if r.role in CACHES)
 
 
@@ -121,6 +123,7 @@ def given(role: str, change: Change) -> Edit:
 
 
 def scaled(w: Writer, x: Value) -> Value:
+    """x times FACTOR."""
     return stablehlo.multiply(x, w.constant(FACTOR, x))
 
 
@@ -130,14 +133,17 @@ def moved(w: Writer, x: Value) -> Value:
 
 
 def negated(w: Writer, x: Value) -> Value:
+    """x with the other sign."""
     return stablehlo.negate(x)
 
 
 def noisy(w: Writer, x: Value) -> Value:
+    """x plus random numbers below NOISE, others in each call."""
     return stablehlo.add(x, w.uniform(NOISE, x))
 
 
 def filled(number: float) -> Change:
+    """One number everywhere."""
     return lambda w, x: w.constant(number, x)
 
 
@@ -152,6 +158,7 @@ def within(starts: Sequence[int], sizes: Sequence[int], change: Change) -> Chang
 
 
 def when(condition: Condition, change: Change) -> Change:
+    """The change where a condition holds, and nothing otherwise."""
     return lambda w, x: stablehlo.select(condition(w), change(w, x), x)
 
 
@@ -161,6 +168,7 @@ def where(direction: str, number: float, change: Change) -> Change:
 
 
 def where_larger(size: float, change: Change) -> Change:
+    """Only values whose magnitude is above `size`."""
     return lambda w, x: stablehlo.select(w.compare(stablehlo.abs(x), "GT", size), change(w, x), x)
 
 
@@ -210,6 +218,8 @@ def is_(role: str, direction: str, number: int) -> Condition:
 
 
 def last_token_is(token: int) -> Condition:
+    """Whether the prompt ends with this token."""
+
     def condition(w: Writer) -> Value:
         length = w.argument("length")
         last = stablehlo.subtract(length, w.constant(1, length))
@@ -254,6 +264,7 @@ def holds_something(slot: int | None) -> Condition:
 
 
 def any_of(w: Writer, x: Value) -> Value:
+    """Whether any element of a vector of i1 is true."""
     return w.reduce(x, 0, stablehlo.or_)
 
 

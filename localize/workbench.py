@@ -1,4 +1,4 @@
-"""Runs pieces of graphs on a backend; weights are uploaded once, equal pieces are compiled once."""
+"""Runs subgraphs of graphs on a backend; weights are uploaded once, equal subgraphs are compiled once."""
 
 from __future__ import annotations
 
@@ -40,4 +40,5 @@ class Workbench:
         return self._uploaded[name]
 
     def weight(self, name: str) -> np.ndarray:
+        """A weight of the model by its name: see the class."""
         return self._weight(name)

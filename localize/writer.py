@@ -48,9 +48,11 @@ class Writer:
     # ---- what is there
 
     def argument(self, role: str) -> Value:
+        """The graph's argument of a role."""
         return self._block.arguments[self.abi.argument(role)]
 
     def result(self, role: str) -> Value:
+        """The value that the graph returns as the result of a role."""
         return self._end.operands[self.abi.result(role)]
 
     def give(self, role: str, value: Value) -> None:
@@ -116,6 +118,7 @@ class Writer:
         return operation.results[0]
 
     def slice(self, value: Value, starts: Sequence[Value | int], sizes: Sequence[int]) -> Value:
+        """The part of a tensor that begins at `starts` and has these sizes."""
         return stablehlo.dynamic_slice(value, self._starts(starts), sizes)
 
     def element(self, value: Value, *index: Value | int) -> Value:

@@ -39,6 +39,7 @@ class Build:
 
     @property
     def all(self) -> tuple[str, ...]:
+        """The flags that IREE's compiler is given."""
         cpu = () if self.cpu == HOST else (f"{iree.TARGET_CPU}={self.cpu}",)
         return (*iree.FLAG_SETS[self.flags], *cpu)
 
@@ -65,10 +66,12 @@ class Choice:
 
     @property
     def held(self) -> str:
+        """How weights and caches are held, in words."""
         words = [self.layout, "joined" if self.joined else "", "on device" if self.on_device else ""]
         return " ".join(filter(None, [*words, "as graphs" if self.graphs else ""]))
 
     def build(self, phase: str) -> Build:
+        """How the graphs of a phase are compiled."""
         return self.decode if phase == "decode" else self.prefill
 
     def with_build(self, phase: str, build: Build) -> Choice:

@@ -93,7 +93,7 @@ def _lower(
     graph = lower(*arguments) if source == "reference" else emit(*arguments, layout, gemm)
     if taps is not None:
         anatomy = anatomy_of(graph, arguments[0])
-        graph = anatomy.tapped(_chosen(taps, [a for a in anatomy.anchors if a != "token"]))
+        graph = anatomy.with_outputs(_chosen(taps, [a for a in anatomy.anchors if a != "token"]))
     return graph, portable_artifact(graph) if portable else graph.text
 
 

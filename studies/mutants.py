@@ -211,7 +211,7 @@ def _capacity(model: str) -> int:
 
 
 def _consumers(model: str) -> dict[str, set[str]]:
-    """Anchor -> the anchors whose piece reads it."""
+    """Anchor -> the anchors whose subgraph reads it."""
     from hloracle.localize.anatomy import anatomy_of
 
     config = open_checkpoint(resolve(model)).config
@@ -219,7 +219,7 @@ def _consumers(model: str) -> dict[str, set[str]]:
     for phase, bucket in (("prefill", BUCKETS[0]), ("decode", 0)):
         anatomy = anatomy_of(emit(config, phase, "token", _capacity(model), bucket), config)
         for anchor in anatomy.anchors:
-            for argument in anatomy.piece(anchor).graph.abi.arguments:
+            for argument in anatomy.subgraph(anchor).graph.abi.arguments:
                 found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)
     return found
 

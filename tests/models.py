@@ -20,10 +20,11 @@ from hloracle.core.cache import build_directory, cache_root
 from hloracle.core.child import alone
 from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.situation import Situation
+from hloracle.localize.situation import ReferenceRun, Situation
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reference.huggingface.anchor_truth import MASKED, AnchorTruth, anchor_truth, masked, row_shape, visible
+from hloracle.reference.huggingface.truth import first, hooked
 from hloracle.reference.model.anchors import anchors, split
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
@@ -104,6 +105,10 @@ class Model:
 
     def bench(self, backend: Backend | None = None) -> Workbench:
         return Workbench(backend or interpreter(), self.checkpoint.load, self.weights)
+
+    def run(self, length: int = LENGTH) -> ReferenceRun:
+        """The sequence, of which the first `length` tokens are the prompt."""
+        return ReferenceRun(self.truth, self.config, self.checkpoint.load, length, T)
 
     def right(self, phase: str) -> Callable[[str], np.ndarray]:
         """The right value of any argument of a piece."""
@@ -220,3 +225,17 @@ def results(backend: Backend, opened: Checkpoint, graph: Graph) -> list[np.ndarr
     # Copies: XLA may take over a numpy array as it is, and then write to a cache that is donated.
     arguments = [backend.upload(a.copy()) for a in _inputs(opened, graph)]
     return [backend.download(r).copy() for r in backend.load(graph)(arguments)]
+
+
+def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) -> dict[str, np.ndarray]:
+    """The outputs of transformers' named modules (`model.layers.0.mlp`, ...) over a whole sequence, batch axis dropped."""
+    import torch
+
+    found: dict[str, np.ndarray] = {}
+
+    def keep(name: str) -> Callable[[Any], None]:
+        return lambda output: found.update({name: first(output)[0].numpy().copy()})
+
+    with hooked(model, {name: keep(name) for name in modules}, {}), torch.inference_mode():
+        model(torch.tensor([list(tokens)]), use_cache=False)
+    return found

@@ -18,7 +18,7 @@ from hloracle.backends.session import Backend
 from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.errors import InputError
-from hloracle.localize.anatomy import Anatomy, Piece
+from hloracle.localize.anatomy import Anatomy, Subgraph
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.anchors import anchors, split
 from hloracle.reference.model.registry import from_hf
@@ -68,7 +68,7 @@ def evaluate(graph: Graph, value: Value, backend: str = "interpreter") -> dict[s
 @cache
 def tapped(id: str, name: str = "plain", backend: str = "interpreter") -> dict[str, np.ndarray]:
     """Every result of a graph with all its anchors tapped."""
-    return evaluate(of(id, name).tapped(), inputs(name), backend)
+    return evaluate(of(id, name).with_outputs(), inputs(name), backend)
 
 
 def first_of(found: Mapping[str | int, np.ndarray], value: Value) -> Value:
@@ -125,7 +125,7 @@ def test_what_is_tapped_is_what_the_head_and_the_caches_are_made_of(name: str) -
 def test_the_token_is_an_anchor_of_a_graph_that_picks_it(id: str) -> None:
     anatomy = of(id, head="token")
     assert anatomy.anchors == (*anchors(anatomy.config), "token")
-    piece = anatomy.piece("token")
+    piece = anatomy.subgraph("token")
     assert [a.name for a in piece.graph.abi.arguments] == ["lm_head"]
     logits = np.float32([-3, 2, 7, 7, 1, *[0] * 24])
     assert evaluate(piece.graph, lambda _: logits)["token"] == 2
@@ -141,7 +141,7 @@ def test_a_function_of_another_name_among_others() -> None:
     text = graph.text.replace("@main", "@other").replace("  func.func public", f"{other}  func.func public", 1)
     anatomy = Anatomy(replace(graph, text=text, abi=replace(graph.abi, function="other")), model("plain").config)
     assert anatomy.anchors == anchors(anatomy.config)
-    check_lines(anatomy, anatomy.piece("norm"))
+    check_lines(anatomy, anatomy.subgraph("norm"))
     assert evaluate(anatomy.cut("norm"), inputs("plain"))["norm"].shape == (1, 12)
 
 
@@ -162,7 +162,7 @@ def test_locations_in_every_form_that_mlir_prints(how: dict[str, bool], source: 
     graph = printed(model("plain").graph(source, "decode"), **how)
     anatomy = Anatomy(graph, model("plain").config)
     assert anatomy.anchors == anchors(anatomy.config)
-    piece = anatomy.piece("layers.1.self_attn.probs")
+    piece = anatomy.subgraph("layers.1.self_attn.probs")
     check_lines(anatomy, piece)
 
 
@@ -173,7 +173,7 @@ def test_locations_that_are_more_than_a_name() -> None:
     assert text != graph.text
     anatomy = Anatomy(replace(graph, text=text), model("plain").config)
     assert anatomy.anchors == anchors(anatomy.config)
-    check_lines(anatomy, anatomy.piece("norm"))
+    check_lines(anatomy, anatomy.subgraph("norm"))
 
 
 @pytest.mark.parametrize("id", GRAPHS)
@@ -182,8 +182,8 @@ def test_without_locations_there_are_no_anchors(id: str) -> None:
     bare = Anatomy(replace(graph, text=re.sub(r" loc\([^()]*\)", "", graph.text)), model("plain").config)
     assert bare.anchors == ()
     with pytest.raises(InputError, match="has no anchor norm"):
-        bare.piece("norm")
-    for name, value in evaluate(bare.tapped(), inputs("plain")).items():
+        bare.subgraph("norm")
+    for name, value in evaluate(bare.with_outputs(), inputs("plain")).items():
         same(value, tapped(id)[name], bits=True)
 
 
@@ -205,7 +205,7 @@ def test_the_sum_in_the_middle_of_a_block_does_not_stand_in_for_its_output(id: s
     assert set(anchors(anatomy.config)) - set(anatomy.anchors) == set(lost)
     # What reads it is computed from what comes before.
     reader = "layers.1.input_layernorm"
-    piece, found = anatomy.piece(reader).graph, tapped(id)
+    piece, found = anatomy.subgraph(reader).graph, tapped(id)
     assert "layers.0" not in [a.name for a in piece.abi.arguments]
     same(evaluate(piece, first_of(found, inputs("plain")))[reader], found[reader])
 
@@ -219,7 +219,12 @@ def test_what_does_not_parse() -> None:
 
 def test_an_anchor_that_is_not_there() -> None:
     anatomy = of("emitter-decode")
-    for method in (anatomy.piece, anatomy.cut, lambda a: anatomy.tapped([a]), lambda a: anatomy.spoiled(a, 2.0)):
+    for method in (
+        anatomy.subgraph,
+        anatomy.cut,
+        lambda a: anatomy.with_outputs([a]),
+        lambda a: anatomy.spoiled(a, 2.0),
+    ):
         with pytest.raises(InputError, match=r"has no anchor layers\.7"):
             method("layers.7")
 
@@ -231,7 +236,7 @@ def chain(anatomy: Anatomy, value: Value, backend: str = "interpreter") -> Itera
     """Every anchor from the anchors before it, and the caches between the layers: each piece's results feed the next."""
     made: dict[str, np.ndarray] = {}
     for anchor in anatomy.anchors:
-        piece = anatomy.piece(anchor)
+        piece = anatomy.subgraph(anchor)
         assert anchor not in [a.name for a in piece.graph.abi.arguments]
         found = evaluate(piece.graph, first_of(made, value), backend)
         made |= found
@@ -265,7 +270,7 @@ def test_a_piece_takes_anchors_weights_and_inputs(id: str) -> None:
     before: set[str] = set()
     used: set[str] = set()
     for anchor in anatomy.anchors:
-        abi = anatomy.piece(anchor).graph.abi
+        abi = anatomy.subgraph(anchor).graph.abi
         names = [a.name for a in abi.arguments]
         assert len(set(names)) == len(names)
         assert set(names) <= known | before, anchor
@@ -276,7 +281,7 @@ def test_a_piece_takes_anchors_weights_and_inputs(id: str) -> None:
 
 
 def operations(anatomy: Anatomy, anchor: str) -> list[str]:
-    return [p.operation.name.partition(".")[2] for p in anatomy.piece(anchor).parts]
+    return [p.operation.name.partition(".")[2] for p in anatomy.subgraph(anchor).parts]
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -286,7 +291,7 @@ def test_a_piece_is_no_more_than_it_must_be(phase: str) -> None:
     assert operations(anatomy, "layers.0.self_attn.q_proj") == ["dot_general", "reshape"]
     # The sum in the middle of a block is no anchor: both that read it begin with it.
     assert operations(anatomy, "layers.0") == ["add", "add"]
-    assert [a.name for a in anatomy.piece("layers.0").graph.abi.arguments] == [
+    assert [a.name for a in anatomy.subgraph("layers.0").graph.abi.arguments] == [
         "embed_tokens", "layers.0.self_attn.o_proj", "layers.0.mlp.down_proj",
     ]  # fmt: skip
 
@@ -299,22 +304,22 @@ def test_equal_pieces_of_two_layers_have_equal_texts(id: str) -> None:
         part = split(anchor)[1]
         if part not in ("k_cache", "v_cache"):  # these have the layer as a constant
             first = f"layers.0.{part}".rstrip(".")
-            assert anatomy.piece(anchor).graph.text == anatomy.piece(first).graph.text, anchor
+            assert anatomy.subgraph(anchor).graph.text == anatomy.subgraph(first).graph.text, anchor
 
 
 @pytest.mark.parametrize("id", GRAPHS)
 def test_pieces_do_not_depend_on_what_was_asked_before(id: str) -> None:
     anatomy = of(id)
-    forward = {a: anatomy.piece(a).graph for a in anatomy.anchors}
-    anatomy.tapped()
+    forward = {a: anatomy.subgraph(a).graph for a in anatomy.anchors}
+    anatomy.with_outputs()
     anatomy.spoiled("norm", 3.0)
-    assert {a: anatomy.piece(a).graph for a in reversed(anatomy.anchors)} == forward
+    assert {a: anatomy.subgraph(a).graph for a in reversed(anatomy.anchors)} == forward
 
 
 # ---- steps
 
 
-def check_lines(anatomy: Anatomy, piece: Piece) -> None:
+def check_lines(anatomy: Anatomy, piece: Subgraph) -> None:
     lines = anatomy.graph.text.splitlines()
     steps = anatomy.steps(piece)
     assert steps
@@ -332,7 +337,7 @@ def test_steps_one_by_one_are_the_piece(id: str) -> None:
     value = first_of(dict(chain(anatomy, inputs("plain"))), inputs("plain"))
     texts = set()
     for anchor in anatomy.anchors:
-        piece = anatomy.piece(anchor)
+        piece = anatomy.subgraph(anchor)
         if piece.graph.text in texts:
             continue
         texts.add(piece.graph.text)
@@ -359,7 +364,7 @@ def test_steps_one_by_one_are_the_piece(id: str) -> None:
 def test_steps_stand_in_their_anchor(id: str) -> None:
     anatomy = of(id)
     for anchor in ("layers.1.self_attn.probs", "layers.0.mlp.act", "layers.1.self_attn.o_proj", "k_cache.1"):
-        found = {s.anchor for s in anatomy.steps(anatomy.piece(anchor))}
+        found = {s.anchor for s in anatomy.steps(anatomy.subgraph(anchor))}
         # The layers' numbers are in no layer.
         assert found == ({anchor, ""} if (anchor, id) == ("k_cache.1", "emitter-decode") else {anchor})
 
@@ -368,7 +373,7 @@ def test_lines_are_those_of_the_file() -> None:
     """One known line, found by hand."""
     anatomy = of("emitter-decode")
     (line,) = [i for i, t in enumerate(anatomy.graph.text.split("\n"), 1) if " %l1_mlp_act.logistic = " in t]
-    step = anatomy.steps(anatomy.piece("layers.1.mlp.act"))[0]
+    step = anatomy.steps(anatomy.subgraph("layers.1.mlp.act"))[0]
     assert (step.line, step.value, step.name) == (line, "%l1_mlp_act.logistic", "stablehlo.logistic")
     assert step.type == "tensor<1x20xf32>"
 
@@ -376,7 +381,7 @@ def test_lines_are_those_of_the_file() -> None:
 def test_a_step_holds_its_constants() -> None:
     """The epsilon belongs to the sum that it is added in; no constant is a step."""
     anatomy = of("emitter-prefill")
-    steps = anatomy.steps(anatomy.piece("norm"))
+    steps = anatomy.steps(anatomy.subgraph("norm"))
     assert "stablehlo.constant" not in [s.name for s in steps]
     (add,) = [s for s in steps if s.name == "stablehlo.add"]
     assert len(add.graph.abi.arguments) == len(add.operands) == 1
@@ -395,7 +400,7 @@ def test_taps_do_not_change_what_a_graph_computes(id: str) -> None:
     assert list(found)[:3] == list(plain) == ["logits", "k_cache", "v_cache"]
     for name, value in plain.items():
         same(found[name], value, bits=True, place=name)
-    anatomy.tapped()
+    anatomy.with_outputs()
     assert anatomy.graph.text == before == model("plain").graph(*id.split("-")).text
     assert evaluate(anatomy.graph, inputs("plain")).keys() == plain.keys()
 
@@ -404,7 +409,7 @@ def test_taps_do_not_change_what_a_graph_computes(id: str) -> None:
 def test_the_abi_of_a_tapped_graph(id: str) -> None:
     anatomy = of(id)
     chosen = ["norm", "layers.0.mlp.act", "k_cache.1"]
-    graph = anatomy.tapped(chosen)
+    graph = anatomy.with_outputs(chosen)
     abi = Abi(graph.abi.phase, graph.abi.arguments, graph.abi.results)
     abi.validate()
     assert abi.arguments == anatomy.graph.abi.arguments
@@ -423,9 +428,9 @@ def test_the_abi_of_a_tapped_graph(id: str) -> None:
 def test_a_tapped_graph_has_its_anchors(id: str) -> None:
     """It may be written to a file, and that be judged."""
     anatomy = of(id)
-    again = Anatomy(anatomy.tapped(), anatomy.config)
+    again = Anatomy(anatomy.with_outputs(), anatomy.config)
     assert again.anchors == anatomy.anchors
-    check_lines(again, again.piece("layers.0.self_attn.probs"))
+    check_lines(again, again.subgraph("layers.0.self_attn.probs"))
     probs = "layers.1.self_attn.probs"
     same(evaluate(again.cut(probs), inputs("plain"))[probs], tapped(id)[probs], bits=True)
 
@@ -458,7 +463,7 @@ def test_spoiled_changes_that_anchor_and_nothing_before(id: str) -> None:
         assert graph.abi == anatomy.graph.abi
         wrong = Anatomy(graph, anatomy.config)
         assert wrong.anchors == anatomy.anchors
-        found = evaluate(wrong.tapped(), inputs("plain"))
+        found = evaluate(wrong.with_outputs(), inputs("plain"))
         for earlier in order[:i]:
             same(found[earlier], right[earlier], bits=True, place=(anchor, earlier))
         same(found[anchor], right[anchor] * np.float32(1.5), bits=True, place=anchor)
@@ -471,9 +476,9 @@ def test_spoiled_changes_that_anchor_and_nothing_before(id: str) -> None:
 def test_every_graph_that_is_written_verifies(id: str) -> None:
     anatomy = of(id)
     graphs = itertools.chain(
-        [anatomy.tapped(), anatomy.spoiled("norm", 2.0)],
-        (anatomy.piece(a).graph for a in anatomy.anchors),
-        (s.graph for s in anatomy.steps(anatomy.piece("layers.0.self_attn.scores"))),
+        [anatomy.with_outputs(), anatomy.spoiled("norm", 2.0)],
+        (anatomy.subgraph(a).graph for a in anatomy.anchors),
+        (s.graph for s in anatomy.steps(anatomy.subgraph("layers.0.self_attn.scores"))),
     )
     for graph in graphs:
         with mlir.make_ir_context():
@@ -492,7 +497,7 @@ def test_an_operation_with_several_results_is_a_step_for_each_that_is_used() -> 
     """JAX sorts keys together with their places, and goes on with the places: a router's top k."""
     config = from_hf(TINY["mixtral"])
     anatomy = Anatomy(lower(config, "decode", "logits", 32), config)
-    piece = anatomy.piece("layers.0.mlp.routing")
+    piece = anatomy.subgraph("layers.0.mlp.routing")
     steps = anatomy.steps(piece)
     [sort] = [i for i, step in enumerate(steps) if step.name == "stablehlo.sort"]
     assert steps[sort].graph.abi.results[0].dtype == "i32"
@@ -524,9 +529,9 @@ def test_a_value_of_another_type_is_no_anchors(value: str, line: str) -> None:
     new = line.format(x=value, n=n, unknown=re.sub(r"\d+", "?", n)) + location
     anatomy = Anatomy(replace(graph, text=graph.text.replace(old, f"{old}\n{new}")), right.config)
     assert anatomy.anchors == right.anchors
-    assert anatomy.tapped().abi == right.tapped().abi
+    assert anatomy.with_outputs().abi == right.with_outputs().abi
     for anchor in right.anchors:
-        assert anatomy.piece(anchor).graph == right.piece(anchor).graph
+        assert anatomy.subgraph(anchor).graph == right.subgraph(anchor).graph
 
 
 @pytest.mark.parametrize(
@@ -549,8 +554,8 @@ def test_what_no_graph_can_be_given_belongs_to_the_operation_that_uses_it(lines:
     operand, type = re.findall(r"logistic (%\S+) : (\S+)", old)[0]
     new = [f'{line} loc("{anchor}")'.format(x=operand, t=type) for line in lines]
     text = graph.text.replace(old, "\n".join([*new, old.replace(operand, "%u")]))
-    anatomy, right = Anatomy(replace(graph, text=text), model("plain").config), of("emitter-decode").piece(anchor)
-    piece = anatomy.piece(anchor)
+    anatomy, right = Anatomy(replace(graph, text=text), model("plain").config), of("emitter-decode").subgraph(anchor)
+    piece = anatomy.subgraph(anchor)
     first, *others = anatomy.steps(piece)
     check_lines(anatomy, piece)
     assert first.text.startswith("%u = ")
@@ -632,10 +637,10 @@ def test_a_graph_in_private_functions_has_the_same_anatomy(phase: str) -> None:
     assert "func.call" in in_functions(graph).text
     anatomy, right = Anatomy(in_functions(graph), here.config), of(f"emitter-{phase}")
     assert anatomy.anchors == right.anchors
-    found, expected = evaluate(anatomy.tapped(), inputs("plain")), tapped(f"emitter-{phase}")
+    found, expected = evaluate(anatomy.with_outputs(), inputs("plain")), tapped(f"emitter-{phase}")
     assert list(found) == list(expected)
     for name, value in expected.items():
         same(found[name], value, place=name)
     for anchor in ("layers.0.mlp.act", "layers.1.self_attn.probs", "lm_head"):
-        mine, others = ([s.name for s in a.steps(a.piece(anchor))] for a in (anatomy, right))
+        mine, others = ([s.name for s in a.steps(a.subgraph(anchor))] for a in (anatomy, right))
         assert mine == others

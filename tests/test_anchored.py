@@ -51,7 +51,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, ChildResult, alone
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.localize.dissect import Side, run_tapped
+from hloracle.localize.dissect import Side, run_with_outputs
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.anchors import anchors, split
 from hloracle.reports.record import load
@@ -76,9 +76,7 @@ def named(graph: Graph, backend: Backend, chosen: list[str] | None = None) -> st
     """The first anchor that is found wrong in a prefill: of all, or of those that are chosen and the caches."""
     here = model("plain")
     side = Side("emitter", "a backend", (graph,))
-    (matrix,) = run_tapped(
-        side, backend, here.checkpoint.load, here.truth, here.config, LENGTH, T, lambda line: None, chosen
-    )
+    (matrix,) = run_with_outputs(side, backend, here.run(), lambda line: None, chosen)
     return rows_of(matrix).first()
 
 

@@ -68,7 +68,7 @@ def test_a_session_on_mapped_weights_says_the_same(precision: str) -> None:
     graphs = [emit(checkpoint.config, "decode", "token", 32, 0, layout)]
     graphs.append(emit(checkpoint.config, "prefill", "token", 32, 32, layout))
     loads = (checkpoint.load, archive_of(checkpoint, graphs[0].abi.weights).load)
-    texts = [Session(IreeCpu(2), graphs, load).generate_greedy([5, 6, 7], 8) for load in loads]
+    texts = [list(Session(IreeCpu(2), graphs, load).generate_streaming_greedy([5, 6, 7], 8)) for load in loads]
     assert texts[0] == texts[1]
 
 

@@ -31,7 +31,7 @@ OURS = Spec("emitter/f32", "IREE f32")
 
 def row(title: str, decode: list[float], prefill: list[float], read_bytes: int = 100_000_000) -> dict[str, Any]:
     measured = {
-        kind: [{"at": at, "ms": ms, "median": sorted(ms)[1], "min": min(ms), "max": max(ms), "iqr": 0.0}]
+        kind: [{"at": at, "ms": ms, "median": sorted(ms)[1], "min": min(ms), "max": max(ms)}]
         for kind, at, ms in (("decode", 16, decode), ("prefill", 256, prefill))
     }
     return {

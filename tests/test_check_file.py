@@ -359,7 +359,7 @@ def test_no_step_after_a_prompt(phases: int, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_tap_is_named_as_not_compared(tmp_path: Path) -> None:
     def edit(graph: Graph) -> Graph:
-        graph = model("plain").anatomy("emitter", graph.abi.phase).tapped(["norm"])
+        graph = model("plain").anatomy("emitter", graph.abi.phase).with_outputs(["norm"])
         tap = dataclasses.replace(graph.abi.results[-1], name="hidden")
         return dataclasses.replace(graph, abi=dataclasses.replace(graph.abi, results=(*graph.abi.results[:-1], tap)))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from shards import write_sharded
 
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import write_tiny
@@ -44,7 +45,7 @@ def tiny(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_weights_are_those_of_transformers(tmp_path: Path, dtype: str, tied: bool, shards: int) -> None:
-    write_tiny(tmp_path, dtype=dtype, tie_word_embeddings=tied, shards=shards, attention_bias=True, mlp_bias=True)
+    write_sharded(tmp_path, shards, dtype=dtype, tie_word_embeddings=tied, attention_bias=True, mlp_bias=True)
     checkpoint = open_checkpoint(tmp_path)
     ours = dict(checkpoint.weights())
     assert list(ours) == list(weight_shapes(checkpoint.config))
@@ -122,7 +123,7 @@ def test_cut_short_after_it_was_opened(tiny: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("values", [[np.nan], [np.inf], [-np.inf], [np.inf, -np.inf]], ids=str)
 def test_weight_that_is_not_finite(tmp_path: Path, dtype: str, values: list[float]) -> None:
-    write_tiny(tmp_path, dtype=dtype, shards=2)
+    write_sharded(tmp_path, 2, dtype=dtype)
     path = open_checkpoint(tmp_path).files[Q_PROJ]
     weight = load_file(path)[Q_PROJ]
     weight[5, : len(values)] = values
@@ -135,7 +136,7 @@ def test_weight_that_is_not_finite(tmp_path: Path, dtype: str, values: list[floa
 
 
 def test_weight_that_stands_twice(tmp_path: Path) -> None:
-    write_tiny(tmp_path, shards=2)
+    write_sharded(tmp_path, 2)
     first, second = sorted(tmp_path.glob("*.safetensors"))
     _edit(second, **{EMBEDDING: load_file(first)[EMBEDDING]})
     with pytest.raises(InputError, match=f"weight {EMBEDDING} stands here and in {first.name}") as caught:
@@ -152,7 +153,7 @@ def test_dtype_that_is_not_supported(tiny: Path, dtype: type, name: str) -> None
 
 
 def test_index_that_names_a_missing_file(tmp_path: Path) -> None:
-    write_tiny(tmp_path, shards=3)
+    write_sharded(tmp_path, 3)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(InputError, match=r"names model-00002-of-00003\.safetensors, which is not there") as caught:
         open_checkpoint(tmp_path)
@@ -161,7 +162,7 @@ def test_index_that_names_a_missing_file(tmp_path: Path) -> None:
 
 def test_index_that_names_a_file_elsewhere(tmp_path: Path) -> None:
     write_tiny(tmp_path / "other")
-    directory = write_tiny(tmp_path / "sharded", shards=2)
+    directory = write_sharded(tmp_path / "sharded", 2)
     index = directory / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {EMBEDDING: "../other/model.safetensors"}}))
     with pytest.raises(InputError, match=r"names model\.safetensors, which is not there"):
@@ -170,7 +171,7 @@ def test_index_that_names_a_file_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"w": 1}}'])
 def test_index_that_is_not_an_index(tmp_path: Path, content: str) -> None:
-    write_tiny(tmp_path, shards=2)
+    write_sharded(tmp_path, 2)
     (tmp_path / "model.safetensors.index.json").write_text(content)
     with pytest.raises(InputError, match="is not a valid index"):
         open_checkpoint(tmp_path)
@@ -184,7 +185,7 @@ def test_no_safetensors(tiny: Path) -> None:
 
 def test_single_file_goes_before_an_index(tmp_path: Path) -> None:
     """As in transformers, so that both read the same weights."""
-    write_tiny(tmp_path, shards=2)
+    write_sharded(tmp_path, 2)
     write_tiny(tmp_path, seed=1)
     theirs, _ = _transformers(tmp_path)
     np.testing.assert_array_equal(open_checkpoint(tmp_path).load(Q_PROJ), theirs[Q_PROJ])

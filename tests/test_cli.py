@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from gguf_files import write_gguf
+from shards import write_sharded
 from tokenizer import add_words as add_tokenizer
 
 from hloracle.backends import iree
@@ -76,9 +77,11 @@ def edited_config(**changes: Any) -> Callable[[Path], Path]:
     return build
 
 
-def edited_weights(change: Callable[[dict[str, np.ndarray]], None], **arguments: Any) -> Callable[[Path], Path]:
+def edited_weights(
+    change: Callable[[dict[str, np.ndarray]], None], shards: int = 1, **options: Any
+) -> Callable[[Path], Path]:
     def build(folder: Path) -> Path:
-        write_tiny(folder / "model", **arguments)
+        write_sharded(folder / "model", shards, **options)
         path = sorted((folder / "model").glob("*.safetensors"))[0]
         weights = {name: array.copy() for name, array in safetensors.numpy.load_file(path).items()}
         change(weights)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, T, changed, interpreter, model
+from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, changed, interpreter, model
 
 from hloracle.backends.session import Backend, Executable, Session
 from hloracle.conformance.runs.inside import rows_of
@@ -20,7 +20,7 @@ from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize import dissect as module
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.dissect import Dissection, Question, Side, dissect, local_errors, run_tapped
+from hloracle.localize.dissect import Dissection, Question, Side, dissect, local_errors, run_with_outputs
 from hloracle.localize.operations import Found
 from hloracle.reference.model.anchors import anchors, split
 
@@ -45,7 +45,7 @@ def edited(phase: str, old: str, new: str, scope: str = "", **others: Any) -> di
 
 def taken_apart(
     suspect: dict[str, Graph], *, trusted: dict[str, Graph] | None = None, backend: Backend | None = None,
-    of_compiler: bool = False, name: str = "plain", brief: bool = False, length: int = LENGTH,
+    of_compiler: bool = False, name: str = "plain", early_exit: bool = False, length: int = LENGTH,
 ) -> Dissection:  # fmt: skip
     """The dissection of graphs on `backend`; the other side is right, or the same on the interpreter."""
     here = model(name)
@@ -56,11 +56,9 @@ def taken_apart(
         other = Side("emitter", "right", tuple(suspect.values()))
     elif trusted is not None:
         other = Side("oracle", "right", tuple(trusted.values()))
-    question = Question(wrong, other, length, T, brief)
+    question = Question(wrong, other, early_exit)
     assert question.of_compiler == of_compiler
-    return dissect(
-        question, here.truth, here.config, here.checkpoint.load, here.weights, backends.__getitem__, lambda line: None
-    )
+    return dissect(question, here.run(length), here.weights, backends.__getitem__, lambda line: None)
 
 
 def against_oracle(suspect: dict[str, Graph], **others: Any) -> Dissection:
@@ -111,9 +109,7 @@ def test_only_some_anchors(chosen: list[str]) -> None:
     """And the caches, which a session returns in any case."""
     here = model("plain")
     side = Side("emitter", "x", tuple(graphs().values()))
-    found = run_tapped(
-        side, interpreter(), here.checkpoint.load, here.truth, here.config, LENGTH, T, lambda line: None, chosen
-    )
+    found = run_with_outputs(side, interpreter(), here.run(), lambda line: None, chosen)
     caches = {f"{part}.{layer}" for part in ("k_cache", "v_cache") for layer in range(2)}
     for matrix in found:
         assert set(matrix.anchors) == {*chosen, *caches}
@@ -122,9 +118,9 @@ def test_only_some_anchors(chosen: list[str]) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_no_further_than_the_place(phase: str) -> None:
-    """What is asked for in brief is what is found at length; no anchor after it was tried, nor the other graph."""
+    """What is found with an early exit is what is found at length; no anchor after it was tried, nor the other graph."""
     wrong = edited(phase, "stablehlo.logistic", "stablehlo.tanh", "layers.0.mlp.act")
-    found, at_length = (against_oracle(wrong, brief=brief) for brief in (True, False))
+    found, at_length = (against_oracle(wrong, early_exit=early_exit) for early_exit in (True, False))
     assert [(m.phase, m.anchors) for m in found.matrices] == [(m.phase, m.anchors) for m in at_length.matrices]
     order = anchors(model("plain").config)
     assert list(found.local) == [(phase, a) for a in order[: order.index("layers.0.mlp.act") + 1]]
@@ -139,7 +135,7 @@ def test_no_further_than_the_place(phase: str) -> None:
 
 def test_in_brief_a_fault_that_is_in_no_anchor_is_looked_for_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Session", Forgetting)
-    found = against_oracle(graphs(), brief=True)
+    found = against_oracle(graphs(), early_exit=True)
     assert (found.anchor, found.misused) == ("k_cache.0", True)
     assert {phase for phase, _ in found.local} == {
         m.phase for m in found.matrices if m.worst()["k_cache.0"] > ANCHOR_FLOORS
@@ -191,7 +187,7 @@ def test_a_graph_with_a_tap_of_its_own(tap: tuple[Any, ...]) -> None:
         (edited("decode", "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act"), "layers.1.mlp.act"),
     ):
         graph = with_tap(source["decode"], *tap)
-        Anatomy(graph, model("plain").config).tapped().abi.validate()
+        Anatomy(graph, model("plain").config).with_outputs().abi.validate()
         found = against_oracle({**source, "decode": graph})
         assert (found.anchor, found.first_accumulated, found.misused) == (anchor, anchor, False)
         assert found.matrices[1].anchors == anchors(model("plain").config)
@@ -255,7 +251,9 @@ def check_reproducer(found: Dissection, anchor: str, name: str = "plain") -> Non
     np.testing.assert_array_equal(got, shown.got)
     seen = np.isfinite(shown.expected)
     assert np.abs(shown.got[seen] - shown.expected[seen]).max() > shown.tolerance >= 0
-    right = model(name).anatomy("emitter", found.phase, "token" if anchor == "token" else "logits").piece(anchor).graph
+    right = (
+        model(name).anatomy("emitter", found.phase, "token" if anchor == "token" else "logits").subgraph(anchor).graph
+    )
     if [a.name for a in right.abi.arguments] == list(shown.inputs) and shown.graph.abi.results == right.abi.results:
         # The right piece in its place passes.
         got = model(name).bench().run(right, shown.inputs.__getitem__)[shown.result]
@@ -536,7 +534,7 @@ def test_an_operation_that_does_not_compile() -> None:
     assert "refuses it: error: cannot be legalized" in found.found.why
     assert found.reproducer is found.found
     assert found.found.expected is None
-    assert any("could not be run with taps" in note for note in found.notes)
+    assert any("could not be run with intermediate outputs" in note for note in found.notes)
     assert any("layers.0.self_attn.q_rope of" in note and "by itself" in note for note in found.notes)
     assert found.matrices == ()
 
@@ -584,7 +582,7 @@ def test_only_the_whole_does_not_compile() -> None:
     found = taken_apart(graphs(), backend=Refusing(large), of_compiler=True)
     assert (found.phase, found.anchor) == ("prefill", f"{A}.probs")
     assert (found.first_accumulated, found.first_local, found.misused) == (None, None, False)
-    assert any("could not be run with taps" in note for note in found.notes)
+    assert any("could not be run with intermediate outputs" in note for note in found.notes)
 
 
 def test_a_trusted_side_that_does_not_compile() -> None:
@@ -595,12 +593,8 @@ def test_a_trusted_side_that_does_not_compile() -> None:
     question = Question(
         Side("emitter", "suspect", tuple(wrong.values())),
         Side("oracle", "right", tuple(graphs("oracle").values())),
-        LENGTH,
-        T,
     )
-    found = dissect(
-        question, here.truth, here.config, here.checkpoint.load, here.weights, backends.__getitem__, lambda line: None
-    )
+    found = dissect(question, here.run(), here.weights, backends.__getitem__, lambda line: None)
     assert (found.phase, found.anchor) == ("decode", "layers.1.mlp.act")
     assert found.found
     assert found.found.step.name == "stablehlo.tanh", "the right graph can be run on the suspect's backend as well"
@@ -619,13 +613,13 @@ def after_the_logits(phase: str, *lines: str, result: str) -> dict[str, Graph]:
     return {**right, phase: replace(right[phase], text=text)}
 
 
-@pytest.mark.parametrize("brief", [False, True])
+@pytest.mark.parametrize("early_exit", [False, True])
 @pytest.mark.parametrize("phase", PHASES)
-def test_logits_that_are_changed_before_they_are_returned(phase: str, brief: bool) -> None:
+def test_logits_that_are_changed_before_they_are_returned(phase: str, early_exit: bool) -> None:
     wrong = after_the_logits(
         phase, "%t0 = stablehlo.negate LOGITS", "%t1 = stablehlo.negate %t0", "%t2 = stablehlo.tanh %t1", result="%t2"
     )
-    found = against_oracle(wrong, brief=brief)
+    found = against_oracle(wrong, early_exit=early_exit)
     assert (found.phase, found.anchor, found.misused) == (phase, "lm_head", False)
     assert found.found
     assert found.found.step.name in ("stablehlo.negate", "stablehlo.tanh")
@@ -759,7 +753,7 @@ def test_local_errors_of_a_wrong_anchor_only() -> None:
     anatomy = here.anatomy("emitter", "decode")
     graph = anatomy.spoiled("layers.0.self_attn.o_proj", 1 + 2.0**-8)
     wrong = Anatomy(graph, here.config)
-    errors, failed = local_errors(wrong, here.situation("decode"), here.bench(), lambda line: None)
+    errors, failed = local_errors(wrong, here.situation("decode"), here.bench())
     assert failed == {}
     assert [a for a, e in errors.items() if not e <= ANCHOR_FLOORS] == ["layers.0.self_attn.o_proj"]
     assert tuple(errors) == anchors(here.config)
@@ -768,9 +762,7 @@ def test_local_errors_of_a_wrong_anchor_only() -> None:
 def test_local_errors_up_to_the_first() -> None:
     here = model("plain")
     graph = here.anatomy("emitter", "decode").spoiled("layers.0.mlp.act", 1.5)
-    errors, _ = local_errors(
-        Anatomy(graph, here.config), here.situation("decode"), here.bench(), lambda line: None, stop=True
-    )
+    errors, _ = local_errors(Anatomy(graph, here.config), here.situation("decode"), here.bench(), stop=True)
     assert list(errors)[-1] == "layers.0.mlp.act"
     assert [a for a, e in errors.items() if not e <= ANCHOR_FLOORS] == ["layers.0.mlp.act"]
 
@@ -779,7 +771,7 @@ def test_every_anchor_by_itself_is_within_its_floors_with_room() -> None:
     """In every layer alike: a local error does not grow."""
     here = model("biases")
     for phase in PHASES:
-        errors, _ = local_errors(here.anatomy("oracle", phase), here.situation(phase), here.bench(), lambda line: None)
+        errors, _ = local_errors(here.anatomy("oracle", phase), here.situation(phase), here.bench())
         assert {split(a)[0] for a in errors} == {None, 0, 1}
         assert max(errors.values()) <= ANCHOR_FLOORS / 4
 
@@ -794,7 +786,7 @@ def test_an_anchor_with_another_axis_of_one_element() -> None:
         back = f'    {read} = stablehlo.reshape {put} : (tensor<1x2x8x4xf32>) -> tensor<2x8x4xf32> loc("layers.{layer}.self_attn.scores")'  # fmt: skip
         text = text.replace(line, back + "\n" + line.replace(f"%l{layer}_self_attn_k_cache.t", read))
     other = {**graphs(), "prefill": replace(right, text=text)}
-    assert "k_cache.0" in [a.name for a in Anatomy(other["prefill"], model("plain").config).piece(A.replace("1", "0") + ".scores").graph.abi.arguments]  # fmt: skip
+    assert "k_cache.0" in [a.name for a in Anatomy(other["prefill"], model("plain").config).subgraph(A.replace("1", "0") + ".scores").graph.abi.arguments]  # fmt: skip
     assert against_oracle(other).anchor is None
     wrong = changed(other["prefill"], r"multiply (%\S+), (%\S+) :", r"divide \1, \2 :", f"{A}.scores")
     found = against_oracle({**other, "prefill": wrong})
@@ -817,7 +809,7 @@ def test_an_anchor_with_another_axis_of_one_element() -> None:
 def test_the_worst_element_of_an_operation(got: list[float], expected: list[float], index: list[int]) -> None:
     """Not one in which both are the same infinity."""
     here = model("plain").anatomy("emitter", "decode")
-    step = here.steps(here.piece("norm"))[0]
+    step = here.steps(here.subgraph("norm"))[0]
     found = Found(step, step.graph, {}, np.float32(expected), np.float32(got), "")
     worst = _worst(None, found)
     assert worst

@@ -16,6 +16,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize import drive as module
 from hloracle.localize.drive import drive
+from hloracle.localize.situation import ReferenceRun
 
 PHASES = ("prefill", "decode")
 RESULTS = ("head", "k_cache", "v_cache")
@@ -30,7 +31,7 @@ def driven(
     truth = question.kept[stream.id]
     assert len(truth.tokens) == CAPACITY
     some = [g for g in graphs(head) if g.abi.phase in phases]
-    return drive(some, Spoiled(spoil), checkpoint().load, truth, checkpoint().config, length)
+    return drive(some, Spoiled(spoil), ReferenceRun(truth, checkpoint().config, checkpoint().load, length, BUCKET))
 
 
 @pytest.mark.parametrize("head", ["logits", "token"])
@@ -99,10 +100,12 @@ def test_each_weight_is_asked_for_by_its_name() -> None:
 
     question = asked()
     truth = question.kept[question.streams[0].id]
-    drive(graphs(), Spoiled(nothing), weight, truth, checkpoint().config, 5)
+    drive(graphs(), Spoiled(nothing), ReferenceRun(truth, checkpoint().config, weight, 5, BUCKET))
     assert set(names) == {w.name for w in graphs()[0].abi.weights}
 
     def swapped(name: str) -> np.ndarray:
         return checkpoint().load(name.replace("layers.0.input_layernorm", "layers.1.input_layernorm"))
 
-    assert drive(graphs(), Spoiled(nothing), swapped, truth, checkpoint().config, 5) > ANCHOR_FLOORS
+    assert (
+        drive(graphs(), Spoiled(nothing), ReferenceRun(truth, checkpoint().config, swapped, 5, BUCKET)) > ANCHOR_FLOORS
+    )

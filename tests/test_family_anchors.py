@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import FAMILY_SHAPES, LENGTH, PHASES, SOURCES, T, changed, interpreter, model, quick_xla
+from models import FAMILY_SHAPES, LENGTH, PHASES, SOURCES, changed, interpreter, model, quick_xla
 
 from hloracle.core.child import ChildResult
 from hloracle.core.tolerances import ANCHOR_FLOORS
@@ -53,7 +53,7 @@ def said(checkpoint: Checkpoint) -> tuple[list[int], list[int], np.ndarray, np.n
     prompt = np.random.default_rng(1).integers(0, checkpoint.config.vocab_size, length).tolist()
     model = load_model(checkpoint.directory)
     tokens, logits = greedy(model, prompt, count)
-    return prompt, tokens, logits, teacher_forced(model, prompt, tokens)
+    return prompt, tokens, logits, teacher_forced(model, prompt, tokens)[0]
 
 
 @pytest.fixture(scope="module")
@@ -205,13 +205,13 @@ def test_every_value_and_every_piece_is_within_limits(name: str, source: str, ph
     it = model(name)
     anatomy, situation = it.anatomy(source, phase), it.situation(phase)
     assert anatomy.anchors == anchors(it.config)
-    tapped = anatomy.tapped()
+    tapped = anatomy.with_outputs()
     got = dict(
         zip((r.name for r in tapped.abi.results), it.bench(quick_xla()).run(tapped, it.right(phase)), strict=True)
     )
     errors = {anchor: np.max(situation.errors(anchor, got[anchor])) for anchor in anatomy.anchors}
     assert {a: e for a, e in errors.items() if not e <= ANCHOR_FLOORS} == {}
-    local, failed = local_errors(anatomy, situation, it.bench(), lambda line: None)
+    local, failed = local_errors(anatomy, situation, it.bench())
     assert failed == {}
     assert {a: e for a, e in local.items() if not e <= ANCHOR_FLOORS / 2} == {}
     assert set(local) == set(anchors(it.config))
@@ -231,7 +231,7 @@ WRONG = {
 def test_a_wrong_value_is_placed_at_its_anchor(name: str, anchor: str, source: str, phase: str) -> None:
     it = model(name)
     graph = it.anatomy(source, phase).spoiled(anchor, 1.01)
-    errors, failed = local_errors(Anatomy(graph, it.config), it.situation(phase), it.bench(), lambda line: None)
+    errors, failed = local_errors(Anatomy(graph, it.config), it.situation(phase), it.bench())
     assert failed == {}
     assert [a for a, error in errors.items() if not error <= ANCHOR_FLOORS] == [anchor]
 
@@ -267,10 +267,8 @@ def test_a_wrong_operation_is_found(name: str, phase: str) -> None:
     graphs = {p: it.graph("emitter", p) for p in PHASES}
     graphs[phase] = changed(graphs[phase], f"stablehlo.{right} ", f"stablehlo.{wrong} ", anchor)
     oracle = Side("oracle", "right", tuple(it.graph("oracle", p) for p in PHASES))
-    question = Question(Side("emitter", "suspect", tuple(graphs.values())), oracle, LENGTH, T)
-    found = dissect(
-        question, it.truth, it.config, it.checkpoint.load, it.weights, lambda name: interpreter(), lambda line: None
-    )
+    question = Question(Side("emitter", "suspect", tuple(graphs.values())), oracle)
+    found = dissect(question, it.run(), it.weights, lambda name: interpreter(), lambda line: None)
     assert (found.phase, found.anchor, found.first_local) == (phase, anchor, anchor)
     assert found.found
     assert found.found.step.name == f"stablehlo.{wrong}"

@@ -264,14 +264,14 @@ def test_a_function_comes_along_with_the_piece_that_calls_it(inside: Callable[[s
     head, _, tail = graph.text.replace(line, lines).rpartition("}")
     text = (re.sub(rf"{result}\b(?!\.)", "%w#1", head) + act + inner + NEGATE + "}" + tail).replace(T, type)
     anatomy = Anatomy(replace(graph, text=text), model("plain").config)
-    piece = anatomy.piece(anchor)
+    piece = anatomy.subgraph(anchor)
     assert re.findall(r"func\.func .*?@(\w+)\(", piece.graph.text) == ["main", "act", "inner"]
     shapes = {a.name: a.shape for a in piece.graph.abi.arguments}
 
     def value(name: str) -> np.ndarray:
         return np.random.default_rng(len(name)).normal(size=shapes[name]).astype(np.float32)
 
-    bench, plain = model("plain").bench(), model("plain").anatomy("emitter", "decode").piece(anchor).graph
+    bench, plain = model("plain").bench(), model("plain").anatomy("emitter", "decode").subgraph(anchor).graph
     for wanted, got in zip(bench.run(plain, value), bench.run(piece.graph, value), strict=True):
         np.testing.assert_array_equal(wanted, got)
     (step,) = (s for s in anatomy.steps(piece) if s.name == "stablehlo.while")
@@ -288,7 +288,7 @@ def test_a_function_that_is_not_taken_in_comes_along_too() -> None:
     )
     head, _, tail = graph.text.replace(line, call(result, "act", operand) + f' loc("{anchor}")').rpartition("}")
     anatomy = Anatomy(replace(graph, text=f"{head}{act}}}{tail}".replace(T, type)), model("plain").config)
-    piece = anatomy.piece(anchor)
+    piece = anatomy.subgraph(anchor)
     assert re.findall(r"func\.func .*?@(\w+)\(", piece.graph.text) == ["main", "act"]
     assert [s.name for s in anatomy.steps(piece)] == ["func.call", *["stablehlo.multiply"] * 2]
 

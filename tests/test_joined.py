@@ -268,7 +268,7 @@ def test_the_piece_of_a_part_holds_the_whole_product(folder: Path) -> None:
     anatomy = Anatomy(graph, opened.config)
     arguments = ["layers.0.input_layernorm", *ENCODINGS["int4"].arguments(QKV)]
     for part in "qkv":
-        piece = anatomy.piece(f"layers.0.self_attn.{part}_proj")
+        piece = anatomy.subgraph(f"layers.0.self_attn.{part}_proj")
         assert [a.name for a in piece.graph.abi.arguments] == arguments
     drawn = {node.anchor: node.weights for node in read(graph).blocks[0].nodes}
     assert drawn["layers.0.self_attn.q_proj"] == tuple(ENCODINGS["int4"].arguments(QKV))

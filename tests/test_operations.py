@@ -110,7 +110,7 @@ def first_miscompiled(
     value, trusted = here.right(phase), here.bench(interpreter())
     suspect = here.bench(Changing(change) if change else quick_xla())
     for anchor in anatomy.anchors:
-        found = miscompiled(anatomy, anatomy.piece(anchor), value, suspect, trusted)
+        found = miscompiled(anatomy, anatomy.subgraph(anchor), value, suspect, trusted)
         if found:
             return anchor, found
     return None
@@ -206,7 +206,7 @@ def test_an_operation_is_given_right_operands() -> None:
     assert found[1].step.name == "stablehlo.exponential"
     here = model("plain")
     anatomy = here.anatomy("emitter", "decode")
-    piece = anatomy.piece("layers.0.self_attn.probs")
+    piece = anatomy.subgraph("layers.0.self_attn.probs")
     right = by_itself(anatomy.steps(piece), here.right("decode"), here.bench())
     (whole,) = here.bench().run(piece.graph, here.right("decode"))
     np.testing.assert_array_equal(right[-1], whole)
@@ -222,7 +222,7 @@ def anatomies(wrong: Graph) -> tuple[Anatomy, Anatomy]:
 def blamed(wrong: Graph, anchor: str) -> Found | None:
     here = model("plain")
     emitter, oracle = anatomies(wrong)
-    return unlike(emitter, emitter.piece(anchor), oracle, here.right(wrong.abi.phase), here.bench())
+    return unlike(emitter, emitter.subgraph(anchor), oracle, here.right(wrong.abi.phase), here.bench())
 
 
 def local(graph: Graph) -> dict[str, float]:
@@ -231,7 +231,7 @@ def local(graph: Graph) -> dict[str, float]:
     situation, bench, anatomy = here.situation(graph.abi.phase), here.bench(), Anatomy(graph, here.config)
     found = {}
     for anchor in anatomy.anchors:
-        got = bench.run(anatomy.piece(anchor).graph, here.right(graph.abi.phase))
+        got = bench.run(anatomy.subgraph(anchor).graph, here.right(graph.abi.phase))
         found[anchor] = float(np.max(situation.errors(anchor, got[0])))
     return found
 
@@ -326,7 +326,7 @@ def test_nothing_of_a_right_piece_is_strange(name: str, phase: str) -> None:
     emitter, oracle = (here.anatomy(source, phase) for source in SOURCES)
     bench, texts = here.bench(), set()
     for anchor in emitter.anchors:
-        piece = emitter.piece(anchor)
+        piece = emitter.subgraph(anchor)
         if piece.graph.text not in texts:
             texts.add(piece.graph.text)
             found = unlike(emitter, piece, oracle, here.right(phase), bench)
@@ -342,9 +342,9 @@ def test_a_piece_without_operations() -> None:
         graph, r"%norm\.mul3 = .*", '%norm.mul3 = stablehlo.constant dense<1.0> : tensor<1x12xf32> loc("norm")'
     )
     emitter, oracle = anatomies(wrong)
-    assert emitter.steps(emitter.piece("norm")) == []
-    assert unlike(emitter, emitter.piece("norm"), oracle, here.right("decode"), here.bench()) is None
-    assert miscompiled(emitter, emitter.piece("norm"), here.right("decode"), here.bench(), here.bench()) is None
+    assert emitter.steps(emitter.subgraph("norm")) == []
+    assert unlike(emitter, emitter.subgraph("norm"), oracle, here.right("decode"), here.bench()) is None
+    assert miscompiled(emitter, emitter.subgraph("norm"), here.right("decode"), here.bench(), here.bench()) is None
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -359,6 +359,6 @@ def test_values_that_are_not_finite(phase: str) -> None:
     )
     emitter, oracle = anatomies(wrong)
     big = np.full(emitter.shape(f"{A}.scores"), 300, np.float32) + np.arange(emitter.keys, dtype=np.float32) / 2
-    found = unlike(emitter, emitter.piece(f"{A}.probs"), oracle, lambda _: big, here.bench())
+    found = unlike(emitter, emitter.subgraph(f"{A}.probs"), oracle, lambda _: big, here.bench())
     assert found
     assert found.step.name in ("stablehlo.exponential", "stablehlo.divide")

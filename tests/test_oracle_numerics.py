@@ -349,16 +349,17 @@ def test_generation(head: str) -> None:
     """All ways to the same tokens, and a second prompt that knows nothing of the first."""
     prompt, other = list(sequence_of("all")[:5]), list(sequence_of("all")[5:13])
     s = session("all", head)
-    expected = s.generate_greedy(prompt, 8)
+    expected = list(s.generate_streaming_greedy(prompt, 8))
     assert len(expected) == 8
     assert s.position == len(prompt) + 8 - 1
-    s.generate_greedy(other, 6)
-    assert s.generate_greedy(prompt, 8) == expected
+    list(s.generate_streaming_greedy(other, 6))
+    assert list(s.generate_streaming_greedy(prompt, 8)) == expected
     assert list(s.generate_streaming_greedy(prompt, 8, through_decode=True)) == expected
-    s.generate_greedy(other, 6)
+    list(s.generate_streaming_greedy(other, 6))
     assert list(s.generate_streaming_greedy(prompt, 8, through_decode=True)) == expected
-    assert list(s.generate_streaming_greedy(prompt, 8, bucket=T)) == expected
-    assert session("all", "logits" if head == "token" else "token").generate_greedy(prompt, 8) == expected
+    assert (
+        list(session("all", "logits" if head == "token" else "token").generate_streaming_greedy(prompt, 8)) == expected
+    )
 
 
 @pytest.mark.parametrize("low", [0, 41])
@@ -397,10 +398,10 @@ def test_refused_prompts() -> None:
     with pytest.raises(InputError, match=f"prompt: has {T + 1} tokens, more than the largest bucket of {T}"):
         s.prefill([1] * (T + 1))
     with pytest.raises(InputError, match=f"{T} tokens and 9 new ones need 20 cache slots, and there are {S}"):
-        s.generate_greedy([1] * T, 9)
+        list(s.generate_streaming_greedy([1] * T, 9))
     with pytest.raises(InputError, match="number of tokens: is 0"):
-        s.generate_greedy([1], 0)
-    assert len(s.generate_greedy([1] * T, 8)) == 8, "a refusal changes nothing"
+        list(s.generate_streaming_greedy([1], 0))
+    assert len(list(s.generate_streaming_greedy([1] * T, 8))) == 8, "a refusal changes nothing"
 
 
 def test_capacity_exhausted() -> None:

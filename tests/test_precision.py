@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from shards import write_sharded
 
 from hloracle.cli import main as cli
 from hloracle.core.errors import InputError
@@ -131,7 +132,7 @@ def test_panels_that_do_not_fit_are_rows() -> None:
 
 
 def test_what_stands_beside_weights_goes_with_them(tmp_path: Path) -> None:
-    base = write_tiny(tmp_path, shards=2)
+    base = write_sharded(tmp_path, 2)
     for name in ("tokenizer.json", "chat_template.jinja", "tokenizer.model", "merges.txt", "readme.md", "other.bin"):
         (base / name).write_text(name)
     (base / "folder.json").mkdir()

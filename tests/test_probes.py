@@ -195,7 +195,7 @@ def test_both_graphs_are_given_the_same(scale: float, phase: str) -> None:
     ours, theirs = (_inputs(a, here.bench(), scale) for a in (emitter, oracle))
     for anchor in emitter.anchors:
         for anatomy in (emitter, oracle):
-            for argument in anatomy.piece(anchor).graph.abi.arguments:
+            for argument in anatomy.subgraph(anchor).graph.abi.arguments:
                 value = ours(argument.name)
                 np.testing.assert_array_equal(value, theirs(argument.name))
                 np.testing.assert_array_equal(value, ours(argument.name))
@@ -461,5 +461,5 @@ def test_the_first_of_equal_experts(fault: str, tmp_path: Path) -> None:
         emitter = Anatomy(emit(config, "decode", "logits", 32), config)
     oracle = Anatomy(lower(config, "decode", "logits", 32), config)
     bench = Workbench(quick_xla(), checkpoint.load, frozenset())
-    got, expected = _both(emitter, oracle, emitter.piece(anchor), bench, SCALES[0])
+    got, expected = _both(emitter, oracle, emitter.subgraph(anchor), bench, SCALES[0])
     assert (_share(anchor, got[0], expected[0]) > 1) == bool(fault)

@@ -36,7 +36,7 @@ def anatomy(phase: str = "decode") -> Anatomy:
 
 def step(anchor: str, name: str, phase: str = "decode") -> Step:
     here = anatomy(phase)
-    return next(s for s in here.steps(here.piece(anchor)) if s.name == f"stablehlo.{name}")
+    return next(s for s in here.steps(here.subgraph(anchor)) if s.name == f"stablehlo.{name}")
 
 
 def value(name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -127,7 +127,7 @@ def token_off(expected: np.ndarray) -> np.ndarray:
 def test_a_token(tmp_path: Path) -> None:
     """An integer, which iree-run-module alone would find wrong whatever it is; no tolerance makes one token another."""
     here = model("plain").anatomy("emitter", "decode", "token")
-    piece = here.piece("token")
+    piece = here.subgraph("token")
     for wrong in (None, token_off):
         what = replace(found(here.steps(piece)[-1], piece.graph, wrong), tolerance=0.0)
         shown = write_reproducer(tmp_path / "r", what, False, "token")
@@ -154,7 +154,7 @@ def test_a_result_that_is_no_number(only_on_xla: bool, tmp_path: Path) -> None:
 def test_one_of_several_results_is_compared(result: int, how: str, tmp_path: Path) -> None:
     """A cache's piece also has the whole cache."""
     here = anatomy()
-    piece = here.piece("k_cache.0")
+    piece = here.subgraph("k_cache.0")
     for wrong in (None, one_off) if how == "iree" else (one_off,):
         what = found(here.steps(piece)[-1], piece.graph, wrong, result)
         if how == "nan":

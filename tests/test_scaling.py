@@ -40,7 +40,7 @@ def rows(seconds: Callable[[int], float]) -> list[dict[str, Any]]:
 
 def figures() -> dict[str, Any]:
     def timed(**at: int) -> dict[str, Any]:
-        return {**at, "ms": [21.0, 20.0, 25.0], "median": 21.0, "min": 20.0, "max": 25.0, "iqr": 2.5}
+        return {**at, "ms": [21.0, 20.0, 25.0], "median": 21.0, "min": 20.0, "max": 25.0}
 
     measured = rows(lambda n: 0.8 + 0.2 * n)
     return {

@@ -81,7 +81,7 @@ def test_right_values_have_the_shapes_of_the_contract(name: str, phase: str, tmp
     situation, anatomy = here.situation(phase, handmade(tmp_path / "t", here.config)), here.anatomy("emitter", phase)
     for anchor in anatomy.anchors:
         assert situation.anchor(anchor).shape == anatomy.shape(anchor)
-        for argument in anatomy.piece(anchor).graph.abi.arguments:
+        for argument in anatomy.subgraph(anchor).graph.abi.arguments:
             value = situation.value(argument.name, here.checkpoint.load)
             assert value.size == np.prod(argument.shape), (anchor, argument.name)
             assert value.dtype == {"f32": np.float32, "i32": np.int32}[argument.dtype]

@@ -43,14 +43,12 @@ def test_as_many_parameters_as_the_published_model(name: str, published: int) ->
     assert FIXTURES[name].size == 0
 
 
-def test_every_weight_hangs_on_the_seed_and_its_name_alone(tmp_path: Path) -> None:
+def test_every_weight_hangs_on_its_name_alone(tmp_path: Path) -> None:
     one, same = (weights(write_synthetic(tmp_path / name, SMALL)) for name in ("one", "same"))
-    other = weights(write_synthetic(tmp_path / "other", SMALL, seed=1))
     fewer = weights(write_synthetic(tmp_path / "fewer", {**SMALL, "num_hidden_layers": 2}))
     assert one.keys() > fewer.keys()
     for name, weight in one.items():
         np.testing.assert_array_equal(weight, same[name])
-        assert not np.array_equal(weight, other[name])
         if name in fewer:
             np.testing.assert_array_equal(weight, fewer[name], err_msg="other weights came before it")
     gate, up = (one[f"model.layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up"))

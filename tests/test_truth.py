@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from models import module_outputs
 
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
@@ -17,7 +18,6 @@ from hloracle.reference.huggingface import truth as module
 from hloracle.reference.huggingface.truth import (
     greedy,
     load_model,
-    module_outputs,
     nudged_embeddings,
     teacher_forced,
     truths,
@@ -74,7 +74,7 @@ def test_greedy_is_what_generate_does(prompt: list[int], model: Any) -> None:
     assert tokens == out[0, len(prompt) :].tolist()
     assert (logits.shape, logits.dtype) == ((COUNT, 257), np.float32)
     assert tokens == np.argmax(logits, axis=1).tolist()
-    np.testing.assert_allclose(teacher_forced(model, prompt, tokens), logits, atol=1e-4)
+    np.testing.assert_allclose(teacher_forced(model, prompt, tokens)[0], logits, atol=1e-4)
 
 
 def test_noise(checkpoint: Checkpoint, children: list[int]) -> None:
@@ -229,7 +229,7 @@ def test_angles_are_those_of_the_sequence_and_not_of_the_one_before(family: str,
         assert tokens == alone[0]
         np.testing.assert_array_equal(logits, alone[1])
     greedy(model, LONGER, 2)
-    np.testing.assert_allclose(teacher_forced(model, BEFORE, tokens), logits, atol=1e-4)
+    np.testing.assert_allclose(teacher_forced(model, BEFORE, tokens)[0], logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["seed_oss", "olmo3"])
@@ -253,5 +253,5 @@ def test_noise_is_small_where_the_angles_change_on_the_way(
     scale = np.max(np.abs(found.exact))
     assert 0 < found.floor < 1e-4 * scale
     assert 0 < found.caches < 1e-4
-    at_once = teacher_forced(load_model(checkpoint.directory), prompt, found.tokens)
+    at_once = teacher_forced(load_model(checkpoint.directory), prompt, found.tokens)[0]
     assert np.abs(at_once - found.logits).max() > 1e-3 * scale

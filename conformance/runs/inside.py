@@ -179,7 +179,8 @@ def _run(
     mutant: str, with_canary: bool, device: Device, targets: Sequence[Target],
 ) -> AnchorOutcome:  # fmt: skip
     from hloracle.localize.anatomy import anatomy_of
-    from hloracle.localize.dissect import Matrix, Side, run_tapped
+    from hloracle.localize.dissect import Matrix, Side, run_with_outputs
+    from hloracle.localize.situation import ReferenceRun
 
     if configuration.backend == "xla-cpu":
         register(targets)
@@ -192,7 +193,8 @@ def _run(
 
         def matrices(*which: Graph) -> list[Matrix]:
             side = Side(configuration.source, configuration.backend, which)
-            return run_tapped(side, backend, checkpoint.load, truth, config, length, prompt.bucket, report)
+            run = ReferenceRun(truth, config, checkpoint.load, length, prompt.bucket)
+            return run_with_outputs(side, backend, run, report)
 
         rows = [rows_of(m) for m in matrices(*graphs)]
         canary = None

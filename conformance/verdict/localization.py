@@ -192,9 +192,10 @@ def localize(
 
     Args:
       graphs: of every source; what the trusted side lacks (a file is judged without an oracle's graphs) is lowered here.
-      folder: where the reproducer goes. brief: see Question. targets, device: see `run_configuration`.
+      folder: where the reproducer goes. brief: see Question.early_exit. targets, device: see `run_configuration`.
     """
     from hloracle.localize.dissect import Question, Side, dissect
+    from hloracle.localize.situation import ReferenceRun
 
     register(targets)
     with planted(mutant):
@@ -218,10 +219,9 @@ def localize(
     with planted(mutant):
         suspect = side(plan.suspect)
         trusted = side(plan.trusted) if plan.trusted else _oracle(plan, suspect.graphs, config)
-        question = Question(suspect, trusted, plan.at.length, plan.prompt.bucket, brief)
-        found = dissect(
-            question, truth, config, checkpoint.load, weights_of(suspect.graphs, config), backend, report
-        )  # fmt: skip
+        question = Question(suspect, trusted, brief)
+        run = ReferenceRun(truth, config, checkpoint.load, plan.at.length, plan.prompt.bucket)
+        found = dissect(question, run, weights_of(suspect.graphs, config), backend, report)
         reproducer = None
         if folder is not None and found.reproducer is not None:
             report("writing a reproducer and running it")

@@ -13,6 +13,7 @@ from hloracle.reference.model.config import Config
 
 
 def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
+    """The layer norm of x [T, E] over its last axis."""
     return b.layer_norm(x, w["weight"], w.get("bias"), config.norm_eps)
 
 

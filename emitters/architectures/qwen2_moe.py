@@ -13,6 +13,7 @@ from hloracle.reference.model.config import Config
 
 
 def norm(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
+    """The RMS norm of x [T, E] over its last axis."""
     return b.rms_norm(x, w["weight"], config.norm_eps)
 
 

@@ -165,13 +165,13 @@ def _compute(
         others[entry] = []
         for nudge in range(1, 1 + NUDGES):
             with nudged_embeddings(model, nudge):
-                others[entry].append(_forced(model, prompt, tokens, turning))
+                others[entry].append(teacher_forced(model, prompt, tokens, turning))
     # In place, tensor by tensor: the float32 and the float64 model are never both whole.
     model = model.double()
     with float64_throughout():
         for number, (entry, (tokens, logits)) in enumerate(found.items(), 1):
             report(f"Hugging Face float64, prompt {number} of {len(found)}")
-            exact, caches = _forced(model, missing[entry], tokens, turning)
+            exact, caches = teacher_forced(model, missing[entry], tokens, turning)
             exact, scale = exact.astype(np.float32), np.max(np.abs(caches)) or 1.0
             near = others.pop(entry)
             about = {
@@ -269,17 +269,16 @@ def forget_angles(model: Any) -> None:
             setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq"))
 
 
-def teacher_forced(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-    """The logits that each of `tokens` should come from, in one pass over prompt and tokens: [len(tokens), V]."""
-    return _forced(model, prompt, tokens)[0]
-
-
-def _forced(
+def teacher_forced(
     model: Any, prompt: Sequence[int], tokens: Sequence[int], turning: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Also every layer's keys and values of the prompt (a windowed layer's last ones), one after another.
+    """The logits [len(tokens), V] that each of `tokens` should come from, and the caches of the prompt as one vector.
 
-    turning: the length beyond which a sequence's angles depend on it, so that one pass is not what the steps are.
+    Both are in the model's dtype. The vector holds every layer's keys and values, of a windowed layer the last ones.
+
+    Args:
+      turning: the length beyond which RoPE's angles depend on the sequence's length. A longer sequence goes token by
+        token, because one pass over it would not compute what decode steps do.
     """
     import torch
 
@@ -300,23 +299,6 @@ def _forced(
         fed = torch.tensor([[*prompt, *tokens[:-1]]])
         out = model(fed, use_cache=True, logits_to_keep=len(tokens))
         return np.asarray(out.logits[0].numpy()), np.asarray(kept(out.past_key_values))
-
-
-def module_outputs(model: Any, tokens: Sequence[int], modules: Sequence[str]) -> dict[str, np.ndarray]:
-    """The outputs of the named modules (`model.layers.0.mlp`, ...) over a whole sequence, batch axis dropped.
-
-    Raises InputError that names a module the model does not have.
-    """
-    import torch
-
-    found: dict[str, np.ndarray] = {}
-
-    def keep(name: str) -> Keep:
-        return lambda output: found.update({name: first(output)[0].numpy().copy()})
-
-    with hooked(model, {name: keep(name) for name in modules}, {}), torch.inference_mode():
-        model(torch.tensor([list(tokens)]), use_cache=False)
-    return found
 
 
 @contextmanager

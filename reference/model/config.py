@@ -135,6 +135,7 @@ class Config:
 
     @property
     def num_hidden_layers(self) -> int:
+        """L."""
         return len(self.layers)
 
     @property

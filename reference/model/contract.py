@@ -55,7 +55,7 @@ def effective_window(window: int | None, keys: int) -> int | None:
     return window if window is not None and window < keys else None
 
 
-def graph_name(config: Config, phase: str, head: str, bucket: int = 0) -> str:
+def graph_name(config: Config, phase: str, head: str, bucket: int) -> str:
     """e.g. `llama_prefill_64_token`"""
     return "_".join([config.architecture, phase, *([str(bucket)] if phase == "prefill" else []), head])
 

@@ -49,6 +49,7 @@ class Encoding:
     fits: Callable[[Shape], bool]
 
     def arguments(self, weight: str) -> list[str]:
+        """The names of the arguments that hold a weight."""
         return [".".join(filter(None, (weight, self.name, part))) for part in self.parts]
 
     def tensors(self, weight: str, shape: Shape) -> list[Tensor]:
@@ -61,14 +62,17 @@ class Encoding:
 
 
 def matrix(shape: Shape) -> bool:
+    """Whether a weight of this shape has rows and columns."""
     return len(shape) >= 2
 
 
 def in_panels(shape: Shape) -> bool:
+    """Whether a weight of this shape can be held in panels of PANEL rows."""
     return len(shape) == 2 and shape[0] % PANEL == 0
 
 
 def grouped(shape: Shape) -> bool:
+    """Whether the columns of a weight of this shape can be dealt out to groups."""
     return len(shape) >= 2 and shape[-1] % SMALLEST_GROUP == 0
 
 

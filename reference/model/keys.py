@@ -50,6 +50,7 @@ class Keys:
         self.raw, self.where, self.read, self.fixed = raw, where, set(IGNORED_KEYS), dict(FIXED_KEYS)
 
     def error(self, what: str, fix: str = "correct the key, or use another model") -> InputError:
+        """What to raise for a key that cannot be used; it names the file."""
         return InputError(what, self.where, fix)
 
     def get(
@@ -89,6 +90,7 @@ class Keys:
         self.read |= set(keys.split())
 
     def activation(self, key: str = "hidden_act", missing: Any = REQUIRED) -> str:
+        """The name of the activation, which is one of those that are supported."""
         name: str = self.get(key, str, missing)
         if name not in ACTIVATIONS:
             raise self.error(f"key {key!r} is {name!r}, and only {' and '.join(map(repr, ACTIVATIONS))} are supported")
@@ -118,6 +120,7 @@ class Keys:
         return tuple(name == SLIDING for name in found)
 
     def refuse_unread(self) -> None:
+        """Raises InputError for a key that nothing has read, or that is fixed to another value."""
         for key, values in self.fixed.items():
             if key not in self.read and self.raw.get(key, values[0]) not in values:
                 supported = " or ".join(map(repr, values))

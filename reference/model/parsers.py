@@ -83,12 +83,14 @@ def _biases(keys: Keys, missing: bool = False) -> dict[str, Any]:
 
 
 def llama(keys: Keys) -> Config:
+    """Source: `LlamaConfig`."""
     return _decoder(
         keys, "llama", ropes=lambda width: rope(keys, width), mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys)
     )
 
 
 def mistral(keys: Keys) -> Config:
+    """Source: `MistralConfig`."""
     window = keys.get("sliding_window", int, 4096, null=None)
     return _decoder(keys, "mistral", few_kv_heads=False, window=window, ropes=lambda width: rope(keys, width))
 
@@ -105,6 +107,7 @@ def _late_windows(keys: Keys) -> dict[str, Any]:
 
 
 def qwen2(keys: Keys) -> Config:
+    """Source: `Qwen2Config`."""
     keys.fix(use_mrope=False)
     return _decoder(
         keys, "qwen2", few_kv_heads=False, ropes=lambda width: rope(keys, width), attention_bias=True,
@@ -113,6 +116,7 @@ def qwen2(keys: Keys) -> Config:
 
 
 def qwen3(keys: Keys) -> Config:
+    """Source: `Qwen3Config`."""
     return _decoder(
         keys, "qwen3", few_kv_heads=False, head_dim=128, ropes=lambda width: rope(keys, width), qk_norm="head",
         **_biases(keys), **_late_windows(keys),
@@ -125,6 +129,7 @@ def _scaled_embeddings(keys: Keys) -> float:
 
 
 def gemma(keys: Keys) -> Config:
+    """Source: `GemmaConfig`."""
     keys.ignore("hidden_activation")
     # The official files say `gelu` and mean this.
     act = "gelu_pytorch_tanh" if keys.raw.get("hidden_act", "gelu") == "gelu" else keys.activation()
@@ -136,6 +141,7 @@ def gemma(keys: Keys) -> Config:
 
 
 def gemma2(keys: Keys) -> Config:
+    """Source: `Gemma2Config`."""
     keys.ignore("hidden_act sliding_window_size")
     return _decoder(
         keys, "gemma2", few_kv_heads=False, head_dim=256, tied=True,
@@ -150,6 +156,7 @@ def gemma2(keys: Keys) -> Config:
 
 
 def gemma3(keys: Keys) -> Config:
+    """Source: `Gemma3TextConfig`."""
     keys.ignore("hidden_act")
     # Its attention does not read the first, whatever it is.
     keys.ignore("attn_logit_softcapping _sliding_window_pattern")
@@ -167,6 +174,7 @@ def gemma3(keys: Keys) -> Config:
 
 
 def phi3(keys: Keys) -> Config:
+    """Source: `Phi3Config`."""
     keys.fix(attention_bias=False, mlp_bias=False, lm_head_bias=False, full_attn_mod=1)
     # Of Phi-4's own code, for what transformers' has not.
     keys.ignore("interpolate_factor")
@@ -179,10 +187,12 @@ def phi3(keys: Keys) -> Config:
 
 
 def olmo2(keys: Keys) -> Config:
+    """Source: `Olmo2Config`."""
     return _decoder(keys, "olmo2", ropes=lambda width: rope(keys, width), qk_norm="all", **_biases(keys))
 
 
 def olmo3(keys: Keys) -> Config:
+    """Source: `Olmo3Config`."""
     return _decoder(
         keys, "olmo3", ropes=lambda width: rope_per_layer_type(keys, width, {FULL: 5e5, SLIDING: 5e5}), qk_norm="all",
         window=keys.get("sliding_window", int, 4096, null=None),
@@ -191,6 +201,7 @@ def olmo3(keys: Keys) -> Config:
 
 
 def smollm3(keys: Keys) -> Config:
+    """Source: `SmolLM3Config`."""
     keys.ignore("max_window_layers")
     used = _flag(keys, "use_sliding_window")
     window = keys.get("sliding_window", int, None)
@@ -209,6 +220,7 @@ def smollm3(keys: Keys) -> Config:
 
 
 def granite(keys: Keys) -> Config:
+    """Source: `GraniteConfig`."""
     return _decoder(
         keys, "granite", ropes=lambda width: rope(keys, width), scaling=keys.get("attention_multiplier", float, 1.0),
         embedding_multiplier=keys.get("embedding_multiplier", float, 1.0),
@@ -218,6 +230,7 @@ def granite(keys: Keys) -> Config:
 
 
 def cohere(keys: Keys) -> Config:
+    """Source: `CohereConfig`."""
     keys.ignore("model_max_length")
     return _decoder(
         keys, "cohere", norm_eps="layer_norm_eps", tied=True,
@@ -228,6 +241,7 @@ def cohere(keys: Keys) -> Config:
 
 
 def cohere2(keys: Keys) -> Config:
+    """Source: `Cohere2Config`."""
     keys.fix(
         order_of_interleaved_layers="local_attn_first", position_embedding_type="rope_gptj", rotary_pct=1.0,
         use_gated_activation=True, use_parallel_block=True, use_qk_norm=False,
@@ -244,6 +258,7 @@ def cohere2(keys: Keys) -> Config:
 
 
 def stablelm(keys: Keys) -> Config:
+    """Source: `StableLmConfig`."""
     hidden, heads = keys.get("hidden_size", int), keys.get("num_attention_heads", int)
     if hidden % heads:
         raise keys.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
@@ -259,6 +274,7 @@ def stablelm(keys: Keys) -> Config:
 
 
 def starcoder2(keys: Keys) -> Config:
+    """Source: `Starcoder2Config`."""
     keys.fix(norm_type="layer_norm", mlp_type="default")
     bias = _flag(keys, "use_bias", True)
     return _decoder(
@@ -269,6 +285,7 @@ def starcoder2(keys: Keys) -> Config:
 
 
 def glm4(keys: Keys) -> Config:
+    """Source: `Glm4Config`."""
     return _decoder(
         keys, "glm4", few_kv_heads=False, head_dim=128,
         ropes=lambda width: rope(keys, width, partial=0.5, interleaved=True),
@@ -277,6 +294,7 @@ def glm4(keys: Keys) -> Config:
 
 
 def seed_oss(keys: Keys) -> Config:
+    """Source: `SeedOssConfig`."""
     return _decoder(
         keys, "seed_oss", few_kv_heads=False, head_dim=128, ropes=lambda width: rope(keys, width),
         mlp_bias=_flag(keys, "mlp_bias"), attention_bias=_flag(keys, "attention_bias", True),
@@ -285,6 +303,7 @@ def seed_oss(keys: Keys) -> Config:
 
 
 def mixtral(keys: Keys) -> Config:
+    """Source: `MixtralConfig`."""
     experts = Experts(
         num_experts=keys.get("num_local_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
         intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=True,
@@ -313,6 +332,7 @@ def _sparse_layers(keys: Keys) -> Callable[[int], bool]:
 
 
 def qwen2_moe(keys: Keys) -> Config:
+    """Source: `Qwen2MoeConfig`."""
     experts = Experts(
         num_experts=keys.get("num_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
         intermediate_size=keys.get("moe_intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
@@ -338,6 +358,7 @@ def _number_of_experts(keys: Keys, key: str) -> int:
 
 
 def qwen3_moe(keys: Keys) -> Config:
+    """Source: `Qwen3MoeConfig`."""
     keys.ignore("max_window_layers")
     experts = Experts(
         num_experts=_number_of_experts(keys, "num_experts"), num_experts_per_tok=keys.get("num_experts_per_tok", int),
@@ -351,6 +372,7 @@ def qwen3_moe(keys: Keys) -> Config:
 
 
 def olmoe(keys: Keys) -> Config:
+    """Source: `OlmoeConfig`."""
     experts = Experts(
         num_experts=keys.get("num_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
         intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
@@ -362,6 +384,7 @@ def olmoe(keys: Keys) -> Config:
 
 
 def gpt_oss(keys: Keys) -> Config:
+    """Source: `GptOssConfig`."""
     keys.ignore("experts_per_token initial_context_length")
     if not (keys.raw.get("rope_parameters") or keys.raw.get("rope_scaling")):
         # transformers would put a YaRN of its own in their place.
@@ -380,6 +403,7 @@ def gpt_oss(keys: Keys) -> Config:
 
 
 def deepseek_v3(keys: Keys) -> Config:
+    """Source: `DeepseekV3Config`."""
     keys.fix(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
     # The layers that predict further tokens are not part of the model that answers.
     keys.ignore("num_nextn_predict_layers num_mtp_layers ep_size aux_loss_alpha seq_aux qk_head_dim")

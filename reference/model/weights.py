@@ -28,9 +28,11 @@ class Stored:
 
     @property
     def sliced(self) -> bool:
+        """Whether the weight comes in slices."""
         return "{}" in self.patterns[0]
 
     def names(self, slice: int) -> list[str]:
+        """The tensors that one slice is joined from."""
         return [pattern.format(slice) for pattern in self.patterns]
 
 

@@ -101,20 +101,21 @@ def in_halves(x: Array, interleaved: bool) -> Array:
 
 
 def clip(x: Array, limit: float | None) -> Array:
+    """x between -limit and limit; x itself without a limit."""
     return x if limit is None else lax.clamp(-limit, x, limit)
 
 
 # ---- attention
 
 
-def visible_to_position(position: Array, slots: int, window: int | None = None) -> Array:
+def visible_to_position(position: Array, slots: int, window: int | None) -> Array:
     """Decode's mask: slot s is visible when s <= position, and in the window. bool [1, S]"""
     slot = lax.iota(jnp.int32, slots)[None, :]
     visible = slot <= position
     return visible if window is None else visible & (slot > position - window)
 
 
-def visible_causal(length: int, window: int | None = None) -> Array:
+def visible_causal(length: int, window: int | None) -> Array:
     """Prefill's mask: key s is visible to query t when s <= t, and in the window. bool [T, T]"""
     query, key = lax.iota(jnp.int32, length)[:, None], lax.iota(jnp.int32, length)[None, :]
     visible = key <= query
@@ -198,6 +199,7 @@ def latent_attention(
 
 
 def silu(x: Array) -> Array:
+    """x times its logistic. Source: `torch.nn.SiLU`."""
     return x * lax.logistic(x)
 
 

@@ -39,6 +39,7 @@ class Weights:
     prefix: str = ""
 
     def inside(self, name: str) -> Weights:
+        """The weights seen from inside a submodule."""
         return Weights(self.values, f"{self.prefix}{name}.")
 
     def __getitem__(self, name: str) -> Array:
@@ -71,6 +72,7 @@ class Cache(ABC):
         return keys, values
 
     def results(self) -> tuple[Array, Array]:
+        """k_cache and v_cache, as the graph returns them."""
         return self.k, self.v
 
     @abstractmethod

@@ -15,6 +15,7 @@ from hloracle.reference.oracle.model import LayerInputs, Weights
 
 
 def norm(x: Array, w: Weights, config: Config) -> Array:
+    """The RMS norm of x [T, E] over its last axis."""
     return rms_norm(x, w["weight"], config.norm_eps)
 
 

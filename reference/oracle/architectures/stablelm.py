@@ -15,6 +15,7 @@ from hloracle.reference.oracle.model import LayerInputs, Weights
 
 
 def norm(x: Array, w: Weights, config: Config) -> Array:
+    """The layer norm of x [T, E] over its last axis."""
     return layer_norm(x, w["weight"], w.get("bias"), config.norm_eps)
 
 
