@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Callable
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from hloracle.core.cache import cache_root, digest, file_digest, locked, write_file
@@ -54,20 +51,3 @@ def _whole(module: Path, seal: Path) -> bool:
         return bool(json.loads(seal.read_text())["sha256"] == file_digest(module))
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-@cache
-def installed(package: str) -> str:
-    """The version of a package; finding it out takes as long as loading a small module."""
-    return metadata.version(package)
-
-
-@cache
-def host_cpu() -> str:
-    """Identifies the instruction set that `host` compiles for."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    wanted = ("model name", "cpu family", "model\t", "flags", "Features", "CPU part")
-    return digest("\n".join(sorted({line for line in lines if line.startswith(wanted)})))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hloracle.backends.compiled import installed
 from hloracle.core.cache import cache_root, digest, locked, write_file
 from hloracle.core.child import ChildDied, Report, run_in_child, threads
+from hloracle.core.environment import installed
 from hloracle.core.errors import InputError, ToolchainError
 
 QUERY_SECONDS = 120

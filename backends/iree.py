@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled, host_cpu, installed
+from hloracle.backends.compiled import compiled
 from hloracle.backends.devices import CPU, KINDS, Device, driver_library
 from hloracle.backends.session import Buffer, Executable
 from hloracle.core.abi import Graph
+from hloracle.core.environment import host_cpu, installed
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 
 # O2 fuses and vectorizes; the default O0 is ten times slower. The rest names the device.

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled, host_cpu, installed, is_compiled
+from hloracle.backends.compiled import compiled, is_compiled
 from hloracle.backends.custom_calls import registered
 from hloracle.backends.session import Buffer, Executable
 from hloracle.core.abi import Graph
+from hloracle.core.environment import host_cpu, installed
 from hloracle.core.errors import OutOfMemory, ToolchainError
 
 ENTRY = "main"

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -15,11 +16,17 @@ from typing import Any
 
 import psutil
 
-from hloracle.backends.compiled import installed
+from hloracle.core.cache import digest
 
 # What decides a cell's outcome, besides its graphs and weights.
 CELL_PACKAGES = ("iree-base-compiler", "iree-base-runtime", "jax", "jaxlib", "numpy")
 PACKAGES = (*CELL_PACKAGES, "safetensors", "torch", "transformers")
+
+
+@cache
+def installed(package: str) -> str:
+    """The version of a package; finding it out takes as long as loading a small module."""
+    return metadata.version(package)
 
 
 def versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
@@ -68,6 +75,17 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+@cache
+def host_cpu() -> str:
+    """Identifies the instruction set that `host` compiles for."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    wanted = ("model name", "cpu family", "model\t", "flags", "Features", "CPU part")
+    return digest("\n".join(sorted({line for line in lines if line.startswith(wanted)})))
 
 
 class MemoryWatch:

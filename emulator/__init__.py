@@ -10,8 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from hloracle.backends.compiled import host_cpu
 from hloracle.core.cache import cache_root, digest, locked, write_file
+from hloracle.core.environment import host_cpu
 from hloracle.core.errors import InputError
 
 SOURCES = ("driver.cpp", "decoder.h", "reader.h", "handlers.h", "machine.h")

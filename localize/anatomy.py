@@ -20,6 +20,7 @@ from jaxlib.mlir.dialects import func, stablehlo
 
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
+from hloracle.core.locations import line_of
 from hloracle.localize.inline import callee_of, copied, inline_calls, nested, operands_of
 from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
 from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
@@ -412,8 +413,7 @@ def op_lines(text: str, function: str) -> dict[int, tuple[int, str]]:
     module = ir.Module.parse("\n".join("" if ALIAS.fullmatch(line.strip()) else line for line in bare))
     inline_calls(module, function)
     for i, operation in enumerate(function_named(module, function).regions[0].blocks[0].operations):
-        if isinstance(operation.location, ir.FileLineColLoc):
-            line = operation.location.start_line
+        if line := line_of(operation.location):
             found[i] = (line, lines[line - 1].strip())
     return found
 

@@ -6,6 +6,7 @@ import functools
 import re
 from typing import Any
 
+from hloracle.core.locations import name_of
 from hloracle.reference.model.anchors import anchor_of
 
 # What stands in parentheses, in which a string may hold any of them; locations are seldom more than four deep.
@@ -23,5 +24,4 @@ def function_named(module: Any, name: str) -> Any:
 
 def anchor_at(operation: Any) -> str:
     """The anchor of the scope that an operation stands in; empty where its location is none."""
-    location = operation.location
-    return anchor_of(location.name_str) if hasattr(location, "name_str") else ""
+    return anchor_of(name_of(operation.location))

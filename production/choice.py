@@ -15,11 +15,10 @@ from typing import Any
 
 from hloracle import emitters
 from hloracle.backends import iree
-from hloracle.backends.compiled import host_cpu, installed
 from hloracle.backends.devices import CPU, Device
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
-from hloracle.core.environment import cpu_name
+from hloracle.core.environment import cpu_name, host_cpu, installed
 from hloracle.emitters.model import emit
 from hloracle.reference.model.archive import weight_sources
 from hloracle.reference.model.checkpoint import Checkpoint

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from hloracle import mutants
-from hloracle.backends.compiled import host_cpu
 from hloracle.conformance.check_file import check_file
 from hloracle.conformance.evidence import Progress, Settings
 from hloracle.conformance.graphs.sources import emit_all
@@ -27,6 +26,7 @@ from hloracle.conformance.verdict.verdict import PASSING
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import ChildDied, Report, alone, run_in_child
+from hloracle.core.environment import host_cpu
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.record import Record
 from hloracle.localize.spoil import KINDS, Spoiling, spoil, spoilings

@@ -14,13 +14,12 @@ from typing import Any
 from hloracle import backends, conformance, core, emitters, localize, production, reference
 from hloracle import mutants as faults
 from hloracle.backends import iree
-from hloracle.backends.compiled import host_cpu
 from hloracle.backends.devices import Device
 from hloracle.conformance.evidence import BACKENDS, Progress, Settings, backends_on
 from hloracle.conformance.run import run
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import Report, alone
-from hloracle.core.environment import versions
+from hloracle.core.environment import host_cpu, versions
 from hloracle.core.errors import InputError
 from hloracle.core.record import Record
 from hloracle.emitters.model import emit

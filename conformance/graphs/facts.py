@@ -12,6 +12,7 @@ import numpy as np
 
 from hloracle.core.abi import Graph
 from hloracle.core.cache import digest
+from hloracle.core.locations import name_of
 from hloracle.reference.model.anchors import anchor_of
 from hloracle.reference.model.weights import parts_in
 
@@ -135,7 +136,7 @@ def _encoded_products(graph: Graph, block: Any, ir: Any) -> Counter[str]:
             for use in todo.pop().uses:
                 operation = use.owner.operation
                 if operation.name in ("stablehlo.reduce", "stablehlo.dot_general"):
-                    found.setdefault((tensor.weight, _anchor(operation, ir), operation.name), set()).add(operation)
+                    found.setdefault((tensor.weight, _anchor(operation), operation.name), set()).add(operation)
                 elif operation.name in TOWARDS_A_SUM:
                     todo += list(operation.results)
     halves = {t.weight for t in graph.abi.weights if t.encoding.startswith(("int8", "int4"))}
@@ -182,7 +183,7 @@ def _rows_taken(operations: Iterable[Any], ir: Any) -> list[Rows]:
                     ir.RankedTensorType(value.type).shape,
                     *(ir.DenseI64ArrayAttr(operation.attributes[f"{name}_indices"]) for name in ("start", "limit")),
                 )
-                found[operation] = Rows(_anchor(operation, ir), start, limit, of)
+                found[operation] = Rows(_anchor(operation), start, limit, of)
     return sorted(found.values(), key=lambda rows: rows.start)
 
 
@@ -206,8 +207,8 @@ def _right_rows(parts: Sequence[str], taken: Sequence[Rows]) -> Counter[str]:
     return right
 
 
-def _anchor(operation: Any, ir: Any) -> str:
-    return anchor_of(operation.location.name_str) if isinstance(operation.location, ir.NameLoc) else ""
+def _anchor(operation: Any) -> str:
+    return anchor_of(name_of(operation.location))
 
 
 def _place_of_error(text: str, message: str) -> str:
@@ -253,16 +254,15 @@ def _walk(operations: Sequence[Any], ir: Any, allowed: Sequence[str]) -> dict[st
         while todo and seen < 100:
             seen += 1
             found = todo.pop(0)
-            if isinstance(found.location, ir.NameLoc):
-                return anchor_of(found.location.name_str)
+            if name := name_of(found.location):
+                return anchor_of(name)
             # Uses are listed the last first.
             todo += [use.owner for result in found.results for use in reversed(list(result.uses))]
         return ""
 
     def visit(operation: Any) -> Any:
         dialect, _, kind = operation.name.partition(".")
-        location = operation.location
-        anchor = location.name_str if isinstance(location, ir.NameLoc) else ""
+        anchor = name_of(operation.location)
         if dialect == "stablehlo":
             ops[kind] += 1
             scopes.setdefault(LAYER.sub("layers.*", anchor), Counter())[kind] += 1

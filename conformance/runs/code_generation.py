@@ -12,12 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hloracle.backends import iree
-from hloracle.backends.compiled import host_cpu, installed
 from hloracle.backends.devices import KINDS, Device, compiled_for
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import threads
+from hloracle.core.environment import host_cpu, installed
 from hloracle.core.errors import ToolchainError
 
 # What the compiler generates code for: a kind of device each.

@@ -18,7 +18,6 @@ import numpy as np
 
 from hloracle import backends
 from hloracle.backends import iree
-from hloracle.backends.compiled import host_cpu
 from hloracle.backends.custom_calls import Target, register
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Backend, Session, greedy
@@ -31,6 +30,7 @@ from hloracle.core import tolerances
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import ChildDied, Report, TimedOut, run_in_child
+from hloracle.core.environment import host_cpu
 from hloracle.core.errors import ToolchainError
 from hloracle.localize import situation
 from hloracle.mutants import planted

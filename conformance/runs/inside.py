@@ -17,7 +17,6 @@ import numpy as np
 
 from hloracle import localize
 from hloracle.backends import iree
-from hloracle.backends.compiled import host_cpu
 from hloracle.backends.custom_calls import Target, register
 from hloracle.backends.devices import CPU, Device
 from hloracle.conformance.checks.check import Check, Question, of_configuration
@@ -28,6 +27,7 @@ from hloracle.core import tolerances
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.environment import host_cpu
 from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.situation import row_floors, row_scales

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloracle.backends.compiled import host_cpu
 from hloracle.backends.custom_calls import Target, register
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.matrix import EMITTER
@@ -18,6 +17,7 @@ from hloracle.conformance.verdict.localization import weights_of
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.environment import host_cpu
 from hloracle.core.errors import ToolchainError
 from hloracle.mutants import planted
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint

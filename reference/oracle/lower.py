@@ -12,6 +12,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from hloracle.core.abi import Graph
+from hloracle.core.locations import name_of
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi, graph_name
 from hloracle.reference.oracle.model import decode, prefill
@@ -46,7 +47,7 @@ def _locations_to_anchors(module: ir.Module) -> None:
     """Replace `jit(decode)/layers.3/mlp/act/mul` and its call stack by `layers.3.mlp.act`: no paths, no lines."""
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
-        path = operation.location.name_str.split("/")[:-1] if isinstance(operation.location, ir.NameLoc) else []
+        path = name_of(operation.location).split("/")[:-1]
         # einsum and jit add segments of their own, such as `ti,oi->to` and `jit(main)`.
         anchor = ".".join(part for part in path if ANCHOR_PART.fullmatch(part))
         operation.location = ir.Location.name(anchor) if anchor else ir.Location.unknown()
