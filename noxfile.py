@@ -43,10 +43,23 @@ def run(session: nox.Session, program: str, *arguments: str) -> None:
     session.run(str(folder / program), *arguments, external=True)
 
 
+def pytest(session: nox.Session, *arguments: str) -> None:
+    """Run tests on every core. Each worker goes through neighbouring tests, so that few fixtures are made twice."""
+    cores = ["-n", "logical", "--dist", "worksteal"]
+    run(session, "python", "-m", "pytest", *cores, *arguments, *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["environment"])
 def tests(session: nox.Session) -> None:
     """The test suite. Arguments go to pytest: `nox -s tests -- tests/test_rope.py -k llama3`."""
-    run(session, "python", "-m", "pytest", *session.posargs)
+    pytest(session)
+
+
+@nox.session(name="tests-nightly", venv_backend="none", requires=["environment"], default=False)
+def tests_nightly(session: nox.Session) -> None:
+    """All tests, those of every family, mutant and precision too, and XLA optimizes. Arguments go to pytest."""
+    session.env["XLA_FLAGS"] = ""
+    pytest(session, "-m", "")
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -11,9 +11,15 @@ from typing import Any
 import filelock
 import pytest
 
+from hloracle.studies.pool import PLAIN_XLA
+
 # Its tests need a browser, and run when they are named: `nox -s browser`.
 collect_ignore = ["browser"]
 pytest.register_assert_rewrite("page_text")
+
+# XLA without its optimizer compiles in a fifth of the time, and most tests do little else. Set before JAX reads it; what
+# is in the environment comes first: see docs/tests.md.
+os.environ.setdefault("XLA_FLAGS", " ".join(PLAIN_XLA))
 
 # A run small enough for a test: five cells, six prompts, buckets of 32, 64 and 128.
 SMALL_RUN = ("run", "tiny-llama", "--tokens", "8", "--capacity", "128", "--threads", "2", "--rounds", "2")

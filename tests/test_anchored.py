@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from evidence import check, matrix_of
 from models import LENGTH, PHASES, SOURCES, TOKENS, T, changed, handmade, interpreter, model, quick_xla
+from nightly import only
 
 from hloracle.backends.session import Backend
 from hloracle.cli import main as cli
@@ -80,7 +81,7 @@ def named(graph: Graph, backend: Backend, chosen: list[str] | None = None) -> st
     return rows_of(matrix).first()
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", only(["emitter"], SOURCES))
 def test_a_canary_on_every_anchor(source: str) -> None:
     """One rounding to bfloat16, in any place of a model of two layers, is caught and named."""
     anatomy = model("plain").anatomy(source, "prefill")
@@ -89,6 +90,7 @@ def test_a_canary_on_every_anchor(source: str) -> None:
     assert {anchor: first for anchor, first in found.items() if first != anchor} == {}
 
 
+@pytest.mark.nightly
 def test_a_canary_on_every_anchor_with_xla() -> None:
     """Which takes its time to compile: the two layers share the anchors, and what is looked at is one and the one before."""
     anatomy = model("plain").anatomy("emitter", "prefill")

@@ -22,6 +22,7 @@ from typing import Any
 import children
 import psutil
 import pytest
+from nightly import nightly
 
 from hloracle.backends.iree import compiler_path
 from hloracle.core import child as module
@@ -366,12 +367,11 @@ def running(tmp_path: Path, interrupted_cache: Path) -> Iterator[Callable[..., R
 @pytest.mark.parametrize(
     ("during", "send", "number"),
     [
-        ("spawn_main", os.killpg, signal.SIGINT),
-        ("sleep 600", os.killpg, signal.SIGINT),
-        ("sleep 600", os.kill, signal.SIGINT),
-        ("sleep 600", os.kill, signal.SIGTERM),
+        nightly("spawn_main", os.killpg, signal.SIGINT, id="as a child starts"),
+        pytest.param("sleep 600", os.killpg, signal.SIGINT, id="while compiling"),
+        nightly("sleep 600", os.kill, signal.SIGINT, id="to the run alone"),
+        nightly("sleep 600", os.kill, signal.SIGTERM, id="SIGTERM"),
     ],
-    ids=["as a child starts", "while compiling", "to the run alone", "SIGTERM"],
 )
 def test_interrupt(during: str, send: Any, number: int, running: Callable[..., Running]) -> None:
     run = running("--tokens", "8", "--capacity", "128")

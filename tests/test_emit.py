@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from graphs import main, operations, parse
 from jaxlib.mlir import ir
+from nightly import only
 
 from hloracle.backends.iree import CPU_FLAGS, iree_compile
 from hloracle.core.abi import Graph
@@ -75,7 +76,7 @@ def test_decode_with_logits(name: str, dots: int, weights: int) -> None:
 
 @pytest.mark.parametrize("head", ["token", "logits"])
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", only(["smollm2-135m"], MODELS))
 def test_smaller_than_the_oracles(name: str, phase: str, head: str) -> None:
     ours = census(emitted(model(name), phase, head).text)
     oracles = census(lower(model(name), phase, head, 256, 32).text)
@@ -279,7 +280,7 @@ def test_imports(two_processes: list[dict[str, list[str]]]) -> None:
 # ---- a larger model's shapes, without its weights
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", only(["decode"], PHASES))
 def test_1b_shapes_compile_on_iree(phase: str, tmp_path: Path) -> None:
     graph = emit(model("llama-3.2-1b"), phase, "token", capacity=256, bucket=256)
     source = tmp_path / "graph.mlir"

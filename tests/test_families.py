@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from models import quick_xla
+from nightly import only
 
 from hloracle.backends.session import Session
 from hloracle.core.errors import InputError
@@ -121,7 +122,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+# Options that turn angles at a length, or route tokens in another way; the others are nightly.
+SOME = [*FAMILIES, "llama, yarn", "llama, longrope", "qwen2_moe, normed", "deepseek_v3, best group"]
+
+
+@pytest.fixture(scope="module", params=only(SOME, MODELS))
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     family, keys = MODELS[request.param]
     return open_checkpoint(write_tiny(tmp_path_factory.mktemp("model") / "tiny", family, seed=1, **keys))

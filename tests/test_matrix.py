@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from graphs import operations, parse, run
 from models import quick_xla, results
+from nightly import only
 
 from hloracle.backends.interpreter import Interpreter
 from hloracle.backends.iree import IreeCpu, compile_to_stream, flags_of, iree_compile
@@ -239,6 +240,8 @@ MODELS = ("tiny-llama", "tiny-mixtral", "tiny-deepseek_v3")
 PHASES = ("decode", "prefill")
 CAPACITY, BUCKET = 64, 32
 WHOLE = [(model, precision) for model in MODELS for precision in PRECISIONS]
+# Each model, and each precision, in every run of the tests.
+SOME = [("tiny-llama", "f32"), ("tiny-llama", "int4"), ("tiny-mixtral", "bf16"), ("tiny-mixtral", "int8"), ("tiny-deepseek_v3", "f16")]  # fmt: skip
 
 
 def checkpoint(model: str, precision: str) -> Checkpoint:
@@ -263,7 +266,7 @@ def as_plain(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(("model", "precision"), WHOLE)
+@pytest.mark.parametrize(("model", "precision"), only(SOME, WHOLE))
 def test_a_graph_gives_what_the_plain_one_gives(model: str, precision: str, phase: str) -> None:
     opened = checkpoint(model, precision)
     graph = emitted(opened, phase, precision)
@@ -314,7 +317,7 @@ def test_a_vocabulary_is_as_long_as_its_embedding_whatever_holds_it(name: str) -
     assert _vocab_size(Abi("decode", (*tensors, *abi.arguments[1:]), abi.results)) == rows
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", only(["f32"], PRECISIONS))
 def test_a_prompt_of_a_wide_model_compiles(precision: str, tmp_path: Path) -> None:
     """A look-up of rows that is fused with the norm after it needs more stack than IREE allows."""
     config = from_hf({**TINY["llama"], "hidden_size": 2048, "num_hidden_layers": 1, "vocab_size": 64})

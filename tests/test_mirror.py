@@ -47,11 +47,15 @@ def tiny(name: str) -> Config:
 
 
 @cache
+def text(source: Callable[..., Graph], name: str, phase: str, head: str) -> str:
+    return source(tiny(name), phase, head, 64, 32 if phase == "prefill" else 0).text
+
+
+@cache
 def places(source: Callable[..., Graph], name: str, phase: str, head: str) -> list[str]:
     """The anchors in the order in which operations enter them; what stands in no anchor is left out."""
-    config = tiny(name)
-    known = {*anchors(config), "token"}
-    module = parse(source(config, phase, head, 64, 32).text)
+    known = {*anchors(tiny(name)), "token"}
+    module = parse(text(source, name, phase, head))
     found = (anchor_of(scope) for scope in scopes(module))
     return [anchor for anchor, _ in itertools.groupby(anchor for anchor in found if anchor in known)]
 
@@ -77,7 +81,7 @@ def test_scopes(name: str, source: Callable[..., Graph]) -> None:
     """What stands in no anchor stands in a module of a layer, or in no scope at all."""
     config = tiny(name)
     known = {*anchors(config), "token", ""}
-    module = parse(source(config, "decode", "token", 64).text)
+    module = parse(text(source, name, "decode", "token"))
     others = {scope for scope in scopes(module) if anchor_of(scope) not in known}
     assert all(re.fullmatch(r"layers\.\d+\.(self_attn|mlp|mlp\.shared_experts?)", scope) for scope in others), others
 
@@ -113,10 +117,10 @@ def test_anchors_of_llama(source: Callable[..., Graph], phase: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_oracle_graph_is_one_function_that_names_no_file(name: str, phase: str, head: str) -> None:
     """A private function would keep the call stack it was traced from, and paths would make the text the machine's."""
-    text = lower(tiny(name), phase, head, 64, 32).text
-    assert text.count("func.func") == 1
-    assert "/" not in text
-    assert ".py" not in text
+    written = text(lower, name, phase, head)
+    assert written.count("func.func") == 1
+    assert "/" not in written
+    assert ".py" not in written
 
 
 # ---- the files

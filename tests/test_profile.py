@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nightly import nightly
 from rich.console import Console
 
 from hloracle.backends import iree
@@ -230,7 +231,9 @@ def test_a_tool_that_is_not_there_or_cannot_be_run(tools: Path) -> None:
 # ---- the whole
 
 
-@pytest.mark.parametrize(("phase", "precision"), [("decode", "bf16"), ("decode", "int4"), ("prefill", "int8")])
+@pytest.mark.parametrize(
+    ("phase", "precision"), [nightly("decode", "bf16"), ("decode", "int4"), nightly("prefill", "int8")]
+)
 def test_the_whole(
     phase: str, precision: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

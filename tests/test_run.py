@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import SMALL_RUN
+from nightly import nightly
 from tokenizer import add_words
 
 from hloracle.backends.devices import CPU
@@ -159,6 +160,7 @@ def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: p
     assert shown.err == "", "nothing is drawn where nobody watches"
 
 
+@pytest.mark.nightly
 def test_a_hostile_checkpoint_does_no_harm(small_run: Path, tmp_path: Path) -> None:
     """Its name and its tokens are markup, controls that turn text around, and 10,000 characters."""
     words = (
@@ -183,6 +185,7 @@ def test_a_hostile_checkpoint_does_no_harm(small_run: Path, tmp_path: Path) -> N
     ET.parse(out / "junit.xml")
 
 
+@pytest.mark.nightly
 def test_fresh_runs_everything(small_run: Path, tmp_path: Path) -> None:
     status, record = again(tmp_path / "out", "--fresh")
     assert status == 0
@@ -196,6 +199,7 @@ def test_json(small_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert (status, json.loads(shown.out), shown.err) == (0, record, "")
 
 
+@pytest.mark.nightly
 def test_a_reader_who_goes_away_does_not_change_the_verdict(small_run: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hloracle.cli.main", *SMALL_RUN, "--json", "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -235,7 +239,9 @@ def test_a_process_that_died_is_no_pass(
     assert "did not run" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize(("place", "where"), [(modules, "truths"), (module, "prepare")], ids=["truths", "prepare"])
+@pytest.mark.parametrize(
+    ("place", "where"), [(modules, "truths"), nightly(module, "prepare", id="prepare")], ids=["truths", None]
+)
 @pytest.mark.usefixtures("no_gates")
 def test_a_process_that_died_where_no_cell_runs(
     place: ModuleType, where: str, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from nightly import only
 
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
 from hloracle.reference.model.checkpoint import open_checkpoint
@@ -202,7 +203,7 @@ def test_biases_are_random_too(tmp_path: Path) -> None:
     assert all(weight.std() > 0.09 for weight in biases.values())
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", only(["llama", "gpt_oss", "deepseek_v3"], FAMILIES))
 def test_decodes_without_ties(tmp_path: Path, architecture: str) -> None:
     """Greedy tokens do not hang on rounding, and what is decoded does not soon go round in circles."""
     import torch
