@@ -24,7 +24,7 @@ from hloracle.core.environment import host_cpu, installed
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 
 # O2 fuses and vectorizes; the default O0 is ten times slower. The rest names the device.
-CPU_FLAGS = (
+CPU_FLAGS: tuple[str, ...] = (
     "--iree-input-type=stablehlo",
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
@@ -32,7 +32,7 @@ CPU_FLAGS = (
     "--iree-opt-level=O2",
 )
 # Of any other device, which Device.flags names.
-DEVICE_FLAGS = ("--iree-input-type=stablehlo", "--iree-opt-level=O2")
+DEVICE_FLAGS: tuple[str, ...] = ("--iree-input-type=stablehlo", "--iree-opt-level=O2")
 # What else a graph of a phase may be compiled with; the first is taken where nothing was measured on the machine. Of SmolLM2
 # 135M in float32 on 2 cores of an Intel Xeon (Sapphire Rapids): a step of decode, and a prompt of 256, in ms.
 # A prompt's products gain more from packed operands than packing costs; one token's do not. Transposes that are moved

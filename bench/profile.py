@@ -21,7 +21,7 @@ from hloracle.backends import iree
 from hloracle.bench.contenders import read_bytes
 from hloracle.bench.machine import Reader, free_bytes
 from hloracle.bench.run import too_large
-from hloracle.conformance.evidence import Progress
+from hloracle.conformance.context import Progress
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.environment import describe
 from hloracle.core.errors import InputError, ToolchainError

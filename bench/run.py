@@ -21,7 +21,7 @@ from typing import Any
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
 from hloracle.bench.goals import targets
-from hloracle.conformance.evidence import Progress
+from hloracle.conformance.context import Progress
 from hloracle.conformance.questions.prompts import suite as prompts_of
 from hloracle.core.child import ChildDied, Report, end_with_parent, kill_descendants, run_in_child
 from hloracle.core.environment import describe

@@ -24,7 +24,7 @@ from hloracle.backends.iree import flags_of, iree_compile
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import Spec, Task
 from hloracle.bench.run import OPEN_SECONDS, ROUND_SECONDS, Process, statistics_of, too_large
-from hloracle.conformance.evidence import Progress
+from hloracle.conformance.context import Progress
 from hloracle.core.child import ChildDied, Report, peak_bytes, run_in_child
 from hloracle.core.environment import describe
 from hloracle.core.errors import InputError, ToolchainError

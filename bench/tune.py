@@ -16,19 +16,21 @@ from typing import Any
 
 from hloracle.backends import iree
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.named import backends_on, chosen
 from hloracle.bench import contenders
 from hloracle.bench.contenders import Spec, Task
 from hloracle.bench.run import ROUND_SECONDS, Process
 from hloracle.conformance.checks.of_configurations import configuration_checks
-from hloracle.conformance.evidence import Progress, Settings, backends_on
+from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import ask
 from hloracle.conformance.run import run
 from hloracle.conformance.runs.configurations import run_configuration
+from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Graph
-from hloracle.core.environment import CELL_PACKAGES, describe, versions
+from hloracle.core.environment import describe
 from hloracle.core.errors import InputError
 from hloracle.production.choice import HOST, LAYOUTS, Build, Choice, keep, production_graphs, untuned, valid_cpu
 from hloracle.reference.fixtures.named import resolve
@@ -91,9 +93,10 @@ class Judge:
         self.progress.report(f"{candidate}: compiling, and comparing tokens")
         configuration = Configuration("emitter", self.device.backend, "token")
         question, _ = ask(self.checkpoint, asked, expected, CAPACITY, [PROMPT], report=self.progress.report)
+        device = candidate.choice.opened(self.device)
+        context = Context(self.progress, chosen([device.backend], device), device, self.threads)
         outcome = run_configuration(
-            configuration, self.graphs(candidate), self.checkpoint, question.without_streams(), self.threads,
-            versions(CELL_PACKAGES), reuse=True, device=candidate.choice.opened(self.device), report=self.progress.report,
+            context, configuration, self.graphs(candidate), self.checkpoint, question.without_streams()
         )  # fmt: skip
         bad = [check for check in configuration_checks(outcome, expected) if check.status != "passed"]
         if not bad:
@@ -167,10 +170,9 @@ def _tuned(
     if best is None:
         return row | {"verdict": "no candidate gives the right tokens"}
     with progress.stage(f"{precision}: conformance"):
-        settings = Settings(
-            model, threads=threads, device=device, precision=precision, choice=best, rounds=0, backends=backends_on(device)
-        )  # fmt: skip
-        record = run(settings, Progress(progress.report))
+        settings = Settings(model, precision=precision, choice=best, rounds=0)
+        context = Context(Progress(progress.report), chosen(backends_on(device), device), device, threads)
+        record = run(settings, context)
     row["verdict"] = record["verdict"]["class"]
     if record["passed"]:
         row["file"] = str(keep(checkpoint, precision, threads, best, rows, device))

@@ -19,7 +19,6 @@ from rich.markup import escape
 from hloracle.cli.bench import BENCH_COMMANDS
 from hloracle.cli.holes import holes
 from hloracle.cli.options import (
-    BACKENDS,
     DEFAULT_MODEL,
     MODEL_HELP,
     device_options,
@@ -107,26 +106,19 @@ def run(
     holds them to Hugging Face transformers at temperature 0, and writes a report. Exits with 0 only
     if every token and every check agrees.
     """
-    from hloracle.backends.devices import open_device
-    from hloracle.conformance.evidence import Settings, backends_on
-    from hloracle.conformance.run import run as run_all
-    from hloracle.core.environment import threads_available
-    from hloracle.mutants import MUTANTS
-    from hloracle.production.choice import untuned
+    import hloracle
+    from hloracle.mutants import named
 
-    threads = threads or threads_available()
-    if mutant in MUTANTS:  # in weights that are held otherwise it would not be planted
-        precision, layout, joined = MUTANTS[mutant].held
-    opened = open_device(device, cuda_target)
-    choice = untuned(layout or "", bool(joined), opened) if layout or joined is not None else None
-    settings = Settings(
-        model, tokens, capacity, threads, fresh, opened, precision, choice, mutant, out, rounds=rounds,
-        backends=backends_on(opened), timeout=timeout,
-    )  # fmt: skip
-    settings.validate()
+    fault = named(mutant) if mutant else None
+    if fault:  # in weights that are held otherwise it would not be planted
+        precision, layout, joined = fault.held
     prepare_folder(out)
     with progress_shown() as progress:
-        record = run_all(settings, progress)
+        record = hloracle.run(
+            model, tokens=tokens, capacity=capacity, precision=precision, layout=layout, fused=joined, device=device,
+            cuda_target=cuda_target, threads=threads, timeout=timeout, reuse=not fresh, rounds=rounds, out=out,
+            progress=progress, fault=fault,
+        ).data  # fmt: skip
     return _finish(record, out, as_json)
 
 
@@ -149,37 +141,22 @@ def suite(
     that of the real one with the same table; a family's own record goes to families/FAMILY/ beside it. Exits with 0 only
     if all conform.
     """
-    from hloracle.backends.devices import open_device
+    import hloracle
     from hloracle.cli.show import print_families
-    from hloracle.conformance.evidence import Settings, backends_on
-    from hloracle.conformance.suite import run_suite, selected
-    from hloracle.core.environment import threads_available
+    from hloracle.conformance.suite import Told, selected
     from hloracle.reports.record import remove_family, write_family
+    from hloracle.studies.mutants import counted
 
     chosen = selected(families)
-    threads = threads or threads_available()
-    opened = open_device(device, cuda_target)
-    real = None
-    if not families:
-        real = Settings(
-            DEFAULT_MODEL, threads=threads, fresh=fresh, device=opened, out=out, rounds=rounds,
-            backends=backends_on(opened),
-        )  # fmt: skip
-        real.validate()
     prepare_folder(out)
     for name in selected(()):
         remove_family(out, name)
+    told = Told(lambda name, record: write_family(record, out, name), counted)
     with progress_shown() as progress:
-        record = run_suite(
-            chosen,
-            real,
-            jobs or threads_available(),
-            fresh,
-            out,
-            lambda name, r: write_family(r, out, name),
-            progress,
-            opened,
-        )
+        record = hloracle.suite(
+            chosen, None if families else DEFAULT_MODEL, jobs, told, reuse=not fresh, rounds=rounds, device=device,
+            cuda_target=cuda_target, threads=threads, out=out, progress=progress,
+        ).data  # fmt: skip
     return _finish(record, out, as_json, print_families)
 
 
@@ -193,8 +170,9 @@ def suite(
 @precision_option()
 @click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
 @click.option(
-    "--backend", "backends", type=click.Choice(BACKENDS), multiple=True, default=BACKENDS,
-    help="What compiles the graph and runs it; may be given several times. Both by default.",
+    "--backend", "backends", multiple=True, metavar="NAME",
+    help="What compiles the graph and runs it: iree-cpu, xla-cpu, or one of an installed package; may be given several "
+    "times. Both of these by default.",
 )  # fmt: skip
 @click.option(
     "--allow-custom-call", "custom_calls", metavar="TARGET=LIBRARY", multiple=True,
@@ -218,18 +196,14 @@ def check(
     A decode graph is given the prompts one token at a time, unless prefill graphs stand beside it; a prefill graph alone
     is held to the first token after each prompt that fits its bucket. Head and caches are compared, taps are not.
     """
-    from hloracle.conformance.check_file import check_file
-    from hloracle.conformance.evidence import Settings
-    from hloracle.core.environment import threads_available
+    import hloracle
 
-    chosen = tuple(backend for backend in BACKENDS if backend in backends)
-    settings = Settings(
-        model, tokens, threads=threads or threads_available(), precision=precision, out=out, backends=chosen,
-        timeout=timeout,
-    )  # fmt: skip
     prepare_folder(out)
     with progress_shown() as progress:
-        record = check_file(graphs, abis, model, settings, progress, custom_calls)
+        record = hloracle.check(
+            *graphs, model=model, abi=abis, backends=backends or None, tokens=tokens, precision=precision,
+            custom_calls=custom_calls, timeout=timeout, threads=threads, out=out, progress=progress,
+        ).data  # fmt: skip
     return _finish(record, out, as_json)
 
 
@@ -316,15 +290,18 @@ def generate(
     """
     from hloracle.backends.devices import open_device
     from hloracle.core.environment import threads_available
-    from hloracle.production.generate import generate_text
+    from hloracle.production.generate import Asked, generate_text
 
     opened = open_device(device, cuda_target)
     if backend and opened.remote:
         raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {opened}")
     with terminal.status("loading") if terminal.is_terminal else _silence():
+        tell = lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True)  # noqa: E731
         pieces = generate_text(
-            model, prompt, count, raw, source, backend or opened.backend, threads or threads_available(), precision, opened,
-            tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
+            Asked(
+                model, prompt, count, raw, source, backend or opened.backend, threads or threads_available(), precision,
+                opened, tell,
+            )
         )  # fmt: skip
         first = next(pieces, "")
     for piece in (first, *pieces) if not stream else _chain(first, pieces):

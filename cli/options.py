@@ -13,7 +13,6 @@ from rich.console import Console
 DEFAULT_MODEL = "smollm2-135m-instruct"
 # As in reference/model/encodings.py, which imports more than a command line needs to be parsed.
 PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
-BACKENDS = ("iree-cpu", "xla-cpu")  # as in conformance/evidence.py
 MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
 terminal = Console(stderr=True, highlight=False)
 Option = Callable[[Callable[..., int]], Callable[..., int]]
@@ -81,7 +80,7 @@ timeout_option: Option = click.option(
 @contextmanager
 def progress_shown() -> Iterator[Any]:
     """A spinner with the current step, and a line per finished stage, on a terminal; nothing in a pipe."""
-    from hloracle.conformance.evidence import Progress
+    from hloracle.conformance.context import Progress
 
     if not terminal.is_terminal:
         yield Progress()

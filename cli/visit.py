@@ -24,13 +24,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from hloracle.backends.devices import Device, open_device
+from hloracle.backends.named import backends_on, chosen
 from hloracle.bench.device import Measured, bandwidth, emitted, emitted_of_size, measured, oracle, transformers
 from hloracle.bench.tune import FASTER
 from hloracle.cli.main import invoke
 from hloracle.cli.options import DEFAULT_MODEL, PRECISIONS
-from hloracle.conformance.evidence import Progress, Settings, backends_on
+from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
-from hloracle.conformance.suite import family_settings, run_families, selected
+from hloracle.conformance.settings import Settings
+from hloracle.conformance.suite import Told, family_run, run_families, selected
 from hloracle.core.cache import write_file
 from hloracle.core.child import ChildDied, run_in_child, threads
 from hloracle.core.console import Output
@@ -110,18 +112,20 @@ def visit(visit: Visit, brief: bool = False) -> bool:
     return all(right is not False for *_, right in visit.rows)
 
 
-def _record(report: Callable[[str], None], settings: Settings) -> Record:
-    return run(settings, Progress(report))
+def _record(report: Callable[[str], None], settings: Settings, context: Context) -> Record:
+    return run(settings, context.telling(report))
+
+
+def _context(visit: Visit, threads: int) -> Context:
+    return Context(backends=chosen(backends_on(visit.device), visit.device), device=visit.device, threads=threads)
 
 
 def _judged(visit: Visit, name: str, precision: str, seconds: float) -> None:
     """A whole run of the real model on the device; its report goes to a folder of its own."""
     folder = visit.out / name
-    settings = Settings(
-        visit.model, threads=threads_available(), device=visit.device, precision=precision, out=folder,
-        rounds=0, backends=backends_on(visit.device),
-    )  # fmt: skip
-    record = run_in_child(_record, settings, timeout=visit.limit(seconds)).value
+    settings = Settings(visit.model, precision=precision, out=folder, rounds=0)
+    context = _context(visit, threads_available())
+    record = run_in_child(_record, settings, context, timeout=visit.limit(seconds)).value
     write_all(record, folder)
     cells = [c for c in record["configurations"] if c["backend"] == visit.device.backend]
     words = ", ".join(f"{c['id']} {c['agreed']}/{c['total']}" for c in cells)
@@ -141,7 +145,7 @@ def _families(visit: Visit, brief: bool) -> None:
         if not go:
             return
         names = ["llama"] if brief else selected(())
-        settings = [family_settings(name, False, visit.out, visit.device) for name in names]
+        settings = [family_run(name, visit.out, _context(visit, 1)) for name in names]
         kept: dict[str, Record] = {}
 
         def keep(name: str, record: Record) -> str:
@@ -150,7 +154,9 @@ def _families(visit: Visit, brief: bool) -> None:
             return ""
 
         begun = time.monotonic()
-        _, rows = run_families(settings, min(threads_available(), len(names)), keep, Progress(), lambda line: None)
+        _, rows = run_families(
+            settings, min(threads_available(), len(names)), Told(keep), Progress(), lambda line: None
+        )
         bad = [row["architecture"] for row in rows if not row["passed"]]
         agreed, total = (
             sum(c[key] for r in kept.values() for c in r["configurations"] if c["backend"] == visit.device.backend)
@@ -252,11 +258,9 @@ def _mutants(visit: Visit) -> None:
 
         def planted(id: str) -> str:
             mutant = MUTANTS[id]
-            settings = Settings(
-                mutant.model, 4, 32, threads=1, device=visit.device, mutant=id, small=True,
-                backends=backends_on(visit.device), choice=untuned(device=visit.device),
-            )  # fmt: skip
-            verdict = run_in_child(_record, settings, timeout=visit.limit(90)).value["verdict"]
+            settings = Settings(mutant.model, 4, 32, choice=untuned(device=visit.device), early_exit=True)
+            context = dataclasses.replace(_context(visit, 1), fault=mutant)
+            verdict = run_in_child(_record, settings, context, timeout=visit.limit(90)).value["verdict"]
             return "" if verdict["class"] == mutant.class_ else f"{id} is {verdict['class']}"
 
         with threads(min(threads_available(), len(SAMPLE))) as submit:

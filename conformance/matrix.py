@@ -53,10 +53,6 @@ class Witness:
     quick: bool = False
 
 
-# Titles of the families in a sentence; a family that is not listed is called by its name.
-FAMILIES = {"iree": "IREE", "xla": "XLA", "interpreter": "the interpreter"}
-
-
 @dataclass(frozen=True)
 class Matrix:
     """The backends of a run, in the order in which they are asked."""
@@ -64,7 +60,8 @@ class Matrix:
     backends: tuple[Witness, ...]
 
     def __getitem__(self, backend: str) -> Witness:
-        return next((b for b in self.backends if b.name == backend), None) or witness(backend)
+        found = next((b for b in self.backends if b.name == backend), None)
+        return found or Witness(backend, backend, backend)
 
     def family(self, configuration: Configuration) -> str:
         return self[configuration.backend].family
@@ -94,10 +91,3 @@ class Matrix:
     def named(self, backends: Iterable[str]) -> str:
         """`IREE and XLA`: the families of these backends, with the device of each that is none of the processor."""
         return " and ".join(dict.fromkeys(self[backend].title for backend in backends))
-
-
-def witness(backend: str) -> Witness:
-    """The facts about a backend that a name follows: `FAMILY-DEVICE`, as in `iree-cpu`."""
-    family, _, device = backend.partition("-")
-    title = FAMILIES.get(family, family) + (f" {device}" if device not in ("", "cpu") else "")
-    return Witness(backend, family, title, device not in ("", "cpu"), quick=family == "xla")

@@ -7,34 +7,57 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from hloracle.backends.devices import CPU, Device
-from hloracle.conformance.checks.check import Check, Question
-from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings, backends_on
+from hloracle.backends.plain import plain_compilers
+from hloracle.conformance.checks.check import Question
+from hloracle.conformance.context import Context, Progress
+from hloracle.conformance.evidence import Evidence, Run
+from hloracle.conformance.graphs.sources import Emitter
 from hloracle.conformance.record.record import check_row, record_of
 from hloracle.conformance.run import WAIT, run
+from hloracle.conformance.settings import QUICK_CAPACITY, Settings
 from hloracle.conformance.verdict.compared import without
 from hloracle.conformance.verdict.verdict import decide
 from hloracle.core.cache import locked
 from hloracle.core.child import ChildDied, ChildResult, Report, run_in_child, threads
 from hloracle.core.environment import MemoryWatch
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.pool import run_each
 from hloracle.core.record import Family, Mutants, Record, WorstAnchor
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.registry import FAMILIES
-from hloracle.studies.mutants import outcomes
-from hloracle.studies.pool import plain_compilers, run_each
 
 TOKENS = 48
 TIMEOUT_SECONDS = 600  # of a family, on average
 REAL_SECONDS = 4 * 3600  # its stages have limits of their own
 FINISHED = "finished: "  # a report that begins so tells of a stage: its name, seconds, and whether it was reused
-Keep = Callable[[str, Record], str]
+FamilyRun = tuple[Settings, Context]
+
+
+def _not_run(architecture: str) -> Mutants:
+    return {"killed": 0, "total": 0, "pinned": False, "reason": "not run"}
+
+
+def _no_page(name: str, record: Record) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is done with a family's record, and what is known of its mutants.
+
+    keep: is called with a family's name and record as it ends; returns where its page is, or nothing.
+    mutants: of a family, by its name.
+    """
+
+    keep: Callable[[str, Record], str] = _no_page
+    mutants: Callable[[str], Mutants] = _not_run
 
 
 def selected(families: Sequence[str]) -> list[str]:
@@ -46,8 +69,7 @@ def selected(families: Sequence[str]) -> list[str]:
 
 
 def run_suite(
-    families: Sequence[str], real: Settings | None, jobs: int, fresh: bool, out: Path, keep: Keep, progress: Progress,
-    device: Device = CPU,
+    families: Sequence[str], real: Settings | None, jobs: int, out: Path, tell: Told, context: Context
 ) -> Record:  # fmt: skip
     """The tiny models of the families, `jobs` at a time, and the real model beside them; what is timed waits for them.
 
@@ -63,30 +85,33 @@ def run_suite(
     """
     if real is not None:
         real.validate()
-    tell = _two_lines(progress)
+    progress = context.progress
+    report = _two_lines(progress)
     record, seconds = None, 0.0
     with TemporaryDirectory(prefix="hloracle-") as folder, threads() as submit:
         busy = Path(folder) / "busy"
         whole: Future[ChildResult] | None = None
         with locked(busy):
             if real is not None:
-                arguments = (judged_beside, dataclasses.replace(real, busy=busy), progress.started)
-                whole = submit(run_in_child, *arguments, timeout=REAL_SECONDS, report=partial(tell, 1))
+                beside = dataclasses.replace(context, progress=Progress())
+                arguments = (judged_beside, dataclasses.replace(real, busy=busy), beside, progress.started)
+                whole = submit(run_in_child, *arguments, timeout=REAL_SECONDS, report=partial(report, 1))
 
             def done(name: str, record: Record) -> str:
                 # Nothing is worth waiting for where it cannot be run.
                 if whole and whole.done() and isinstance(error := whole.exception(), InputError):
                     raise error
-                return keep(name, record)
+                return tell.keep(name, record)
 
-            settings = [family_settings(name, fresh, out, device) for name in families]
-            records, ordered = run_families(settings, jobs, done, progress, partial(tell, 0))
-        tell(0, "")
+            items = [family_run(name, out, context) for name in families]
+            told = dataclasses.replace(tell, keep=done)
+            records, ordered = run_families(items, jobs, told, progress, partial(report, 0))
+        report(0, "")
         if real is not None and whole is not None:
             try:
                 record, seconds = whole.result().value, whole.result().seconds
             except (ChildDied, ToolchainError) as error:
-                record = dead(real, str(error))
+                record = dead(real, context, str(error))
             if record is None:
                 raise InputError("could not be read", real.model, f"see `hloracle run {real.model}`")
 
@@ -105,7 +130,7 @@ def run_suite(
 
 
 def run_families(
-    families: Sequence[Settings], jobs: int, keep: Keep, progress: Progress, report: Report
+    families: Sequence[FamilyRun], jobs: int, tell: Told, progress: Progress, report: Report
 ) -> tuple[dict[str, Record], list[Family]]:
     """The records of the tiny models by family, `jobs` at a time, and the row of each in the order of `families`."""
     records: dict[str, Record] = {}
@@ -115,14 +140,15 @@ def run_families(
     with progress.stage("families") as stage:
         begun = progress.now()
 
-        def finish(settings: Settings, answer: Record | str, seconds: float) -> None:
+        def finish(item: FamilyRun, answer: Record | str, seconds: float) -> None:
+            settings, context = item
             name = settings.model.removeprefix("tiny-")
-            found = answer if isinstance(answer, dict) else dead(settings, answer)
+            found = answer if isinstance(answer, dict) else dead(settings, context, answer)
             try:
-                page = keep(name, found) if found else ""
+                page = tell.keep(name, found) if found else ""
             except ValueError as error:  # a record that cannot be written is none, and takes no other with it
                 found, answer = None, f"its record is not valid: {error}"
-            mutants = mutants_of(name)
+            mutants = tell.mutants(name)
             if found:
                 records[name] = found
                 rows[name] = row_of(found, seconds, mutants, page)
@@ -138,7 +164,7 @@ def run_families(
         report(f"{len(families)} families, {jobs} at a time")
         run_each(judged, families, jobs, TIMEOUT_SECONDS, report, finish)
         stage["parts"].sort(key=lambda part: part["begin"])
-    return records, [rows[settings.model.removeprefix("tiny-")] for settings in families]
+    return records, [rows[settings.model.removeprefix("tiny-")] for settings, _ in families]
 
 
 def _two_lines(progress: Progress) -> Callable[[int, str], None]:
@@ -155,42 +181,38 @@ def _two_lines(progress: Progress) -> Callable[[int, str], None]:
     return tell
 
 
-def judged_beside(report: Report, settings: Settings, started: float) -> Record:
+def judged_beside(report: Report, settings: Settings, context: Context, started: float) -> Record:
     """The record of a whole run, in a process of its own; `started` is when what it is a part of began."""
-    return run(settings, Progress(report, lambda *done: report(FINISHED + json.dumps(done)), started=started))
+    progress = Progress(report, lambda *done: report(FINISHED + json.dumps(done)), started=started)
+    return run(settings, dataclasses.replace(context, progress=progress))
 
 
-def family_settings(
-    name: str, fresh: bool, out: Path, device: Device = CPU
-) -> Settings:  # fmt: skip
-    return Settings(
-        f"tiny-{name}", TOKENS, LEAN_CAPACITY, threads=1, fresh=fresh, out=out / "families" / name, lean=True, rounds=0,
-        device=device, backends=backends_on(device),
-    )  # fmt: skip
+def family_run(name: str, out: Path, context: Context) -> FamilyRun:
+    """A quick run of a family's tiny model, in one thread."""
+    settings = Settings(f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out / "families" / name, quick=True, rounds=0)
+    return settings, dataclasses.replace(context, threads=1, progress=Progress())
 
 
-def judged(report: Report, settings: Settings) -> Record:
+def judged(report: Report, item: FamilyRun) -> Record:
     """The record of a family's run, in a process that runs one after the other."""
+    settings, context = item
     with plain_compilers():
-        return run(settings, Progress(report))
+        return run(settings, dataclasses.replace(context, progress=Progress(report)))
 
 
-def dead(settings: Settings, why: str) -> Record | None:
+def dead(settings: Settings, context: Context, why: str) -> Record | None:
     """The record of a family whose process gave none; None where not even its model can be read."""
-    evidence = Evidence(checks=[_no_answer(why)], speed_reason="the run gave no answer")
-    verdict = dataclasses.replace(
-        decide(settings.matrix, evidence.checks, [], {}), explanation=f"The run gave no answer: {why}."
-    )
     try:
-        checkpoint = open_checkpoint(resolve(settings.model, precision=settings.precision))
+        model = open_checkpoint(resolve(settings.model, precision=settings.precision))
     except InputError:
         return None
+    evidence = Evidence(speed_reason="the run gave no answer")
+    evidence.checks.append(Question("process", "every process gives an answer").error(why))
+    verdict = dataclasses.replace(
+        decide(context.matrix, evidence.checks, [], {}), explanation=f"The run gave no answer: {why}."
+    )  # fmt: skip
     with MemoryWatch(lambda: "") as memory:
-        return record_of(settings, checkpoint, evidence, verdict, Progress(), memory)
-
-
-def _no_answer(why: str) -> Check:
-    return Question("process", "every process gives an answer").error(why)
+        return record_of(Run(settings, context, (Emitter(),), model, evidence), verdict, memory)
 
 
 # ---- a row
@@ -245,7 +267,7 @@ def lost_row(family: str, model: str, why: str, seconds: float, mutants: Mutants
         "weights": None,
         "mutants": mutants,
         "seconds": round(seconds, 3),
-        "failed": [check_row(_no_answer(why))],
+        "failed": [check_row(Question("process", "every process gives an answer").error(why))],
         "report": "",
     }
 
@@ -269,12 +291,6 @@ def worst_anchor(record: Record) -> WorstAnchor | None:
         return None
     _, error, anchor, configuration = max(found, key=lambda entry: entry[0])
     return {"floors": error, "anchor": anchor, "limit": limits[anchor], "configuration": configuration}
-
-
-def mutants_of(architecture: str) -> Mutants:
-    """How many of a family's mutants were noticed when they were last planted; why nothing is known, where nothing is."""
-    killed, total, pinned = outcomes(architecture) or (0, 0, False)
-    return {"killed": killed, "total": total, "pinned": pinned, "reason": "" if total else "not run"}
 
 
 # ---- all of them

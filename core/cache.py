@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -13,7 +14,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import filelock
 import platformdirs
@@ -30,6 +33,7 @@ UNWRITABLE = (
     errno.EPERM,
     errno.EROFS,
 )
+T = TypeVar("T")
 # From then on a file's times tell that it was not written to: file systems count them in hundredths of a second, or whole ones.
 SETTLED_NS = 2_000_000_000
 
@@ -72,6 +76,62 @@ def known_digest(path: Path) -> str:
     if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > SETTLED_NS:
         write_file(entry, json.dumps({"state": state, "sha256": sha256}))
     return sha256
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    """A place in the cache for one value, named by the content of all that decides it, and sealed by its hash.
+
+    A value whose seal is broken, or that is not of the type, is none: it is made anew, and the new one takes its place.
+
+    folder: which part of the cache. key: a digest. type: of the value, a dataclass or whatever pydantic reads from JSON.
+    reads, writes: False leaves what is there as it is.
+    """
+
+    folder: str
+    key: str
+    type: Any
+    reads: bool = True
+    writes: bool = True
+
+    @property
+    def path(self) -> Path:
+        return cache_root() / self.folder / f"{self.key[:32]}.json"
+
+    def load(self) -> T | None:
+        """The value, or None where there is no whole one."""
+        if not self.reads:
+            return None
+        try:
+            seal, _, text = self.path.read_text("utf-8").partition("\n")
+            if seal != digest(text):
+                return None
+            value: T = _adapter(self.type).validate_python(json.loads(text))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return value
+
+    def save(self, value: T) -> None:
+        """Keep a value, in place of whatever is there."""
+        if self.writes:
+            text = json.dumps(_adapter(self.type).dump_python(value))
+            write_file(self.path, f"{digest(text)}\n{text}")
+
+    def get(self, make: Callable[[], T], keep: Callable[[T], bool] = lambda value: True) -> tuple[T, bool]:
+        """The value, and whether it was in the cache; else what `make` gives, which is kept if `keep` says so."""
+        if (found := self.load()) is not None:
+            return found, True
+        value = make()
+        if keep(value):
+            self.save(value)
+        return value, False
+
+
+@functools.cache
+def _adapter(type: Any) -> Any:
+    from pydantic import TypeAdapter  # importing it takes as long as a short command
+
+    return TypeAdapter(type)
 
 
 @contextmanager

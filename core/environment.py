@@ -18,9 +18,9 @@ import psutil
 
 from hloracle.core.cache import digest
 
-# What decides a cell's outcome, besides its graphs and weights.
-CELL_PACKAGES = ("iree-base-compiler", "iree-base-runtime", "jax", "jaxlib", "numpy")
-PACKAGES = (*CELL_PACKAGES, "safetensors", "torch", "transformers")
+# The packages that decide what a configuration answers, besides its graphs and weights.
+OUTCOME_PACKAGES = ("iree-base-compiler", "iree-base-runtime", "jax", "jaxlib", "numpy")
+PACKAGES = (*OUTCOME_PACKAGES, "safetensors", "torch", "transformers")
 
 
 @cache

@@ -34,6 +34,6 @@ from hloracle.mutants import (  # noqa: F401  (each registers its faults)
     tuned,
     window,
 )
-from hloracle.mutants.registry import MUTANTS, Mutant, planted
+from hloracle.mutants.registry import MUTANTS, Mutant, named, planted
 
-__all__ = ["MUTANTS", "Mutant", "planted"]
+__all__ = ["MUTANTS", "Mutant", "named", "planted"]

@@ -66,6 +66,13 @@ class Mutant:
         """The precision and the layout of that run, and whether weights are joined."""
         return held_as(self.weights)
 
+    def installed(self) -> AbstractContextManager[None]:
+        """Inside of it the fault is in force in this process."""
+        return self.plant()
+
+    def __reduce__(self) -> tuple[Callable[[str], Mutant], tuple[str]]:
+        return named, (self.id,)  # what plants it cannot be pickled
+
     @property
     def device(self) -> str:
         """The kind of device of that run. A device's fault is planted in one that everyone has."""
@@ -90,14 +97,19 @@ def held_as(weights: str) -> tuple[str, str, bool]:
     return (*(("f32", held) if held in ("rows", "panels") else (held, "panels")), bool(joined))
 
 
-def planted(id: str) -> AbstractContextManager[None]:
-    """The mutant of this id in force; `""` plants nothing. Raises InputError for an id that does not exist."""
-    if not id:
-        return nullcontext()
+def named(id: str) -> Mutant:
+    """The mutant of this id. Raises InputError for one that does not exist."""
+    import hloracle.mutants  # which registers all of them  # noqa: F401
+
     if id not in MUTANTS:
         near = difflib.get_close_matches(id, MUTANTS, n=4, cutoff=0.4)
         raise InputError("no such mutant", repr(id), f"near it are: {', '.join(near or sorted(MUTANTS)[:4])}")
-    return MUTANTS[id].plant()
+    return MUTANTS[id]
+
+
+def planted(id: str) -> AbstractContextManager[None]:
+    """The mutant of this id in force; `""` plants nothing. Raises InputError for an id that does not exist."""
+    return named(id).plant() if id else nullcontext()
 
 
 def mutant(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.named import make_backend
 from hloracle.backends.session import Session
 from hloracle.conformance.questions.prompts import encode, load_tokenizer
-from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Tuned, production_graphs, tuned, untuned
 from hloracle.reference.fixtures.named import resolve
@@ -18,21 +19,40 @@ from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.contract import BUCKETS, bucket_for
 
 
-def generate_text(
-    model: str, prompt: str, count: int, raw: bool, source: str, backend: str, threads: int, precision: str,
-    device: Device = CPU, tell: Callable[[str], None] = lambda line: None,
-) -> Iterator[str]:  # fmt: skip
-    """The continuation in pieces that are whole characters. Stops at an end-of-text token.
+def _nobody(line: str) -> None:
+    """A listener that does not listen."""
 
-    Args:
-      tell: gets a line that is for the user and not of the text.
+
+@dataclass(frozen=True)
+class Asked:
+    """What to continue, how long, and on what.
+
+    raw: the prompt is given as it is, without the model's chat template. source: whose graphs run, `emitter` or `reference`.
+    tell: gets a line that is for the user and not of the text.
     """
+
+    model: str
+    prompt: str
+    count: int = 48
+    raw: bool = False
+    source: str = "emitter"
+    backend: str = "iree-cpu"
+    threads: int = 1
+    precision: str = "f32"
+    device: Device = CPU
+    tell: Callable[[str], None] = _nobody
+
+
+def generate_text(asked: Asked) -> Iterator[str]:
+    """The continuation in pieces that are whole characters. Stops at an end-of-text token."""
+    model, prompt, count, source, backend = asked.model, asked.prompt, asked.count, asked.source, asked.backend
+    precision, threads, device = asked.precision, asked.threads, asked.device
     if count < 1:
         raise InputError(f"is {count}", "-n", "ask for at least one token")
     directory = resolve(model, precision=precision)
     checkpoint = open_checkpoint(directory)
     tokenizer = load_tokenizer(directory)
-    ids = encode(tokenizer, prompt, chat=not raw) if prompt else []
+    ids = encode(tokenizer, prompt, chat=not asked.raw) if prompt else []
     bucket = bucket_for(len(ids))
     capacity = BUCKETS[-1]
     while capacity < len(ids) + count - 1:
@@ -45,7 +65,7 @@ def generate_text(
     else:
         found = tuned(checkpoint, precision, threads, device) if backend == device.backend else Tuned()
         if found.ignored:
-            tell(found.ignored)
+            asked.tell(found.ignored)
         choice = found.choice or untuned(device=device)
         device = choice.opened(device)
         graphs = production_graphs(checkpoint, precision, choice, specs)

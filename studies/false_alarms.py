@@ -20,19 +20,21 @@ from typing import Any
 import click
 import numpy as np
 
+from hloracle.backends.plain import NO_OPTIMIZER, environment, xla_flags
 from hloracle.cli.main import main
 from hloracle.cli.options import terminal
-from hloracle.conformance.evidence import Progress, Settings
+from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
+from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.verdict import PASSING
 from hloracle.core.cache import cache_root
 from hloracle.core.child import Report, alone
+from hloracle.core.pool import run_each
 from hloracle.core.record import Record
 from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS
-from hloracle.mutants import planted
+from hloracle.mutants import named
 from hloracle.reference.fixtures.tiny import TINY_DTYPES, write_tiny
 from hloracle.reports.facts import of_limit
-from hloracle.studies.pool import NO_OPTIMIZER, environment, run_each, xla_flags
 
 TIMEOUT_SECONDS = 600
 # A truth that float32 cannot tell is refused, and says nothing about the harness: more of them than this share of the
@@ -203,9 +205,9 @@ def _judged(report: Report, key: str) -> Record:
     model = draw_model(int(seed))
     directory = cache_root() / f"seed-{seed}"
     write_tiny(directory, seed=model.seed, dtype=model.dtype, draw=draw_weight, **model.config)
-    settings = Settings(str(directory), model.tokens, model.capacity, threads=1, mutant=mutant, small=True)
+    settings = Settings(str(directory), model.tokens, model.capacity, early_exit=True)
     with alone():
-        return run(settings, Progress(report))
+        return run(settings, Context(Progress(report), fault=named(mutant) if mutant else None))
 
 
 def trial_of(seed: int, record: Record | str, seconds: float) -> Trial:
@@ -287,7 +289,8 @@ def own_cache() -> Iterator[None]:
 @click.option("--mutant", default="", help="Plant a deliberate fault in every run, to see that it alarms.")
 def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
     """Run random models that are right, and exit with 1 if anything is found wrong with one of them."""
-    planted(mutant)
+    if mutant:
+        named(mutant)
     started = time.monotonic()
 
     def done(trial: Trial) -> None:

@@ -6,37 +6,38 @@ slot, position, length and token id. Each spoiled graph is judged by `run` and, 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from hloracle import mutants
-from hloracle.conformance.check_file import check_file
-from hloracle.conformance.evidence import Progress, Settings
-from hloracle.conformance.graphs.sources import emit_all
+from hloracle.backends.named import chosen
+from hloracle.backends.plain import plain_compilers
+from hloracle.conformance.context import Context, Progress
+from hloracle.conformance.graphs.sources import Emitter, Request, graphs_of, open_files
+from hloracle.conformance.matrix import EMITTER
 from hloracle.conformance.run import run
+from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.verdict import PASSING
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import ChildDied, Report, alone, run_in_child
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.pool import run_each
 from hloracle.core.record import Record
 from hloracle.localize.spoil import KINDS, Spoiling, spoil, spoilings
-from hloracle.production.choice import untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.contract import BUCKETS
 from hloracle.reference.model.registry import FAMILIES as ALL_FAMILIES
 from hloracle.studies.mutants import common
-from hloracle.studies.pool import plain_compilers, run_each
 
 # Plain attention; a window, and a cache of another base for RoPE; experts; latents, whose caches differ in width.
 FAMILIES = ("llama", "gemma3_text", "mixtral", "deepseek_v3")
@@ -207,30 +208,45 @@ def _asked(report: Report, judge: Callable[..., Record], *arguments: str) -> Jud
     return Judgement(record["verdict"]["class"], bad[0] if bad else "")
 
 
+@dataclass(frozen=True)
+class Spoiled:
+    """The bundled emitter, with its graphs spoiled in one thing.
+
+    What counts operations notices whatever is done to a graph, so that it is left out: no counts are pinned for these.
+    """
+
+    family: str
+    id: str
+    name: str = EMITTER
+    counts_as: str = ""
+
+    def __call__(self, request: Request) -> Graph | None:
+        graph = Emitter()(request)
+        return spoil(graph, all_of(self.family)[self.id]) if graph and self.id else graph
+
+
 def _by_run(report: Report, family: str, id: str) -> Record:
-    spoiled = partial(spoil, spoiling=all_of(family)[id]) if id else None
-    return run(dataclasses.replace(_settings(family, id), spoiled=spoiled), Progress(report))
+    return run(_settings(family, id), _context(report), [Spoiled(family, id)])
 
 
 def _by_check(report: Report, family: str, id: str, phase: str, head: str) -> Record:
-    graph = next(g for g in _emitted(family) if (g.abi.phase, g.abi.head) == (phase, head))
-    if id:
-        graph = spoil(graph, all_of(family)[id])
+    request = Request(_checkpoint(family), phase, head, CAPACITY, BUCKETS[0] if phase == "prefill" else 0)
+    graph = Spoiled(family, id)(request)
+    assert graph
     with tempfile.TemporaryDirectory(prefix="hloracle-") as folder:
         path, abi = Path(folder) / "graph.mlir", Path(folder) / "graph.abi.json"
         path.write_text(graph.text)
         abi.write_text(graph.abi.to_json())
         try:
-            return check_file([path], [abi], f"tiny-{family}", _settings(family, id), Progress(report))
+            return run(_settings(family, id), _context(report), [open_files([path], [abi])])
         except InputError as error:
             if error.where not in (str(path), str(abi)):
                 raise
             return cast(Record, {"verdict": {"class": REFUSED}, "checks": [{"id": error.what, "status": "failed"}]})
 
 
-@cache
-def _emitted(family: str) -> list[Graph]:
-    return emit_all(_checkpoint(family), _settings(family, ""), untuned())
+def _context(report: Report) -> Context:
+    return Context(Progress(report), chosen([BACKEND]))
 
 
 def _settings(family: str, id: str) -> Settings:
@@ -239,15 +255,14 @@ def _settings(family: str, id: str) -> Settings:
     spoiling = all_of(family).get(id)
     every_token = spoiling is None or spoiling.kind in ON_TOKENS or bool(spoiling.reason)
     return Settings(
-        f"tiny-{family}",
-        TOKENS,
-        CAPACITY,
-        threads=1,
-        small=True,
-        every_token=every_token,
-        unlocated=True,
-        backends=(BACKEND,),
-    )
+        f"tiny-{family}", TOKENS, CAPACITY, early_exit=True, every_token=every_token, verdict_only=True
+    )  # fmt: skip
+
+
+@cache
+def _emitted(family: str) -> list[Graph]:
+    request = Request(_checkpoint(family), "decode", "logits", CAPACITY)
+    return graphs_of(Emitter(), request, [BUCKET], ["logits", "token"])
 
 
 @cache

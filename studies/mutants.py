@@ -15,13 +15,17 @@ from hloracle import backends, conformance, core, emitters, localize, production
 from hloracle import mutants as faults
 from hloracle.backends import iree
 from hloracle.backends.devices import Device
-from hloracle.conformance.evidence import BACKENDS, Progress, Settings, backends_on
+from hloracle.backends.named import BUILT_IN, backends_on, chosen
+from hloracle.backends.plain import plain_compilers
+from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
+from hloracle.conformance.settings import Settings
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.child import Report, alone
 from hloracle.core.environment import host_cpu, versions
 from hloracle.core.errors import InputError
-from hloracle.core.record import Record
+from hloracle.core.pool import run_each
+from hloracle.core.record import Mutants, Record
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant
 from hloracle.mutants.registry import held_as
@@ -29,7 +33,6 @@ from hloracle.production.choice import untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.contract import BUCKETS
-from hloracle.studies.pool import plain_compilers, run_each
 
 # One bucket, with prompts that nearly fill it and are longer than any window, and decode steps up to the cache's last slot.
 TOKENS, CAPACITY = 4, 32
@@ -172,7 +175,7 @@ def _right(report: Report, key: Run) -> tuple[Record, dict[str, set[str]]]:
     """
     model, *_ = key
     beyond = any(m.run == key and m.part in ("compiler", "device", "session") for m in MUTANTS.values())
-    record = _run(report, key, _capacity(model), "", None if beyond else BACKENDS[1:])
+    record = _run(report, key, _capacity(model), "", None if beyond else BUILT_IN[1:])
     return record, _consumers(model)
 
 
@@ -184,19 +187,15 @@ def _run(
     device = Device(kind)
     with alone(), plain_compilers():
         settings = Settings(
-            model,
-            TOKENS,
-            capacity,
-            threads=1,
-            mutant=mutant,
-            small=True,
-            lean=model in LATE,
-            device=device,
-            backends=backends or backends_on(device),
-            precision=precision,
-            choice=untuned(layout, joined, device),
+            model, TOKENS, capacity, precision, untuned(layout, joined, device), early_exit=True, quick=model in LATE
+        )  # fmt: skip
+        context = Context(
+            Progress(report),
+            chosen(backends or backends_on(device), device),
+            device,
+            fault=MUTANTS[mutant] if mutant else None,
         )
-        return run(settings, Progress(report))
+        return run(settings, context)
 
 
 def _command(model: str, weights: str, device: str) -> str:
@@ -272,6 +271,12 @@ def outcomes(architecture: str) -> tuple[int, int, bool] | None:
     if pin and pin["of"] == pin_key(architecture):
         return pin["killed"], pin["total"], True
     return None
+
+
+def counted(architecture: str) -> Mutants:
+    """How many of a family's mutants were noticed when they were last planted; why nothing is known, where nothing is."""
+    killed, total, pinned = outcomes(architecture) or (0, 0, False)
+    return {"killed": killed, "total": total, "pinned": pinned, "reason": "" if total else "not run"}
 
 
 def pin_key(architecture: str) -> str:

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import click
 
-from hloracle.conformance.check_file import check_file
-from hloracle.conformance.evidence import Progress, Settings
+from hloracle.backends.plain import plain_compilers
+from hloracle.conformance.context import Context
+from hloracle.conformance.graphs.sources import open_files
 from hloracle.conformance.run import run
-from hloracle.conformance.suite import run_suite
+from hloracle.conformance.settings import Settings
+from hloracle.conformance.suite import Told, run_suite
 from hloracle.core.errors import InputError
 from hloracle.core.record import Record
 from hloracle.emitters.model import emit
@@ -26,7 +28,6 @@ from hloracle.mutants import MUTANTS
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reports.record import to_json, validate
-from hloracle.studies.pool import plain_compilers
 
 MODEL = "tiny-llama"
 TOKENS = 4
@@ -50,13 +51,13 @@ def settings(out: Path, mutant: str = "") -> Settings:
     """Of a run without a fault or with one: that of a mutant is small, unless its pages show the graphs too."""
     model, small = MUTANTS[mutant].model if mutant else MODEL, mutant not in WHOLE
     capacity = SMALL_CAPACITY if small else CAPACITY
-    return Settings(model, TOKENS, capacity, small=small, mutant=mutant, out=out, rounds=ROUNDS)
+    return Settings(model, TOKENS, capacity, early_exit=small, out=out, rounds=ROUNDS)
 
 
 def by_run(mutant: str, out: Path) -> Record:
     """The record of a run, with a mutant if one is named."""
     with plain_compilers():
-        return run(settings(out, mutant), Progress())
+        return run(settings(out, mutant), Context(fault=MUTANTS.get(mutant)))
 
 
 def by_check(out: Path) -> Record:
@@ -66,12 +67,12 @@ def by_check(out: Path) -> Record:
     path.write_text(graph.text)
     path.with_suffix(".abi.json").write_text(graph.abi.to_json())
     with plain_compilers():
-        return check_file([path], [], MODEL, settings(out), Progress())
+        return run(settings(out), sources=[open_files([path])])
 
 
 def by_suite(out: Path) -> Record:
     """The record of a suite of families."""
-    return run_suite(FAMILIES, None, 1, False, out, lambda name, record: "", Progress())
+    return run_suite(FAMILIES, None, 1, out, Told(), Context())
 
 
 RECORDS: dict[str, Callable[[Path], Record]] = {

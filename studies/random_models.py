@@ -18,14 +18,15 @@ from rich.console import Console
 from rich.table import Table
 
 from hloracle.cli.main import main
-from hloracle.conformance.evidence import LEAN_CAPACITY, Progress, Settings
+from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
+from hloracle.conformance.settings import QUICK_CAPACITY, Settings
 from hloracle.conformance.suite import TIMEOUT_SECONDS, TOKENS, selected, worst_anchor
 from hloracle.core.child import Report
 from hloracle.core.environment import threads_available
+from hloracle.core.pool import run_each
 from hloracle.core.record import Record
 from hloracle.reference.fixtures.random_model import write_random
-from hloracle.studies.pool import run_each
 
 console = Console(highlight=False)
 
@@ -35,8 +36,8 @@ def judged_random(report: Report, item: str) -> Record:
     architecture, seed = item.split()
     with TemporaryDirectory(prefix="hloracle-") as folder:
         directory = write_random(architecture, int(seed), Path(folder) / architecture)
-        settings = Settings(str(directory), TOKENS, LEAN_CAPACITY, lean=True, rounds=0)
-        return run(settings, Progress(report))
+        settings = Settings(str(directory), TOKENS, QUICK_CAPACITY, quick=True, rounds=0)
+        return run(settings, Context(Progress(report)))
 
 
 def again(item: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import filelock
 import pytest
 
-from hloracle.studies.pool import PLAIN_XLA
+from hloracle.backends.plain import PLAIN_XLA
 
 # Its tests need a browser, and run when they are named: `nox -s browser`.
 collect_ignore = ["browser"]

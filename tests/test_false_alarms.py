@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from nightly import only
 
+from hloracle.backends.plain import NO_OPTIMIZER, xla_flags
 from hloracle.cli.main import invoke
 from hloracle.conformance.checks.of_configurations import truth_check
 from hloracle.conformance.questions.prompts import suite
@@ -37,7 +38,6 @@ from hloracle.studies.false_alarms import (
     trial_of,
     worst_shares,
 )
-from hloracle.studies.pool import NO_OPTIMIZER, xla_flags
 
 # Seeds of right models that have raised an alarm, and what it was.
 REGRESSIONS = {

@@ -12,9 +12,10 @@ from typing import Any
 import psutil
 
 from hloracle.backends import iree
+from hloracle.backends.plain import NO_OPTIMIZER, plain_compilers
 from hloracle.core.child import Report, alone, run_in_child
 from hloracle.core.errors import InputError
-from hloracle.studies.pool import NO_OPTIMIZER, plain_compilers, run_each
+from hloracle.core.pool import run_each
 
 
 def process_id(report: Report) -> int:

@@ -21,8 +21,25 @@ MAX_DECODE_OP_KINDS = 20
 ON_DEVICE_KINDS = {"gather", "scatter", "slice"}
 
 
-def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config: Config) -> list[Check]:
-    """What must hold of every graph of one source before it is run."""
+# Checks that hold for sources with pinned counts alone, and their titles.
+PINNED = {
+    "census": "operations of each kind are those pinned in census.json",
+    "matmuls": "products: those of each layer's parts, and the head's",
+    "weights": "weights: those of each layer's parts, the embedding, the last norm and an untied head",
+    "op-kinds": "op kinds of the decode graph with logits",
+    "tables": "constant tables are the RoPE tables of float64 angles, rounded once",
+    "fewer-ops": "fewer operations than the oracle",
+}
+NOT_PINNED = "no counts are pinned for the graphs of this source"
+
+
+def graph_checks(source: str, graphs: Inspected, config: Config, counts_as: str | None = None) -> list[Check]:
+    """What must hold of every graph of one source before it is run.
+
+    Args:
+      counts_as: the source whose pinned counts hold for these graphs; the source itself, if not given; empty for none.
+    """
+    counts_as = source if counts_as is None else counts_as
     broken = [f"{g.name}: {f.error}" for g, f in graphs if f.error]
     whole = len(graphs) - len(broken)
     checks = [
@@ -74,20 +91,26 @@ def graph_checks(source: str, graphs: Sequence[tuple[Graph, GraphFacts]], config
                 f"{min(missing)}.0" if missing else "",
             )
         )  # fmt: skip
-    # A graph that somebody else wrote may fuse its projections, so what we pin is asked of our own only.
-    if source in ("emitter", "oracle"):
-        checks += [_census(source, parsed, config), *_counts(source, parsed, config), _tables(source, parsed, config)]
-    return checks
+    # A graph that somebody else wrote may fuse its projections, so that other counts are no fault.
+    if counts_as:
+        return [*checks, *_pinned(source, counts_as, parsed, config)]
+    kinds = ("census", "matmuls", "weights", "op-kinds", "tables")
+    return [*checks, *(Question(kind, PINNED[kind], source).skipped(NOT_PINNED) for kind in kinds)]
 
 
-def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> list[Check]:
+def _pinned(source: str, counts_as: str, parsed: Inspected, config: Config) -> list[Check]:
+    counts = _counts(source, counts_as, parsed, config)
+    return [_census(source, counts_as, parsed, config), *counts, _tables(source, parsed, config)]
+
+
+def _counts(source: str, counts_as: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> list[Check]:
     """Matmuls and weights of every graph; op kinds of the emitter's decode graph with logits."""
     wanted, weights = products(config), len(weight_shapes(config))
     matmuls = sum(wanted.values())
     bad = [f"{g.name} has {sum(f.matmuls.values())}" for g, f in parsed if sum(f.matmuls.values()) != matmuls]
     counts = sorted({sum(f.matmuls.values()) for _, f in parsed})
     place = next((a for a, count in wanted.items() for _, f in parsed if f.matmuls.get(a, 0) != count), "")
-    title = "products: those of each layer's parts, and the head's"
+    title = PINNED["matmuls"]
     checks = [
         Question("matmuls", title, source).judged(
             bool(parsed) and not bad, _join(counts), matmuls, "; ".join(bad), place
@@ -96,16 +119,16 @@ def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
     held = {g.name: len({part for w in g.abi.weights for part in parts_in(w.weight)}) for g, _ in parsed}
     bad = [f"{name} has {count}" for name, count in held.items() if count != weights]
     counts = sorted(set(held.values()))
-    title = "weights: those of each layer's parts, the embedding, the last norm and an untied head"
+    title = PINNED["weights"]
     checks.append(
         Question("weights", title, source).judged(bool(parsed) and not bad, _join(counts), weights, "; ".join(bad))
     )
-    if source == "emitter":
+    if counts_as == EMITTER:
         kinds = [len(f.ops) for g, f in parsed if (g.abi.phase, g.abi.head) == ("decode", "logits")]
         new = {kind for g, _ in parsed if g.abi.phase == "decode" for kind in held_kinds(g, config)}
         new |= ON_DEVICE_KINDS if any(g.on_device for g, _ in parsed) else set()
         most = MAX_DECODE_OP_KINDS + len(op_kinds_for(config) | new)
-        title = "op kinds of the decode graph with logits"
+        title = PINNED["op-kinds"]
         holds = bool(kinds) and max(kinds) <= most
         checks.append(Question("op-kinds", title, source).judged(holds, _join(kinds), f"at most {most}"))
     return checks
@@ -113,7 +136,7 @@ def _counts(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
 
 def _tables(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:
     """Tables of numbers in a graph are the RoPE tables, bit for bit: a rounding more is too little to see in the values."""
-    title = "constant tables are the RoPE tables of float64 angles, rounded once"
+    title = PINNED["tables"]
     bad, places = [], []
     for graph, facts in parsed:
         abi = graph.abi
@@ -147,16 +170,16 @@ def fewer_ops(judged: Inspected, oracle: Inspected, config: Config, source: str 
     decode = next(((ours, theirs) for name, ours, theirs in pairs if "decode" in name), None)
     figure = f"{decode[0]} in decode" if decode else "no pair"
     limit = f"fewer than {decode[1]}" if decode else "a pair"
-    question = Question("fewer-ops", "fewer operations than the oracle", source)
+    question = Question("fewer-ops", PINNED["fewer-ops"], source)
     return question.judged(bool(pairs) and not bad, figure, limit, "; ".join(bad))
 
 
 # ---- census
 
 
-def _census(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:
-    question = Question("census", "operations of each kind are those pinned in census.json", source)
-    pins = [(graph, facts, census_pin(source, graph, config)) for graph, facts in parsed]
+def _census(source: str, counts_as: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:
+    question = Question("census", PINNED["census"], source)
+    pins = [(graph, facts, census_pin(counts_as, graph, config)) for graph, facts in parsed]
     if all(pin is None for _, _, pin in pins):
         return question.skipped("no census is pinned for a model of this kind")
     bad = []

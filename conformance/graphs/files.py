@@ -46,7 +46,7 @@ def read_graph(path: Path, abi_path: Path) -> Graph:
 # ---- the ABI and the model
 
 
-def fits(graph: Graph, abi_path: Path, checkpoint: Checkpoint) -> None:
+def fits(graph: Graph, abi_path: Path | str, checkpoint: Checkpoint) -> None:
     """Raises InputError unless weights, logits and caches of the ABI are those of the model."""
     abi, config = graph.abi, checkpoint.config
     shapes = weight_shapes(config) | taken_shapes(config, joins(config))
@@ -99,7 +99,7 @@ def _misfit(argument: Tensor, shapes: Mapping[str, tuple[int, ...]], encoded: Ma
 # ---- the text and the ABI
 
 
-def refusal(graph: Graph, path: Path) -> InputError | None:
+def refusal(graph: Graph, path: Path | str) -> InputError | None:
     """Why a file is no graph of its ABI, or None where it is one.
 
     Imports jaxlib, which carries MLIR; for a process of its own, because MLIR's parser crashes on what is nested too deep.
@@ -116,7 +116,7 @@ def refusal(graph: Graph, path: Path) -> InputError | None:
         return _unlike(module, graph.abi, path)
 
 
-def _invalid(text: str, error: Exception, path: Path) -> InputError:
+def _invalid(text: str, error: Exception, path: Path | str) -> InputError:
     """What the parser or a verifier says of a text, at its line and column. Needs a context."""
     message, location = _first_of(error)
     place = _IN_TEXT.match(location)
@@ -152,7 +152,7 @@ def _place_without_locations(text: str, message: str) -> re.Match[str] | None:
     return None
 
 
-def _unlike(module: Any, abi: Abi, path: Path) -> InputError | None:
+def _unlike(module: Any, abi: Abi, path: Path | str) -> InputError | None:
     """Where a parsed module has no function of that ABI: its donations aside, which get a verdict."""
     from jaxlib.mlir import ir
 

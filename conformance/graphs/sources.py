@@ -1,150 +1,284 @@
-"""The graphs of a run: which ones each source needs, where they come from, and which ones the report shows."""
+"""Where graphs come from: the bundled emitter, the oracle, files, a function of the user's, an installed package."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib import metadata
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any, Protocol
 
 from hloracle import reference
-from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.backends.devices import CPU, Device
+from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.facts import Inspected, inspect
-from hloracle.conformance.graphs.listing import Reading, read
+from hloracle.conformance.graphs.files import fits, read_graph
+from hloracle.conformance.matrix import EMITTER, ORACLE
 from hloracle.core.abi import Graph
-from hloracle.core.cache import cache_root, digest, write_file
-from hloracle.core.child import ChildDied, Report, run_in_child
-from hloracle.core.errors import InputError, ToolchainError
-from hloracle.mutants import MUTANTS, planted
-from hloracle.production.choice import Choice, production_graphs
+from hloracle.core.errors import InputError
+from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi, graph_name
 
-PREPARE_SECONDS = 900
+ENTRY_POINTS = "hloracle.sources"
+FILE = "file"
 
 
-def specifications(settings: Settings, head: str) -> list[tuple[str, str, int, int]]:
-    """(phase, head, capacity, bucket) of the graphs that one source needs for one head."""
-    prefills = [("prefill", head, settings.capacity, bucket) for bucket in settings.buckets]
-    return [("decode", head, settings.capacity, 0), *prefills]
+@dataclass(frozen=True)
+class Request:
+    """Which graph of a model a source is asked for.
 
-
-def emit_all(checkpoint: Checkpoint, settings: Settings, choice: Choice) -> list[Graph]:
-    """Every production graph of a run."""
-    specs = [spec for head in ("logits", "token") for spec in specifications(settings, head)]
-    return production_graphs(checkpoint, settings.precision, choice, specs)
-
-
-def prepare(
-    config: Config, settings: Settings, emitted: list[Graph], report: Report | None = None
-) -> tuple[dict[str, Inspected], int]:
-    """Both sources' graphs, parsed and walked, and how many of the oracle's had to be lowered."""
-    entries = [(spec, _oracle_entry(config, spec)) for spec in specifications(settings, "logits")]
-    # A fault in the reference would lower other graphs under the same names.
-    faulty = settings.mutant and MUTANTS[settings.mutant].part == "reference"
-    missing = sum(bool(faulty) or not entry.is_file() for _, entry in entries)
-    mutant = settings.mutant if faulty else ""
-    both = run_in_child(_prepare, config, emitted, entries, mutant, timeout=PREPARE_SECONDS, report=report).value
-    return both, missing
-
-
-def _oracle_entry(config: Config, spec: tuple[str, str, int, int]) -> Path:
-    """Where an oracle graph is kept: by config, arguments, JAX's version and the reference's own source."""
-    folder = Path(str(reference.__file__)).parent
-    files = [path for room in ("model", "oracle") for path in sorted((folder / room).glob("*.py"))]
-    files.append(folder / "oracle" / "architectures" / f"{config.architecture}.py")
-    source = [path.read_bytes() for path in files]
-    key = digest(repr((config, spec)), metadata.version("jax"), metadata.version("jaxlib"), *source)
-    return cache_root() / "oracle" / f"{key[:32]}.mlir"
-
-
-def _prepare(
-    report: Report, config: Config, emitted: list[Graph], entries: list[tuple[tuple[str, str, int, int], Path]],
-    mutant: str,
-) -> dict[str, Inspected]:  # fmt: skip
-    oracle = [_oracle_graph(report, config, spec, entry, mutant) for spec, entry in entries]
-    report("parsing and walking the graphs")
-    return {source: [(g, inspect(g)) for g in graphs] for source, graphs in (("emitter", emitted), ("oracle", oracle))}
-
-
-def _oracle_graph(
-    report: Report, config: Config, spec: tuple[str, str, int, int], entry: Path, mutant: str = ""
-) -> Graph:  # fmt: skip
-    """The oracle's graph, from its entry in the cache or lowered anew."""
-    phase, head, capacity, bucket = spec
-    name = graph_name(config, phase, head, bucket)
-    if entry.is_file() and not mutant:
-        return Graph(name, entry.read_text(), graph_abi(config, phase, head, capacity, bucket))
-    from hloracle.reference.oracle.lower import lower
-
-    report(f"lowering the oracle's {name}")
-    with planted(mutant):
-        graph = lower(config, phase, head, capacity, bucket)
-    if not mutant:
-        write_file(entry, graph.text)
-    return graph
-
-
-def oracle_of(graphs: Sequence[Graph], config: Config, report: Report) -> Inspected:
-    """The oracle's graphs of the same contracts, with logits; what has none, such as a bucket beyond its caches, is left out.
-
-    Called in a child process.
+    phase: `prefill`, of prompts of up to `bucket` tokens, or `decode`, of one token; bucket is 0 then.
+    head: what the graph answers with: `logits` f32[V], or `token` i32.
+    capacity: slots S of the caches [L, K, S, D]. precision: what its weights are held in, such as `f32`.
+    device: what it is written for.
     """
-    found: Inspected = []
-    for abi in (graph.abi for graph in graphs):
-        spec = (abi.phase, "logits", abi.capacity, abi.bucket if abi.phase == "prefill" else 0)
-        with contextlib.suppress(InputError):
-            oracle = _oracle_graph(report, config, spec, _oracle_entry(config, spec))
-            found.append((oracle, inspect(oracle)))
+
+    model: Checkpoint
+    phase: str
+    head: str
+    capacity: int
+    bucket: int = 0
+    precision: str = "f32"
+    device: Device = CPU
+
+    @property
+    def config(self) -> Config:
+        return self.model.config
+
+
+class Source(Protocol):
+    """Gives graphs of a model.
+
+    name: what it is called in a record; neither `oracle` nor anything with a slash.
+    counts_as: the source whose pinned counts of operations, products and tables hold for its graphs, such as `emitter`;
+      empty for none, and then these checks are skipped.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def counts_as(self) -> str: ...
+
+    def __call__(self, request: Request) -> Graph | None:
+        """The graph, with its ABI; None where the source has no such one."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function as a source: see `source`."""
+
+    name: str
+    function: Callable[[Request], Graph | None]
+    counts_as: str = ""
+
+    def __call__(self, request: Request) -> Graph | None:
+        return self.function(request)
+
+
+def source(function: Any = None, *, name: str = "", counts_as: str = "") -> Any:
+    """Make a source of a function from a `Request` to a `Graph`, or to None where it has no such graph.
+
+    Used as `@source`, or as `@source(name="mine")`. name: that of the function, if not given. counts_as: see `Source`.
+    """
+    if function is None:
+        return lambda f: source(f, name=name, counts_as=counts_as)
+    return Function(name or function.__name__, function, counts_as)
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """The bundled emitter. choice: how it writes graphs, and how IREE compiles them; None takes what is taken everywhere."""
+
+    choice: Choice | None = None
+    name: str = EMITTER
+    counts_as: str = EMITTER
+
+    def __call__(self, request: Request) -> Graph | None:
+        choice = self.choice
+        if choice is None or request.device.remote != choice.on_device:
+            choice = untuned(device=request.device)
+        layout = request.model.layout(request.precision, choice.layout == "panels", choice.joined)
+        spec = (request.phase, request.head, request.capacity, request.bucket)
+        return production_graph(request.config, spec, layout, choice)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Graphs from files, each with its ABI file: those of one session, of one head and capacity.
+
+    `graphs` are their texts, none of them parsed.
+    """
+
+    paths: tuple[Path, ...]
+    abi_paths: tuple[Path, ...]
+    graphs: tuple[Graph, ...]
+    name: str = FILE
+    counts_as: str = ""
+
+    def __call__(self, request: Request) -> Graph | None:
+        wanted = (request.phase, request.head, request.capacity, request.bucket)
+        return next((g for g in self.graphs if specification(g) == wanted), None)
+
+
+def open_files(paths: Sequence[Path], abi_paths: Sequence[Path] = ()) -> Files:
+    """Read graphs with their ABI files; `NAME.abi.json` beside each, if none are named.
+
+    Raises InputError where a file cannot be read, or one session cannot run them all.
+    """
+    abi_paths = abi_paths or [path.parent / f"{path.stem}.abi.json" for path in paths]
+    if len(abi_paths) != len(paths):
+        raise InputError(
+            f"is given {len(abi_paths)} times for {len(paths)} graphs", "--abi", "give one for each, in order"
+        )
+    graphs = [read_graph(path, abi) for path, abi in zip(paths, abi_paths, strict=True)]
+    _one_session(graphs, [str(path) for path in paths])
+    return Files(tuple(paths), tuple(abi_paths), tuple(graphs))
+
+
+def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
+    """Sources by name (`emitter`, or an entry point of `hloracle.sources`), or as values. Raises InputError."""
+    found: list[Source] = []
+    plugins = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
+    for one in sources:
+        if isinstance(one, str):
+            if one != EMITTER and one not in plugins:
+                known = ", ".join([EMITTER, *plugins])
+                raise InputError("is no source", repr(one), f"name some of: {known}; or give a function, or files")
+            found.append(Emitter() if one == EMITTER else _given(plugins[one].load(), one))
+        else:
+            found.append(_given(one))
+    names = [one.name for one in found]
+    for name in names:
+        if not name or name == ORACLE or "/" in name or names.count(name) > 1:
+            raise InputError("cannot be the name of a source here", repr(name), "give each another name")
+    if not found:
+        raise InputError("are none", "sources", f"give at least one, such as {EMITTER!r}")
+    return tuple(found)
+
+
+def _given(value: Any, name: str = "") -> Source:
+    if not callable(value):
+        raise InputError("is no source", repr(value), "give a function from hloracle.Request to hloracle.Graph")
+    if hasattr(value, "counts_as") and hasattr(value, "name"):
+        found: Source = value
+        return found
+    return Function(name or str(getattr(value, "name", getattr(value, "__name__", ""))), value)
+
+
+# ---- a source's graphs
+
+
+def specification(graph: Graph) -> tuple[str, str, int, int]:
+    """(phase, head, capacity, bucket) of a graph."""
+    abi = graph.abi
+    return abi.phase, abi.head, abi.capacity, abi.bucket if abi.phase == "prefill" else 0
+
+
+def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: Sequence[str]) -> list[Graph]:
+    """All graphs that a source has for a run, held to the model's shapes.
+
+    Raises InputError where it has none, where one of them does not fit the model, or one session cannot run them all.
+
+    Args:
+      request: of which phase, head and bucket vary.
+    """
+    if isinstance(source, Files):
+        for given, abi_path in zip(source.graphs, source.abi_paths, strict=True):
+            fits(given, abi_path, request.model)
+        return list(source.graphs)
+    found = []
+    for head in heads:
+        for phase, bucket in (("decode", 0), *(("prefill", bucket) for bucket in buckets)):
+            asked = dataclasses.replace(request, phase=phase, head=head, bucket=bucket)
+            graph = source(asked)
+            if graph is None:
+                continue
+            where = f"source {source.name}, {phase} {bucket or ''}".strip()
+            if not isinstance(graph, Graph):
+                raise InputError(f"gave a {type(graph).__name__}", where, "give a hloracle.Graph, or None")
+            if specification(graph) != (phase, head, request.capacity, bucket):
+                raise InputError(f"gave a graph of {specification(graph)}", where, "give the graph that was asked for")
+            if source.name != EMITTER:
+                fits(graph, where, request.model)
+            found.append(graph)
+    if not found:
+        raise InputError(
+            "has no graph of the model", f"source {source.name}", "give a decode graph, a prefill graph, or both"
+        )
     return found
 
 
-def production(graphs: dict[str, Inspected]) -> Graph:
-    """The graph that a session spends its time in."""
-    return next(g for g, _ in graphs["emitter"] if (g.abi.phase, g.abi.head) == ("decode", "token"))
+def _one_session(graphs: Sequence[Graph], places: Sequence[str]) -> None:
+    """Raises InputError unless one session can run them all."""
+    first = graphs[0].abi
+    seen: dict[str, str] = {}
+    for graph, place in zip(graphs, places, strict=True):
+        abi = graph.abi
+        for what, mine, other in (("head", abi.head, first.head), ("capacity", abi.capacity, first.capacity)):
+            if mine != other:
+                raise InputError(
+                    f"its {what} is {mine}, and that of {places[0]} is {other}", place,
+                    "check them one by one, or give graphs of one session",
+                )  # fmt: skip
+        does = f"prefill of {abi.bucket} tokens" if abi.phase == "prefill" else abi.phase
+        if does in seen:
+            raise InputError(f"is a {does}, as {seen[does]} is", place, "give one graph of each phase and bucket")
+        seen[does] = place
 
 
-# ---- for the reader
+def production(graphs: Iterable[Graph]) -> Graph | None:
+    """The graph that a session spends its time in: the decode that picks the token, or else the one with logits."""
+    decodes = [g for g in graphs if g.abi.phase == "decode"]
+    return min(decodes, key=lambda g: g.abi.head != "token", default=None)
 
 
-def show_graphs(evidence: Evidence, config: Config, progress: Progress) -> None:
-    """Read the graphs that the report sets side by side: of each phase one of each source, the same one of both."""
-    chosen = chosen_graphs(evidence)
-    with progress.stage("read the graphs") as stage:
-        try:
-            found = run_in_child(_read, chosen, timeout=PREPARE_SECONDS, report=progress.report)
-            evidence.shown = found.value
-        except (ChildDied, ToolchainError, InputError) as error:  # the verdict stands without
-            stage["detail"] = str(error)
+# ---- the oracle's
 
 
-def chosen_graphs(evidence: Evidence) -> list[tuple[str, Graph]]:
-    """The graphs that the report sets side by side, with their sources."""
-    return [
-        (source, graph)
-        for phase in ("decode", "prefill") for source in evidence.graphs if (graph := _shown(evidence, source, phase))
-    ]  # fmt: skip
+def oracle_of(context: Context, graphs: Iterable[Graph], config: Config) -> tuple[Inspected, int]:
+    """The oracle's graphs of the same contracts, with logits, and how many of them had to be lowered.
+
+    What has none, such as a bucket beyond its caches, is left out. Called in a child process.
+    """
+    specs = dict.fromkeys((phase, capacity, bucket) for phase, _, capacity, bucket in map(specification, graphs))
+    found: Inspected = []
+    lowered = 0
+    for phase, capacity, bucket in specs:
+        with contextlib.suppress(InputError):
+            oracle, reused = _oracle_graph(context, config, (phase, "logits", capacity, bucket))
+            lowered += not reused
+            found.append((oracle, inspect(oracle)))
+    return found, lowered
 
 
-def _shown(evidence: Evidence, source: str, phase: str) -> Graph | None:
-    """The graph that was taken apart, or one as that; or else the smallest that gives logits."""
-    graphs = [g for g, facts in evidence.graphs[source] if g.abi.phase == phase and not facts.error]
-    found = evidence.localization
-    name = found.operation["graph"] if found and found.operation else ""
-    bucket = found.plan.prompt.bucket if found else 0
+def _oracle_graph(context: Context, config: Config, spec: tuple[str, str, int, int]) -> tuple[Graph, bool]:
+    """An oracle graph, and whether it was in the cache: by config, contract, JAX's version and the reference's own source."""
+    folder = Path(str(reference.__file__)).parent
+    files = [path for room in ("model", "oracle") for path in sorted((folder / room).glob("*.py"))]
+    files.append(folder / "oracle" / "architectures" / f"{config.architecture}.py")
+    parts: list[str | bytes] = [
+        repr((config, spec)),
+        metadata.version("jax"),
+        metadata.version("jaxlib"),
+        *(p.read_bytes() for p in files),
+    ]
+    # An outcome may have to be run again; a graph is what it is.
+    entry = dataclasses.replace(context, reuse=True).entry("oracle", str, parts, changed_by=("reference",))
+    phase, head, capacity, bucket = spec
 
-    def unlike(graph: Graph) -> tuple[bool, bool, bool]:
-        return graph.name != name, phase == "prefill" and graph.abi.bucket != bucket, graph.abi.head != "logits"
+    def lower() -> str:
+        from hloracle.reference.oracle.lower import lower
 
-    return min(graphs, key=unlike, default=None)
+        context.report(f"lowering the oracle's {graph_name(config, phase, head, bucket)}")
+        return lower(config, phase, head, capacity, bucket).text
 
-
-def _read(report: Report, chosen: list[tuple[str, Graph]]) -> list[tuple[str, Graph, Reading]]:
-    report("reading the graphs")
-    return read_all(chosen)
-
-
-def read_all(graphs: Sequence[tuple[str, Graph]]) -> list[tuple[str, Graph, Reading]]:
-    """Called in a child process."""
-    return [(source, graph, read(graph)) for source, graph in graphs]
+    text, reused = entry.get(lower)
+    return Graph(
+        graph_name(config, phase, head, bucket), text, graph_abi(config, phase, head, capacity, bucket)
+    ), reused

@@ -10,13 +10,14 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from hloracle.backends.devices import KINDS
+from hloracle.backends.devices import KINDS, Device
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import is_near_tie, limit, mismatches
-from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.facts import GraphFacts
 from hloracle.conformance.graphs.listing import Reading, Scope
-from hloracle.conformance.matrix import EMITTER, ORACLE, Configuration, witness
+from hloracle.conformance.graphs.sources import Emitter, Files, Source
+from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.questions.prompts import Prompt, Readable
 from hloracle.conformance.runs.code_generation import Compiled
 from hloracle.conformance.runs.configurations import Outcome
@@ -33,7 +34,6 @@ from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.text import LOCATION
 from hloracle.reference.huggingface.truth import Truth
 from hloracle.reference.model.anchors import split
-from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import parts_in, weight_shapes
 
@@ -42,21 +42,15 @@ LONGEST_LINE = 600  # characters of a graph's line that are kept
 TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
 
 
-def record_of(
-    settings: Settings,
-    checkpoint: Checkpoint,
-    evidence: Evidence,
-    verdict: Verdict,
-    progress: Progress,
-    memory: MemoryWatch,
-) -> record.Record:
+def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
     """See core/record.py."""
-    config, found = checkpoint.config, evidence.localization
+    settings, context, evidence, checkpoint = run.settings, run.context, run.evidence, run.model
+    config, found, device = checkpoint.config, evidence.localization, run.context.device
     readable = Readable(checkpoint.directory)
     return {
         "schema": record.SCHEMA,
         "passed": verdict.passed,
-        "mutant": settings.mutant,
+        "mutant": context.fault.id if context.fault else "",
         "verdict": _verdict(verdict),
         "model": {
             "name": settings.model,
@@ -67,7 +61,7 @@ def record_of(
             "config": _flat(config),
         },
         "settings": {
-            "device": str(settings.device),
+            "device": str(device),
             "precision": settings.precision,
             "layout": evidence.choice.layout,
             "joined": evidence.choice.joined,
@@ -80,21 +74,21 @@ def record_of(
             "chosen": cast(Literal["untuned", "tuned", "asked"], evidence.chosen),
             "ignored": evidence.ignored,
             "tokens": settings.tokens,
-            "capacity": settings.capacity,
-            "buckets": list(settings.buckets),
-            "threads": settings.threads,
-            "quick": settings.lean,
-            "backends": list(settings.backends),
-            "timeout": settings.timeout,
+            "capacity": evidence.capacity if evidence.abis else settings.capacity,
+            "buckets": list(evidence.buckets),
+            "threads": context.threads,
+            "quick": settings.quick,
+            "backends": list(context.names),
+            "timeout": context.timeout,
             "custom_calls": [
-                {"target": t.name, "library": t.library.name, "sha256": t.sha256} for t in settings.targets
+                {"target": t.name, "library": t.library.name, "sha256": t.sha256} for t in context.targets
             ],
         },
-        "sources": _sources(settings, evidence),
+        "sources": _sources(run),
         "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
         "configurations": [
-            _configuration(o, evidence.truths, not (settings.busy or settings.lean)) for o in evidence.outcomes
+            _configuration(o, evidence.truths, not (settings.busy or settings.quick)) for o in evidence.outcomes
         ],
         "checks": [check_row(c) for c in evidence.checks],
         "anchors": [_rows(o.configuration, o.prompt, r) for o in evidence.anchored for r in o.rows]
@@ -112,17 +106,17 @@ def record_of(
         ],
         "listings": [_listing(source, graph, reading, _layer(verdict)) for source, graph, reading in evidence.shown],
         "block": _block(evidence.shown, _layer(verdict), found.phase if found else ""),
-        "speed": _speed(evidence),
-        "timings": cast(list[record.Timing], progress.timings),
+        "speed": _speed(run),
+        "timings": cast(list[record.Timing], context.progress.timings),
         "reused": [
-            *(t["stage"] for t in progress.timings if t["reused"]),
+            *(t["stage"] for t in context.progress.timings if t["reused"]),
             *(f"{o.configuration.id}, streams" for o in evidence.outcomes if o.streams_reused),
         ],
         "memory": {
             "peak_bytes": memory.peak_bytes,
             "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
         },
-        "environment": _environment(settings),
+        "environment": _environment(device),
         "families": [],  # of a run of one model; those of many are in suite.py
     }
 
@@ -145,23 +139,18 @@ def _verdict(verdict: Verdict) -> record.Verdict:
     }
 
 
-SOURCES: dict[str, record.Source] = {
-    ORACLE: {"id": ORACLE, "title": "JAX oracle's graph", "judged": False, "brought": False},
-    EMITTER: {"id": EMITTER, "title": "Emitted graph", "judged": True, "brought": False},
-    "file": {"id": "file", "title": "File's graph", "judged": True, "brought": True},
-}
+def _sources(run: Run) -> list[record.Source]:
+    """The judged sources, and the oracle where it gave graphs."""
+    found: list[record.Source] = [
+        {"id": s.name, "title": _title(s), "judged": True, "brought": isinstance(s, Files)} for s in run.sources
+    ]
+    if run.evidence.graphs.get(ORACLE) or not run.evidence.graphs:
+        found.insert(0, {"id": ORACLE, "title": "JAX oracle's graph", "judged": False, "brought": False})
+    return found
 
 
-def _sources(settings: Settings, evidence: Evidence) -> list[record.Source]:
-    """Those that gave graphs, and the one that was to be judged."""
-    found = {
-        *evidence.graphs,
-        *(o.configuration.source for o in evidence.outcomes),
-        *(row.source for row in evidence.compiled),
-    }
-    found.update(o.configuration.source for o in evidence.anchored)
-    found.add(EMITTER if settings.of_graphs is None else "file")
-    return [source for id, source in SOURCES.items() if id in found]
+def _title(source: Source) -> str:
+    return "Emitted graph" if isinstance(source, Emitter) else f"{source.name.capitalize()}'s graph"
 
 
 def check_row(check: Check) -> record.Check:
@@ -181,8 +170,8 @@ def check_row(check: Check) -> record.Check:
     }
 
 
-def _environment(settings: Settings) -> record.Environment:
-    return cast(record.Environment, {"untried": [], **describe(), "device": _device(settings)})
+def _environment(device: Device) -> record.Environment:
+    return cast(record.Environment, {"untried": [], **describe(), "device": _device(device)})
 
 
 def compiled_rows(rows: Sequence[Compiled]) -> list[record.Compiled]:
@@ -197,9 +186,9 @@ def compiled_rows(rows: Sequence[Compiled]) -> list[record.Compiled]:
     ]  # fmt: skip
 
 
-def _device(settings: Settings) -> record.RemoteDevice | None:
+def _device(device: Device) -> record.RemoteDevice | None:
     """What IREE ran the judged graphs on, where that is not the processor."""
-    device, facts = settings.device, settings.device.facts
+    facts = device.facts
     if not device.remote:
         return None
     capability = ".".join(map(str, facts.capability)) if facts and facts.capability else None
@@ -420,7 +409,7 @@ def _line(lines: Sequence[str], number: int | None) -> str:
 def _block(shown: Sequence[tuple[str, Graph, Reading]], layer: int, phase: str) -> record.Block | None:
     """A layer of the judged graph: of the phase that was taken apart, or else of the one listed first."""
     for source, graph, reading in sorted(shown, key=lambda entry: entry[1].abi.phase != phase):
-        if SOURCES[source]["judged"] and layer in reading.blocks:
+        if source != ORACLE and layer in reading.blocks:
             block = reading.blocks[layer]
             return {
                 "graph": _graph_id(source, graph),
@@ -437,18 +426,19 @@ def _block(shown: Sequence[tuple[str, Graph, Reading]], layer: int, phase: str) 
 PACKAGES = {"xla": ["jax", "jaxlib"], "iree": ["iree-base-compiler", "iree-base-runtime"]}
 
 
-def _speed(evidence: Evidence) -> record.Speed:
+def _speed(run: Run) -> record.Speed:
+    evidence = run.evidence
     return {
         "reason": "" if evidence.speed else evidence.speed_reason,
         "context": CONTEXT if evidence.speed else 0,
         "tokens": SPEED_TOKENS if evidence.speed else 0,
-        "contenders": [_contender(contender) for contender in evidence.speed],
+        "contenders": [_contender(run, contender) for contender in evidence.speed],
     }
 
 
-def _contender(contender: Contender) -> record.Contender:
+def _contender(run: Run, contender: Contender) -> record.Contender:
     source, backend = (*contender.id.split("/"), "")[:2]
-    packages = PACKAGES[witness(backend).family] if backend else ["transformers", "torch"]
+    packages = PACKAGES.get(run.context.matrix[backend].family, []) if backend else ["transformers", "torch"]
     return {
         "id": contender.id,
         "source": source if backend else "",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hloracle.backends.devices import CPU, Device, compiled_for
 from hloracle.backends.iree import compile_to_stream, module_path, precompile
 from hloracle.backends.xla import has_compiled
 from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.checks.of_graphs import NOT_PINNED
 from hloracle.conformance.checks.of_stream import caches_in_place, read_backs
-from hloracle.conformance.evidence import Evidence, Progress, Settings
-from hloracle.conformance.graphs.sources import PREPARE_SECONDS, production, specifications
-from hloracle.conformance.matrix import EMITTER, ORACLE
+from hloracle.conformance.context import Context
+from hloracle.conformance.evidence import Run
+from hloracle.conformance.graphs.sources import Files, Request, graphs_of, production
+from hloracle.conformance.matrix import ORACLE
 from hloracle.conformance.questions.questions import Asked, ask
 from hloracle.conformance.runs.code_generation import (
     Compiled,
@@ -22,20 +25,23 @@ from hloracle.conformance.runs.code_generation import (
     compile_for,
     for_every_target,
 )
-from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Graph
-from hloracle.core.child import Answer, Report, run_in_child, threads
+from hloracle.core.child import Answer, threads
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.mutants import planted
-from hloracle.production.choice import production_graphs, untuned
 from hloracle.reference.huggingface.truth import truths
 from hloracle.reference.model.anchors import anchors
-from hloracle.reference.model.checkpoint import Checkpoint
+
+Elsewhere = tuple[str, Graph, Device]  # a source's graph for a device that nothing runs on
+PREPARE_SECONDS = 900
 
 
-def truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress) -> None:
-    """The truth and the compiled modules, side by side: each is the work of one core."""
-    whole = {source: [g for g, facts in graphs if not facts.error] for source, graphs in evidence.graphs.items()}
+def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
+    """The reference and the compiled modules, side by side: each is the work of one core.
+
+    Args:
+      elsewhere: graphs that are compiled for devices that nothing runs on.
+    """
+    evidence, progress = run.evidence, run.context.progress
     parts: list[dict[str, Any]] = []
 
     def timed(name: str, work: Callable[..., Answer], *arguments: Any, **more: Any) -> Answer:
@@ -48,38 +54,17 @@ def truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Sett
             seconds = round(progress.now() - begin, 3)
             parts.append({"name": name, "begin": begin, "seconds": seconds, "reused": reused})
 
-    elsewhere = _elsewhere(evidence, checkpoint, settings)
-    with threads(settings.threads) as submit:
-        compiles = [
-            submit(timed, f"XLA, {source}", precompile_xla, [g for g in graphs if g.abi.head == "logits"])
-            for source, graphs in whole.items()
-        ]
-        compiles += [
-            submit(
-                timed, ", ".join(["IREE", *([str(device)] if device.remote else []), source, graph.name]), precompile, graph,
-                device, with_stream=graph == production(evidence.graphs) and device == settings.device,
-            )
-            for device in dict.fromkeys([settings.device, CPU])
-            for source, graphs in whole.items() for graph in graphs
-            if not settings.small and (device == settings.device or graph.abi.head == "logits")
-        ]  # fmt: skip
+    with threads(run.context.threads) as submit:
+        compiles = [submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run)]
         others = [
             submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
             for source, graph, device in elsewhere
         ]
-        with progress.stage("truth") as stage:
-            # Prompts that differ only in their bucket have one truth.
-            ids = list(dict.fromkeys(p.token_ids for p in evidence.prompts))
-            found = truths(checkpoint, ids, settings.tokens, progress.report)
-            by_ids = dict(zip(ids, found, strict=True))
-            evidence.truths = {p.id: by_ids[p.token_ids] for p in evidence.prompts}
-            stage["reused"] = all(t.reused for t in found)
-            stage["detail"] = "; ".join(dict.fromkeys(t.moved for t in found if t.moved))
-            stage["reused"] &= gather(evidence, checkpoint, settings, progress)
+        reference(run)
         with progress.stage("compile") as stage:
             for done, future in enumerate([*compiles, *others], 1):
                 progress.report(f"compile, {done} of {len(compiles) + len(others)}")
-                future.exception()  # a module that does not compile is its cell's to report
+                future.exception()  # a module that does not compile is its configuration's to report
             evidence.compiled = [future.result() for future in others]
             evidence.checks += compile_checks(evidence.compiled)
             stage["reused"] = all(not f.exception() and f.result() for f in compiles)
@@ -87,78 +72,127 @@ def truth_and_modules(evidence: Evidence, checkpoint: Checkpoint, settings: Sett
             stage["parts"] = sorted(parts, key=lambda part: part["begin"])
 
 
-def gather(
-    evidence: Evidence, checkpoint: Checkpoint, settings: Settings, progress: Progress, decodes: bool = True
-) -> bool:
+def _modules(run: Run) -> list[tuple[Any, ...]]:
+    """What is compiled before it is run: a name, a function, and its arguments."""
+    context, evidence = run.context, run.evidence
+    found: list[tuple[Any, ...]] = []
+    for source in evidence.graphs:
+        whole = evidence.whole(source)
+        if any(b.family == "xla" and b.kept for b in context.backends):
+            # A graph that picks the token is the logits' graph on XLA, unless there is none.
+            logits = [g for g in whole if g.abi.head == "logits"] or whole
+            found.append((f"XLA, {source}", precompile_xla, context, logits))
+        for device in dict.fromkeys([context.device, CPU]):
+            if device.backend not in context.names or run.settings.early_exit:
+                continue
+            for graph in whole:
+                if device == context.device or graph.abi.head == "logits":
+                    name = ", ".join(["IREE", *([str(device)] if device.remote else []), source, graph.name])
+                    stream = graph == production(whole) and source != ORACLE and device == context.device
+                    found.append((name, precompile, graph, device, stream))
+    return found
+
+
+def reference(run: Run) -> None:
+    """What Hugging Face answers to the prompts, and what the graphs' caches and heads should hold."""
+    evidence, settings, progress = run.evidence, run.settings, run.context.progress
+    with progress.stage("truth") as stage:
+        # Prompts that differ only in their bucket have one truth.
+        ids = list(dict.fromkeys(p.token_ids for p in evidence.prompts))
+        found = truths(run.model, ids, settings.tokens, progress.report)
+        stage["reused"] = all(t.reused for t in found)
+        stage["detail"] = "; ".join(dict.fromkeys(t.moved for t in found if t.moved))
+        if not evidence.decodes:  # a prefill alone answers with the first token
+            found = [dataclasses.replace(t, tokens=t.tokens[:1], logits=t.logits[:1], exact=t.exact[:1]) for t in found]
+        by_ids = dict(zip(ids, found, strict=True))
+        evidence.truths = {p.id: by_ids[p.token_ids] for p in evidence.prompts}
+        stage["reused"] &= _asked(run)
+
+
+def _asked(run: Run) -> bool:
     """What the configurations are asked; whether all of its answers were in the cache.
 
     Where the config as it is read here gives what a graph returns another shape than transformers has, a check says so, and
     the configurations are held to tokens and logits alone.
     """
-    every_token = settings.every_token or not (settings.lean or settings.small)
+    evidence, settings = run.evidence, run.settings
+    every_token = settings.every_token or not (settings.quick or settings.early_exit)
     try:
         evidence.asked, reused = ask(
-            checkpoint,
+            run.model,
             evidence.prompts,
             evidence.truths,
-            settings.capacity,
-            settings.buckets,
+            evidence.capacity,
+            evidence.buckets,
             every_token,
-            progress.report,
-            decodes,
+            run.context.report,
+            evidence.decodes,
         )
     except InputError as error:
-        if error.where not in anchors(checkpoint.config):
+        if error.where not in anchors(run.model.config):
             raise
-        title = "what a graph returns has the shapes that transformers has"
-        evidence.checks.append(Question("shapes", title, ORACLE).judged(False, "", "", str(error)))
+        question = Question("shapes", "what a graph returns has the shapes that transformers has", ORACLE)
+        evidence.checks.append(question.judged(False, "", "", str(error)))
         evidence.asked, reused = Asked(evidence.prompts, evidence.truths), False
     return reused
 
 
-def _elsewhere(
-    evidence: Evidence, checkpoint: Checkpoint, settings: Settings
-) -> list[tuple[str, Graph, Device]]:  # fmt: skip
-    """What a run on the processor also compiles: every graph of a session on a GPU, and of the largest model the two that
-    it spends its time in for every target there is.
+def elsewhere(run: Run) -> list[Elsewhere]:
+    """What a run on the processor also compiles: every graph of a session on a GPU, and of a whole run's largest model the two
+    that it spends its time in for every target there is.
+
+    Graphs that are given as files are what they are, and are compiled for nothing else.
     """
-    if settings.small or settings.device.remote:
+    if run.settings.early_exit or run.context.device.remote:
         return []
     cuda = compiled_for("cuda")
-    with planted(settings.mutant):
-        choice = untuned(device=cuda)
-        emitted = production_graphs(checkpoint, settings.precision, choice, specifications(settings, "token"))
-    wanted = [("emitter", graph, cuda) for graph in emitted]
-    wanted += [("oracle", graph, cuda) for graph, facts in evidence.graphs["oracle"] if not facts.error]
-    if settings.lean:
-        return wanted
-    return [
-        *wanted,
-        *(("emitter", g, d) for d in for_every_target() if d.kind not in ("cpu", "cuda") for g in emitted[:2]),
-    ]
+    found: list[Elsewhere] = []
+    for source in run.sources:
+        if isinstance(source, Files):
+            continue
+        request = Request(run.model, "decode", "token", run.settings.capacity, 0, run.settings.precision, cuda)
+        try:
+            graphs = graphs_of(source, request, run.settings.buckets, ["token"])
+        except InputError:  # it has none that picks the token
+            continue
+        found += [(source.name, graph, cuda) for graph in graphs]
+        if not run.settings.quick:
+            others = [d for d in for_every_target() if d.kind not in ("cpu", "cuda")]
+            found += [(source.name, g, d) for d in others for g in graphs[:2]]
+    return found
 
 
-def precompile_xla(graphs: list[Graph]) -> bool:
+def precompile_xla(context: Context, graphs: list[Graph]) -> bool:
     """Put the graphs' executables into the cache; returns whether all were there."""
     if all(has_compiled(graph) for graph in graphs):
         return True
-    run_in_child(_compile_xla, graphs, timeout=PREPARE_SECONDS)
+    context.child(_compile_xla, graphs, timeout=PREPARE_SECONDS)
     return False
 
 
-def _compile_xla(report: Report, graphs: list[Graph]) -> None:
-    backend = make_backend("xla-cpu", threads=1)
+def _compile_xla(context: Context, graphs: list[Graph]) -> None:
+    backend = context.backend("xla-cpu")
     for graph in graphs:
         backend.load(graph)
 
 
-def on_device(evidence: Evidence, settings: Settings) -> None:
-    """What is known of the production graph of decode as the device will run it, and what that multiplies with."""
-    found = device_checks(EMITTER, production(evidence.graphs), settings.device)
-    evidence.checks += found
-    if settings.device.remote:
-        read = next((check.figure for check in found if check.kind == "arithmetic"), "float32")
-        evidence.arithmetic = f"{read}, {settings.device.name}"
+def on_device(run: Run) -> None:
+    """What is known of each source's decode graph as the device will run it, and what that multiplies with.
+
+    Asked of graphs that pick the token, whose other results are the caches alone, and of sources with pinned counts.
+    """
+    evidence, device = run.evidence, run.context.device
+    for source in run.sources:
+        graph = production(evidence.whole(source.name))
+        if not source.counts_as or graph is None or graph.abi.head != "token":
+            question = Question("caches-in-place", "no copy of a cache in IREE's stream form of decode", source.name)
+            evidence.checks.append(question.skipped(NOT_PINNED))
+            continue
+        found = device_checks(source.name, graph, device)
+        evidence.checks += found
+        if device.remote:
+            read = next((check.figure for check in found if check.kind == "arithmetic"), "float32")
+            evidence.arithmetic = f"{read}, {device.name}"
 
 
 def device_checks(source: str, graph: Graph, device: Device) -> list[Check]:

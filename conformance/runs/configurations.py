@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hloracle import backends
 from hloracle.backends import iree
-from hloracle.backends.custom_calls import Target, register
-from hloracle.backends.devices import CPU, Device
-from hloracle.backends.session import Backend, Session, greedy
+from hloracle.backends.devices import CPU
+from hloracle.backends.session import Session, greedy
+from hloracle.conformance.context import Context
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
@@ -28,18 +26,16 @@ from hloracle.conformance.runs import returned
 from hloracle.conformance.runs.returned import Slots, Streamed, after_prefill, changed, repeat, run_stream, slots_of
 from hloracle.core import tolerances
 from hloracle.core.abi import Graph
-from hloracle.core.cache import cache_root, digest, write_file
-from hloracle.core.child import ChildDied, Report, TimedOut, run_in_child
+from hloracle.core.cache import Entry, digest
+from hloracle.core.child import ChildDied, TimedOut
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import ToolchainError
 from hloracle.localize import situation
-from hloracle.mutants import planted
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.archive import weight_sources
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
 
-TIMEOUT_SECONDS = 1800
 REPEATED = 2  # decode steps that are run twice
 
 
@@ -79,73 +75,34 @@ class Outcome:
     streams_reused: bool = False
 
 
-def make_backend(name: str, threads: int, device: Device = CPU) -> Backend:
-    """The backend of this name: `iree-cpu`, `xla-cpu`, or that of the device."""
-    if name == "xla-cpu":
-        from hloracle.backends.xla import XlaCpu
-
-        return XlaCpu()
-    from hloracle.backends.iree import IreeCpu, IreeDevice
-
-    if name == CPU.backend:
-        return IreeCpu(threads)
-    if name != device.backend:
-        raise ValueError(f"{name} is not the backend of {device}")
-    return IreeDevice(device)
-
-
 def run_configuration(
-    configuration: Configuration,
-    graphs: Sequence[Graph],
-    checkpoint: Checkpoint,
-    asked: Asked,
-    threads: int,
-    versions: dict[str, str],
-    reuse: bool,
-    mutant: str = "",
-    targets: Sequence[Target] = (),
-    device: Device = CPU,
-    report: Report | None = None,
-    timeout: float = TIMEOUT_SECONDS,
+    context: Context, configuration: Configuration, graphs: Sequence[Graph], model: Checkpoint, asked: Asked,
     anew: bool = False,
-) -> Outcome:
-    """Run a configuration in a child process, or take its outcome from the cache when nothing about it moved.
+) -> Outcome:  # fmt: skip
+    """Run a source's graphs on a backend in a child process, or take the outcome from the cache when nothing about it moved.
 
     Args:
-      versions: of the packages that decide the outcome.
-      reuse: False runs it whatever the cache holds. anew: its prompts run in any case, and only its streams are reused.
-      mutant: a deliberate fault to run it with; such an outcome is neither taken from the cache nor kept.
-      targets: of custom_calls; XLA finds them, IREE has no such thing.
-      device: where its backend runs graphs, unless that is the processor.
-      timeout: seconds that it may take.
+      anew: its prompts run in any case, and only its streams are reused.
     """
     exact = [digest(np.ascontiguousarray(asked.truths[p.id].exact).tobytes()) for p in asked.prompts]
-    key = digest(
-        checkpoint.digest,
-        *backend_sources(),
-        *_comparing(),
-        json.dumps([*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]),
-        json.dumps([configuration.id, threads, versions, exact, sorted(str(t.folder) for t in asked.kept.values())]),
-        repr(device if configuration.backend == device.backend else CPU),
+    parts: list[str | bytes] = [
+        model.digest, *backend_sources(), *_comparing(), *where(context, configuration.backend), configuration.id,
+        json.dumps([exact, sorted(str(t.folder) for t in asked.kept.values())]),
         json.dumps([[p.id, p.token_ids, asked.truths[p.id].tokens] for p in asked.prompts]),
-        repr(asked.streams),
-        host_cpu(),
-        *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),
-        *(f"{t.name} {t.sha256}" for t in targets),
-    )
-    entry = cache_root() / "configurations" / f"{key[:32]}.json"
-    before = _load(entry, configuration) if reuse and not mutant else None
+        repr(asked.streams), *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),
+    ]  # fmt: skip
+    entry: Entry[Outcome] = context.entry("configurations", Outcome, parts)
+    before = entry.load()
     if before and not anew:
-        return before
+        return dataclasses.replace(before, status="reused")
+    left = asked.without_streams() if before else asked
     try:
-        child = run_in_child(
-            _run, configuration, list(graphs), checkpoint.directory, asked.without_streams() if before else asked, threads, mutant, targets, device,
-            timeout=timeout, report=report,
-        )  # fmt: skip
+        child = context.child(_run, configuration, list(graphs), model.directory, left, timeout=context.timeout)
     except ToolchainError as error:
         return Outcome(configuration, "failed", stage=error.stage, message=str(error))
     except TimedOut:
-        return Outcome(configuration, "failed", stage="timeout", message=f"it did not end within {timeout:g} s")
+        message = f"it did not end within {context.timeout:g} s"
+        return Outcome(configuration, "failed", stage="timeout", message=message)
     except ChildDied as error:
         stage = "memory" if error.cause == "memory" else "process"
         return Outcome(configuration, "failed", stage=stage, message=str(error))
@@ -153,9 +110,14 @@ def run_configuration(
     outcome = dataclasses.replace(answer, seconds=child.seconds, peak_bytes=child.peak_bytes)
     if before:
         return dataclasses.replace(outcome, streams=before.streams, streams_reused=bool(before.streams))
-    if not mutant:
-        write_file(entry, json.dumps(dataclasses.asdict(outcome)))
+    entry.save(outcome)
     return outcome
+
+
+def where(context: Context, backend: str) -> list[str]:
+    """What decides an outcome of where graphs run: the threads, the flags, the processor, the device."""
+    device = context.device if backend == context.device.backend else CPU
+    return [json.dumps([*iree.CPU_FLAGS, iree.compiler_path(), context.threads]), repr(device), host_cpu()]
 
 
 def _comparing() -> list[bytes]:
@@ -169,50 +131,24 @@ def backend_sources() -> list[bytes]:
     return [*weight_sources(), *(p.read_bytes() for p in sorted(Path(str(backends.__file__)).parent.glob("*.py")))]
 
 
-def _load(entry: Path, configuration: Configuration) -> Outcome | None:
-    try:
-        raw = json.loads(entry.read_text())
-        prompts = {
-            name: PromptOutcome(**o | {"slots": tuple(map(_slots, o["slots"]))}) for name, o in raw["prompts"].items()
-        }
-        streams = {
-            name: Streamed(
-                o["heads"], {int(n): e for n, e in o["prefilled"].items()}, o["slots"] and _slots(o["slots"]),
-                o["prefilled_slots"] and _slots(o["prefilled_slots"]), o["apart"],
-            )
-            for name, o in raw["streams"].items()
-        }  # fmt: skip
-        return Outcome(configuration, "reused", prompts, streams=streams, repeated=tuple(raw["repeated"]))
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
-        return None
-
-
-def _slots(raw: dict[str, Any]) -> Slots:
-    return Slots({anchor: tuple(found) for anchor, found in raw["worst"].items()}, raw["stayed"])
-
-
 def _run(
-    report: Report, configuration: Configuration, graphs: list[Graph], directory: Path, asked: Asked, threads: int, mutant: str,
-    targets: Sequence[Target], device: Device,
+    context: Context, configuration: Configuration, graphs: list[Graph], directory: Path, asked: Asked
 ) -> Outcome:  # fmt: skip
-    if configuration.backend == "xla-cpu":
-        register(targets)
-    with planted(mutant):
-        report(f"{configuration.id}: loading graphs and weights")
-        checkpoint = open_checkpoint(directory)
-        session = Session(make_backend(configuration.backend, threads, device), graphs, checkpoint.load)
-        prompts: dict[str, PromptOutcome] = {}
-        for prompt in asked.prompts:
-            report(f"{configuration.id}: {prompt.id}")
-            prompts[prompt.id] = _prompt(session, configuration, prompt, asked, checkpoint.config)
-        streams: dict[str, Streamed] = {}
-        for stream in asked.streams:
-            report(f"{configuration.id}: {stream.id}, at every position")
-            streams[stream.id] = run_stream(session, stream, asked.kept[stream.id], checkpoint.config)
-        report(f"{configuration.id}: the same calls again")
-        first = asked.prompts[0]
-        steps = min(REPEATED, session.capabilities.capacity - len(first.token_ids))
-        repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
+    context.report(f"{configuration.id}: loading graphs and weights")
+    model = open_checkpoint(directory)
+    session = Session(context.backend(configuration.backend), graphs, model.load)
+    prompts: dict[str, PromptOutcome] = {}
+    for prompt in asked.prompts:
+        context.report(f"{configuration.id}: {prompt.id}")
+        prompts[prompt.id] = _prompt(session, configuration, prompt, asked, model.config)
+    streams: dict[str, Streamed] = {}
+    for stream in asked.streams:
+        context.report(f"{configuration.id}: {stream.id}, at every position")
+        streams[stream.id] = run_stream(session, stream, asked.kept[stream.id], model.config)
+    context.report(f"{configuration.id}: the same calls again")
+    first = asked.prompts[0]
+    steps = min(REPEATED, session.capabilities.capacity - len(first.token_ids))
+    repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
     return Outcome(configuration, "ran", prompts, streams=streams, repeated=repeated)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hloracle.backends.devices import CPU, Device
 from hloracle.conformance.checks.check import Check, Question
-from hloracle.conformance.runs.configurations import make_backend
+from hloracle.conformance.context import Context
 from hloracle.core.abi import Abi, Graph, Tensor
-from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.child import ChildDied
 from hloracle.core.errors import ToolchainError
 from hloracle.emitters.builder import Builder, TensorType
 
@@ -47,11 +46,11 @@ def wide_product_graph() -> Graph:
     return b.graph("gate_zero_wide_dot", abi, [b.dot_general(lhs, rhs, contracting_dimensions=((1,), (1,)))])
 
 
-def gate_zero(backend: str, threads: int, report: Report | None = None, device: Device = CPU) -> Check:
+def gate_zero(context: Context, backend: str) -> Check:
     """Compile and run both graphs in a child process. A failure carries the toolchain's own message."""
     question = Question("gate-zero", TITLE, backend=backend)
     try:
-        figures = run_in_child(_run, backend, threads, device, timeout=TIMEOUT_SECONDS, report=report).value
+        figures = context.child(_run, backend, timeout=TIMEOUT_SECONDS).value
     except (ToolchainError, ChildDied) as error:
         return question.error(str(error))
     x, w = _operands()
@@ -76,10 +75,10 @@ def _wide_operands() -> tuple[np.ndarray, np.ndarray]:
     return wide.astype(np.float32), narrow.astype(np.float32)
 
 
-def _run(report: Report, name: str, threads: int, device: Device) -> tuple[list[float], list[list[float]], int]:
+def _run(context: Context, name: str) -> tuple[list[float], list[list[float]], int]:
     """The sum, the product, and how many elements of the wide product are not exact."""
-    report(f"gate zero on {name}")
-    backend = make_backend(name, threads, device)
+    context.report(f"gate zero on {name}")
+    backend = context.backend(name)
     a, b = np.array([1, 2, 3, 4], np.float32), np.array([10, 20, 30, 40], np.float32)
     (sums,) = backend.load(sum_graph())([backend.upload(a), backend.upload(b)])
     (products,) = backend.load(product_graph())([backend.upload(v) for v in _operands()])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,22 +15,18 @@ from typing import Any
 import numpy as np
 
 from hloracle import localize
-from hloracle.backends import iree
-from hloracle.backends.custom_calls import Target, register
-from hloracle.backends.devices import CPU, Device
 from hloracle.conformance.checks.check import Check, Question, of_configuration
+from hloracle.conformance.context import Context
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.prompts import Prompt
-from hloracle.conformance.runs.configurations import backend_sources, make_backend
+from hloracle.conformance.runs.configurations import backend_sources, where
 from hloracle.core import tolerances
 from hloracle.core.abi import Graph
-from hloracle.core.cache import cache_root, digest, write_file
-from hloracle.core.child import ChildDied, Report, run_in_child
-from hloracle.core.environment import host_cpu
+from hloracle.core.cache import Entry, digest
+from hloracle.core.child import ChildDied
 from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.situation import row_floors, row_scales
-from hloracle.mutants import planted
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model import anchors as vocabulary
 from hloracle.reference.model.anchors import anchors
@@ -112,35 +107,31 @@ def _beyond(error: float | None) -> bool:
 
 
 def run_anchored(
-    configuration: Configuration, graphs: Sequence[Graph], checkpoint: Checkpoint, prompt: Prompt, truth: AnchorTruth, threads: int,
-    versions: dict[str, str], reuse: bool, mutant: str = "", with_canary: bool = False, device: Device = CPU,
-    targets: Sequence[Target] = (), report: Report | None = None,
+    context: Context, configuration: Configuration, graphs: Sequence[Graph], model: Checkpoint,
+    of: tuple[Prompt, AnchorTruth], with_canary: bool = False,
 ) -> AnchorOutcome:  # fmt: skip
     """Run one prompt and the steps after it with every anchor as a result, in a child process.
 
     Args:
-      graphs: of the cell's source: decode, prefill in the prompt's bucket, or both.
-      truth: of the prompt and the tokens after it.
-      reuse: False runs it whatever the cache holds. targets, device: see `run_configuration`.
+      graphs: of the configuration's source: decode, prefill in the prompt's bucket, or both.
+      of: the prompt, and the reference of it and of the tokens after it.
     """
-    key = digest(
-        checkpoint.digest, *backend_sources(), *looking(Path(__file__)), host_cpu(), truth.folder.parent.name, truth.folder.name,
-        json.dumps([configuration.id, threads, versions, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
-        repr(device if configuration.backend == device.backend else CPU),
-        *(g.text + g.abi.to_json() for g in graphs), *(f"{t.name} {t.sha256}" for t in targets),
-    )  # fmt: skip
-    entry = cache_root() / "anchored" / f"{key[:32]}.json"
-    if reuse and not mutant and (found := _load(entry, configuration)):
-        return found
+    prompt, truth = of
+    parts: list[str | bytes] = [
+        model.digest, *backend_sources(), *looking(Path(__file__)), *where(context, configuration.backend),
+        truth.folder.parent.name, truth.folder.name,
+        json.dumps([configuration.id, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
+        *(g.text + g.abi.to_json() for g in graphs),
+    ]  # fmt: skip
+    entry: Entry[AnchorOutcome] = context.entry("anchors", AnchorOutcome, parts)
+    if found := entry.load():
+        return dataclasses.replace(found, status="reused")
+    arguments = (configuration, list(graphs), model.directory, prompt, truth, with_canary)
     try:
-        outcome: AnchorOutcome = run_in_child(
-            _run, configuration, list(graphs), checkpoint.directory, prompt, truth, threads, mutant, with_canary, device,
-            targets, timeout=TIMEOUT_SECONDS, report=report,
-        ).value  # fmt: skip
+        outcome: AnchorOutcome = context.child(_run, *arguments, timeout=TIMEOUT_SECONDS).value
     except (ToolchainError, ChildDied) as error:
         return AnchorOutcome(configuration, prompt.id, "failed", message=str(error))
-    if not mutant:
-        write_file(entry, json.dumps(dataclasses.asdict(outcome)))
+    entry.save(outcome)
     return outcome
 
 
@@ -151,62 +142,39 @@ def looking(*files: Path) -> list[bytes]:
         Path(str(tolerances.__file__)),
         Path(str(vocabulary.__file__)),
     ]
-    compilers = [*iree.CPU_FLAGS, iree.compiler_path(), os.environ.get("XLA_FLAGS", "")]
-    return [json.dumps(compilers).encode(), *(p.read_bytes() for p in (*sorted(own), *files))]
-
-
-def _load(entry: Path, configuration: Configuration) -> AnchorOutcome | None:
-    try:
-        raw = json.loads(entry.read_text())
-        rows = [Rows(**r) for r in raw["rows"]]
-        canary = Canary(**raw["canary"]) if raw["canary"] else None
-        return AnchorOutcome(
-            configuration,
-            raw["prompt"],
-            "reused",
-            rows,
-            raw["floors"],
-            canary,
-            missing=raw["missing"],
-            named=raw["named"],
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+    return [p.read_bytes() for p in (*sorted(own), *files)]
 
 
 def _run(
-    report: Report, configuration: Configuration, graphs: list[Graph], directory: Path, prompt: Prompt, truth: AnchorTruth, threads: int,
-    mutant: str, with_canary: bool, device: Device, targets: Sequence[Target],
+    context: Context, configuration: Configuration, graphs: list[Graph], directory: Path, prompt: Prompt,
+    truth: AnchorTruth, with_canary: bool,
 ) -> AnchorOutcome:  # fmt: skip
     from hloracle.localize.anatomy import anatomy_of
     from hloracle.localize.dissect import Matrix, Side, run_with_outputs
     from hloracle.localize.situation import ReferenceRun
 
-    if configuration.backend == "xla-cpu":
-        register(targets)
-    with planted(mutant):
-        checkpoint = open_checkpoint(directory)
-        config, length = checkpoint.config, len(prompt.token_ids)
-        if all(g.abi.phase == "decode" for g in graphs):  # a step is looked at in any case
-            length = min(length, len(truth.tokens) - 1)
-        backend = make_backend(configuration.backend, threads, device)
+    model = open_checkpoint(directory)
+    config, length = model.config, len(prompt.token_ids)
+    if all(g.abi.phase == "decode" for g in graphs):  # a step is looked at in any case
+        length = min(length, len(truth.tokens) - 1)
+    backend = context.backend(configuration.backend)
+    run = ReferenceRun(truth, config, model.load, length, prompt.bucket)
 
-        def matrices(*which: Graph) -> list[Matrix]:
-            side = Side(configuration.source, configuration.backend, which)
-            run = ReferenceRun(truth, config, checkpoint.load, length, prompt.bucket)
-            return run_with_outputs(side, backend, run, report)
+    def matrices(*which: Graph) -> list[Matrix]:
+        side = Side(configuration.source, configuration.backend, which)
+        return run_with_outputs(side, backend, run, context.report)
 
-        rows = [rows_of(m) for m in matrices(*graphs)]
-        canary = None
-        graph = max(graphs, key=lambda g: g.abi.phase == "prefill")
-        anatomy = anatomy_of(graph, config)
-        last = length if graph.abi.phase == "prefill" else len(truth.tokens)
-        if with_canary and (anchor := canary_anchor(graph, anatomy.anchors, truth, last)):
-            report(f"canary: {anchor}")
-            found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])
-            worst = found.worst()
-            canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0)
-    floors = floor_rows(truth, config, rows) if configuration == Configuration("oracle", "xla-cpu") else []
+    rows = [rows_of(m) for m in matrices(*graphs)]
+    canary = None
+    graph = max(graphs, key=lambda g: g.abi.phase == "prefill")
+    anatomy = anatomy_of(graph, config)
+    last = length if graph.abi.phase == "prefill" else len(truth.tokens)
+    if with_canary and (anchor := canary_anchor(graph, anatomy.anchors, truth, last)):
+        context.report(f"canary: {anchor}")
+        found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])
+        worst = found.worst()
+        canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0)
+    floors = floor_rows(truth, config, rows) if configuration.of_oracle else []
     missing = [f"{a} in {r.phase}" for r in rows for a in anchors(config) if a not in r.anchors]
     named = any(anatomy_of(g, config).values.keys() - {"token"} for g in graphs)
     return AnchorOutcome(configuration, prompt.id, "ran", rows, floors, canary, missing=missing, named=named)
@@ -245,8 +213,12 @@ def floor_rows(truth: AnchorTruth, config: Config, oracle: Sequence[Rows]) -> li
     return found
 
 
-def anchor_check(outcome: AnchorOutcome) -> Check:
-    """Every anchor of prefill and of decode is within its floors."""
+def anchor_check(outcome: AnchorOutcome, all_named: bool) -> Check:
+    """Every anchor of prefill and of decode is within its floors.
+
+    Args:
+      all_named: whether its graphs have to name all anchors; what somebody else wrote need not, and what it has counts.
+    """
     question = of_configuration(outcome.configuration, "anchors", "values at every anchor against the float64 truth")
     if outcome.status == "failed":
         return question.error(outcome.message)
@@ -259,15 +231,13 @@ def anchor_check(outcome: AnchorOutcome) -> Check:
     figure = f"{error:.2f} floors ({anchor}, {rows.phase}, position {position}), {count} anchors"
     limit = f"at most {ANCHOR_FLOORS:g} floors"
     detail = f"the first beyond its limit is {first[1]} in {first[0]}" if first else ""
-    # What somebody else wrote need not have them all; what it has counts.
-    ours = outcome.configuration.source != "file"
-    if outcome.missing and ours:
+    if outcome.missing and all_named:
         detail = "; ".join(filter(None, [detail, f"its graphs have no anchor {', '.join(outcome.missing[:5])}"]))
-    if outcome.missing and not ours and first is None:
+    if outcome.missing and not all_named and first is None:
         if not outcome.named:
             return dataclasses.replace(question.skipped(NO_ANCHORS), figure=figure, limit=limit)
         limit += f", {len(outcome.missing)} anchors are not there, such as {outcome.missing[0]}"
-    return question.judged(first is None and not (outcome.missing and ours), figure, limit, detail)
+    return question.judged(first is None and not (outcome.missing and all_named), figure, limit, detail)
 
 
 def canary_check(canary: Canary | None, why_not: str) -> Check:

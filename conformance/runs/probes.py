@@ -8,23 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloracle.backends.custom_calls import Target, register
 from hloracle.conformance.checks.check import Check, Question
-from hloracle.conformance.matrix import EMITTER
-from hloracle.conformance.runs.configurations import backend_sources, make_backend
+from hloracle.conformance.context import Context
+from hloracle.conformance.runs.configurations import backend_sources, where
 from hloracle.conformance.runs.inside import NO_ANCHORS, looking
 from hloracle.conformance.verdict.localization import weights_of
 from hloracle.core.abi import Graph
-from hloracle.core.cache import cache_root, digest, write_file
-from hloracle.core.child import ChildDied, Report, run_in_child
-from hloracle.core.environment import host_cpu
+from hloracle.core.cache import Entry
+from hloracle.core.child import ChildDied
 from hloracle.core.errors import ToolchainError
-from hloracle.mutants import planted
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 
 TIMEOUT_SECONDS = 600
 TITLE = "each anchor's computation equals the oracle's on inputs that no prompt reaches"
-BACKEND = "xla-cpu"
 
 
 @dataclass(frozen=True)
@@ -40,79 +36,53 @@ class Probes:
     anchor: str
     operation: str
     left: list[str]
-    reused: bool = False
 
 
 def run_probes(
-    source: str, pairs: Sequence[tuple[Graph, Graph]], checkpoint: Checkpoint, versions: dict[str, str], reuse: bool,
-    mutant: str = "", targets: Sequence[Target] = (), report: Report | None = None,
+    context: Context, source: str, pairs: Sequence[tuple[Graph, Graph]], model: Checkpoint, all_named: bool
 ) -> tuple[Check, bool]:  # fmt: skip
     """The check, and whether its outcome was in the cache.
 
     Args:
-      source: whose graphs are judged, `emitter` or `file`.
+      source: whose graphs are judged. all_named: whether they have to name every anchor.
       pairs: such a graph and the oracle's of the same phase; the judged one may have the token as its head.
     """
-    question, ours = Question("probes", TITLE, source), source == EMITTER
-    texts = [g.text + g.abi.to_json() for pair in pairs for g in pair]
-    sources = [*backend_sources(), *looking(Path(__file__))]
-    key = digest(
-        checkpoint.digest,
-        host_cpu(),
-        json.dumps([versions, ours, [f"{t.name} {t.sha256}" for t in targets]]),
-        *sources,
-        *texts,
-    )
-    entry = cache_root() / "probes" / f"{key[:32]}.json"
-    found = _load(entry) if reuse and not mutant else None
+    question = Question("probes", TITLE, source)
+    parts: list[str | bytes] = [
+        model.digest, *backend_sources(), *looking(Path(__file__)), *where(context, context.matrix.quick),
+        json.dumps([all_named, context.matrix.quick]), *(g.text + g.abi.to_json() for pair in pairs for g in pair),
+    ]  # fmt: skip
+    entry: Entry[Probes] = context.entry("probes", Probes, parts)
+    found, reused = entry.load(), True
     if found is None:
+        arguments = (list(pairs), model.directory, all_named)
         try:
-            found = run_in_child(
-                _run, list(pairs), checkpoint.directory, mutant, ours, targets, timeout=TIMEOUT_SECONDS, report=report
-            ).value  # fmt: skip
+            found, reused = context.child(_run, *arguments, timeout=TIMEOUT_SECONDS).value, False
         except (ToolchainError, ChildDied) as error:
             return question.error(str(error)), False
-        if not mutant:
-            write_file(entry, json.dumps(dataclasses.asdict(found)))
+        entry.save(found)
     right = found.count - len(found.failed)
     figure = f"{right} of {found.count}"
     if right:
         figure += f", {'those ' if found.failed else ''}at {found.worst:.2g} of what is allowed"
-    if not (found.count or ours):
-        return question.skipped(NO_ANCHORS), found.reused
+    if not (found.count or all_named):
+        return question.skipped(NO_ANCHORS), reused
     holds = found.count > 0 and not found.failed
     check = question.judged(holds, figure, f"{found.count} of {found.count}", "; ".join(found.failed), found.anchor)
     words = f"probes of what is computed from other values than in the oracle: {', '.join(found.left)}"
     operation, missing = "" if holds else found.operation, words if found.left else ""
-    return dataclasses.replace(check, operation=operation, missing=missing), found.reused
+    return dataclasses.replace(check, operation=operation, missing=missing), reused
 
 
-def _load(entry: Path) -> Probes | None:
-    try:
-        return Probes(**json.loads(entry.read_text()) | {"reused": True})
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def _run(
-    report: Report,
-    pairs: list[tuple[Graph, Graph]],
-    directory: Path,
-    mutant: str,
-    ours: bool,
-    targets: Sequence[Target],
-) -> Probes:
+def _run(context: Context, pairs: list[tuple[Graph, Graph]], directory: Path, all_named: bool) -> Probes:
     from hloracle.localize.anatomy import anatomy_of
     from hloracle.localize.probes import probe
     from hloracle.localize.workbench import Workbench
 
-    register(targets)
-    # Of a fault only what it does to the config counts here: compilers are not what is probed.
-    with planted(mutant):
-        checkpoint = open_checkpoint(directory)
+    checkpoint = open_checkpoint(directory)
     config = checkpoint.config
     weights = weights_of([graph for graph, _ in pairs], config)
-    bench = Workbench(make_backend(BACKEND, 1), checkpoint.load, weights)
+    bench = Workbench(context.backend(context.matrix.quick), checkpoint.load, weights)
     failed: list[str] = []
     left: list[str] = []
     count, worst, anchor, operation = 0, 0.0, "", ""
@@ -121,9 +91,9 @@ def _run(
             anatomy_of(emitter, config),
             anatomy_of(oracle, config),
             bench,
-            report,
+            context.report,
             locate=not failed,
-            same_inputs=not ours,
+            same_inputs=not all_named,
         )
         count, worst = count + n, max(worst, share)
         left += [f"{other} of {emitter.name}" for other in others]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 import psutil
 
-from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Session, greedy
-from hloracle.conformance.runs.configurations import make_backend
+from hloracle.conformance.context import Context
+from hloracle.conformance.matrix import Configuration
 from hloracle.core.abi import Graph
-from hloracle.core.child import Report
 from hloracle.reference.model.checkpoint import open_checkpoint
 
 TOKENS = 8  # steps in a round of a run
 CONTEXT = 16  # prompt tokens before the steps that are timed
 BUDGET_SECONDS = 60  # of a run: a large model has fewer rounds
-PEERS = {"oracle/xla-cpu": "oracle on XLA", "transformers": "Hugging Face float32"}
+TRANSFORMERS = "transformers"
 
 Run = Callable[[list[int], int], float]  # a prompt and how many tokens -> milliseconds per token
 
@@ -36,40 +35,39 @@ class Contender:
     """Milliseconds per token, a round each; `resident_bytes` is by how much the process grew when it was made ready."""
 
     id: str
+    title: str
     ms_per_token: list[float]
     resident_bytes: int
 
-    @property
-    def title(self) -> str:
-        return PEERS.get(self.id, "emitter on IREE")
-
 
 def measure(
-    report: Report, directory: Path, emitted: Graph, oracle: Graph, tokens: int, rounds: int, threads: int,
-    device: Device = CPU, budget_seconds: float = BUDGET_SECONDS,
+    context: Context, directory: Path, graphs: Sequence[tuple[Configuration, Graph]], rounds: int,
+    budget_seconds: float = BUDGET_SECONDS,
 ) -> list[Contender]:  # fmt: skip
-    """Each contender's decode steps, for at most so many rounds; runs in a child process. The graphs are decode graphs.
+    """The decode steps of each graph and of Hugging Face, for at most so many rounds; runs in a child process.
 
     Args:
-      budget_seconds: no round but the first begins later.
+      graphs: decode graphs, each with where it runs. budget_seconds: no round but the first begins later.
     """
     import torch
 
-    torch.set_num_threads(threads)
-    checkpoint = open_checkpoint(directory)
-    prompt = np.random.default_rng(0).integers(0, checkpoint.config.vocab_size, CONTEXT).tolist()
+    torch.set_num_threads(context.threads)
+    model = open_checkpoint(directory)
+    prompt = np.random.default_rng(0).integers(0, model.config.vocab_size, CONTEXT).tolist()
     makers: dict[str, Callable[[], Run]] = {
-        f"emitter/{device.backend}/token": partial(_session, device.backend, threads, device, emitted, directory),
-        "oracle/xla-cpu": partial(_session, "xla-cpu", threads, device, oracle, directory),
-        "transformers": partial(_transformers, directory),
+        c.id: partial(_session, context, c.backend, g, directory) for c, g in graphs
+    }
+    makers[TRANSFORMERS] = partial(_transformers, directory)
+    titles = {c.id: f"{c.source} on {context.matrix[c.backend].title}" for c, _ in graphs} | {
+        TRANSFORMERS: "Hugging Face float32"
     }
     contenders: dict[str, Callable[[], float]] = {}
     grown: dict[str, int] = {}
     for id, make in makers.items():
-        report(f"loading {PEERS.get(id, id)}")
+        context.report(f"loading {titles[id]}")
         gc.collect()
         before = psutil.Process().memory_info().rss
-        contenders[id] = partial(make(), prompt, tokens)
+        contenders[id] = partial(make(), prompt, TOKENS)
         contenders[id]()  # warms up
         gc.collect()
         grown[id] = max(0, psutil.Process().memory_info().rss - before)
@@ -78,14 +76,14 @@ def measure(
     for nth in range(1, rounds + 1):
         if nth > 1 and time.perf_counter() > deadline:
             break
-        report(f"decode speed, round {nth} of {rounds}")
+        context.report(f"decode speed, round {nth} of {rounds}")
         for id, contender in contenders.items():
             found[id].append(contender())
-    return [Contender(id, [round(ms, 4) for ms in values], grown[id]) for id, values in found.items()]
+    return [Contender(id, titles[id], [round(ms, 4) for ms in values], grown[id]) for id, values in found.items()]
 
 
-def _session(backend: str, threads: int, device: Device, graph: Graph, directory: Path) -> Run:
-    session = Session(make_backend(backend, threads, device), [graph], open_checkpoint(directory).load)
+def _session(context: Context, backend: str, graph: Graph, directory: Path) -> Run:
+    session = Session(context.backend(backend), [graph], open_checkpoint(directory).load)
     first: list[int] = []
 
     def run(prompt: list[int], tokens: int) -> float:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hloracle.backends.custom_calls import Target, register
-from hloracle.backends.devices import CPU, Device
+from hloracle.backends.devices import CPU
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import is_near_tie, limit
-from hloracle.conformance.matrix import Configuration, Matrix
+from hloracle.conformance.context import Context
+from hloracle.conformance.matrix import ORACLE, Configuration, Matrix
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.runs.configurations import Outcome, make_backend
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import Rows, floor_rows, rows_of
 from hloracle.conformance.runs.returned import Stream
 from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
 from hloracle.core.abi import Graph
-from hloracle.core.child import Report
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.mutants import planted
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
@@ -185,50 +184,42 @@ class Localization:
 
 
 def localize(
-    report: Report, plan: Plan, graphs: dict[str, list[Graph]], directory: Path, truth: AnchorTruth, threads: int,
-    folder: Path | None, mutant: str, brief: bool = False, targets: Sequence[Target] = (), device: Device = CPU,
+    context: Context, plan: Plan, graphs: dict[str, list[Graph]], directory: Path, truth: AnchorTruth,
+    how: tuple[Path | None, bool],
 ) -> Localization:  # fmt: skip
-    """Runs in a child process.
+    """Take apart what is wrong. Runs in a child process.
 
     Args:
-      graphs: of every source; what the trusted side lacks (a file is judged without an oracle's graphs) is lowered here.
-      folder: where the reproducer goes. brief: see Question.early_exit. targets, device: see `run_configuration`.
+      graphs: of every source; what the trusted side lacks is lowered here.
+      how: the folder where the reproducer goes, if one is wanted; and whether to exit early, see Question.
     """
     from hloracle.localize.dissect import Question, Side, dissect
     from hloracle.localize.situation import ReferenceRun
 
-    register(targets)
-    with planted(mutant):
-        checkpoint = open_checkpoint(directory)
-    config = checkpoint.config
-    backends: dict[str, Any] = {}
-
-    def backend(name: str) -> Any:
-        if name not in backends:
-            backends[name] = make_backend(name, threads, device)
-        return backends[name]
+    folder, early_exit = how
+    model = open_checkpoint(directory)
+    config = model.config
+    backend = cache(context.backend)
 
     def side(configuration: Configuration) -> Side:
-        fitting = [
-            g for g in graphs[configuration.source]
-            if g.abi.head == configuration.head and (g.abi.phase == "decode" or g.abi.bucket == plan.prompt.bucket)
-        ]  # fmt: skip
-        others = [g for g in graphs[configuration.source] if g.abi.head == configuration.head and g not in fitting]
-        return Side(configuration.source, configuration.backend, tuple(fitting), tuple(others))
+        own = [g for g in graphs[configuration.source] if g.abi.head == configuration.head]
+        fitting = [g for g in own if g.abi.phase == "decode" or g.abi.bucket == plan.prompt.bucket]
+        return Side(
+            configuration.source, configuration.backend, tuple(fitting), tuple(g for g in own if g not in fitting)
+        )  # fmt: skip
 
-    with planted(mutant):
-        suspect = side(plan.suspect)
-        trusted = side(plan.trusted) if plan.trusted else _oracle(plan, suspect.graphs, config)
-        question = Question(suspect, trusted, brief)
-        run = ReferenceRun(truth, config, checkpoint.load, plan.at.length, plan.prompt.bucket)
-        found = dissect(question, run, weights_of(suspect.graphs, config), backend, report)
-        reproducer = None
-        if folder is not None and found.reproducer is not None:
-            report("writing a reproducer and running it")
-            called = [t for t in targets if f"custom_call @{t.name}(" in found.reproducer.graph.text]
-            only_on_xla = bool(question.of_compiler or called) and plan.suspect.backend == "xla-cpu"
-            where = device if plan.suspect.backend == device.backend else CPU
-            reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "", called, where)
+    suspect = side(plan.suspect)
+    trusted = side(plan.trusted) if plan.trusted else _oracle(context, plan, suspect.graphs, config)
+    question = Question(suspect, trusted, early_exit)
+    run = ReferenceRun(truth, config, model.load, plan.at.length, plan.prompt.bucket)
+    found = dissect(question, run, weights_of(suspect.graphs, config), backend, context.report)
+    reproducer = None
+    if folder is not None and found.reproducer is not None:
+        context.report("writing a reproducer and running it")
+        called = [t for t in context.targets if f"custom_call @{t.name}(" in found.reproducer.graph.text]
+        only_on_xla = bool(question.of_compiler or called) and context.matrix.family(plan.suspect) == "xla"
+        where = context.device if plan.suspect.backend == context.device.backend else CPU
+        reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "", called, where)
     errors = []
     accumulated = {(m.phase, a): e for m in found.matrices for a, e in m.worst().items()}
     for phase, anchor in dict.fromkeys([*accumulated, *found.local]):
@@ -253,7 +244,7 @@ def localize(
     )  # fmt: skip
 
 
-def _oracle(plan: Plan, graphs: Sequence[Graph], config: Config) -> Any:
+def _oracle(context: Context, plan: Plan, graphs: Sequence[Graph], config: Config) -> Any:
     """The oracle's graphs for a source that was judged without them; None where the oracle is what is wrong."""
     from hloracle.localize.dissect import Side
     from hloracle.reference.oracle.lower import lower
@@ -264,7 +255,7 @@ def _oracle(plan: Plan, graphs: Sequence[Graph], config: Config) -> Any:
         lower(config, g.abi.phase, "logits", g.abi.capacity, g.abi.bucket if g.abi.phase == "prefill" else 0)
         for g in graphs
     ]
-    return Side("oracle", "xla-cpu", tuple(lowered))
+    return Side(ORACLE, context.matrix.quick, tuple(lowered))
 
 
 def weights_of(graphs: Sequence[Graph], config: Config) -> frozenset[str]:

@@ -6,62 +6,16 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
-from hloracle.backends import iree
 from hloracle.core.child import ChildDied, Report, alone, end_with_parent, kill_descendants, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.mutants.registry import attribute
-
-# Where XLA's optimizer is not what is tried: it takes most of the time that XLA takes.
-NO_OPTIMIZER = "--xla_backend_optimization_level=0"
-# Nor its code generator for fusions: more than half of the time left.
-PLAIN_XLA = (
-    NO_OPTIMIZER, "--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1",
-)  # fmt: skip
-# The same module but for the processor and for what is computed when it is loaded instead; in half of the time. In one
-# thread, as many are compiled side by side.
-PLAIN_IREE = ("--iree-opt-const-eval=false", "--verify=false", "--mlir-disable-threading")
 
 Item = TypeVar("Item", bound=Hashable)
 Answer = TypeVar("Answer")
-
-
-@contextmanager
-def environment(name: str, value: str) -> Iterator[None]:
-    """A variable of this process's environment, and of those that it starts meanwhile."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-def xla_flags(*flags: str) -> AbstractContextManager[None]:
-    """Have XLA compile with these flags too."""
-    return environment("XLA_FLAGS", " ".join(filter(None, [os.environ.get("XLA_FLAGS"), *flags])))
-
-
-@contextmanager
-def plain_compilers() -> Iterator[None]:
-    """Have XLA and IREE compile quickly, where it is not they that are tried: the real model tries what is left out, and of
-    other families' mechanisms random models do.
-
-    XLA must not have compiled anything in this process before.
-    """
-    flags = tuple(f.replace("target-cpu=host", "target-cpu=generic") for f in iree.CPU_FLAGS)
-    flags = (*flags, *PLAIN_IREE)
-    device_flags = (*iree.DEVICE_FLAGS, *PLAIN_IREE)
-    with xla_flags(*PLAIN_XLA), attribute(iree, "CPU_FLAGS", flags), attribute(iree, "DEVICE_FLAGS", device_flags):
-        yield
 
 
 def run_each(

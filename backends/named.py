@@ -1,0 +1,121 @@
+"""What a run may run graphs on: a backend is chosen by name, by an entry point of another package, or given as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points
+from typing import Any
+
+from hloracle.backends.devices import CPU, Device
+from hloracle.backends.session import Backend
+from hloracle.core.errors import InputError
+
+ENTRY_POINTS = "hloracle.backends"
+BUILT_IN = ("iree-cpu", "xla-cpu")
+# Titles of the families in a sentence; a family that is not listed is called by its name.
+TITLES = {"iree": "IREE", "xla": "XLA", "interpreter": "the interpreter"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend that a run opens in whichever process needs it.
+
+    family: compilers of one family are one witness: `xla` (jaxlib and every plugin built from XLA), `iree`, `interpreter`.
+    open: makes the backend, with that many threads; importable by its name, because other processes call it.
+    remote: whether it runs on another device than the processor.
+    quick: whether it compiles in a moment, so that it is where graphs are taken apart.
+    kept: whether what came of it may be reused; of a backend that is given as a value nothing says when its code changed.
+    """
+
+    name: str
+    family: str
+    open: Callable[[int], Backend]
+    remote: bool = False
+    quick: bool = False
+    kept: bool = True
+
+    @property
+    def title(self) -> str:
+        device = self.name.partition("-")[2] if self.kept else ""
+        return TITLES.get(self.family, self.name) + (f" {device}" if device not in ("", "cpu") else "")
+
+
+def built_in(name: str, device: Device = CPU) -> Choice:
+    """`iree-cpu`, `xla-cpu`, or IREE on the device. Raises InputError."""
+    if name == "xla-cpu":
+        return Choice(name, "xla", _xla, quick=True)
+    if name == CPU.backend:
+        return Choice(name, "iree", _iree)
+    if name != device.backend:
+        raise InputError("is no backend", repr(name), f"name some of: {', '.join(known())}")
+    return Choice(name, "iree", partial(_device, device), remote=True)
+
+
+def _xla(threads: int) -> Backend:
+    from hloracle.backends.xla import XlaCpu
+
+    return XlaCpu()
+
+
+def _iree(threads: int) -> Backend:
+    from hloracle.backends.iree import IreeCpu
+
+    return IreeCpu(threads)
+
+
+def _device(device: Device, threads: int) -> Backend:
+    from hloracle.backends.iree import IreeDevice
+
+    return IreeDevice(device)
+
+
+def backends_on(device: Device) -> tuple[str, ...]:
+    """What a run on a device runs graphs on: the device, and what it is judged by."""
+    return (device.backend, *BUILT_IN) if device.remote else BUILT_IN
+
+
+def make_backend(name: str, threads: int, device: Device = CPU) -> Backend:
+    """Open `iree-cpu`, `xla-cpu`, or IREE on the device, in this process."""
+    return built_in(name, device).open(threads)
+
+
+def known() -> list[str]:
+    """The names that `chosen` takes: ours, and those of installed packages."""
+    return [*BUILT_IN, *sorted(e.name for e in entry_points(group=ENTRY_POINTS))]
+
+
+def chosen(backends: Iterable[Any] = BUILT_IN, device: Device = CPU) -> tuple[Choice, ...]:
+    """The backends of a run, in this order, each once.
+
+    Args:
+      backends: names, or values: a class or a function that, called with a number of threads, gives a `Backend`. Its
+        attributes `name` and, where they are not the usual ones, `family`, `remote` and `quick` say what `Choice` says.
+      device: where IREE runs the graphs that are judged.
+    """
+    found: dict[str, Choice] = {}
+    plugins = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
+    for backend in backends:
+        if isinstance(backend, str) and backend in plugins:
+            choice = _given(plugins[backend].load(), backend)
+        else:
+            choice = built_in(backend, device) if isinstance(backend, str) else _given(backend)
+        if choice.name in found:
+            raise InputError("is given twice", f"backend {choice.name!r}", "give it once")
+        found[choice.name] = choice
+    if not found:
+        raise InputError("are none", "backends", f"name some of: {', '.join(known())}")
+    return tuple(found.values())
+
+
+def _given(backend: Any, name: str = "") -> Choice:
+    if isinstance(backend, Choice):
+        return backend
+    name = name or getattr(backend, "name", "")
+    if not callable(backend) or not isinstance(name, str) or not name or "/" in name:
+        raise InputError(
+            "is no backend", repr(backend), "give a name, or a class with a `name` that is called with threads"
+        )
+    more = {key: getattr(backend, key) for key in ("remote", "quick") if hasattr(backend, key)}
+    return Choice(name, getattr(backend, "family", name), backend, kept=False, **more)

@@ -1,0 +1,118 @@
+"""A run looked at from inside: subgraphs probed on other inputs, values at every anchor, and the canary."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hloracle.conformance.evidence import Run
+from hloracle.conformance.graphs.facts import Inspected
+from hloracle.conformance.graphs.sources import Files, Source
+from hloracle.conformance.matrix import ORACLE, Configuration
+from hloracle.conformance.runs.inside import AnchorOutcome, anchor_check, canary_check, run_anchored
+from hloracle.conformance.runs.probes import run_probes
+from hloracle.core.abi import Graph
+from hloracle.reference.huggingface.anchor_truth import anchor_truth
+
+
+def probe(run: Run) -> None:
+    """Hold the subgraphs of each source to the oracle's: decode, and prefill in the smallest bucket."""
+    evidence = run.evidence
+    with run.context.progress.stage("probes") as stage:
+        reused = []
+        for source in run.sources:
+            pairs = [
+                (mine, oracle)
+                for phase in ("prefill", "decode")
+                for mine in _of_phase(evidence.graphs[source.name], phase)
+                for oracle in _of_phase(evidence.graphs[ORACLE], phase)
+                if phase == "decode" or mine.abi.bucket == oracle.abi.bucket
+            ]
+            check, known = run_probes(run.context, source.name, pairs, run.model, bool(source.counts_as))
+            reused.append(known)
+            evidence.replace([check])
+        stage["reused"] = all(reused)
+
+
+def _of_phase(graphs: Inspected, phase: str) -> list[Graph]:
+    """The graphs of a phase that parse: of prefills the smallest; of two heads the one that picks the token, which ships."""
+    found = [g for g, facts in graphs if not facts.error and g.abi.phase == phase]
+    found.sort(key=lambda g: (g.abi.bucket if phase == "prefill" else 0, g.abi.head != "token"))
+    return found[:1]
+
+
+def look_inside(run: Run) -> None:
+    """Hold every anchor of the sources and of the oracle to the reference, and see that the canary is caught.
+
+    Where the ends are wrong already, the configuration that is taken apart later shows its anchors. A canary needs a right
+    graph: a judged one, or else the oracle's.
+    """
+    evidence, settings, context = run.evidence, run.settings, run.context
+    bad, oracle = evidence.bad, Configuration(ORACLE, context.matrix.quick)
+    if (settings.verdict_only or (settings.early_exit and context.fault)) and bad:
+        evidence.checks.append(canary_check(None, "the run has a fault already"))
+        return
+    doubtful = any(c.source == ORACLE or c.about in ("reference", "harness") for c in bad)
+    if not evidence.outcomes or evidence.asked.inside is None or doubtful:
+        evidence.checks.append(canary_check(None, "no graph of this run is known to be right"))
+        return
+    if bad:  # a judged graph is wrong already, so the oracle's takes the canary
+        put_into = _look(run, oracle, with_canary=True)
+        evidence.checks.append(canary_check(put_into.canary, "it did not run"))
+        return
+    _look(run, oracle)
+    looked = [_look_at(run, source) for source in run.sources]
+    put_into = looked[0]
+    if any(c.kind == "anchors" and c.status != "passed" for c in evidence.checks):
+        # A canary in a wrong graph is none.
+        evidence.anchored = [dataclasses.replace(o, canary=None) for o in evidence.anchored]
+        _look_everywhere(run)
+        put_into = _look(run, oracle, with_canary=True)
+    evidence.checks.append(canary_check(put_into.canary, "it did not run"))
+
+
+def _look_at(run: Run, source: Source) -> AnchorOutcome:
+    """A source's graphs with the canary: on the first backend, or on the quick one where that is to be quick."""
+    context, evidence = run.context, run.evidence
+    # To compile two more graphs takes IREE longest; of how it compiles them the configurations tell.
+    quick = run.settings.quick or isinstance(source, Files)
+    backend = context.matrix.quick if quick else context.names[0]
+    heads = {g.abi.head for g, _ in evidence.graphs[source.name]}
+    return _look(run, Configuration(source.name, backend, "logits" if "logits" in heads else "token"), with_canary=True)
+
+
+def _look_everywhere(run: Run) -> None:
+    """What only the anchors show has to be told apart too: graph or compiler, source or oracle."""
+    evidence = run.evidence
+    if not any(c.kind == "anchors" and c.bad for c in evidence.checks):
+        return  # a graph that names none is no fault
+    seen = {o.configuration for o in evidence.anchored}
+    heads = {
+        source: {o.configuration.head for o in evidence.outcomes if o.configuration.source == source}
+        for source in evidence.graphs
+    }
+    for one in [o.configuration for o in evidence.outcomes]:
+        if one not in seen and (one.head == "logits" or heads[one.source] == {"token"}):
+            _look(run, one)
+
+
+def _look(run: Run, configuration: Configuration, with_canary: bool = False) -> AnchorOutcome:
+    evidence, context = run.evidence, run.context
+    assert evidence.asked.inside is not None
+    prompt, sequence = evidence.asked.inside
+    # `ask` had it computed with the rest.
+    truth = anchor_truth(run.model, sequence.tokens, context.report, sequence.prompt)
+    source = next((s for s in run.sources if s.name == configuration.source), None)
+    graphs = [
+        g for g in evidence.whole(configuration.source)
+        if g.abi.head == configuration.head and (g.abi.phase == "decode" or g.abi.bucket == prompt.bucket)
+    ]  # fmt: skip
+    with context.progress.stage(f"{configuration.id}, anchors") as stage:
+        # The canary shows that this run would notice: it is put into our own graphs anew each time.
+        reuse = context.reuse and (not with_canary or isinstance(source, Files))
+        anew = dataclasses.replace(context, reuse=reuse)
+        outcome = run_anchored(anew, configuration, graphs, run.model, (prompt, truth), with_canary)
+        stage["reused"] = outcome.status == "reused"
+    check = anchor_check(outcome, all_named=source is None or bool(source.counts_as))
+    evidence.anchored = [*(o for o in evidence.anchored if o.configuration != configuration), outcome]
+    evidence.replace([check])
+    return outcome

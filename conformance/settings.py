@@ -1,0 +1,72 @@
+"""What a run is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloracle.core.errors import InputError
+from hloracle.production.choice import Choice
+from hloracle.reference.model.contract import BUCKETS
+
+# Of a quick run: its longest prompt fills the bucket, and what follows fills the last slot of the cache.
+QUICK_BUCKET = 64
+QUICK_CAPACITY = 111
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for.
+
+    tokens: that follow each prompt. capacity: cache slots of the graphs that a source is asked for; of graphs that are
+      given, they say it themselves.
+    precision: what the graphs hold weights in. choice: how the emitter writes its graphs, and how they are compiled; None
+      takes what was found fastest on this machine, if that was ever measured, and else what is taken everywhere.
+    out: the report's folder, where a reproducer goes; None writes none.
+    rounds: of the speed comparison; 0 leaves it out.
+    quick: for one of many models. One bucket, and the anchors on a quick backend alone.
+    early_exit: leave out what can no longer change the verdict's class: a configuration, a canary beside a fault that was
+      noticed, anchors by themselves after the first wrong one. Prompts that do not fit the capacity are left out, too.
+    every_token: a tiny model is given each token of its vocabulary, also in a quick run, or one that exits early.
+    verdict_only: what is wrong is not taken apart, and what is right neither timed nor shown.
+    busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
+    """
+
+    model: str
+    tokens: int = 48
+    capacity: int = 256
+    precision: str = "f32"
+    choice: Choice | None = None
+    out: Path | None = None
+    rounds: int = 5
+    quick: bool = False
+    early_exit: bool = False
+    every_token: bool = False
+    verdict_only: bool = False
+    busy: Path | None = None
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Of the prefill graphs that a source is asked for."""
+        return (QUICK_BUCKET,) if self.quick else tuple(b for b in BUCKETS if b <= self.capacity)
+
+    def validate(self) -> None:
+        """Raises InputError that names the flag, unless graphs of this capacity can be asked for these tokens."""
+        if self.rounds < 0:
+            raise InputError(f"is {self.rounds}", "--rounds", "ask for at least one, or for none with 0")
+        if self.tokens < 1:
+            raise InputError(f"is {self.tokens}", "--tokens", "ask for at least one")
+        if self.capacity < BUCKETS[0]:
+            raise InputError(f"is {self.capacity}", "--capacity", f"give at least the smallest bucket, {BUCKETS[0]}")
+        if self.tokens > self.capacity:
+            raise InputError(
+                f"is {self.tokens}, more than the {self.capacity} cache slots", "--tokens",
+                "raise --capacity, or ask for fewer",
+            )  # fmt: skip
+        # A prompt has to end at the last cache slot, and a bucket inside the cache to hold it.
+        longest = self.capacity - self.tokens + 1
+        if not any(b >= longest for b in self.buckets):
+            raise InputError(
+                f"is {self.capacity}: no bucket of at most that many holds the {longest} tokens of a prompt that fills it",
+                "--capacity", f"give one of {', '.join(map(str, BUCKETS))}",
+            )  # fmt: skip
