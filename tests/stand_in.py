@@ -17,16 +17,16 @@ WRONG = "The graph is wrong on XLA and on IREE alike. Compared: 4 of 240 tokens.
 
 @dataclass(frozen=True)
 class StandInVerdict:
-    """The fields of a verdict that a person looks for."""
+    """The fields of hloracle.Verdict."""
 
     class_: str = "conforms"
     explanation: str = "Equal to Hugging Face in all that was compared."
     anchor: str | None = None
     operation: str | None = None
-    sure: tuple[str, list[str]] | None = None
-
-    def __str__(self) -> str:
-        return f"{self.class_}: {self.explanation}"
+    sure: str = ""
+    because: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ class StandInRecord:
 
     asked: dict[str, Any]
     verdict: StandInVerdict = field(default_factory=StandInVerdict)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"verdict": {"class": self.verdict.class_}}
 
     @property
     def passed(self) -> bool:
@@ -56,9 +60,9 @@ def answer(called: str, *graphs: str | Path, **settings: Any) -> StandInRecord:
     if "unknown" in names:
         return StandInRecord(asked, StandInVerdict("harness-error", "The comparison is incomplete."))
     if "wrong" in names:
-        because = ["file's graph is wrong on iree-cpu and xla-cpu alike", "it is wrong by itself"]
-        where = "layers.0.input_layernorm", "stablehlo.sqrt %0 at line 59 of wrong", ("certain", because)
-        return StandInRecord(asked, StandInVerdict("emitter-fault", WRONG, *where))
+        because = ("file's graph is wrong on iree-cpu and xla-cpu alike", "it is wrong by itself")
+        where = "layers.0.input_layernorm", "stablehlo.sqrt %0 at line 59 of wrong"
+        return StandInRecord(asked, StandInVerdict("emitter-fault", WRONG, *where, "certain", because))
     return StandInRecord(asked)
 
 

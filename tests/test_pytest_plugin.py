@@ -81,6 +81,13 @@ def test_says_what_there_is(inner: Inner) -> None:
     inner("", "--help").stdout.fnmatch_lines(["*--hloracle-out=FOLDER*", "*hloracle_out (string):*"])
 
 
+def test_the_stand_in_is_like_the_library() -> None:
+    assert list(stand_in.StandInVerdict.__annotations__) == list(hloracle.Verdict.__annotations__)
+    for name in ("data", "passed", "save", "verdict"):
+        assert name in {*dir(hloracle.Record), *hloracle.Record.__annotations__}
+    assert "out" in hloracle.Options.__annotations__
+
+
 # ---- what comes of a test
 
 
@@ -323,7 +330,7 @@ def test_the_library_itself(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E * NonConforming: emitter-fault: The graph is wrong on XLA and on IREE alike*",
+            "E * NonConforming: emitter-fault: * wrong on XLA and on IREE alike*",
             "E * first wrong at layers.0.input_layernorm",
             "E * operation: stablehlo.sqrt *",
             "E * how sure: certain: *",

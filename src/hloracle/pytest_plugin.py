@@ -131,8 +131,10 @@ def folder_name(test: str) -> str:
 
 
 def _out(config: pytest.Config) -> Path:
-    given = config.getoption("hloracle_out")
-    return config.invocation_params.dir / given if given else config.rootpath / config.getini("hloracle_out")
+    given: str | None = config.getoption("hloracle_out")
+    if given:
+        return config.invocation_params.dir / given
+    return config.rootpath / str(config.getini("hloracle_out"))
 
 
 def _shown(path: Path, config: pytest.Config) -> str:
@@ -142,16 +144,15 @@ def _shown(path: Path, config: pytest.Config) -> str:
 
 
 def _words(record: Record, report: str) -> str:
-    """The verdict, a line for each thing that one looks for."""
+    """The verdict, each thing that one looks for on a line of its own."""
     from hloracle.reports.facts import VERDICTS
 
     verdict = record.verdict
-    lines = [str(verdict)]
+    lines = [f"{verdict.class_}: {verdict.explanation}"]
     if verdict.anchor is not None:
-        lines.append(f"{VERDICTS[verdict.class_].at} {verdict.anchor}")
+        lines.append(f"{VERDICTS[record.data['verdict']['class']].at} {verdict.anchor}")
     if verdict.operation is not None:
         lines.append(f"operation: {verdict.operation}")
-    if verdict.sure is not None:
-        level, because = verdict.sure
-        lines.append(f"how sure: {level}: {'; '.join(because)}")
+    if verdict.sure:
+        lines.append(f"how sure: {verdict.sure}: {'; '.join(verdict.because)}")
     return "\n".join([*lines, f"report: {report}"])
