@@ -19,9 +19,9 @@ import numpy as np
 import psutil
 
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.make import make_backend
 from hloracle.backends.session import Backend, Session, greedy
 from hloracle.bench.machine import Reader
-from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError

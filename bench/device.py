@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.devices import Device
+from hloracle.backends.make import make_backend
 from hloracle.backends.session import Session, greedy
 from hloracle.bench.contenders import read_bytes
-from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError, ToolchainError

@@ -26,7 +26,6 @@ from rich.table import Table
 from hloracle.backends.devices import Device, open_device
 from hloracle.bench.device import Measured, bandwidth, emitted, emitted_of_size, measured, oracle, transformers
 from hloracle.bench.tune import FASTER
-from hloracle.cli.main import invoke
 from hloracle.cli.options import DEFAULT_MODEL, PRECISIONS
 from hloracle.conformance.evidence import Progress, Settings, backends_on
 from hloracle.conformance.run import run
@@ -36,6 +35,7 @@ from hloracle.core.child import ChildDied, run_in_child, threads
 from hloracle.core.console import Output
 from hloracle.core.environment import describe, threads_available
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.program import run_command_line
 from hloracle.mutants import MUTANTS
 from hloracle.production.choice import untuned
 from hloracle.reference.fixtures.synthetic import SYNTHETIC
@@ -320,7 +320,7 @@ def table(visit: Visit, seconds: float) -> Table:
 
 def main() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"  # as in cli.py; the oracle's timing alone is to run elsewhere
-    sys.exit(invoke(sys.argv[1:], command))
+    sys.exit(run_command_line(command, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ from typing import Any
 import click
 import numpy as np
 
-from hloracle.cli.main import main
-from hloracle.cli.options import terminal
 from hloracle.conformance.evidence import Progress, Settings
 from hloracle.conformance.run import run
 from hloracle.conformance.verdict.verdict import PASSING
 from hloracle.core.cache import cache_root
 from hloracle.core.child import Report, alone
+from hloracle.core.console import terminal
+from hloracle.core.program import run_program
 from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS
 from hloracle.mutants import planted
 from hloracle.reference.fixtures.tiny import TINY_DTYPES, write_tiny
@@ -317,4 +317,4 @@ def _progress() -> Iterator[Report]:
 
 
 if __name__ == "__main__":
-    main(command)
+    run_program(command)

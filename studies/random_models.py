@@ -18,12 +18,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hloracle.cli.main import main
 from hloracle.conformance.evidence import LEAN_CAPACITY, Progress, Settings
 from hloracle.conformance.run import run
 from hloracle.conformance.suite import TIMEOUT_SECONDS, TOKENS, selected, worst_anchor
 from hloracle.core.child import Report
 from hloracle.core.environment import threads_available
+from hloracle.core.program import run_program
 from hloracle.reference.fixtures.random_model import write_random
 from hloracle.studies.pool import run_each
 
@@ -88,4 +88,4 @@ def command(architectures: Sequence[str], seeds: int, first: int, jobs: int | No
 
 
 if __name__ == "__main__":
-    main(command)
+    run_program(command)

@@ -30,8 +30,8 @@ from hloracle.backends.devices import (
     open_device,
 )
 from hloracle.backends.iree import IreeDevice, flags_of
+from hloracle.backends.make import make_backend
 from hloracle.conformance.evidence import backends_on
-from hloracle.conformance.runs.configurations import make_backend
 from hloracle.conformance.runs.gate_zero import product_graph, sum_graph
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError, ToolchainError

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hloracle.backends.make import make_backend
 from hloracle.backends.session import Session, greedy
-from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.model import emit

@@ -15,13 +15,14 @@ from rich.console import Console
 
 from hloracle.backends import iree
 from hloracle.backends.devices import CPU, Device, Facts, open_device
+from hloracle.backends.make import make_backend
 from hloracle.bench import contenders, show, tune
 from hloracle.bench.contenders import OnSession, Spec, Task
 from hloracle.bench.tune import Candidate, Judge, first_choice, is_faster, others, run_tune
 from hloracle.cli import main as cli
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
 from hloracle.conformance.run import choose
-from hloracle.conformance.runs.configurations import Cell, CellOutcome, make_backend
+from hloracle.conformance.runs.configurations import Cell, CellOutcome
 from hloracle.conformance.runs.returned import Slots
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError

@@ -7,6 +7,7 @@ from typing import Any
 
 from hloracle.backends.devices import CPU, Device, compiled_for
 from hloracle.backends.iree import compile_to_stream, module_path, precompile
+from hloracle.backends.make import make_backend
 from hloracle.backends.xla import has_compiled
 from hloracle.conformance.checks.checks import Check, caches_in_place, read_backs
 from hloracle.conformance.evidence import Evidence, Progress, Settings
@@ -20,7 +21,6 @@ from hloracle.conformance.runs.code_generation import (
     compile_for,
     for_every_target,
 )
-from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Graph
 from hloracle.core.child import Answer, Report, run_in_child, threads
 from hloracle.core.errors import InputError, ToolchainError

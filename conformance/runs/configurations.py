@@ -20,7 +20,8 @@ from hloracle import backends
 from hloracle.backends import iree
 from hloracle.backends.custom_calls import Target, register
 from hloracle.backends.devices import CPU, Device
-from hloracle.backends.session import Backend, Session, greedy
+from hloracle.backends.make import make_backend
+from hloracle.backends.session import Session, greedy
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs import returned
@@ -94,21 +95,6 @@ class CellOutcome:
     streams: dict[str, Streamed] = field(default_factory=dict)
     repeated: tuple[bool, float] | None = None
     streams_reused: bool = False
-
-
-def make_backend(name: str, threads: int, device: Device = CPU) -> Backend:
-    """The backend of this name: `iree-cpu`, `xla-cpu`, or that of the device."""
-    if name == "xla-cpu":
-        from hloracle.backends.xla import XlaCpu
-
-        return XlaCpu()
-    from hloracle.backends.iree import IreeCpu, IreeDevice
-
-    if name == CPU.backend:
-        return IreeCpu(threads)
-    if name != device.backend:
-        raise ValueError(f"{name} is not the backend of {device}")
-    return IreeDevice(device)
 
 
 def run_cell(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.make import make_backend
 from hloracle.conformance.checks.checks import Check, judged
-from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import ToolchainError

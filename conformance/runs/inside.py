@@ -19,9 +19,10 @@ from hloracle import localize
 from hloracle.backends import iree
 from hloracle.backends.custom_calls import Target, register
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.make import make_backend
 from hloracle.conformance.checks.checks import Check, judged
 from hloracle.conformance.questions.prompts import Prompt
-from hloracle.conformance.runs.configurations import Cell, backend_sources, make_backend
+from hloracle.conformance.runs.configurations import Cell, backend_sources
 from hloracle.core import tolerances
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloracle.backends.custom_calls import Target, register
+from hloracle.backends.make import make_backend
 from hloracle.conformance.checks.checks import Check, judged, skipped
-from hloracle.conformance.runs.configurations import backend_sources, make_backend
+from hloracle.conformance.runs.configurations import backend_sources
 from hloracle.conformance.runs.inside import NO_ANCHORS, looking
 from hloracle.conformance.verdict.localization import weights_of
 from hloracle.core.abi import Graph

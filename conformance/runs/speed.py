@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.make import make_backend
 from hloracle.backends.session import Session, greedy
-from hloracle.conformance.runs.configurations import make_backend
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.reference.model.checkpoint import open_checkpoint

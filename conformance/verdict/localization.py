@@ -12,10 +12,11 @@ import numpy as np
 
 from hloracle.backends.custom_calls import Target, register
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.make import make_backend
 from hloracle.conformance.checks.checks import Check, is_near_tie, limit
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.runs.configurations import Cell, CellOutcome, make_backend
+from hloracle.conformance.runs.configurations import Cell, CellOutcome
 from hloracle.conformance.runs.inside import Rows, floor_rows, rows_of
 from hloracle.conformance.runs.returned import Stream
 from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
