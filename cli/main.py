@@ -415,9 +415,12 @@ def _finish(
     show: Callable[[dict[str, Any], Path, Console], None] | None = None,
 ) -> int:
     from hloracle.cli.show import print_record
+    from hloracle.core.environment import untried_line
     from hloracle.reports.record import to_json, write_all
 
     write_all(record, out)
+    if line := untried_line(record["environment"]):
+        click.echo(f"hloracle: {line}", err=True)
     with verdict_stands():
         if as_json:
             click.echo(to_json(record), nl=False)
