@@ -10,10 +10,10 @@ from pathlib import Path
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.named import make_backend
 from hloracle.backends.session import Session
-from hloracle.conformance.questions.prompts import encode, load_tokenizer
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Tuned, production_graphs, tuned, untuned
 from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.contract import BUCKETS, bucket_for

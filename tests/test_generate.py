@@ -11,7 +11,6 @@ import pytest
 from tokenizer import CHAT, V, add_bytes, add_words
 
 from hloracle.cli import main as cli
-from hloracle.conformance.questions.prompts import encode, load_tokenizer
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.production import choice as choices
@@ -20,6 +19,7 @@ from hloracle.production.choice import Choice, keep, production_graphs, untuned
 from hloracle.production.generate import end_of_text, generate_text
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer
 from hloracle.reference.huggingface.truth import load_model
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 
