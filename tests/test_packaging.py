@@ -122,3 +122,8 @@ def test_command_line_outside_the_checkout(installed: Path, tmp_path: Path, argu
 def test_console_script(installed: Path, tmp_path: Path) -> None:
     said = run(installed / "bin" / "hloracle", "--version", cwd=tmp_path, PYTHONPATH=str(installed))
     assert metadata.version("hloracle") in said
+
+
+def test_pytest_finds_the_plugin(installed: Path, tmp_path: Path) -> None:
+    said = run(sys.executable, "-m", "pytest", "--markers", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert "@pytest.mark.hloracle(" in said

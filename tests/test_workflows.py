@@ -1,4 +1,4 @@
-"""The workflows hold to what keeps a pull request from a stranger harmless, and do what they are there for."""
+"""The workflows and the action hold to what keeps a pull request from a stranger harmless, and do what they are there for."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ ACTIONS = {
     "actions/setup-python": "e797f83bcb11b83ae66e0230d6156d7c80228e7c",
     "actions/cache/restore": "0057852bfaa89a56745cba8c7296529d2fc39830",
     "actions/cache/save": "0057852bfaa89a56745cba8c7296529d2fc39830",
+    "actions/download-artifact": "d3f86a106a0bac45b974a628896c90dbdf5c8093",
     "actions/upload-artifact": "ea165f8d65b6e75b540449e92b4886f43607fa02",
 }
 # What each job may do. Whoever adds a permission writes it here too, and says in the workflow what for.
 PERMISSIONS = {
     ("ci", "cpu"): {"contents": "read"},
+    ("conformance", "action"): {"contents": "read"},
     ("conformance", "cpu"): {"contents": "read"},
     ("comment", "draw"): {"actions": "read", "contents": "read", "pull-requests": "read"},
     ("comment", "post"): {"pull-requests": "write"},
@@ -43,6 +45,7 @@ def read(path: Path) -> Workflow:
 
 
 WORKFLOWS = {path.stem: read(path) for path in FILES}
+ACTION = read(ROOT / "action.yml")
 JOBS = [(name, job) for name, workflow in WORKFLOWS.items() for job in workflow["jobs"]]
 each_workflow = pytest.mark.parametrize("name", WORKFLOWS)
 each_job = pytest.mark.parametrize(("name", "job"), JOBS)
@@ -83,11 +86,14 @@ def test_there_are_these() -> None:
     assert set(PERMISSIONS) == set(JOBS)
 
 
-@each_workflow
-def test_actions_are_pinned(name: str) -> None:
-    lines = [line for line in (ROOT / f".github/workflows/{name}.yml").read_text().splitlines() if "uses:" in line]
-    assert len(lines) == sum("uses" in step for step in steps(name))
+@pytest.mark.parametrize("path", [*FILES, ROOT / "action.yml"], ids=lambda path: path.stem)
+def test_actions_are_pinned(path: Path) -> None:
+    lines = [line for line in path.read_text().splitlines() if "uses:" in line]
+    used = ACTION["runs"]["steps"] if path.stem == "action" else list(steps(path.stem))
+    assert len(lines) == sum("uses" in step for step in used)
     for line in lines:
+        if line.strip() == "- uses: ./":  # the action of the checkout itself
+            continue
         found = re.search(r"uses: ([\w/-]+)@([0-9a-f]{40}) # v\d+\.\d+\.\d+$", line)
         assert found, line
         assert ACTIONS[found[1]] == found[2]
@@ -189,11 +195,11 @@ def test_a_regression_fails_the_job_and_a_base_that_cannot_be_compared_does_not(
 
 
 def test_what_a_failing_run_has_found_is_kept() -> None:
-    (job,) = WORKFLOWS["conformance"]["jobs"].values()
+    job = WORKFLOWS["conformance"]["jobs"]["cpu"]
     titles = [step.get("name", step.get("run", "")) for step in job["steps"]]
     head = titles.index("nox -s conformance-cpu")
     kept = [step for step in job["steps"][head + 1 :] if not step.get("uses", "").startswith("actions/cache")]
-    assert len(kept) == 6
+    assert len(kept) == 8
     for found in kept:
         assert "!cancelled()" in found["if"], "without it a step runs only where all before it have passed"
         assert "continue-on-error" not in found
@@ -201,7 +207,7 @@ def test_what_a_failing_run_has_found_is_kept() -> None:
 
 def test_a_run_that_hangs_leaves_time_to_say_so() -> None:
     """A step that runs out of time has failed; a job that does is over, whatever its steps would have kept."""
-    (job,) = WORKFLOWS["conformance"]["jobs"].values()
+    job = WORKFLOWS["conformance"]["jobs"]["cpu"]
     runs = [step for step in job["steps"] if "nox -s" in step.get("run", "")]
     assert len(runs) == 2
     assert sum(step["timeout-minutes"] for step in runs) < job["timeout-minutes"]
@@ -245,7 +251,7 @@ def test_installs_what_reports_need_and_no_more() -> None:
         "click", "filelock", "jinja2", "markupsafe", "platformdirs", "psutil", "pydantic", "rich"
     }  # fmt: skip
     for name, version in found:
-        assert f'"{name}>={version}"' in project or name == "markupsafe"
+        assert re.search(rf'"{name}>={re.escape(version)}[",]', project) or name == "markupsafe"
 
 
 # ---- what users copy
@@ -253,15 +259,18 @@ def test_installs_what_reports_need_and_no_more() -> None:
 
 def test_the_documented_workflow_is_as_safe() -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/pull-requests.md").read_text(), re.MULTILINE | re.DOTALL)
-    whole, part = (yaml.safe_load(block) for block in blocks)
+    whole, own, part = (yaml.safe_load(block) for block in blocks)
     ((_, job),) = whole["jobs"].items()
     assert set(events(whole)) == {"pull_request"}
     assert (whole["permissions"], job["permissions"]) == ({}, {"contents": "read"})
     assert job["timeout-minutes"]
     assert whole["concurrency"]
-    for found in [*job["steps"], *part]:
+    (ours,) = (found for found in job["steps"] if found.get("uses") == "OWNER/hloracle@COMMIT")
+    required = {name for name, entry in ACTION["inputs"].items() if entry.get("required")}
+    assert required <= set(ours["with"]) <= set(ACTION["inputs"])
+    for found in [*job["steps"], *own, *part]:
         assert "${{" not in found.get("run", "")
-        if "uses" in found:
+        if "uses" in found and found is not ours:
             name, _, commit = found["uses"].partition("@")
             assert ACTIONS[name] == commit
             assert name != "actions/checkout" or found["with"]["persist-credentials"] is False
@@ -367,3 +376,150 @@ def test_writes_one_comment(shell: Any, answer: str, method: str, where: str) ->
     looked, wrote = calls
     assert "--paginate" in looked
     assert wrote == ["api", "--method", method, where, "--raw-field", f"body={body}", "--silent"]
+
+
+# ---- the action that others use
+
+
+(CHECK,) = (step for step in ACTION["runs"]["steps"] if step.get("name") == "Check the graphs")
+FILES_OF_A_REPORT = ("report.html", "report.json", "summary.md", "junit.xml")
+# Notes its arguments; `check` ends with STATUS and leaves a report, unless that is 2.
+HLORACLE = """#!/bin/sh
+for word in "$@"; do printf '%s\\0' "$word"; done > "$TOLD/$1"
+[ "$1" = check ] || exit 0
+if [ "$STATUS" != 2 ]; then mkdir -p "$OUT"; echo {} > "$OUT/report.json"; echo found > "$OUT/summary.md"; fi
+exit "$STATUS"
+"""
+
+
+@pytest.fixture
+def action(tmp_path: Path) -> Any:
+    """Runs the step that checks, with these inputs; returns its status, and what `check` and `annotate` were told."""
+    for name in ("hloracle/bin", "told", "work"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "hloracle/bin/hloracle").write_text(HLORACLE)
+    (tmp_path / "hloracle/bin/hloracle").chmod(0o755)
+
+    def told(command: str) -> list[str]:
+        noted = tmp_path / "told" / command
+        return noted.read_text().split("\0")[1:-1] if noted.is_file() else []
+
+    def run(status: int = 0, **given: str) -> tuple[int, list[str], list[str]]:
+        values = {name: entry.get("default", "") for name, entry in ACTION["inputs"].items()}
+        values |= {"model": "tiny-llama"} | given
+        inputs = {name: values[input_of(value)] for name, value in CHECK["env"].items()}
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", CHECK["run"]],
+            env={
+                "PATH": os.environ["PATH"], "RUNNER_TEMP": str(tmp_path), "TOLD": str(tmp_path / "told"),
+                "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "STATUS": str(status), **inputs,
+            },
+            cwd=tmp_path / "work", check=False,
+        )  # fmt: skip
+        return done.returncode, told("check"), told("annotate")
+
+    return run
+
+
+def input_of(expression: str) -> str:
+    found = re.fullmatch(r"\$\{\{ inputs\.([\w-]+) \}\}", expression)
+    assert found, expression
+    return found[1]
+
+
+def test_the_inputs_are_those_that_are_used() -> None:
+    used = {name for text in strings(ACTION["runs"]) for name in re.findall(r"inputs\.([\w-]+)", text)}
+    assert used == set(ACTION["inputs"])
+    for name, entry in ACTION["inputs"].items():
+        assert entry["description"].endswith("."), name
+        assert entry.get("required", False) != ("default" in entry), name
+
+
+def test_the_page_has_the_inputs() -> None:
+    page = (ROOT / "docs" / "pull-requests.md").read_text("utf-8")
+    table = page.split("| input | is |\n| --- | --- |\n", 1)[1].split("\n\n", 1)[0]
+    assert [re.findall(r"`([\w-]+)`", row)[0] for row in table.splitlines()] == list(ACTION["inputs"])
+
+
+def test_the_action_pastes_nothing_into_a_shell() -> None:
+    assert ACTION["runs"]["using"] == "composite"
+    for found in ACTION["runs"]["steps"]:
+        assert "${{" not in found.get("run", "")
+        assert ("run" in found) == (found.get("shell") == "bash")
+        done = subprocess.run(["bash", "-n"], input=found.get("run", ""), text=True, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "continue-on-error" not in found
+    assert [s for s in strings(ACTION) if re.search(r"secrets|github\.token|GITHUB_TOKEN", s)] == []
+
+
+def test_the_action_keeps_the_report_of_a_check_that_fails() -> None:
+    *_, upload = ACTION["runs"]["steps"]
+    assert upload["if"] == "always()"
+    assert 0 < upload["with"]["retention-days"] <= 14
+
+
+def test_the_workflow_uses_the_action() -> None:
+    (ours,) = steps("conformance", "action", uses="./")
+    assert set(ours["with"]) <= set(ACTION["inputs"])
+    names = [found["with"]["name"] for found in steps("conformance", uses="actions/upload-artifact")]
+    assert ours["with"]["artifact"] not in names, "of one run no two artifacts have the same name"
+    (download,) = steps("conformance", "action", uses="actions/download-artifact")
+    assert download["with"]["name"] in names
+
+
+@pytest.mark.parametrize("constraints", [False, True])
+def test_the_action_installs_its_own_checkout(constraints: bool, tmp_path: Path) -> None:
+    (install,) = (step for step in ACTION["runs"]["steps"] if step.get("name") == "Install hloracle")
+    python = tmp_path / "hloracle/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@" >> "$RUNNER_TEMP/told"\n')
+    python.chmod(0o755)
+    here = tmp_path / "the action"
+    here.mkdir()
+    if constraints:
+        (here / "constraints.txt").write_text("")
+    environment = {"PYTHON": str(python), "RUNNER_TEMP": str(tmp_path), "GITHUB_ACTION_PATH": str(here)}
+    subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", install["run"]],
+        env={"PATH": os.environ["PATH"], **environment}, check=True,
+    )  # fmt: skip
+    held = f"--constraint {here}/constraints.txt " if constraints else ""
+    assert (tmp_path / "told").read_text() == f"-m venv {tmp_path}/hloracle\n-m pip install {held}{here}\n"
+
+
+def test_the_action_gives_each_line_as_one_argument(action: Any, tmp_path: Path) -> None:
+    hostile = "$(touch pwned) `touch pwned`; touch pwned # \"quoted'.mlir"
+    status, check, annotate = action(
+        graphs=f"decode.mlir\n  {hostile}  \n\n--help", abi="a.json\n--json", backends="iree-cpu\nxla-cpu\n", tokens="8",
+        model="--help", arguments="--threads=2\n--timeout\n60\n",
+    )  # fmt: skip
+    assert status == 0
+    assert check == [
+        "--model=--help", "--out=out", "--abi=a.json", "--abi=--json", "--backend=iree-cpu", "--backend=xla-cpu",
+        "--tokens=8", "--threads=2", "--timeout", "60", "--", "decode.mlir", hostile, "--help",
+    ]  # fmt: skip
+    assert annotate == ["--", "out/report.json"], "of several graphs it does not know which one"
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["out"]
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 130])
+def test_the_action_ends_with_the_status_of_the_check(action: Any, tmp_path: Path, status: int) -> None:
+    out = tmp_path / "work/out"
+    out.mkdir()
+    for name in FILES_OF_A_REPORT:
+        (out / name).write_text("of another check")
+    ended, check, annotate = action(status, graphs="decode.mlir")
+    assert ended == status
+    assert check == ["--model=tiny-llama", "--out=out", "--", "decode.mlir"]
+    assert annotate == ([] if status == 2 else ["--graph=decode.mlir", "--", "out/report.json"])
+    summary = tmp_path / "summary"
+    assert (summary.read_text() if summary.is_file() else "") == ("" if status == 2 else "found\n")
+
+
+def test_what_the_action_says_is_understood(action: Any) -> None:
+    """Its options are those of the command line."""
+    _, check, annotate = action(graphs="decode.mlir", abi="a", backends="iree-cpu", tokens="8")
+    for name, arguments in (("check", check), ("annotate", annotate)):
+        command = cli.cli.commands[name]
+        with command.make_context(name, list(arguments)) as context:
+            assert "decode.mlir" in str(context.params)
