@@ -34,6 +34,7 @@ PERMISSIONS = {
     ("conformance", "cpu"): {"contents": "read"},
     ("comment", "draw"): {"actions": "read", "contents": "read", "pull-requests": "read"},
     ("comment", "post"): {"pull-requests": "write"},
+    ("nightly", "cpu"): {"contents": "read"},
 }
 
 
@@ -78,7 +79,7 @@ def strings(node: Any) -> Iterator[str]:
 
 
 def test_there_are_these() -> None:
-    assert list(WORKFLOWS) == ["ci", "comment", "conformance"]
+    assert list(WORKFLOWS) == ["ci", "comment", "conformance", "nightly"]
     assert {name: workflow["name"] for name, workflow in WORKFLOWS.items()} == {name: name for name in WORKFLOWS}
     assert set(PERMISSIONS) == set(JOBS)
 
@@ -114,8 +115,8 @@ def test_runs_of_one_kind_do_not_pile_up(name: str) -> None:
 
 @each_workflow
 def test_no_trigger_gives_a_strangers_code_a_token(name: str) -> None:
-    allowed = {"push", "pull_request"} if name != "comment" else {"workflow_run"}
-    assert set(events(WORKFLOWS[name])) == allowed
+    allowed = {"comment": {"workflow_run"}, "nightly": {"schedule", "workflow_dispatch"}}
+    assert set(events(WORKFLOWS[name])) == allowed.get(name, {"push", "pull_request"})
 
 
 @each_workflow
