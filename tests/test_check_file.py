@@ -41,6 +41,8 @@ from hloracle.reports.record import load
 CONFIG = from_hf(TINY["llama"])
 PHASES = ("decode", "prefill")
 SOURCES = ("emitter", "reference")
+# Decode is judged on IREE in every run of the tests; these are at night.
+ON_XLA = [pytest.param(("--backend", "xla-cpu"), id="xla"), nightly((), id="all")]
 
 
 def emitted(folder: Path, *arguments: str, name: str = "graph.mlir") -> Path:
@@ -148,10 +150,11 @@ def test_a_right_graph(arguments: tuple[str, ...], small_run: Path, tmp_path: Pa
     assert not [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
 
 
+@pytest.mark.parametrize("backends", ON_XLA)
 @pytest.mark.usefixtures("no_gates")
-def test_a_right_graph_in_4_bits(small_run: Path, tmp_path: Path) -> None:
+def test_a_right_graph_in_4_bits(backends: tuple[str, ...], small_run: Path, tmp_path: Path) -> None:
     path = emitted(tmp_path, "--phase", "decode", "--precision", "int4")
-    status, record = judged(path, "tiny-llama", "--precision", "int4", tokens=2)
+    status, record = judged(path, "tiny-llama", "--precision", "int4", *backends, tokens=2)
     assert (status, record["verdict"]["class"]) == (0, "conforms")
     assert record["settings"]["precision"] == "int4"
     assert not [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
@@ -216,10 +219,11 @@ def test_what_is_no_graph_has_no_verdict(tmp_path: Path, capsys: pytest.CaptureF
     assert not (out / "report.json").exists()
 
 
+@pytest.mark.parametrize("backends", ON_XLA)
 @pytest.mark.usefixtures("no_gates")
-def test_a_small_graph_is_asked_what_fits_it(small_run: Path, tmp_path: Path) -> None:
+def test_a_small_graph_is_asked_what_fits_it(backends: tuple[str, ...], small_run: Path, tmp_path: Path) -> None:
     path = emitted(tmp_path, "--phase", "prefill", "--bucket", "32", "--capacity", "40")
-    status, record = judged(path)
+    status, record = judged(path, "tiny-llama", *backends)
     assert (status, record["verdict"]["class"]) == (0, "conforms")
     # The last is cut to fill the bucket.
     assert [p["prompt"] for p in record["prompts"]] == ["one-token", "non-ascii", "capacity"]

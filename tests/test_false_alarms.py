@@ -54,7 +54,7 @@ FIXED = (3,)
 WRONG = "float64-norm"
 
 
-@pytest.mark.parametrize("seed", only([110], [*REGRESSIONS, *FIXED]))
+@pytest.mark.parametrize("seed", only(FIXED, [*REGRESSIONS, *FIXED]))
 def test_no_alarm(seed: int) -> None:
     with xla_flags(NO_OPTIMIZER):  # as in the whole command
         (trial,) = run_models([seed], 1, lambda line: None)

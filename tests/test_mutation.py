@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nightly import nightly
 
 from hloracle.cli import main as cli
 from hloracle.conformance.evidence import Settings
@@ -369,11 +368,12 @@ def test_a_row_for_each_family(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert rows["llama"] == ["1/1", "1", "1", "0"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("id", "operation"),
     [
-        ("norm-sum", "stablehlo.rsqrt"), nightly("oracle-act-relu", ""), nightly("iree-refuses-reverse", "stablehlo.reverse"),
-        nightly("session-caches-swapped", ""), nightly("softcap-final-dropped", ""),
+        ("norm-sum", "stablehlo.rsqrt"), ("oracle-act-relu", ""), ("iree-refuses-reverse", "stablehlo.reverse"),
+        ("session-caches-swapped", ""), ("softcap-final-dropped", ""),
     ],
 )  # fmt: skip
 def test_through_a_whole_run(id: str, operation: str, capsys: pytest.CaptureFixture[str]) -> None:
