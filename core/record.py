@@ -458,7 +458,7 @@ class Graph(TypedDict):
     """What each scope reads from outside and gives others, in all: the traffic if each scope were one kernel."""
     text_bytes: Count
     """Size of the StableHLO text."""
-    digest: Words
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """SHA-256 of the text, hex."""
     scopes: Dict[Census]
     """Anchor, with `*` for a layer's number -> the operations in it."""

@@ -158,7 +158,20 @@ def disagree(
 # ---- hostile strings
 
 # Values that are one of a few words, and keys of objects that are the form's own.
-FIXED = {"schema", "class", "level", "phase", "head", "status", "chosen", "verdict", "error", "report", "date"}
+FIXED = {
+    "schema",
+    "class",
+    "level",
+    "phase",
+    "head",
+    "status",
+    "chosen",
+    "verdict",
+    "error",
+    "report",
+    "date",
+    "digest",
+}
 NAMED = {"tokens", "configurations", "config", "packages", "ops", "scopes"}  # objects whose keys are data
 
 

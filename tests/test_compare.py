@@ -55,7 +55,7 @@ def test_identical_records(name: str) -> None:
 
 
 @pytest.mark.parametrize("base", ALL)
-@pytest.mark.parametrize("head", ["conforms", "emitter-fault", "hostile", "empty", "failing-suite"])
+@pytest.mark.parametrize("head", ["conforms", "emitter-fault", "empty", "failing-suite"])
 def test_any_two_records(base: str, head: str) -> None:
     pair = ALL[base](), ALL[head]()
     pair[1]["model"]["architecture"] = pair[0]["model"]["architecture"]
@@ -275,7 +275,7 @@ def test_the_environment_is_no_change() -> None:
     comparison = pair(edit)
     assert [c.subject for c in comparison.changes] == ["python", "new", "numpy"]
     assert comparison.title == "Nothing changed"
-    assert comparison.sentence.endswith("; only the environment differs")
+    assert "; only the environment differs" in comparison.sentence
     assert pair(environment("date", "2001-01-01T00:00:00")).caveats == (
         "The base's run is the younger one. Are the two records the right way round?",
     )

@@ -63,7 +63,7 @@ def hostile_pair() -> Pair:
     for listing in head["listings"]:
         listing["scopes"][0]["ops"].append({"op": HOSTILE, "type": HOSTILE, "line": 9, "text": f"%x = y {HOSTILE}"})
     for graph in head["graphs"]:
-        graph |= {"digest": HOSTILE, "weights": 1}
+        graph |= {"digest": "0" * 64, "weights": 1}
     head["environment"]["packages"] = {HOSTILE: "1"}
     return base, head
 
@@ -182,11 +182,11 @@ def test_very_much_text_fits() -> None:
                 ]}
                 for i in range(60)
             ]  # fmt: skip
-    base["checks"] += [base["checks"][0] | {"id": f"k{i} {HOSTILE}"} for i in range(500)]
-    head["environment"]["packages"] = {f"{i} {HOSTILE}": HOSTILE for i in range(300)}
     source = diff_page.render(compare(base, head))
     assert len(source) < 2_000_000
     assert "and 100 more lines." in Page(source).text
+    base["checks"] += [base["checks"][0] | {"id": f"k{i} {HOSTILE}"} for i in range(500)]
+    head["environment"]["packages"] = {f"{i} {HOSTILE}": HOSTILE for i in range(300)}
     written = compare_summary.render(compare(base, head))
     assert len(written) < LIMIT
     assert "more changes on the page" in written
