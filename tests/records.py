@@ -93,6 +93,7 @@ def empty() -> Record:
     record |= {key: [] for key in ("prompts", "configurations", "checks", "anchors", "floors", "compiled", "graphs")}
     record |= {"listings": [], "timings": [], "tokens": {}, "block": None, "canary": None, "passed": False}
     record["verdict"] |= {"class": "harness-error", "compared": [], "explanation": "Nothing was compared."}
+    record["memory"] = {"peak_bytes": 0, "processes": []}
     record["speed"] |= {"reason": "the run did not get so far", "contenders": []}
     return record
 

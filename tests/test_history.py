@@ -290,7 +290,7 @@ def _line(**changes: Any) -> str:
         (_line(schema="hloracle-history/9"), "the schema is 'hloracle-history/9', not"),
         (_line(extra=1), "extra: Extra inputs are not permitted"),
         (_line(date="today"), "date: String should match pattern"),
-        (_line(commit="x" * 201), "commit: String should have at most 200 char"),
+        (_line(commit="x" * 201), "commit: Value error, is longer than 200 characters"),
         (_line(floor="small"), "floor: Input should be a valid number"),
         (_line(seconds=-1), "seconds: Input should be greater than or equal to 0"),
         (_line(peak_bytes=2**53), "peak_bytes: Input should be less than or equal to"),
