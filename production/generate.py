@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from hloracle.backends.devices import CPU, Device
@@ -18,15 +19,27 @@ from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.contract import BUCKETS, bucket_for
 
 
+@dataclass(frozen=True)
+class Engine:
+    """What computes a text: the graphs of a source in a precision, on a backend. device: where IREE runs them."""
+
+    source: str
+    backend: str
+    threads: int
+    precision: str = "f32"
+    device: Device = CPU
+
+
 def generate_text(
-    model: str, prompt: str, count: int, raw: bool, source: str, backend: str, threads: int, precision: str,
-    device: Device = CPU, tell: Callable[[str], None] = lambda line: None,
-) -> Iterator[str]:  # fmt: skip
+    model: str, prompt: str, count: int, raw: bool, engine: Engine, tell: Callable[[str], None] = lambda line: None
+) -> Iterator[str]:
     """The continuation in pieces that are whole characters. Stops at an end-of-text token.
 
     Args:
+      raw: give the prompt as it is, without the model's chat template.
       tell: gets a line that is for the user and not of the text.
     """
+    precision, device = engine.precision, engine.device
     if count < 1:
         raise InputError(f"is {count}", "-n", "ask for at least one token")
     directory = resolve(model, precision=precision)
@@ -38,20 +51,22 @@ def generate_text(
     while capacity < len(ids) + count - 1:
         capacity *= 2
     specs = [("decode", "token", capacity, 0), ("prefill", "token", capacity, bucket)]
-    if source == "reference":  # over the same weights, in float32
+    if engine.source == "reference":  # over the same weights, in float32
         from hloracle.reference.oracle.lower import lower
 
         graphs = [lower(checkpoint.config, *spec) for spec in specs]
     else:
-        found = tuned(checkpoint, precision, threads, device) if backend == device.backend else Tuned()
+        found = tuned(checkpoint, precision, engine.threads, device) if engine.backend == device.backend else Tuned()
         if found.ignored:
             tell(found.ignored)
         choice = found.choice or untuned(device=device)
         device = choice.opened(device)
         graphs = production_graphs(checkpoint, precision, choice, specs)
     stops = end_of_text(directory)
-    weight = archive_of(checkpoint, graphs[0].abi.weights).load if backend.startswith("iree") else checkpoint.load
-    session = Session(make_backend(backend, threads, device), graphs, weight)
+    weight = (
+        archive_of(checkpoint, graphs[0].abi.weights).load if engine.backend.startswith("iree") else checkpoint.load
+    )
+    session = Session(make_backend(engine.backend, engine.threads, device), graphs, weight)
     tokens: list[int] = []
     shown = ""
     for token in session.generate_streaming_greedy(ids, count):
