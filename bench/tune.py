@@ -48,7 +48,7 @@ FASTER, BUT_ONE_IN = 1.03, 5
 
 @dataclass(frozen=True)
 class Candidate:
-    """`phase` is what is timed of it."""
+    """A choice that may be the fastest one. phase: the phase that is timed."""
 
     phase: str
     choice: Choice
@@ -60,7 +60,7 @@ class Candidate:
 
 @dataclass
 class Judge:
-    """What all candidates of a precision are held to."""
+    """Judges the candidates of one precision: first their tokens, then their speed."""
 
     model: str
     precision: str
