@@ -1,4 +1,4 @@
-"""Lets all contenders take turns, and gathers what each took.
+"""Times all contenders in turns, and gathers the figures.
 
 A machine's speed changes from one minute to the next by more than contenders differ, so every round asks each of them
 once, and what is compared is compared within a round.

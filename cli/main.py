@@ -239,12 +239,11 @@ def emit(
     Weights are arguments of the graph, so only MODEL's config matters; in int8 and int4 also which of its weights a GGUF
     file holds in which of them.
     """
-    from hloracle.production.emit import emit_file
+    from hloracle.production.emit import Emission, emit_file
 
+    asked = Emission(model, phase, source, head, bucket, capacity, precision, layout, joined, gemm, portable, taps)
     with terminal.status("emitting") if terminal.is_terminal else _silence():
-        graph_path, abi_path = emit_file(
-            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, joined, output, gemm
-        )
+        graph_path, abi_path = emit_file(asked, output)
     click.echo(f"{graph_path}\n{abi_path}")
     return 0
 
@@ -282,18 +281,16 @@ def generate(
     """
     from hloracle.backends.devices import open_device
     from hloracle.core.environment import threads_available
-    from hloracle.production.generate import Asked, generate_text
+    from hloracle.production.generate import Engine, generate_text
 
     opened = open_device(device, cuda_target)
     if backend and opened.remote:
         raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {opened}")
     with terminal.status("loading") if terminal.is_terminal else _silence():
-        tell = lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True)  # noqa: E731
+        engine = Engine(source, backend or opened.backend, threads or threads_available(), precision, opened)
         pieces = generate_text(
-            Asked(
-                model, prompt, count, raw, source, backend or opened.backend, threads or threads_available(), precision,
-                opened, tell,
-            )
+            model, prompt, count, raw, engine,
+            tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
         )  # fmt: skip
         first = next(pieces, "")
     for piece in (first, *pieces) if not stream else _chain(first, pieces):

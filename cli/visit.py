@@ -59,7 +59,7 @@ SAMPLE = (
 
 @dataclass
 class Visit:
-    """What is known so far. `rows` are those of the table: what, result, whether it is as it should be."""
+    """What a visit has found so far. `rows` are those of the table: what, result, whether it is as it should be."""
 
     device: Device
     model: str

@@ -18,7 +18,7 @@ from hloracle.backends.devices import CPU, Device, Facts, open_device
 from hloracle.backends.named import make_backend
 from hloracle.bench import contenders, show, tune
 from hloracle.bench.contenders import OnSession, Spec, Task
-from hloracle.bench.tune import Candidate, Judge, first_choice, is_faster, others, run_tune
+from hloracle.bench.tune import Candidate, Judge, Tuning, first_choice, is_faster, others, run_tune
 from hloracle.cli import main as cli
 from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
 from hloracle.conformance.run import choose
@@ -415,7 +415,7 @@ def _judge(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Judge:
         found.append(judge)
 
     monkeypatch.setattr(tune, "_fastest", first)
-    result = run_tune("tiny-llama", ["f32"], ["host"], 2, 3, Progress())
+    result = run_tune(Tuning("tiny-llama", ("f32",), ("host",), 2, 3), Progress())
     assert result["precisions"][0]["verdict"] == "no candidate gives the right tokens"
     assert result["precisions"][0]["file"] == ""
     return found[0]
@@ -425,7 +425,7 @@ def test_what_does_not_conform_is_not_kept(checkpoint: Checkpoint, monkeypatch: 
     record = {"verdict": {"class": "compiler-fault"}, "passed": False}
     monkeypatch.setattr(tune, "_fastest", lambda *_: OTHER)
     monkeypatch.setattr(tune, "run", lambda settings, progress: record)
-    found = run_tune("tiny-llama", ["f32"], ["host"], 2, 3, Progress())
+    found = run_tune(Tuning("tiny-llama", ("f32",), ("host",), 2, 3), Progress())
     assert found["precisions"][0]["verdict"] == "compiler-fault"
     assert not tuned_file(checkpoint, "f32").exists()
     text = io.StringIO()
@@ -436,8 +436,8 @@ def test_what_does_not_conform_is_not_kept(checkpoint: Checkpoint, monkeypatch: 
 
 def test_a_bad_cpu_is_refused() -> None:
     with pytest.raises(InputError, match="--target-cpu"):
-        run_tune("tiny-llama", ["f32"], ["a b"], 2, 3, Progress())
+        run_tune(Tuning("tiny-llama", ("f32",), ("a b",), 2, 3), Progress())
     with pytest.raises(
         InputError, match=r"--target-cpu x86-64-v3: is of the processor; leave it out of --device cuda:0"
     ):
-        run_tune("tiny-llama", ["f32"], ["x86-64-v3"], 2, 3, Progress(), GPU)
+        run_tune(Tuning("tiny-llama", ("f32",), ("x86-64-v3",), 2, 3, GPU), Progress())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hloracle.core.errors import InputError
@@ -141,17 +142,27 @@ def _finite(number: float) -> bool:
         return False
 
 
-def rope(
-    keys: Keys, head_dim: int, theta: float = 10000.0, partial: float | None = None, interleaved: bool = False,
-    types: Sequence[str] = tuple(ROPE_KEYS), original: int | None = None,
-) -> Rope:  # fmt: skip
-    """RoPE settings, in the form of transformers 5 (`rope_parameters`) or the older one (`rope_theta`, `rope_scaling`).
+@dataclass(frozen=True)
+class RopeDefaults:
+    """What transformers takes for an architecture whose config does not say, and what the architecture has at all.
 
-    Args:
-      theta: transformers' default for this architecture. types: those that are supported.
-      partial: its default of `partial_rotary_factor`; None where the architecture turns whole heads.
-      original: its default of an `original_max_position_embeddings` outside of the RoPE settings.
+    theta: the base of the angles. interleaved: pairs are (2i, 2i+1). types: those that are supported.
+    partial: the default of `partial_rotary_factor`; None where the architecture turns whole heads.
+    original: the default of an `original_max_position_embeddings` outside of the RoPE settings.
     """
+
+    theta: float = 10000.0
+    partial: float | None = None
+    interleaved: bool = False
+    types: tuple[str, ...] = tuple(ROPE_KEYS)
+    original: int | None = None
+
+
+PLAIN = RopeDefaults()
+
+
+def rope(keys: Keys, head_dim: int, defaults: RopeDefaults = PLAIN) -> Rope:
+    """RoPE settings, in the form of transformers 5 (`rope_parameters`) or the older one (`rope_theta`, `rope_scaling`)."""
     new, old = keys.get("rope_parameters", dict, None), keys.get("rope_scaling", dict, None)
     outer = keys.get("rope_theta", float, None)
     if new is not None and old is not None and old != new:
@@ -160,11 +171,12 @@ def rope(
     own = inner.get("rope_theta")
     if outer is not None and own is not None and outer != own:
         raise keys.error(f"has rope_theta {outer} and, in the RoPE settings, {own}", "keep one of the two")
-    if partial is not None:
-        partial = keys.get("partial_rotary_factor", float, partial)
+    partial = None if defaults.partial is None else keys.get("partial_rotary_factor", float, defaults.partial)
     # Where it stands outside, it takes precedence.
-    original = keys.get("original_max_position_embeddings", int, original)
-    return one_rope(keys, inner, head_dim, outer or theta, partial, interleaved, types, original)
+    original = keys.get("original_max_position_embeddings", int, defaults.original)
+    return _one_rope(
+        keys, inner, head_dim, replace(defaults, theta=outer or defaults.theta, partial=partial, original=original)
+    )
 
 
 def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], local: str = "") -> dict[str, Rope]:
@@ -188,7 +200,7 @@ def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], loc
         if not inner.get("truncate", True):
             # `_compute_yarn_parameters` looks for it beside the sets.
             raise keys.error("key 'truncate' is False, which transformers does not read in a layer type's own set")
-        found[kind] = one_rope(keys, inner, head_dim, outer[kind] or theta)
+        found[kind] = _one_rope(keys, inner, head_dim, RopeDefaults(outer[kind] or theta))
     unknown = sorted(set(new or {}) - set(thetas))
     if unknown:
         raise keys.error(
@@ -197,22 +209,19 @@ def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], loc
     return found
 
 
-def one_rope(
-    keys: Keys, raw: dict[str, Any], head_dim: int, theta: float, partial: float | None = None,
-    interleaved: bool = False, types: Sequence[str] = tuple(ROPE_KEYS), original: int | None = None,
-) -> Rope:  # fmt: skip
+def _one_rope(keys: Keys, raw: dict[str, Any], head_dim: int, defaults: RopeDefaults) -> Rope:
     """One set of RoPE settings."""
     inner = Keys(raw, keys.where)
     kind = inner.get("rope_type", str, inner.get("type", str, "default"))
-    if kind not in types:
-        raise keys.error(f"rope_type {kind!r} is not supported", f"use a model with one of {sorted(types)}")
+    if kind not in defaults.types:
+        raise keys.error(f"rope_type {kind!r} is not supported", f"use a model with one of {sorted(defaults.types)}")
     unknown = sorted(set(raw) - ROPE_KEYS[kind])
     # transformers copies the model's length here when the key is absent from a scaled config.
     unknown = [key for key in unknown if key != "original_max_position_embeddings" or kind not in ("default", "linear")]
     if unknown:
         raise keys.error(f"unknown RoPE key {', '.join(map(repr, unknown))} for rope_type {kind!r}")
-    share = inner.get("partial_rotary_factor", float, partial or 1.0)
-    if partial is None and share != 1.0:
+    share = inner.get("partial_rotary_factor", float, defaults.partial or 1.0)
+    if defaults.partial is None and share != 1.0:
         raise keys.error("key 'partial_rotary_factor' is not 1, which is not supported")
     if share > 1:
         raise keys.error(f"key 'partial_rotary_factor' is {share}, and RoPE turns a part of a head")
@@ -220,10 +229,10 @@ def one_rope(
     if dim % 2 or not dim:
         raise keys.error(f"RoPE turns {dim} of {head_dim} dimensions, and it turns pairs")
     longest = keys.get("max_position_embeddings", int)
-    found = Rope(kind, inner.get("rope_theta", float, theta), dim, interleaved)
+    found = Rope(kind, inner.get("rope_theta", float, defaults.theta), dim, defaults.interleaved)
     if kind == "default":
         return found
-    original = original or inner.get("original_max_position_embeddings", int, longest)
+    original = defaults.original or inner.get("original_max_position_embeddings", int, longest)
     divisors = {  # of each type's formula
         "dynamic": ("the number of turned dimensions less 2", dim - 2),
         "yarn": ("the logarithm of 'rope_theta'", math.log(found.theta)),
@@ -263,7 +272,7 @@ def one_rope(
             "short_factor": short,
             "long_factor": long,
         }
-    return Rope(kind, found.theta, dim, interleaved, **more)
+    return Rope(kind, found.theta, dim, defaults.interleaved, **more)
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
