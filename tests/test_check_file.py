@@ -142,7 +142,7 @@ def test_a_right_graph(arguments: tuple[str, ...], small_run: Path, tmp_path: Pa
     status, record = judged(emitted(tmp_path, *arguments))
     assert (status, record["verdict"]["class"]) == (0, "conforms")
     token = "/token" if "token" in arguments else ""
-    assert [c["id"] for c in record["cells"]] == [f"file/iree-cpu{token}", f"file/xla-cpu{token}"]
+    assert [c["id"] for c in record["configurations"]] == [f"file/iree-cpu{token}", f"file/xla-cpu{token}"]
     prompts, steps = (2, 1) if "prefill" in arguments else (5, 8)
     prompts = sum(len(p["token_ids"]) <= 64 for p in record["prompts"]) if "prefill" in arguments else prompts
     assert len(record["tokens"]) == prompts > 2
@@ -192,7 +192,7 @@ def test_a_graph_with_another_scale(
     assert "emitter-fault" in capsys.readouterr().out
     assert {c["id"].split(".")[0] for c in record["checks"] if c["status"] == "failed"} == {
         "file",  # its probes
-        *(configuration["id"] for configuration in record["cells"]),
+        *(configuration["id"] for configuration in record["configurations"]),
     }
 
 
@@ -481,7 +481,7 @@ def test_a_graph_with_a_flaw(flaw: str, tmp_path: Path) -> None:
     record = checked(tmp_path, *both(edit))
     assert record["verdict"]["class"] == class_
     assert statuses(record, "passed", "skipped", "error") == {check: "failed"}
-    assert bool(record["cells"]) == (class_ != "unsupported"), "what no backend runs is not tried"
+    assert bool(record["configurations"]) == (class_ != "unsupported"), "what no backend runs is not tried"
 
 
 def test_a_graph_that_no_compiler_takes(quick: dict[str, Backend], tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_the_canary_is_put_where_something_is() -> None:
 
 
 def check(id: str, status: str = "passed", detail: str = "", figure: str = "1") -> dict[str, Any]:
-    return {"id": id, "status": status, "figure": figure, "expected": "1", "detail": detail}
+    return {"id": id, "status": status, "figure": figure, "limit": "1", "detail": detail}
 
 
 def record(*more: dict[str, Any], verdict: str = "conforms") -> dict[str, Any]:
@@ -209,7 +209,7 @@ def record(*more: dict[str, Any], verdict: str = "conforms") -> dict[str, Any]:
     return {
         "verdict": {"class": verdict, "explanation": "why"},
         "checks": list(checks.values()),
-        "tokens": {"one@32": {"cells": configurations}},
+        "tokens": {"one@32": {"configurations": configurations}},
         "anchors": [{"errors": [[None, 4.0], [8.0, 1.0]]}],
     }
 

@@ -297,7 +297,7 @@ def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_right_gemm(library: Library, tmp_path: Path) -> None:
     status, record = judged(tmp_path, "--backend", "xla-cpu", "--allow-custom-call", f"my_gemm={library()}")
     assert (status, record["verdict"]["class"]) == (0, "conforms")
-    assert [c["id"] for c in record["cells"]] == ["file/xla-cpu"]
+    assert [c["id"] for c in record["configurations"]] == ["file/xla-cpu"]
     assert {c["status"] for c in record["checks"]} == {"passed"}
     assert check_of(record, "file.custom-call")["figure"] == "0, and 22 to my_gemm"
     assert record["settings"]["backends"] == ["xla-cpu"]
@@ -342,6 +342,9 @@ def test_iree_has_no_such_target(library: Library, tmp_path: Path) -> None:
     status, record = judged(tmp_path, "--allow-custom-call", f"my_gemm={library()}")
     assert (status, record["verdict"]["class"]) == (1, "compiler-fault")
     assert record["settings"]["backends"] == ["iree-cpu", "xla-cpu"]
-    assert {c["id"]: c["status"] for c in record["cells"]} == {"file/iree-cpu": "failed", "file/xla-cpu": "ran"}
+    assert {c["id"]: c["status"] for c in record["configurations"]} == {
+        "file/iree-cpu": "failed",
+        "file/xla-cpu": "ran",
+    }
     assert "stablehlo.custom_call" in check_of(record, "file/iree-cpu.tokens")["detail"]
     assert "stablehlo.custom_call" in record["verdict"]["operation"]

@@ -22,7 +22,7 @@ from hloracle.studies.mutants import Trial, problems, selected
 
 MUTANT = MUTANTS["norm-sum"]
 CAUGHT = Trial(MUTANT, "emitter-fault", MUTANT.anchor, "stablehlo.rsqrt", "certain", "exact", 1.0)
-CLEAN = {"passed": True, "tokens": {"p@32": {"cells": {"emitter/iree-cpu": {"errors": [1.0]}}}}}
+CLEAN = {"passed": True, "tokens": {"p@32": {"configurations": {"emitter/iree-cpu": {"errors": [1.0]}}}}}
 CONSUMERS = {MUTANT.anchor: {"layers.0.self_attn.q_proj"}}
 HELD = ("rows", "panels", "bf16", "f16", "int8", "int4")
 
@@ -50,7 +50,7 @@ def test_a_pass_is_a_survivor(class_: str) -> None:
 
 
 def test_a_survivor_that_changes_something_says_so() -> None:
-    other = {"p@32": {"cells": {"emitter/iree-cpu": {"errors": [1.5]}}}}
+    other = {"p@32": {"configurations": {"emitter/iree-cpu": {"errors": [1.5]}}}}
     assert trial(record("conforms", None, tokens=other)).detail == "logits differ, within their limits"
 
 
@@ -141,7 +141,9 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
 def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """What differs from it is then the fault's doing, and not the rounding's."""
     right: list[Any] = []
-    clean = {weights: {"p@32": {"cells": {"emitter/iree-cpu": {"errors": [n]}}}} for n, weights in enumerate(HELD)}
+    clean = {
+        weights: {"p@32": {"configurations": {"emitter/iree-cpu": {"errors": [n]}}}} for n, weights in enumerate(HELD)
+    }
 
     def each(function: Any, items: Sequence[Any], jobs: int, timeout: float, report: Report, done: Any) -> None:
         for item in items:

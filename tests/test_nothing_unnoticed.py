@@ -36,7 +36,7 @@ def class_of(checks: list[Check], outcomes: Sequence[Outcome] = ()) -> str:
 
 def test_a_right_run_passes(whole: list[Check], small_record: dict[str, Any]) -> None:
     assert class_of(whole) == small_record["verdict"]["class"] == "conforms"
-    assert [c["id"] for c in small_record["cells"]] == [configuration.id for configuration in CELLS]
+    assert [c["id"] for c in small_record["configurations"]] == [configuration.id for configuration in CELLS]
     assert len(whole) > 70
 
 

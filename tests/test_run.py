@@ -47,12 +47,12 @@ def test_record(small_run: Path, small_record: dict[str, Any]) -> None:
     record = small_record
     validate(record)
     assert (record["passed"], record["verdict"]["class"]) == (True, "conforms")
-    assert [(c["id"], c["status"]) for c in record["cells"]] == [(id, "ran") for id in IDS]
+    assert [(c["id"], c["status"]) for c in record["configurations"]] == [(id, "ran") for id in IDS]
     assert [p["id"] for p in record["prompts"]] == list(record["tokens"]) == PROMPTS
     for row in record["tokens"].values():
         assert (row["agreed"], row["total"]) == (8, 8)
-        assert list(row["cells"]) == IDS
-        for id, configuration in row["cells"].items():
+        assert list(row["configurations"]) == IDS
+        for id, configuration in row["configurations"].items():
             assert (configuration["agreed"], configuration["total"], len(configuration["tokens"])) == (8, 8, 8)
             assert (configuration["logit_error"] is None) == (id == PRODUCTION)
     assert {c["status"] for c in record["checks"]} == {"passed"}
@@ -86,7 +86,7 @@ def test_what_a_pass_rests_on(small_record: dict[str, Any]) -> None:
     canary = small_record["canary"]
     assert canary["caught"]
     assert canary["named"] == canary["anchor"]
-    assert {(m["cell"], m["phase"]) for m in small_record["anchors"]} == {
+    assert {(m["configuration"], m["phase"]) for m in small_record["anchors"]} == {
         (configuration, phase)
         for configuration in ("oracle/xla-cpu", "emitter/iree-cpu")
         for phase in ("prefill", "decode")
@@ -149,7 +149,9 @@ def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: p
     status, record = again(tmp_path / "out")
     shown = capfd.readouterr()
     assert status == 0
-    assert {c["id"]: c["status"] for c in record["cells"]} == dict.fromkeys(IDS, "reused") | {PRODUCTION: "ran"}
+    assert {c["id"]: c["status"] for c in record["configurations"]} == dict.fromkeys(IDS, "reused") | {
+        PRODUCTION: "ran"
+    }
     assert set(IDS) - {PRODUCTION} <= set(record["reused"])
     assert {"graphs", "truth"} <= set(record["reused"])
     assert PRODUCTION not in record["reused"]
@@ -189,7 +191,7 @@ def test_a_hostile_checkpoint_does_no_harm(small_run: Path, tmp_path: Path) -> N
 def test_fresh_runs_everything(small_run: Path, tmp_path: Path) -> None:
     status, record = again(tmp_path / "out", "--fresh")
     assert status == 0
-    assert {c["status"] for c in record["cells"]} == {"ran"}
+    assert {c["status"] for c in record["configurations"]} == {"ran"}
     assert not set(IDS) & set(record["reused"])
 
 
@@ -251,7 +253,7 @@ def test_a_process_that_died_where_no_cell_runs(
 
     monkeypatch.setattr(place, where, dies)
     status, record = again(tmp_path / "out")
-    assert (status, record["verdict"]["class"], record["cells"]) == (1, "harness-error", [])
+    assert (status, record["verdict"]["class"], record["configurations"]) == (1, "harness-error", [])
     assert "SIGKILL" in record["verdict"]["evidence"][-1]
     assert (record["checks"][-1]["id"], record["checks"][-1]["status"]) == ("harness.process", "error")
 
