@@ -31,7 +31,7 @@ _NUMBERS = re.compile(r'\[\n +([^][{}"]+)\n +\]')
 
 @functools.cache
 def _validator() -> Any:
-    schema = json.loads(resources.files(__package__).joinpath("report.schema.json").read_text("utf-8"))
+    schema = json.loads(resources.files("hloracle.reports").joinpath("report.schema.json").read_text("utf-8"))
     extended = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"items": _items})  # type: ignore[no-untyped-call]
     return extended(schema)
 

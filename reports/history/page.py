@@ -258,7 +258,7 @@ def _families_words(before: Row, after: Row) -> str:
     words = [f"{new['passed']} of {text.plural(new['total'], 'model')} pass"]
     words += [f"after {old['passed']} of {old['total']}"] if old else ["after a run of one"]
     words += [f"not {_some(bad)}"] if bad else []
-    words += [f"again {_some(again)}"] if (again := [m for m in told if new["total"] >= old["total"]]) else []
+    words += [f"again {_some(again)}"] if (again := [m for m in told if old and new["total"] >= old["total"]]) else []
     return ", ".join(words)
 
 

@@ -192,7 +192,7 @@ def _short(text: str) -> int:
 
 @functools.cache
 def _validator() -> Any:
-    schema = json.loads(resources.files(__package__).joinpath("history.schema.json").read_text("utf-8"))
+    schema = json.loads(resources.files("hloracle.reports.history").joinpath("history.schema.json").read_text("utf-8"))
     return jsonschema.Draft202012Validator(schema)
 
 
