@@ -126,7 +126,7 @@ def check(
         detail,
         source,
         backend,
-        "".join(head) or ("logits" if backend else ""),
+        "".join(head) or ("logits" if backend and KINDS[kind] != "code" else ""),
         **more,
     )
 
