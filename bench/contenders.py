@@ -282,7 +282,7 @@ class LlamaCpp(Contender):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        from llama_cpp import Llama
+        from llama_cpp import Llama  # pyright: ignore[reportMissingImports]  (an extra)
 
         path = gguf_of(task.model)
         if path is None:

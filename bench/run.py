@@ -185,7 +185,8 @@ def _round(processes: Sequence[Process], task: Task, rows: dict[str, Any]) -> No
                     continue
                 entry = next((e for e in row[kind] if e["at"] == place), None)
                 if entry is None:
-                    row[kind].append(entry := {"at": place, "ms": []})
+                    entry = {"at": place, "ms": []}
+                    row[kind].append(entry)
                 entry["ms"].append(round(ms, 4))
 
 

@@ -246,7 +246,7 @@ def prompts(run: Run) -> list[Prompt]:
     buckets = evidence.buckets
     found = prompt_suite.suite(
         run.model.directory, config, evidence.capacity, settings.tokens if evidence.decodes else 1, run.context.report,
-        only_fitting=settings.early_exit or settings.quick or _given(run), **({"buckets": buckets} if buckets else {}),
+        only_fitting=settings.early_exit or settings.quick or not all(isinstance(s, Emitter) for s in run.sources), **({"buckets": buckets} if buckets else {}),
     )  # fmt: skip
     if buckets:
         return found

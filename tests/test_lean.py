@@ -7,19 +7,16 @@ from typing import Any
 
 import evidence as by_hand
 import pytest
-from evidence import STREAM, check, matrix_of
+from evidence import CONFIGURATIONS, STREAM, check, matrix_of
 from models import model
 
-from hloracle.backends.devices import CPU
 from hloracle.conformance import run as module
 from hloracle.conformance.evidence import LEAN_BUCKET, LEAN_CAPACITY, Evidence, Progress, Settings
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.run import configurations_on, run
+from hloracle.conformance.run import run
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.verdict import decide
-
-CELLS = configurations_on(CPU)
 
 
 @pytest.fixture
@@ -79,12 +76,12 @@ def judged_cells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_every_cell_is_judged(lean: bool, judged_cells: dict[str, Any]) -> None:
     found = run(Settings("m", tokens=48, capacity=LEAN_CAPACITY, lean=lean))
     assert found == {"class": "conforms"}
-    assert judged_cells["cells"] == [configuration.id for configuration in CELLS]
+    assert judged_cells["cells"] == [configuration.id for configuration in CONFIGURATIONS]
     assert judged_cells["only_fitting"] == lean
     assert (judged_cells["buckets"] == (LEAN_BUCKET,)) == lean
 
 
-@pytest.mark.parametrize("configuration", [configuration.id for configuration in CELLS])
+@pytest.mark.parametrize("configuration", [configuration.id for configuration in CONFIGURATIONS])
 @pytest.mark.parametrize("wrong", [by_hand.WRONG_TOKEN, by_hand.failed("compile")])
 def test_a_lean_run_in_which_a_cell_is_wrong(
     wrong: by_hand.Change, configuration: str, judged_cells: dict[str, Any]
@@ -93,7 +90,7 @@ def test_a_lean_run_in_which_a_cell_is_wrong(
     found = run(Settings("m", tokens=48, capacity=LEAN_CAPACITY, lean=True))
     # The production graph alone is wrong: XLA says whose fault that is.
     more = ["emitter/xla-cpu/token"] if configuration == "emitter/iree-cpu/token" else []
-    assert judged_cells["cells"] == [*(c.id for c in CELLS), *more]
+    assert judged_cells["cells"] == [*(c.id for c in CONFIGURATIONS), *more]
     assert found["class"] not in ("conforms", "near-tie")
 
 
@@ -108,12 +105,12 @@ def asked_of(judged_cells: dict[str, Any], small: bool, **wrong: by_hand.Change)
 
 
 def test_all_cells_of_a_small_model_stream(judged_cells: dict[str, Any]) -> None:
-    assert asked_of(judged_cells, small=True) == [configuration.id for configuration in CELLS]
+    assert asked_of(judged_cells, small=True) == [configuration.id for configuration in CONFIGURATIONS]
 
 
 def test_of_a_larger_one_the_emitters_on_iree(judged_cells: dict[str, Any]) -> None:
     assert asked_of(judged_cells, small=False) == ["emitter/iree-cpu"]
-    assert judged_cells["cells"] == [configuration.id for configuration in CELLS]
+    assert judged_cells["cells"] == [configuration.id for configuration in CONFIGURATIONS]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +122,7 @@ def test_what_only_a_stream_shows_every_other_cell_is_asked(
     """Each with logits, once more: graph or compiler, emitter or oracle."""
     others = ["oracle/iree-cpu", "emitter/xla-cpu", "oracle/xla-cpu"]
     assert asked_of(judged_cells, False, **{"emitter/iree-cpu": wrong}) == ["emitter/iree-cpu", *others]
-    assert judged_cells["cells"] == [*(configuration.id for configuration in CELLS), *others]
+    assert judged_cells["cells"] == [*(configuration.id for configuration in CONFIGURATIONS), *others]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +199,9 @@ def test_what_is_judged_again_takes_the_place_of_what_was(judged_cells: dict[str
     (evidence,) = kept
     ids = [check.id for check in evidence.checks]
     assert len(ids) == len(set(ids))
-    assert sorted(o.configuration.id for o in evidence.outcomes) == sorted(configuration.id for configuration in CELLS)
+    assert sorted(o.configuration.id for o in evidence.outcomes) == sorted(
+        configuration.id for configuration in CONFIGURATIONS
+    )
     streaming = {o.configuration.id for o in evidence.outcomes if o.streams}
     assert streaming == {id.rpartition(".")[0] for id in ids if id.endswith(".streamed-logits")}
-    assert streaming == {configuration.id for configuration in CELLS if configuration.head == "logits"}
+    assert streaming == {configuration.id for configuration in CONFIGURATIONS if configuration.head == "logits"}

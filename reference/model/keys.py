@@ -48,7 +48,8 @@ class Keys:
     """A config's keys, each of which must be read, ignored by name, or have a value that changes nothing."""
 
     def __init__(self, raw: dict[str, Any], where: object) -> None:
-        self.raw, self.where, self.read, self.fixed = raw, where, set(IGNORED_KEYS), dict(FIXED_KEYS)
+        self.raw, self.where, self.fixed = raw, where, dict(FIXED_KEYS)
+        self.read: set[str] = set(IGNORED_KEYS)
 
     def error(self, what: str, fix: str = "correct the key, or use another model") -> InputError:
         """What to raise for a key that cannot be used; it names the file."""
@@ -232,22 +233,22 @@ def _one_rope(keys: Keys, raw: dict[str, Any], head_dim: int, defaults: RopeDefa
     found = Rope(kind, inner.get("rope_theta", float, defaults.theta), dim, defaults.interleaved)
     if kind == "default":
         return found
-    original = defaults.original or inner.get("original_max_position_embeddings", int, longest)
+    pretrained: int = defaults.original or inner.get("original_max_position_embeddings", int, longest)
     divisors = {  # of each type's formula
         "dynamic": ("the number of turned dimensions less 2", dim - 2),
         "yarn": ("the logarithm of 'rope_theta'", math.log(found.theta)),
-        "longrope": ("the logarithm of 'original_max_position_embeddings'", math.log(original)),
+        "longrope": ("the logarithm of 'original_max_position_embeddings'", math.log(pretrained)),
     }
     what, divisor = divisors.get(kind, ("", 1))
     if divisor == 0:
         raise keys.error(f"rope_type {kind!r} divides by {what}, which is 0 here")
-    factor = inner.get("factor", float, longest / original if kind in ("yarn", "longrope") else REQUIRED)
+    factor = inner.get("factor", float, longest / pretrained if kind in ("yarn", "longrope") else REQUIRED)
     more: dict[str, Any] = {"factor": factor}
     if kind == "dynamic":
         more["original_max_position_embeddings"] = longest
     elif kind == "llama3":
         more |= {key: inner.get(key, float) for key in ("low_freq_factor", "high_freq_factor")}
-        more["original_max_position_embeddings"] = original
+        more["original_max_position_embeddings"] = pretrained
         low, high = more["low_freq_factor"], more["high_freq_factor"]
         if high <= low:
             raise keys.error(f"RoPE's high_freq_factor {high} is not above low_freq_factor {low}")
@@ -255,19 +256,19 @@ def _one_rope(keys: Keys, raw: dict[str, Any], head_dim: int, defaults: RopeDefa
         mscale, of_all = (inner.get(key, float, None) for key in ("mscale", "mscale_all_dim"))
         usual = yarn_mscale(factor, mscale) / yarn_mscale(factor, of_all) if mscale and of_all else yarn_mscale(factor)
         more |= {
-            "original_max_position_embeddings": original,
+            "original_max_position_embeddings": pretrained,
             "attention_factor": inner.get("attention_factor", float, usual),
             "beta_fast": inner.get("beta_fast", float, 32.0),
             "beta_slow": inner.get("beta_slow", float, 1.0),
             "truncate": inner.get("truncate", bool, True),
         }
     elif kind == "longrope":
-        usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        usual = math.sqrt(1 + math.log(factor) / math.log(pretrained)) if factor > 1 else 1.0
         short, long = (inner.numbers(key, dim // 2, positive=True) for key in ("short_factor", "long_factor"))
         if short is None or long is None:
             raise keys.error("rope_type 'longrope' needs 'short_factor' and 'long_factor'")
         more |= {
-            "original_max_position_embeddings": original,
+            "original_max_position_embeddings": pretrained,
             "attention_factor": inner.get("attention_factor", float, usual),
             "short_factor": short,
             "long_factor": long,

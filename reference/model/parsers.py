@@ -45,12 +45,12 @@ def _decoder(
     heads, hidden = keys.get("num_attention_heads", int), keys.get("hidden_size", int)
     kv_heads = keys.get("num_key_value_heads", int, heads if few_kv_heads else REQUIRED, heads)
     count = keys.get("num_hidden_layers", int)
-    width = width or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
+    dim: int = width or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
     if heads % kv_heads:
         raise keys.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    if width % 2 and not latent:
-        raise keys.error(f"head_dim {width} is odd, and RoPE turns pairs")
-    found = ropes(width)
+    if dim % 2 and not latent:
+        raise keys.error(f"head_dim {dim} is odd, and RoPE turns pairs")
+    found = ropes(dim)
     windowed = windows(count) if windows else [window is not None] * count
     if any(windowed) and window is None:
         raise keys.error("has layers with a sliding window, and no 'sliding_window'")
@@ -63,7 +63,7 @@ def _decoder(
         for i, narrow in enumerate(windowed)
     )
     fields = {
-        "num_key_value_heads": kv_heads, "scaling": float(width**-0.5), "hidden_act": act or keys.activation(),
+        "num_key_value_heads": kv_heads, "scaling": float(dim**-0.5), "hidden_act": act or keys.activation(),
         "norm_eps": keys.get(norm_eps, float), **mechanisms,
     }  # fmt: skip
     return Config(
@@ -71,7 +71,7 @@ def _decoder(
         layers=layers,
         hidden_size=hidden,
         num_attention_heads=heads,
-        head_dim=width,
+        head_dim=dim,
         intermediate_size=keys.get("intermediate_size", int),
         vocab_size=keys.get("vocab_size", int),
         max_position_embeddings=keys.get("max_position_embeddings", int),

@@ -151,7 +151,6 @@ def _words(record: Record, report: str) -> str:
         lines.append(f"{VERDICTS[verdict.class_].at} {verdict.anchor}")
     if verdict.operation is not None:
         lines.append(f"operation: {verdict.operation}")
-    if verdict.sure is not None:
-        level, because = verdict.sure
-        lines.append(f"how sure: {level}: {'; '.join(because)}")
+    if verdict.sure:
+        lines.append(f"how sure: {verdict.sure}: {'; '.join(verdict.because)}")
     return "\n".join([*lines, f"report: {report}"])
