@@ -266,9 +266,9 @@ def test_imports(two_processes: list[dict[str, list[str]]]) -> None:
         *("hloracle.core", "hloracle.core.abi", "hloracle.core.errors"),
         *("hloracle.emitters", "hloracle.emitters.builder", "hloracle.emitters.layers", "hloracle.emitters.matrix"),
         *("hloracle.emitters.architectures", "hloracle.emitters.architectures.llama"),
-        *("hloracle.emitters.mlp", "hloracle.emitters.model", "hloracle.reference"),
-        *(f"hloracle.reference.{m}" for m in ("config", "contract", "keys", "parsers", "parts", "registry", "rope")),
-        *("hloracle.reference.model.encodings", "hloracle.reference.model.weights"),
+        *("hloracle.emitters.mlp", "hloracle.emitters.model", "hloracle.reference", "hloracle.reference.model"),
+        *(f"hloracle.reference.model.{m}" for m in ("config", "contract", "encodings", "keys", "parsers", "parts")),
+        *(f"hloracle.reference.model.{m}" for m in ("registry", "rope", "weights")),
     }
     bare = [sys.executable, "-c", "import sys, json, numpy; print(json.dumps(sorted(sys.modules)))"]
     present = json.loads(subprocess.run(bare, capture_output=True, check=True).stdout)
