@@ -91,6 +91,12 @@ def test_no_version_that_a_verdict_depends_on_is_the_only_one() -> None:
     assert not [str(r) for r in requirements() if "==" in str(r.specifier)]
 
 
+def test_pyright_is_told_of_every_folder() -> None:
+    """It enters no symbolic link that it comes upon, and says nothing of what it left out."""
+    included = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]["include"]
+    assert included == ["src/hloracle/*.py", *(f"src/hloracle/{name}" for name in PACKAGES)]
+
+
 def test_runs_as_a_module(installed: Path, tmp_path: Path) -> None:
     said = run(sys.executable, "-m", "hloracle", "--version", cwd=tmp_path, PYTHONPATH=str(installed))
     assert said == f"hloracle, version {metadata.version('hloracle')}\n"
