@@ -14,16 +14,22 @@ nox.options.default_venv_backend = "venv"
 
 # A folder of wheels: nothing is fetched then, and what they lack is taken from the Python that runs nox.
 WHEELS = os.environ.get("HLORACLE_WHEELS", "")
-LINK = Path("build/mypy/hloracle")  # see [tool.mypy] in pyproject.toml
+CONSTRAINTS = "constraints.txt"
+# The ends of the ranges in pyproject.toml. Where a range has no upper bound, the highest that conformed.
+LOWEST = (
+    "jax==0.8.2", "jaxlib==0.8.2", "transformers==5.0.0", "iree-base-compiler==3.12.0", "iree-base-runtime==3.12.0",
+)  # fmt: skip
+# Quick ones, of each part: what a graph is, what JAX lowers, what the command line says.
+QUICK = ("tests/test_environment.py", "tests/test_builder.py", "tests/test_abi.py", "tests/test_inline.py")
 
 
 @nox.session(reuse_venv=True, default=False, venv_params=["--system-site-packages"] if WHEELS else [])
 def environment(session: nox.Session) -> None:
     """Install hloracle and its tools into the one virtual environment that all sessions share."""
-    wanted = f"{Path.cwd()}\n{WHEELS}\n{Path('pyproject.toml').read_text()}"
+    wanted = "\n".join([str(Path.cwd()), WHEELS, *(Path(name).read_text() for name in ("pyproject.toml", CONSTRAINTS))])
     stamp = Path(session.virtualenv.location) / "installed.txt"
     if stamp.is_file() and stamp.read_text() == wanted:
-        session.log("nothing to install: pyproject.toml is the same")
+        session.log(f"nothing to install: pyproject.toml and {CONSTRAINTS} are the same")
         return
     session.log("installing; the first time takes minutes (torch, IREE, JAX)")
     if WHEELS:
@@ -33,7 +39,7 @@ def environment(session: nox.Session) -> None:
         session.install("--no-index", "--no-deps", *wheels)
         session.install("--no-index", "--no-deps", "--no-build-isolation", "-e", ".")
     else:
-        session.install("-e", ".[test,browser,lint]")
+        session.install("-c", CONSTRAINTS, "-e", ".[test,browser,lint]")
     stamp.write_text(wanted)
 
 
@@ -71,13 +77,40 @@ def browser(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["environment"])
 def lint(session: nox.Session) -> None:
-    """Ruff's rules and format, and mypy in strict mode."""
+    """Ruff's rules and format, the rules of what may import what, mypy in strict mode, and pyright."""
     run(session, "ruff", "check")
     run(session, "ruff", "format", "--check")
-    LINK.parent.mkdir(parents=True, exist_ok=True)
-    if not LINK.is_symlink():
-        LINK.symlink_to("../..")
+    run(session, "lint-imports", "--no-cache")
     run(session, "mypy")
+    folder = session.cache_dir.parent / "environment"
+    run(session, "pyright", "--pythonpath", str(folder / "bin" / "python"))
+
+
+def conforms(session: nox.Session) -> None:
+    """A part of the tests, and a model from end to end, in this session's own environment."""
+    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *QUICK)
+    session.run("hloracle", "run", "tiny-llama", "--rounds", "0", "--tokens", "8", "--capacity", "128")
+
+
+@nox.session(python=["3.11", "3.12", "3.13"], default=False)
+def pythons(session: nox.Session) -> None:
+    """Install hloracle on each Python that it is for, and see a model conform: `nox -s pythons-3.12` for one of them."""
+    session.install("-c", CONSTRAINTS, ".[test]")
+    conforms(session)
+
+
+@nox.session(default=False)
+def lowest(session: nox.Session) -> None:
+    """The lowest versions in the ranges of pyproject.toml, and a model that conforms with them."""
+    session.install(".[test]", *LOWEST)
+    conforms(session)
+
+
+@nox.session(default=False)
+def highest(session: nox.Session) -> None:
+    """The highest versions in the ranges that are released, and a model that conforms with them."""
+    session.install("--upgrade", "--upgrade-strategy", "eager", ".[test]")
+    conforms(session)
 
 
 @nox.session(name="conformance-cpu", venv_backend="none", requires=["environment"])

@@ -50,7 +50,7 @@ USES = "use cpu, cuda, cuda:1, vulkan or emulated"
 
 @dataclass(frozen=True)
 class Facts:
-    """What a driver says of a device. capability: of CUDA, (9, 0) for an H100; None of others. memory: bytes, if known."""
+    """Facts about a device, from its driver. capability: of CUDA, (9, 0) for an H100; None of others. memory: bytes, if known."""
 
     name: str
     capability: tuple[int, int] | None = None
@@ -60,7 +60,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Device:
-    """kind: a key of KINDS. index: which of several. target: what is compiled for, where the kind has several.
+    """A device that IREE runs graphs on.
+
+    kind: a key of KINDS. index: which of several. target: what is compiled for, where the kind has several.
 
     graphs: CUDA runs the commands of a call as a graph, not on a stream. facts: what its driver says, if it was asked.
     """

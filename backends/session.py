@@ -27,6 +27,7 @@ class Backend(Protocol):
 
     def load(self, graph: Graph) -> Executable:
         """Compile (or take from the cache) and load."""
+        ...
 
     def upload(self, array: np.ndarray) -> Buffer:
         """Copy an array to the device."""
@@ -36,6 +37,7 @@ class Backend(Protocol):
 
     def download(self, buffer: Buffer) -> np.ndarray:
         """Copy a buffer back."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Who takes part: each is opened, and asked for decode steps, a prompt or a text, in a process of its own.
+"""The contenders of a bench: our graphs on IREE and XLA, Hugging Face, and llama.cpp.
 
-A contender's functions run there; see `run.py` for what asks them.
+Each runs in a process of its own and is asked there for decode steps, a prompt or a text; `run.py` asks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import psutil
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.named import make_backend
 from hloracle.backends.session import Backend, Session, greedy
-from hloracle.bench.machine import Reader
+from hloracle.bench.machine import Reader, milliseconds
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
@@ -71,9 +71,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Opened:
-    """seconds: until it could answer, imports and all; first_token_ms: its first prompt, the shortest of the lengths, or 0.
+    """What opening a contender took.
 
-    read_bytes: of weights, in a decode step. resident_bytes: of the process, with everything ready.
+    seconds: until it could answer, imports and all. first_token_ms: of its first prompt, the shortest length; 0 without
+    one. read_bytes: bytes of weights that a decode step reads. resident_bytes: of the process, with everything ready.
     """
 
     seconds: float
@@ -123,28 +124,28 @@ def holds_blocks(path: Path) -> bool:
 
 
 class Contender(ABC):
-    """One that has its weights ready. Times are in milliseconds."""
+    """A model with its weights ready, which is timed. Times are in milliseconds."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.vocabulary = 0
 
     def prompt(self, length: int) -> list[int]:
-        """The same for all."""
+        """A prompt of random tokens, the same for all contenders."""
         return [int(t) for t in np.random.default_rng(length).integers(0, self.vocabulary, length)]
 
     @property
     @abstractmethod
     def read_bytes(self) -> int:
-        """Of weights, in a decode step."""
+        """Bytes of weights that a decode step reads."""
 
     @abstractmethod
     def decode(self, context: int) -> float:
-        """Per token, of the task's number of steps from position `context` on."""
+        """Milliseconds per token of the task's number of steps from position `context` on."""
 
     @abstractmethod
     def prefill(self, length: int) -> float:
-        """Of a whole prompt, up to its next token."""
+        """Milliseconds of a whole prompt, up to its next token."""
 
     @abstractmethod
     def text(self, ids: Sequence[int], count: int) -> list[int]:
@@ -152,7 +153,7 @@ class Contender(ABC):
 
 
 def read_bytes(config: Config, weights: Sequence[Tensor]) -> int:
-    """Of weights, in a decode step: of experts those that are chosen, of an embedding that is no head nothing."""
+    """Bytes of weights that a decode step reads: only the chosen experts, and an embedding only if it is the head."""
     experts = config.experts
     looked_up = () if config.tie_word_embeddings else ("model.embed_tokens.weight",)
     share = experts.num_experts_per_tok / experts.num_experts if experts else 1
@@ -217,9 +218,7 @@ class OnSession(Contender):
 
     def prefill(self, length: int) -> float:
         prompt = self.prompt(length)
-        started = time.perf_counter()
-        self.session.prefill(prompt, length)
-        return (time.perf_counter() - started) * 1000
+        return milliseconds(lambda: self.session.prefill(prompt, length))
 
     def text(self, ids: Sequence[int], count: int) -> list[int]:
         return list(self.session.generate_streaming_greedy(ids, count, through_decode=True))
@@ -267,9 +266,7 @@ class Transformers(Contender):
 
     def prefill(self, length: int) -> float:
         prompt = self.prompt(length)
-        started = time.perf_counter()
-        self._step(prompt, None)
-        return (time.perf_counter() - started) * 1000
+        return milliseconds(lambda: self._step(prompt, None))
 
     def text(self, ids: Sequence[int], count: int) -> list[int]:
         fed, cache, found = list(ids), None, []
@@ -285,7 +282,7 @@ class LlamaCpp(Contender):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        from llama_cpp import Llama
+        from llama_cpp import Llama  # pyright: ignore[reportMissingImports]  (an extra)
 
         path = gguf_of(task.model)
         if path is None:
@@ -331,9 +328,7 @@ class LlamaCpp(Contender):
     def prefill(self, length: int) -> float:
         prompt, self.filled = self.prompt(length), -1
         self._back_to(0)
-        started = time.perf_counter()
-        self._step(prompt)
-        return (time.perf_counter() - started) * 1000
+        return milliseconds(lambda: self._step(prompt))
 
     def text(self, ids: Sequence[int], count: int) -> list[int]:
         self._back_to(0)

@@ -23,6 +23,7 @@ from hloracle.backends.devices import Device
 from hloracle.backends.named import make_backend
 from hloracle.backends.session import Session, greedy
 from hloracle.bench.contenders import read_bytes
+from hloracle.bench.machine import milliseconds
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
@@ -42,7 +43,11 @@ JAX_FOLDER = "site-jax"
 
 @dataclass(frozen=True)
 class Measured:
-    """ms: per token, a round each. bytes: of weights that a step reads. prefill_ms: of a prompt of PROMPT tokens."""
+    """What was measured of one contender.
+
+    ms: per token, a figure for each round. bytes: of weights that a step reads. prefill_ms: of a prompt of PROMPT tokens.
+    failure: why nothing was measured.
+    """
 
     id: str
     ms: list[float]
@@ -107,9 +112,7 @@ def _of_session(
         return (time.perf_counter() - begun) / STEPS * 1000
 
     def whole() -> float:
-        begun = time.perf_counter()
-        session.prefill(prompt)
-        return (time.perf_counter() - begun) * 1000
+        return milliseconds(lambda: session.prefill(prompt))
 
     if prefill:
         whole()
@@ -134,21 +137,14 @@ def bandwidth(report: Report, device: Device) -> float:
     where = torch_device(device)
     count = 1 << (30 if device.kind == "cuda" else 26)
     x = torch.ones(count, dtype=torch.float32, device=where)
-    found = []
-    for _ in range(6):
-        _settled(where)
-        begun = time.perf_counter()
+
+    def read() -> None:
         x.sum()
-        _settled(where)
-        found.append(x.nbytes / (time.perf_counter() - begun))
-    return max(found)
+        if where != "cpu":
+            torch.cuda.synchronize()
 
-
-def _settled(where: str) -> None:
-    if where != "cpu":
-        import torch
-
-        torch.cuda.synchronize()
+    read()
+    return x.nbytes * 1000 / min(milliseconds(read) for _ in range(6))
 
 
 def transformers(report: Report, id: str, model: str, dtype: str, device: Device) -> Measured:
@@ -170,9 +166,7 @@ def transformers(report: Report, id: str, model: str, dtype: str, device: Device
         return out.logits[0, -1:].argmax(-1, keepdim=True), out.past_key_values
 
     def whole() -> float:
-        begun = time.perf_counter()
-        int(first()[0])
-        return (time.perf_counter() - begun) * 1000
+        return milliseconds(lambda: int(first()[0]))
 
     def steps() -> float:
         token, cache = first()
@@ -212,9 +206,7 @@ def oracle(report: Report, id: str, model: str, device: Device) -> Measured:
         first = jax.jit(partial(prefill, config, "token", CAPACITY))
 
         def whole() -> float:
-            begun = time.perf_counter()
-            int(first(weights, prompt, np.int32(PROMPT))[0])
-            return (time.perf_counter() - begun) * 1000
+            return milliseconds(lambda: int(first(weights, prompt, np.int32(PROMPT))[0]))
 
         def steps() -> float:
             token, k, v = first(weights, prompt, np.int32(PROMPT))

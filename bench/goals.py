@@ -1,4 +1,4 @@
-"""What the emitted graphs are to reach, as ratios within a round; and what they reached."""
+"""The speed targets of the emitted graphs, as ratios of two contenders within a round, and the ratios measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ PROMPT = 256
 
 @dataclass(frozen=True)
 class Target:
-    """`ratios` gives one for each round; none where something that it needs did not take part."""
+    """A ratio that is to be at least `least`.
+
+    ratios: gives one figure for each round; none where a contender that it needs did not take part.
+    """
 
     what: str
     least: float

@@ -44,7 +44,10 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """phase: `decode`, at the middle of a cache of `capacity` slots, or `prefill`, of a prompt of `length` tokens."""
+    """What is profiled.
+
+    phase: `decode`, at the middle of a cache of `capacity` slots, or `prefill`, of a prompt of `length` tokens.
+    """
 
     model: str
     phase: str

@@ -1,4 +1,4 @@
-"""Lets all contenders take turns, and gathers what each took.
+"""Times all contenders in turns, and gathers the figures.
 
 A machine's speed changes from one minute to the next by more than contenders differ, so every round asks each of them
 once, and what is compared is compared within a round.
@@ -185,7 +185,8 @@ def _round(processes: Sequence[Process], task: Task, rows: dict[str, Any]) -> No
                     continue
                 entry = next((e for e in row[kind] if e["at"] == place), None)
                 if entry is None:
-                    row[kind].append(entry := {"at": place, "ms": []})
+                    entry = {"at": place, "ms": []}
+                    row[kind].append(entry)
                 entry["ms"].append(round(ms, 4))
 
 

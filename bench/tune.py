@@ -51,7 +51,7 @@ FASTER, BUT_ONE_IN = 1.03, 5
 
 @dataclass(frozen=True)
 class Candidate:
-    """`phase` is what is timed of it."""
+    """A choice that may be the fastest one. phase: the phase that is timed."""
 
     phase: str
     choice: Choice
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass
 class Judge:
-    """What all candidates of a precision are held to."""
+    """Judges the candidates of one precision: first their tokens, then their speed."""
 
     model: str
     precision: str
@@ -131,26 +131,39 @@ class Judge:
         return found, failure
 
 
-def run_tune(
-    model: str, precisions: Sequence[str], cpus: Sequence[str], threads: int, rounds: int, progress: Progress,
-    device: Device = CPU,
-) -> dict[str, Any]:  # fmt: skip
+@dataclass(frozen=True)
+class Tuning:
+    """What is to be tuned: the graphs of a model in each precision, on a device.
+
+    cpus: what LLVM calls the CPUs that may be compiled for. rounds: in which two candidates take turns.
+    """
+
+    model: str
+    precisions: tuple[str, ...]
+    cpus: tuple[str, ...]
+    threads: int
+    rounds: int
+    device: Device = CPU
+
+
+def run_tune(asked: Tuning, progress: Progress) -> dict[str, Any]:
     """What came of it, as JSON; the choices that conform are kept. Raises InputError when the model cannot be used."""
+    device, cpus = asked.device, asked.cpus
     if device.remote and set(cpus) - {HOST}:
         raise InputError("is of the processor", f"--target-cpu {cpus[0]}", f"leave it out of --device {device}")
     for cpu in cpus:
         if not valid_cpu(cpu):
             raise InputError(f"is {cpu!r}", "--target-cpu", "give a name that LLVM knows, such as host or x86-64-v3")
-    found = [_tuned(model, precision, cpus or (HOST,), threads, rounds, progress, device) for precision in precisions]
+    found = [_tuned(asked, precision, progress) for precision in asked.precisions]
     return {
-        "schema": SCHEMA, "model": model, "device": device.name, "threads": threads, "rounds": rounds,
+        "schema": SCHEMA, "model": asked.model, "device": device.name, "threads": asked.threads,
+        "rounds": asked.rounds,
         "precisions": found, "environment": describe(),
     }  # fmt: skip
 
 
-def _tuned(
-    model: str, precision: str, cpus: Sequence[str], threads: int, rounds: int, progress: Progress, device: Device
-) -> dict[str, Any]:  # fmt: skip
+def _tuned(asked: Tuning, precision: str, progress: Progress) -> dict[str, Any]:
+    model, threads, device, cpus = asked.model, asked.threads, asked.device, asked.cpus or (HOST,)
     with progress.stage(f"{precision}: truth"):
         checkpoint = open_checkpoint(resolve(model, progress.report, precision))
         every = prompt_suite.suite(
@@ -159,7 +172,7 @@ def _tuned(
         prompts = list({p.token_ids: p for p in every}.values())
         answers = truths(checkpoint, [p.token_ids for p in prompts], TOKENS, progress.report)
         expected = {p.id: t for p, t in zip(prompts, answers, strict=True)}
-    judge = Judge(model, precision, threads, rounds, checkpoint, prompts, expected, progress, device)
+    judge = Judge(model, precision, threads, asked.rounds, checkpoint, prompts, expected, progress, device)
     rows: list[dict[str, Any]] = []
     best: Choice | None = None
     for phase in ("decode", "prefill"):

@@ -108,15 +108,15 @@ def tune(
     """
     from hloracle.backends.devices import open_device
     from hloracle.bench.show import print_tuned
-    from hloracle.bench.tune import run_tune
+    from hloracle.bench.tune import Tuning, run_tune
     from hloracle.core.environment import threads_available
 
-    opened = open_device(device, cuda_target)
+    asked = Tuning(
+        model, tuple(dict.fromkeys(precisions)), tuple(dict.fromkeys(cpus)), threads or threads_available(), rounds,
+        open_device(device, cuda_target),
+    )  # fmt: skip
     with progress_shown() as progress:
-        figures = run_tune(
-            model, list(dict.fromkeys(precisions)), list(dict.fromkeys(cpus)), threads or threads_available(), rounds,
-            progress, opened,
-        )  # fmt: skip
+        figures = run_tune(asked, progress)
     if as_json:
         click.echo(json.dumps(figures, indent=1))
     else:

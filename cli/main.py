@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -29,20 +26,15 @@ from hloracle.cli.options import (
     precision_option,
     prepare_folder,
     progress_shown,
-    terminal,
     threads_option,
     timeout_option,
 )
 from hloracle.cli.records import RECORD_COMMANDS
 from hloracle.cli.targets import targets
-from hloracle.core.child import ChildDied, kill_descendants
-from hloracle.core.console import Output, verdict_stands
-from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.console import Output, terminal, verdict_stands
+from hloracle.core.errors import InputError
+from hloracle.core.program import Interrupted, run_command_line, run_program
 from hloracle.core.record import Record
-
-
-class Interrupted(BaseException):
-    """Ctrl-C. click answers KeyboardInterrupt with an empty line of its own."""
 
 
 class Group(click.Group):
@@ -247,12 +239,11 @@ def emit(
     Weights are arguments of the graph, so only MODEL's config matters; in int8 and int4 also which of its weights a GGUF
     file holds in which of them.
     """
-    from hloracle.production.emit import emit_file
+    from hloracle.production.emit import Emission, emit_file
 
+    asked = Emission(model, phase, source, head, bucket, capacity, precision, layout, joined, gemm, portable, taps)
     with terminal.status("emitting") if terminal.is_terminal else _silence():
-        graph_path, abi_path = emit_file(
-            model, phase, source, head, bucket, capacity, portable, taps, precision, layout, joined, output, gemm
-        )
+        graph_path, abi_path = emit_file(asked, output)
     click.echo(f"{graph_path}\n{abi_path}")
     return 0
 
@@ -290,18 +281,16 @@ def generate(
     """
     from hloracle.backends.devices import open_device
     from hloracle.core.environment import threads_available
-    from hloracle.production.generate import Asked, generate_text
+    from hloracle.production.generate import Engine, generate_text
 
     opened = open_device(device, cuda_target)
     if backend and opened.remote:
         raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {opened}")
     with terminal.status("loading") if terminal.is_terminal else _silence():
-        tell = lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True)  # noqa: E731
+        engine = Engine(source, backend or opened.backend, threads or threads_available(), precision, opened)
         pieces = generate_text(
-            Asked(
-                model, prompt, count, raw, source, backend or opened.backend, threads or threads_available(), precision,
-                opened, tell,
-            )
+            model, prompt, count, raw, engine,
+            tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
         )  # fmt: skip
         first = next(pieces, "")
     for piece in (first, *pieces) if not stream else _chain(first, pieces):
@@ -401,9 +390,12 @@ def _finish(
     show: Callable[[Record, Path, Console], None] | None = None,
 ) -> int:
     from hloracle.cli.show import print_record
+    from hloracle.core.environment import untried_line
     from hloracle.reports.record import to_json, write_all
 
     write_all(record, out)
+    if line := untried_line(record["environment"]["untried"]):
+        click.echo(f"hloracle: {line}", err=True)
     with verdict_stands():
         if as_json:
             click.echo(to_json(record), nl=False)
@@ -412,43 +404,14 @@ def _finish(
     return 0 if record["passed"] else 1
 
 
-def main(command: click.Command = cli) -> None:
-    """The console script; or another command that is a program of its own."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    # The oracle's XLA is the processor's. A JAX that finds a GPU takes most of its memory as soon as it is used.
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    sys.exit(invoke(sys.argv[1:], command))
+def main() -> None:
+    """The console script."""
+    run_program(cli, "hloracle")
 
 
-def invoke(arguments: list[str], command: click.Command = cli) -> int:
-    """Run a command line; returns the exit status. Whatever the user gave wrong is one line on stderr."""
-    try:
-        name = "hloracle" if command is cli else None  # as it was called
-        return int(command.main(arguments, prog_name=name, standalone_mode=False) or 0)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        return 0
-    except click.ClickException as error:
-        return _fail(f"{error.format_message()} (see hloracle --help)")
-    except (InputError, ToolchainError, ChildDied) as error:
-        return _fail(str(error))
-    except (Interrupted, KeyboardInterrupt, click.Abort):
-        kill_descendants()
-        # On a terminal, ^C stands in this line.
-        terminal.print("\nhloracle: interrupted" if terminal.is_terminal else "hloracle: interrupted")
-        return 130
-    except OSError as error:
-        # A name that is too long, a folder that may not be entered: whatever no part of ours has met by itself.
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}; name one that can be used")
-
-
-def _fail(line: str) -> int:
-    click.echo(f"hloracle: {' '.join(line.split())}", err=True)
-    return 2
+def invoke(arguments: list[str]) -> int:
+    """Run a command line; returns the exit status."""
+    return run_command_line(cli, arguments, "hloracle")
 
 
 if __name__ == "__main__":

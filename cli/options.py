@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+
+from hloracle.core.console import terminal
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 # As in reference/model/encodings.py, which imports more than a command line needs to be parsed.
 PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
 MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
-terminal = Console(stderr=True, highlight=False)
 Option = Callable[[Callable[..., int]], Callable[..., int]]
 
 

@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 import click
 
 from hloracle.bench.device import JAX_FOLDER
-from hloracle.cli.main import invoke
 from hloracle.cli.options import DEFAULT_MODEL
 from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
+from hloracle.core.program import run_command_line
 from hloracle.reference.fixtures.named import SOURCE, resolve
 
 MIB = 1024 * 1024
@@ -148,4 +148,4 @@ def command(out: Path, python: str, mib: int, model: str, leave_out: tuple[str, 
 
 
 if __name__ == "__main__":
-    sys.exit(invoke(sys.argv[1:], command))
+    sys.exit(run_command_line(command, sys.argv[1:]))

@@ -27,7 +27,6 @@ from hloracle.backends.devices import Device, open_device
 from hloracle.backends.named import backends_on, chosen
 from hloracle.bench.device import Measured, bandwidth, emitted, emitted_of_size, measured, oracle, transformers
 from hloracle.bench.tune import FASTER
-from hloracle.cli.main import invoke
 from hloracle.cli.options import DEFAULT_MODEL, PRECISIONS
 from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
@@ -38,6 +37,7 @@ from hloracle.core.child import ChildDied, run_in_child, threads
 from hloracle.core.console import Output
 from hloracle.core.environment import describe, threads_available
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.program import run_command_line
 from hloracle.core.record import Record
 from hloracle.mutants import MUTANTS
 from hloracle.production.choice import untuned
@@ -59,7 +59,7 @@ SAMPLE = (
 
 @dataclass
 class Visit:
-    """What is known so far. `rows` are those of the table: what, result, whether it is as it should be."""
+    """What a visit has found so far. `rows` are those of the table: what, result, whether it is as it should be."""
 
     device: Device
     model: str
@@ -330,7 +330,7 @@ def table(visit: Visit, seconds: float) -> Table:
 def main() -> None:
     """The program: see the module."""
     os.environ["JAX_PLATFORMS"] = "cpu"  # as in cli.py; the oracle's timing alone is to run elsewhere
-    sys.exit(invoke(sys.argv[1:], command))
+    sys.exit(run_command_line(command, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -36,10 +36,18 @@ def configurations(run: Run) -> list[Configuration]:
         if heads == {"logits", "token"}:
             first.append(Configuration(source, names[0], "token"))
     for name in names:
-        for source in (*evidence.judged, ORACLE):
+        for source in (*evidence.judged, *([ORACLE] if asks_oracle(run, name) else [])):
             heads = {g.abi.head for g, _ in evidence.graphs[source]}
             others.append(Configuration(source, name, "logits" if "logits" in heads else "token"))
     return [*first, *others]
+
+
+def asks_oracle(run: Run, backend: str) -> bool:
+    """Whether the oracle's graphs run on a backend in any case.
+
+    A quick run asks them on the quick backend alone, and elsewhere where a judged graph is wrong: they tell whose fault it is.
+    """
+    return not run.settings.quick or backend == run.context.matrix.quick
 
 
 def judge_all(run: Run) -> None:
@@ -51,6 +59,10 @@ def judge_all(run: Run) -> None:
     else:
         for configuration in configurations(run):
             judge(run, configuration)
+        ran = {o.configuration for o in run.evidence.outcomes}
+        for backend in dict.fromkeys(c.backend for c in run.evidence.bad if c.configuration in ran):
+            if not asks_oracle(run, backend):
+                judge(run, Configuration(ORACLE, backend))
     for source in run.evidence.judged:
         if _only_the_token_is_wrong(run, source):
             for name in run.context.names[1:]:

@@ -157,7 +157,8 @@ def _graphs(run: Run, source: Source) -> list[Graph]:
     settings = run.settings
     request = Request(run.model, "decode", "logits", settings.capacity, 0, settings.precision, run.context.device)
     graphs = graphs_of(source, request, settings.buckets, ["logits", "token"])
-    if isinstance(source, Files) and not 0 < settings.tokens <= (slots := graphs[0].abi.capacity):
+    slots = graphs[0].abi.capacity
+    if isinstance(source, Files) and not 0 < settings.tokens <= slots:
         what = f"is {settings.tokens}, and the graph's cache has {slots} slots"
         raise InputError(what, "--tokens", "ask for that many")
     return graphs
@@ -245,7 +246,7 @@ def prompts(run: Run) -> list[Prompt]:
     buckets = evidence.buckets
     found = prompt_suite.suite(
         run.model.directory, config, evidence.capacity, settings.tokens if evidence.decodes else 1, run.context.report,
-        only_fitting=settings.early_exit or settings.quick or _given(run), **({"buckets": buckets} if buckets else {}),
+        only_fitting=settings.early_exit or settings.quick or not all(isinstance(s, Emitter) for s in run.sources), **({"buckets": buckets} if buckets else {}),
     )  # fmt: skip
     if buckets:
         return found

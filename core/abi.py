@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,3 +206,13 @@ class Graph:
     abi: Abi
     flags: tuple[str, ...] = ()
     on_device: bool = False
+
+    def save(self, path: str | os.PathLike[str]) -> tuple[Path, Path]:
+        """Write the text to a file, and NAME.abi.json beside it; returns both paths. Raises InputError."""
+        from hloracle.core.cache import write_file  # emitters, which read this file, need no cache
+
+        file = Path(path)
+        abi = file.parent / f"{file.stem}.abi.json"
+        write_file(file, self.text)
+        write_file(abi, self.abi.to_json())
+        return file, abi

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol, TypeVar
 
 import psutil
@@ -26,6 +27,7 @@ from hloracle.core.errors import InputError, ToolchainError
 Report = Callable[[str], None]
 Answer = TypeVar("Answer")
 _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+_STARTING = threading.Lock()
 _alone = False  # whether this process is itself such a child, of which everything runs inside
 
 
@@ -73,16 +75,17 @@ def run_in_child(
         except Exception as error:
             raise ChildDied(_failure(function, error)) from error
         return ChildResult(value, time.monotonic() - started, None)
+    call = ForkingPickler.dumps((function, arguments))
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_child, args=(theirs,), daemon=False)
     started = time.monotonic()
-    _start(process)
+    _start(process, needs_main=b"__main__" in bytes(call))
     theirs.close()
     try:
         # Not through Process: it would wait forever for a child that dies before it has read large arguments.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            ours.send((function, arguments))
+            ours.send_bytes(call)
         while True:
             left = started + timeout - time.monotonic()
             if left <= 0 or not ours.poll(left):
@@ -229,15 +232,26 @@ def threads(workers: int | None = None) -> Iterator[Submit]:
             raise
 
 
-def _start(process: BaseProcess) -> None:
-    """Start it with SIGINT blocked: until it ignores Ctrl-C, it would answer with a traceback."""
+def _start(process: BaseProcess, needs_main: bool) -> None:
+    """Start it with SIGINT blocked: until it ignores Ctrl-C, it would answer with a traceback.
+
+    Unless something in it is called, the main module is not imported there: a script that calls us would run again, and
+    importing a command line takes time.
+    """
     # Started first, because it would leave SIGINT unblocked.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    main = sys.modules["__main__"]
+    with _STARTING:
+        known = {name: getattr(main, name, None) for name in ("__spec__", "__file__")}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for name in () if needs_main else known:
+                setattr(main, name, None)
+            process.start()
+        finally:
+            for name, value in known.items():
+                setattr(main, name, value)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _kill_group(process: BaseProcess) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+terminal = Console(stderr=True, highlight=False)
+
 
 class Output(Console):
     """Leaves it to the command line to answer a reader who has gone away."""

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +33,31 @@ def versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     return {name: installed(name) for name in names}
 
 
+@cache
+def tried() -> dict[str, str]:
+    """The version of each package that hloracle's own sessions and CI install, from constraints.txt."""
+    lines = Path(__file__).with_name("constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def untried(packages: dict[str, str]) -> list[dict[str, str]]:
+    """The packages of a run whose versions are others than those that were tried: `package`, `version`, `tried`.
+
+    What stands behind a `+`, such as `cpu` of torch, says how a version was built and not which one it is.
+    """
+    return [
+        {"package": name, "version": version, "tried": tried()[name]}
+        for name, version in packages.items()
+        if version.partition("+")[0] != tried()[name]
+    ]
+
+
+def untried_line(untried: Sequence[Mapping[str, Any]]) -> str:
+    """What was not tried, in one line; empty where there is nothing. See `untried`."""
+    found = [f"{row['package']} {row['version']} ({row['tried']})" for row in untried]
+    return f"ran with versions other than those tried (in parentheses): {', '.join(found)}" if found else ""
+
+
 def threads_available() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -49,6 +74,7 @@ def describe() -> dict[str, Any]:
         "cores": threads_available(),
         "memory_bytes": psutil.virtual_memory().total,
         "packages": versions(),
+        "untried": untried(versions()),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

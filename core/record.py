@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
 SCHEMA: Final = "hloracle-report/6"
@@ -19,7 +19,15 @@ T = TypeVar("T")
 List = Annotated[list[T], Field(fail_fast=True)]
 Dict = Annotated[dict[str, T], Field(fail_fast=True)]
 
-Words = Annotated[str, Field(pattern=r"\S")]
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is blank")
+    return value
+
+
+# Not by a pattern alone: that takes no string with half a surrogate pair, which the name of a file can have.
+Words = Annotated[str, AfterValidator(_not_blank), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Place = Annotated[int, Field(ge=1, le=LARGEST)]  # a line, or whatever else is counted from 1
 Token = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
@@ -450,7 +458,7 @@ class Graph(TypedDict):
     """What each scope reads from outside and gives others, in all: the traffic if each scope were one kernel."""
     text_bytes: Count
     """Size of the StableHLO text."""
-    digest: Words
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """SHA-256 of the text, hex."""
     scopes: Dict[Census]
     """Anchor, with `*` for a layer's number -> the operations in it."""

@@ -260,7 +260,7 @@ def sum_int4(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to write a product. measured: what it was chosen for."""
+    """A way to write a product. measured: the figures that it was chosen for."""
 
     write: Callable[[MatrixBuilder, Value, Matrix], Value]
     measured: str
@@ -268,7 +268,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Strategies:
-    """Of one token's product, and of a prompt's."""
+    """The strategies of one encoding: for one token's product, and for a prompt's."""
 
     token: Strategy
     prompt: Strategy

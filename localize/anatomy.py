@@ -1,4 +1,4 @@
-"""A graph taken apart: its values at anchors made results, and the subgraph of it that computes one anchor.
+"""Takes a graph apart: makes its values at anchors results, and cuts out the subgraph that computes one anchor.
 
 Works on parsed MLIR, so on any graph whose operations' locations are anchors: ours, the oracle's, or one from a file.
 Nothing here changes a production graph; every method writes a new one. Imports jaxlib, which carries MLIR.

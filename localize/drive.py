@@ -1,4 +1,4 @@
-"""Calls graphs as their ABI says, without a session: what is wrong then too is no fault of the session's."""
+"""Calls graphs as their ABI says, without a session. An error that shows here too is not the session's fault."""
 
 from __future__ import annotations
 

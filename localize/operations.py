@@ -1,7 +1,7 @@
-"""Inside one subgraph: the first operation that goes wrong.
+"""Finds the first wrong operation inside one subgraph.
 
-Two questions, and so two ways. A compiler is asked operation by operation whether it computes what another one does.
-A graph that is computed as written is asked which of its values the other graph, which is right, has nowhere.
+`miscompiled` is for a compiler: it compares each operation with what another compiler computes. `unlike` is for a graph
+that is compiled as written: it looks for the first value that the right graph has nowhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One call of a graph of which everything is known: the right inputs of any subgraph of it, and the right value at any anchor.
+"""The right values of one call of a graph: the inputs of each of its subgraphs, and the value at each anchor.
 
 Legend: n tokens of the sequence, T query tokens, S keys, L layers, N/K query/kv heads, G = N/K, D head_dim, V vocab.
 """
@@ -136,7 +136,7 @@ class Situation:
             return np.asarray(np.max(off.reshape(len(off), -1), axis=1) / floors)
 
     def cache_errors(self, part: str, written: int, got: np.ndarray, all_slots: bool) -> np.ndarray:
-        """The same for a whole cache [L, K, S, D], by layer: each filled slot in floors of its row.
+        """The error of each layer of a whole cache [L, K, S, D]: the worst filled slot, in floors of its row.
 
         Args:
           all_slots: what is not filled has to be as it was, too.
@@ -154,7 +154,7 @@ class Situation:
         return found
 
     def slot_errors(self, anchor: str, got: np.ndarray) -> np.ndarray:
-        """See the function of this name."""
+        """The error of each slot of one layer's cache: see the function `slot_errors`."""
         return slot_errors(self.truth, self.config, anchor, got)
 
     def worst(self, anchor: str, got: np.ndarray) -> Worst:

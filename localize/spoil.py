@@ -1,4 +1,4 @@
-"""Right graphs with one thing spoiled that a run can observe, so that it has to notice; or else the reason why nobody could.
+"""Spoils one thing in a right graph: a run has to notice it, or there is a reason why no observer could.
 
 What is spoiled is what a graph returns, after everything that makes it: each anchor has its right value, and each subgraph
 computes what it should. `studies/holes.py` has all of them judged.

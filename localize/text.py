@@ -1,4 +1,4 @@
-"""What is read off MLIR without its Python bindings, from text or from what they have parsed."""
+"""Regular expressions for MLIR text, and look-ups in parsed modules. Imports no MLIR bindings."""
 
 from __future__ import annotations
 

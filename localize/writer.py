@@ -97,9 +97,9 @@ class Writer:
 
     def compare(self, value: Value, direction: str, other: Value | float) -> Value:
         """direction: EQ, NE, LT, LE, GT or GE. other: of the same shape, a scalar, or a number."""
-        if isinstance(other, (int, float)):
-            other = self.constant(other, value)
-        elif other.type != value.type:
+        if isinstance(other, int | float):
+            return self.compare(value, direction, self.constant(other, value))
+        if other.type != value.type:
             other = stablehlo.broadcast_in_dim(value.type, other, [])
         return stablehlo.compare(value, other, stablehlo.ComparisonDirectionAttr.get(direction))
 

@@ -94,7 +94,8 @@ MUTANTS: dict[str, Mutant] = {}
 def held_as(weights: str) -> tuple[str, str, bool]:
     """The precision and the layout of a run whose weights are held so, and whether they are joined: see Mutant."""
     held, _, joined = weights.partition("+")
-    return (*(("f32", held) if held in ("rows", "panels") else (held, "panels")), bool(joined))
+    precision, layout = ("f32", held) if held in ("rows", "panels") else (held, "panels")
+    return precision, layout, bool(joined)
 
 
 def named(id: str) -> Mutant:

@@ -1,4 +1,4 @@
-"""What production graphs may be written and compiled in several right ways for; and which way was found fastest here.
+"""The right ways to write and compile production graphs, and the way that was found fastest on this machine.
 
 `hloracle tune` measures them (`bench/tune.py`) and keeps the winner in a file. That file is believed only on the machine,
 by the compiler and for the graphs that it was measured with, and only after a whole run with the winner conformed.
@@ -31,7 +31,10 @@ VERSION = "hloracle-tuned/1"
 
 @dataclass(frozen=True)
 class Build:
-    """flags: a name in `iree.FLAG_SETS`. cpu: what LLVM calls the CPU that it compiles for."""
+    """How IREE compiles the graphs of one phase.
+
+    flags: a name in `iree.FLAG_SETS`. cpu: LLVM's name of the CPU that code is made for.
+    """
 
     flags: str = "plain"
     cpu: str = HOST
@@ -48,8 +51,10 @@ class Build:
 
 @dataclass(frozen=True)
 class Choice:
-    """layout: how weights that are floats lie, `panels` or `rows`. joined: those that are multiplied with the same values
-    are one. decode, prefill: how the graphs of that phase are compiled. on_device: see `MatrixBuilder`. graphs: see `Device`.
+    """How production graphs are written and compiled.
+
+    layout: how float weights lie, `panels` or `rows`. joined: weights with the same input, such as q_proj and k_proj, are
+    one. decode, prefill: how the graphs of that phase are compiled. on_device: see `MatrixBuilder`. graphs: see `Device`.
     """
 
     layout: str = "panels"

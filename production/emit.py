@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,41 +21,61 @@ from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import default_layout, joined
 
 
-def emit_file(
-    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, portable: bool, taps: str | None,
-    precision: str, layout: str, join: bool, output: Path, gemm: str | None = None,
-) -> tuple[Path, Path]:  # fmt: skip
-    """Write the graph to `output` and the ABI beside it; returns both paths.
+@dataclass(frozen=True)
+class Emission:
+    """One graph of a model as `hloracle emit` writes it.
 
-    Args:
-      taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
-      gemm: the target of a custom_call that products with weights are left to; None for none.
+    layout, join: how floats lie, `panels` or `rows`, and whether weights with the same input are one.
+    gemm: the target of a custom_call that products with weights are left to; None for none.
+    portable: write a portable artifact instead of text.
+    taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
     """
+
+    model: str
+    phase: str
+    source: str
+    head: str
+    bucket: int
+    capacity: int
+    precision: str
+    layout: str
+    join: bool
+    gemm: str | None = None
+    portable: bool = False
+    taps: str | None = None
+
+    def lowered(self, config: Config, layout: Layout) -> Graph:
+        """The graph of a config whose weights are held as `layout` says. Imports JAX where the source is the reference."""
+        arguments = (config, self.phase, self.head, self.capacity, self.bucket if self.phase == "prefill" else 0)
+        if self.source == "reference":
+            from hloracle.reference.oracle.lower import lower
+
+            return lower(*arguments)
+        return emit(*arguments, layout, self.gemm)
+
+
+def emit_file(asked: Emission, output: Path) -> tuple[Path, Path]:
+    """Write the graph to `output` and the ABI beside it; returns both paths. Raises InputError for what does not go together."""
     if not output.name:
         raise InputError("names no file", f"-o {output}", "name the graph's file")
-    if source == "reference" and precision != "f32":
-        raise InputError(f"is {precision}", "--precision", "the reference's graphs take float32 weights")
-    if gemm is not None:
-        _allows_gemm(gemm, source, precision, layout)
-    if source == "reference" and join:
-        raise InputError("is given", "--joined", "the reference's graphs take weights one by one")
-    directory = resolve(model, precision=precision if precision in QUANTIZED else "f32")
+    _check(asked)
+    precision = asked.precision
+    directory = resolve(asked.model, precision=precision if precision in QUANTIZED else "f32")
+    config = load_config(directory)
     if precision in QUANTIZED:
-        held, config = open_checkpoint(directory).layout(precision), load_config(directory)
+        held = open_checkpoint(directory).layout(precision)
     else:
-        config = load_config(directory)
-        held = default_layout(config, precision, layout == "panels")
-    held = joined(config, held) if join else held
-    if phase == "prefill" and bucket not in BUCKETS:
-        raise InputError(f"is {bucket}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
-    if capacity < 1:
-        raise InputError(f"is {capacity}", "--capacity", "give at least one slot")
-    arguments = (config, phase, head, capacity, bucket if phase == "prefill" else 0)
-    if source == "emitter" and not portable and taps is None:
-        graph = emit(*arguments, held, gemm)
+        held = default_layout(config, precision, asked.layout == "panels")
+    held = joined(config, held) if asked.join else held
+    if asked.phase == "prefill" and asked.bucket not in BUCKETS:
+        raise InputError(f"is {asked.bucket}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
+    if asked.capacity < 1:
+        raise InputError(f"is {asked.capacity}", "--capacity", "give at least one slot")
+    if asked.source == "emitter" and not asked.portable and asked.taps is None:
+        graph = asked.lowered(config, held)
         data: str | bytes = graph.text
     else:
-        graph, data = run_in_child(_lower, source, arguments, held, gemm, portable, taps, timeout=900).value
+        graph, data = run_in_child(_lower, asked, config, held, timeout=900).value
     abi_path = output.parent / f"{output.stem}.abi.json"
     write_file(output, data)
     try:
@@ -65,36 +86,31 @@ def emit_file(
     return output, abi_path
 
 
-def _allows_gemm(target: str, source: str, precision: str, layout: str) -> None:
-    """Raises InputError that names the flag which a custom_call's products cannot have."""
-    if not (target.isascii() and target.isidentifier()):
-        raise InputError("is no identifier", f"--gemm {target!r}", "name the function as it is in C, such as my_gemm")
-    for flag, value, needed in (
-        ("source", source, "emitter"),
-        ("precision", precision, "f32"),
-        ("layout", layout, "rows"),
-    ):
-        if value != needed:
-            raise InputError(f"is {value}, and --gemm goes with {needed}", f"--{flag}", f"add --{flag} {needed}")
+def _check(asked: Emission) -> None:
+    """Raises InputError that names the flag which does not go with another one."""
+    reference = asked.source == "reference"
+    if reference and asked.precision != "f32":
+        raise InputError(f"is {asked.precision}", "--precision", "the reference's graphs take float32 weights")
+    if asked.gemm is not None:
+        if not (asked.gemm.isascii() and asked.gemm.isidentifier()):
+            where = f"--gemm {asked.gemm!r}"
+            raise InputError("is no identifier", where, "name the function as it is in C, such as my_gemm")
+        for flag, needed in (("source", "emitter"), ("precision", "f32"), ("layout", "rows")):
+            if (value := getattr(asked, flag)) != needed:
+                raise InputError(f"is {value}, and --gemm goes with {needed}", f"--{flag}", f"add --{flag} {needed}")
+    if reference and asked.join:
+        raise InputError("is given", "--joined", "the reference's graphs take weights one by one")
 
 
-def _lower(
-    report: object,
-    source: str,
-    arguments: tuple[Config, str, str, int, int],
-    layout: Layout,
-    gemm: str | None,
-    portable: bool,
-    taps: str | None,
-) -> tuple[Graph, str | bytes]:
+def _lower(report: object, asked: Emission, config: Config, layout: Layout) -> tuple[Graph, str | bytes]:
     from hloracle.localize.anatomy import anatomy_of
-    from hloracle.reference.oracle.lower import lower, portable_artifact
+    from hloracle.reference.oracle.lower import portable_artifact
 
-    graph = lower(*arguments) if source == "reference" else emit(*arguments, layout, gemm)
-    if taps is not None:
-        anatomy = anatomy_of(graph, arguments[0])
-        graph = anatomy.with_outputs(_chosen(taps, [a for a in anatomy.anchors if a != "token"]))
-    return graph, portable_artifact(graph) if portable else graph.text
+    graph = asked.lowered(config, layout)
+    if asked.taps is not None:
+        anatomy = anatomy_of(graph, config)
+        graph = anatomy.with_outputs(_chosen(asked.taps, [a for a in anatomy.anchors if a != "token"]))
+    return graph, portable_artifact(graph) if asked.portable else graph.text
 
 
 def _chosen(taps: str, anchors: list[str]) -> list[str]:

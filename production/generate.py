@@ -10,68 +10,63 @@ from pathlib import Path
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.named import make_backend
 from hloracle.backends.session import Session
-from hloracle.conformance.questions.prompts import encode, load_tokenizer
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Tuned, production_graphs, tuned, untuned
 from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.contract import BUCKETS, bucket_for
 
 
-def _nobody(line: str) -> None:
-    """A listener that does not listen."""
-
-
 @dataclass(frozen=True)
-class Asked:
-    """What to continue, how long, and on what.
+class Engine:
+    """What computes a text: the graphs of a source in a precision, on a backend. device: where IREE runs them."""
 
-    raw: the prompt is given as it is, without the model's chat template. source: whose graphs run, `emitter` or `reference`.
-    tell: gets a line that is for the user and not of the text.
-    """
-
-    model: str
-    prompt: str
-    count: int = 48
-    raw: bool = False
-    source: str = "emitter"
-    backend: str = "iree-cpu"
-    threads: int = 1
+    source: str
+    backend: str
+    threads: int
     precision: str = "f32"
     device: Device = CPU
-    tell: Callable[[str], None] = _nobody
 
 
-def generate_text(asked: Asked) -> Iterator[str]:
-    """The continuation in pieces that are whole characters. Stops at an end-of-text token."""
-    model, prompt, count, source, backend = asked.model, asked.prompt, asked.count, asked.source, asked.backend
-    precision, threads, device = asked.precision, asked.threads, asked.device
+def generate_text(
+    model: str, prompt: str, count: int, raw: bool, engine: Engine, tell: Callable[[str], None] = lambda line: None
+) -> Iterator[str]:
+    """The continuation in pieces that are whole characters. Stops at an end-of-text token.
+
+    Args:
+      raw: give the prompt as it is, without the model's chat template.
+      tell: gets a line that is for the user and not of the text.
+    """
+    precision, device = engine.precision, engine.device
     if count < 1:
         raise InputError(f"is {count}", "-n", "ask for at least one token")
     directory = resolve(model, precision=precision)
     checkpoint = open_checkpoint(directory)
     tokenizer = load_tokenizer(directory)
-    ids = encode(tokenizer, prompt, chat=not asked.raw) if prompt else []
+    ids = encode(tokenizer, prompt, chat=not raw) if prompt else []
     bucket = bucket_for(len(ids))
     capacity = BUCKETS[-1]
     while capacity < len(ids) + count - 1:
         capacity *= 2
     specs = [("decode", "token", capacity, 0), ("prefill", "token", capacity, bucket)]
-    if source == "reference":  # over the same weights, in float32
+    if engine.source == "reference":  # over the same weights, in float32
         from hloracle.reference.oracle.lower import lower
 
         graphs = [lower(checkpoint.config, *spec) for spec in specs]
     else:
-        found = tuned(checkpoint, precision, threads, device) if backend == device.backend else Tuned()
+        found = tuned(checkpoint, precision, engine.threads, device) if engine.backend == device.backend else Tuned()
         if found.ignored:
-            asked.tell(found.ignored)
+            tell(found.ignored)
         choice = found.choice or untuned(device=device)
         device = choice.opened(device)
         graphs = production_graphs(checkpoint, precision, choice, specs)
     stops = end_of_text(directory)
-    weight = archive_of(checkpoint, graphs[0].abi.weights).load if backend.startswith("iree") else checkpoint.load
-    session = Session(make_backend(backend, threads, device), graphs, weight)
+    weight = (
+        archive_of(checkpoint, graphs[0].abi.weights).load if engine.backend.startswith("iree") else checkpoint.load
+    )
+    session = Session(make_backend(engine.backend, engine.threads, device), graphs, weight)
     tokens: list[int] = []
     shown = ""
     for token in session.generate_streaming_greedy(ids, count):

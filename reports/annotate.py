@@ -18,7 +18,7 @@ _COMMANDS = {"pass": "notice", "near": "warning", "fail": "error", "error": "err
 _STATUS_COMMANDS = {"failed": "error", "error": "warning", "skipped": "notice"}
 _NOUNS = {"failed": "checks failed", "error": "checks ended with an error", "skipped": "checks were skipped"}
 # Whose text is wrong, where it is a text that stands in the tree.
-_FOLDERS = {"emitter-fault": "emitters", "invariant-broken": "emitters", "reference-fault": "reference"}
+_FOLDERS = {"emitter-fault": "emitters", "invariant-broken": "emitters", "reference-fault": "reference/oracle"}
 
 
 def render(record: Record, root: Path, graph: Path | None = None) -> str:

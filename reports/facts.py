@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict, TypeVar
 
-from hloracle.core.record import Answer, Check, Class, Configuration, Family, Graph, Prompt, Record, Source
+from hloracle.core.record import Answer, Check, Configuration, Family, Graph, Prompt, Record, Source
 from hloracle.reports.text import Number, one_line, value
 
 _LAYER = re.compile(r"layers\.(\d{1,9})(?:\.(.+))?|(\w+)\.(\d{1,9})", re.DOTALL)
@@ -34,7 +34,7 @@ class Verdict:
 
 
 # In the order in which they are shown.
-VERDICTS: dict[Class, Verdict] = {
+VERDICTS: dict[str, Verdict] = {
     "conforms": Verdict(
         "Conforms", "What was compared agrees with Hugging Face; nothing is said of anything else.", "pass"
     ),

@@ -21,15 +21,15 @@ import click
 import numpy as np
 
 from hloracle.backends.plain import NO_OPTIMIZER, environment, xla_flags
-from hloracle.cli.main import main
-from hloracle.cli.options import terminal
 from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.verdict import PASSING
 from hloracle.core.cache import cache_root
 from hloracle.core.child import Report, alone
+from hloracle.core.console import terminal
 from hloracle.core.pool import run_each
+from hloracle.core.program import run_program
 from hloracle.core.record import Record
 from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS
 from hloracle.mutants import named
@@ -322,4 +322,4 @@ def _progress() -> Iterator[Report]:
 
 
 if __name__ == "__main__":
-    main(command)
+    run_program(command)

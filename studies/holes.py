@@ -154,7 +154,7 @@ def run_holes(
 
     def judged(item: Item, answer: dict[str, Judgement] | str, seconds: float) -> None:
         family, id = item
-        by = dict.fromkeys(JUDGES, Judgement(CRASHED, answer)) if isinstance(answer, str) else answer
+        by = {judge: Judgement(CRASHED, answer) for judge in JUDGES} if isinstance(answer, str) else answer
         outcome = Outcome(family, all_of(family)[id], by, seconds)
         if all(judgement.class_ != CRASHED for judgement in by.values()):
             _keep(outcome)

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import click
 
@@ -34,6 +35,7 @@ TOKENS = 4
 CAPACITY, SMALL_CAPACITY = 128, 32  # of whole runs, which have all prompts; and of those that stop when all is known
 FOLDER = Path("tests") / "records"
 LARGEST = 150_000  # bytes of a record
+SCOPES, POSITIONS = 2, 6  # of a graph, and of what was compared at the anchors, that are kept
 ROUNDS = 5
 WHOLE = ("", "rope-sign-last-layer")
 # Mutants by the class of verdict that they are to get.
@@ -84,17 +86,30 @@ RECORDS: dict[str, Callable[[Path], Record]] = {
 
 
 def cut(record: Record) -> Record:
-    """The record without what makes it large and no page needs to be tested: one listing of each source, and one prompt's anchors."""
-    listed: set[tuple[str, str]] = set()
-    graphs = {graph["id"]: graph for graph in record["graphs"]}
+    """The record without what makes it large and shows no more: of listings one phase, of errors some positions and digits."""
+    found = record["localization"]
+    phase = found["phase"] if found else "decode"
+    if found:
+        found["errors"] = [error for error in found["errors"] if error["phase"] == phase]
+    shown = {graph["id"] for graph in record["graphs"] if graph["phase"] == phase}
+    record["listings"] = [listing for listing in record["listings"] if listing["graph"] in shown]
+    if record["block"] and record["block"]["graph"] not in shown:
+        record["block"] = None
     for graph in record["graphs"]:
-        graph["scopes"] = dict(list(graph["scopes"].items())[:8])
-    for listing in list(record["listings"]):
-        graph = graphs[listing["graph"]]
-        if (graph["source"], graph["phase"]) in listed:
-            record["listings"].remove(listing)
-        listed.add((graph["source"], graph["phase"]))
-    return record
+        graph["scopes"] = dict(list(graph["scopes"].items())[:SCOPES])
+    for matrix in record["anchors"]:
+        matrix["positions"] = matrix["positions"][:POSITIONS]
+        matrix["errors"] = [row[:POSITIONS] for row in matrix["errors"]]
+    return cast(Record, _short(record))
+
+
+def _short(node: Any) -> Any:
+    """The same with floats of four digits."""
+    if isinstance(node, dict):
+        return {key: _short(entry) for key, entry in node.items()}
+    if isinstance(node, list):
+        return [_short(entry) for entry in node]
+    return float(f"{node:.4g}") if isinstance(node, float) else node
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -111,7 +126,13 @@ def command(names: Sequence[str]) -> int:
         if name in PLANTED and record["verdict"]["class"] != name:
             raise InputError(f"got the verdict {record['verdict']['class']!r}", PLANTED[name], "plant another mutant")
         FOLDER.mkdir(exist_ok=True)
-        text = "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(part)}" for key, part in record.items()) + "\n}\n"
+        text = (
+            "{\n"
+            + ",\n".join(
+                f"{json.dumps(key)}: {json.dumps(part, separators=(',', ':'))}" for key, part in record.items()
+            )
+            + "\n}\n"
+        )
         (FOLDER / f"{name}.json").write_text(text)
         click.echo(f"{name}: {record['verdict']['class']}, {len(text):,} bytes")
         if len(text) > LARGEST:

@@ -17,7 +17,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hloracle.cli.main import main
 from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
 from hloracle.conformance.settings import QUICK_CAPACITY, Settings
@@ -25,6 +24,7 @@ from hloracle.conformance.suite import TIMEOUT_SECONDS, TOKENS, selected, worst_
 from hloracle.core.child import Report
 from hloracle.core.environment import threads_available
 from hloracle.core.pool import run_each
+from hloracle.core.program import run_program
 from hloracle.core.record import Record
 from hloracle.reference.fixtures.random_model import write_random
 
@@ -89,4 +89,4 @@ def command(architectures: Sequence[str], seeds: int, first: int, jobs: int | No
 
 
 if __name__ == "__main__":
-    main(command)
+    run_program(command)

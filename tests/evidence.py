@@ -8,22 +8,42 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.devices import CPU
 from hloracle.conformance.checks.check import KINDS, Check, Question, Status
 from hloracle.conformance.checks.of_configurations import configuration_checks, truth_check
-from hloracle.conformance.matrix import Configuration, Matrix, witness
+from hloracle.conformance.context import Context
+from hloracle.conformance.evidence import Evidence, Run
+from hloracle.conformance.graphs.sources import Emitter
+from hloracle.conformance.matrix import Configuration, Matrix, Witness
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.run import configurations_on
 from hloracle.conformance.runs.configurations import Outcome, PromptOutcome
 from hloracle.conformance.runs.returned import Slots, Stream, Streamed
+from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.compared import Compared, compared
 from hloracle.conformance.verdict.verdict import Verdict, decide
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.reference.huggingface.truth import Truth
 
-CELLS = configurations_on(CPU)
+# Those of a run with the bundled emitter: its graphs that pick the token run on the first backend alone.
+CONFIGURATIONS = (
+    Configuration("emitter", "iree-cpu", "token"),
+    *(Configuration(source, backend) for backend in ("iree-cpu", "xla-cpu") for source in ("emitter", "oracle")),
+)
+ON_CUDA = (
+    Configuration("emitter", "iree-cuda", "token"),
+    *(
+        Configuration(source, backend)
+        for backend in ("iree-cuda", "iree-cpu", "xla-cpu")
+        for source in ("emitter", "oracle")
+    ),
+)
+WITNESSES = (
+    Witness("iree-cuda", "iree", "IREE cuda", device=True),
+    Witness("iree-cpu", "iree", "IREE"),
+    Witness("xla-cpu", "xla", "XLA", quick=True),
+)
+MATRIX = Matrix(WITNESSES)
 V, CAPACITY = 8, 16
 FLOOR = 2.0**-20
 CACHES = ("k_cache.0", "k_cache.1", "v_cache.0", "v_cache.1")
@@ -106,17 +126,16 @@ def check(
         detail,
         source,
         backend,
-        "".join(head) or ("logits" if backend else ""),
+        "".join(head) or ("logits" if backend and KINDS[kind] != "code" else ""),
         **more,
     )
 
 
 def matrix_of(outcomes: Sequence[Outcome]) -> Matrix:
     """The backends of these, in their order."""
-    return Matrix(tuple(map(witness, dict.fromkeys(o.configuration.backend for o in outcomes))))
+    names = {o.configuration.backend for o in outcomes}
+    return Matrix(tuple(w for w in WITNESSES if w.name in names))
 
-
-MATRIX = Matrix(tuple(map(witness, ("iree-cuda", "iree-cpu", "xla-cpu"))))
 
 Change = Callable[[Outcome], Outcome]
 
@@ -206,7 +225,7 @@ WRONG: dict[str, Change] = {
 
 
 def gathered(
-    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, configurations: Sequence[Configuration] = CELLS,
+    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, configurations: Sequence[Configuration] = CONFIGURATIONS,
     streaming: Collection[Configuration] | None = None,
 ) -> tuple[list[Check], list[Outcome]]:  # fmt: skip
     """The checks and outcomes of a run whose configurations named in `changes` are changed.
@@ -227,7 +246,7 @@ def gathered(
 
 
 def verdict(
-    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, configurations: Sequence[Configuration] = CELLS,
+    changes: dict[str, Change] | None = None, truths: dict[str, Truth] = TRUTHS, configurations: Sequence[Configuration] = CONFIGURATIONS,
     more: Sequence[Check] = (), streaming: Collection[Configuration] | None = None,
 ) -> Verdict:  # fmt: skip
     checks, outcomes = gathered(changes, truths, configurations, streaming)
@@ -236,3 +255,14 @@ def verdict(
 
 def rests_on(checks: Sequence[Check], outcomes: Sequence[Outcome], truths: dict[str, Truth] = TRUTHS) -> Compared:
     return compared(matrix_of(outcomes), outcomes, checks, asked(truths), ABIS)
+
+
+def a_run(
+    evidence: Evidence | None = None,
+    settings: Settings | None = None,
+    context: Context | None = None,
+    model: Any = None,
+    sources: Sequence[Any] = (Emitter(),),
+) -> Run:
+    """A run of the bundled emitter on IREE and XLA, that has gathered this evidence."""
+    return Run(settings or Settings("m"), context or Context(), tuple(sources), model, evidence or Evidence())

@@ -10,6 +10,7 @@ from jaxlib.mlir import ir
 
 from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Graph
+from hloracle.core.locations import name_of
 
 
 def parse(text: str) -> ir.Module:
@@ -43,7 +44,7 @@ def main(module: ir.Module) -> ir.Operation:
 def anchors(module: ir.Module) -> list[str]:
     """The anchor of each operation of the public function, in order; those outside of every anchor are left out."""
     body = main(module).regions[0].blocks[0].operations
-    return [o.location.name_str for o in body if isinstance(o.location, ir.NameLoc)]
+    return [name for o in body if (name := name_of(o.location))]
 
 
 @cache

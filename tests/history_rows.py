@@ -1,4 +1,4 @@
-"""Rows of a history, made from the samples of tests/test_reports_sample.py."""
+"""Rows of a history, made from the records of tests/records.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-import test_reports_sample as samples
+import records
 
 from hloracle.reports.history.store import row_of
 
@@ -17,14 +17,15 @@ Row = dict[str, Any]
 
 @functools.cache
 def _row(name: str) -> Row:
-    return row_of(getattr(samples, name)())
+    return row_of(records.ALL[name]()) | {"mutant": ""}
 
 
-def kept(name: str = "sample", **changes: Any) -> Row:
+def kept(name: str = "conforms", **changes: Any) -> Row:
+    """The row of a record, as of a run without a deliberate fault."""
     return copy.deepcopy(_row(name)) | changes
 
 
-def runs(n: int, name: str = "sample", change: Callable[[int, Row], None] = lambda i, row: None) -> list[Row]:
+def runs(n: int, name: str = "conforms", change: Callable[[int, Row], object] = lambda i, row: None) -> list[Row]:
     """A run a day."""
     made = []
     for i in range(n):
@@ -37,6 +38,7 @@ def runs(n: int, name: str = "sample", change: Callable[[int, Row], None] = lamb
 
 
 def other_graph(row: Row, more: int = 0) -> None:
+    """Another text of the emitter's decode graph."""
     for graph in row["graphs"]:
         if (graph["source"], graph["phase"]) == ("emitter", "decode"):
             graph |= {"digest": "0123456789abcdef", "op_total": graph["op_total"] + more}
@@ -44,27 +46,24 @@ def other_graph(row: Row, more: int = 0) -> None:
 
 def mixed() -> list[Row]:
     """Two models, several machines and versions, every kind of verdict, a mutant."""
+    others = {7: "emitter-fault", 8: "emitter-fault", 12: "without-results", 20: "empty"}
 
     def change(i: int, row: Row) -> None:
-        if i in (7, 8, 12, 20):
-            name = {7: "failing_sample", 8: "failing_sample", 12: "broken_sample", 20: "empty_sample"}[i]
-            row |= {key: value for key, value in kept(name).items() if key not in ("run", "commit", "date")}
+        if i in others:
+            row |= {key: value for key, value in kept(others[i]).items() if key not in ("run", "commit", "date")}
         if i >= 10:
-            row["cpu"] = "Intel(R) Xeon(R)"
+            row["cpu"] = "another processor"
         if i >= 16:
-            row["packages"] = {**row["packages"], "jax": "0.11.0"}
+            row["packages"] = {**row["packages"], "jax": "99.0"}
             other_graph(row, -30)
-        if i == 18:
-            row["commit"] += "+"
 
-    other = runs(5)
-    for row in other:
-        row["model"] = {**row["model"], "name": "tiny-llama"}
-    return [*runs(24, change=change), *other, kept("near_tie_sample", mutant="rope-sign")]
+    other = runs(5, change=lambda i, row: row["model"].update(name="another-model"))
+    return [*runs(24, change=change), *other, kept("near-tie", mutant="rope-sign")]
 
 
 def hostile() -> list[Row]:
-    return [*runs(3, "hostile_sample"), *runs(4, "hostile_sample", lambda i, row: row.update(mutant=None))]
+    """Runs of hostile strings, with a deliberate fault and without."""
+    return [*runs(3, "hostile", lambda i, row: row.update(mutant=records.HOSTILE[:190])), *runs(4, "hostile")]
 
 
 def many() -> list[Row]:
@@ -74,8 +73,6 @@ def many() -> list[Row]:
         row["cpu"] = f"processor {i // 25}"
         row["packages"] = {**row["packages"], "jax": f"0.{i // 40}"}
         if i % 50 == 7:
-            row |= {key: kept("failing_sample")[key] for key in ("verdict", "anchor", "tokens")}
-        if i == 201:
-            other_graph(row, 3000)
+            row |= {key: kept("emitter-fault")[key] for key in ("verdict", "anchor", "tokens")}
 
     return runs(450, change=change)

@@ -9,10 +9,11 @@ from functools import cache
 import numpy as np
 from models import quick_xla
 
-from hloracle.backends.devices import CPU
+from hloracle.backends.named import Choice
 from hloracle.backends.session import Buffer, Executable, Session
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import configuration_checks
+from hloracle.conformance.context import Context
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked, ask
@@ -21,7 +22,6 @@ from hloracle.conformance.runs.configurations import Outcome
 from hloracle.core.abi import Graph
 from hloracle.core.child import alone
 from hloracle.emitters.model import emit
-from hloracle.mutants.registry import attribute
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.truth import truths
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
@@ -100,10 +100,8 @@ def session(spoil: Spoil = nothing, head: str = "logits", phases: Sequence[str] 
 def answered(spoil: Spoil = nothing, head: str = "logits") -> Outcome:
     """What a configuration answers to the question."""
     configuration = Configuration("emitter", "xla-cpu", head)
-    with attribute(configurations, "make_backend", lambda *_: Spoiled(spoil)):
-        return configurations._run(
-            lambda line: None, configuration, list(graphs(head)), checkpoint().directory, asked(), 1, "", (), CPU
-        )  # fmt: skip
+    context = Context(backends=(Choice("xla-cpu", "xla", lambda threads: Spoiled(spoil), quick=True),))
+    return configurations._run(context, configuration, list(graphs(head)), checkpoint().directory, asked())
 
 
 def judged(outcome: Outcome) -> dict[str, Check]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import re
@@ -15,25 +14,29 @@ from typing import Any
 import evidence as by_hand
 import numpy as np
 import pytest
-from evidence import check, matrix_of
+from evidence import matrix_of
 from models import LENGTH, PHASES, SOURCES, TOKENS, T, changed, handmade, interpreter, model, quick_xla
 from nightly import only
 
+from hloracle import api
+from hloracle.backends import iree
 from hloracle.backends.session import Backend
 from hloracle.cli import main as cli
-from hloracle.conformance import evidence as evidence_module
+from hloracle.conformance import context as context_module
+from hloracle.conformance import judging, looking
 from hloracle.conformance import run as run_module
-from hloracle.conformance.checks.check import Check
-from hloracle.conformance.evidence import Evidence, Progress, Settings
+from hloracle.conformance.checks.check import Check, Question, of_configuration
+from hloracle.conformance.context import Context
+from hloracle.conformance.evidence import Evidence, Run
+from hloracle.conformance.graphs import sources
 from hloracle.conformance.graphs.facts import GraphFacts
+from hloracle.conformance.graphs.sources import Emitter, Files
+from hloracle.conformance.looking import look_inside
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import looked_into
-from hloracle.conformance.run import conclude, look_inside
+from hloracle.conformance.run import conclude
 from hloracle.conformance.runs import compiling as modules
-from hloracle.conformance.runs import configurations
-from hloracle.conformance.runs import inside as module
-from hloracle.conformance.runs import probes as probed_module
 from hloracle.conformance.runs.inside import (
     CANARY_FACTOR,
     AnchorOutcome,
@@ -46,19 +49,22 @@ from hloracle.conformance.runs.inside import (
     rows_of,
     run_anchored,
 )
-from hloracle.conformance.verdict import localization as localization_module
+from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.verdict import decide
+from hloracle.core import tolerances
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, ChildResult, alone
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.dissect import Side, run_with_outputs
+from hloracle.mutants import MUTANTS
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.anchors import anchors, split
 from hloracle.reports.record import load
 
 PROMPT = Prompt("first", T, "", None, TOKENS[:LENGTH])
 CELL, ORACLE = Configuration("emitter", "iree-cpu"), Configuration("oracle", "xla-cpu")
+WRONG = Question("census", "", "emitter").judged(False, 2, 1)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -134,7 +140,7 @@ def test_the_check_of_the_canary(found: str | None, caught: bool) -> None:
     assert canary.caught == caught
     check = canary_check(canary, "")
     assert (check.id, check.status) == ("harness.canary", "passed" if caught else "failed")
-    assert check.expected == "norm"
+    assert check.limit == "norm"
     assert check.figure.startswith(found or "nothing")
     assert ("trust nothing" in check.detail) == (not caught)
 
@@ -160,16 +166,21 @@ def test_a_canary_that_lives_makes_everything_a_harness_error(found: str | None)
 
 @pytest.fixture
 def on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "make_backend", lambda *_: interpreter())
+    monkeypatch.setattr(Context, "backend", lambda self, name: interpreter())
 
 
-def look(configuration: Configuration = CELL, graphs: Sequence[Graph] | None = None, **others: Any) -> AnchorOutcome:
+def look(
+    configuration: Configuration = CELL, graphs: Sequence[Graph] | None = None, with_canary: bool = False, **how: Any
+) -> AnchorOutcome:
+    """How: of the context."""
     here = model("plain")
-    arguments: dict[str, Any] = {"threads": 1, "versions": {"jax": "1"}, "reuse": True, **others}
+    graphs = graphs or of(configuration.source)
     with alone():
-        return run_anchored(
-            configuration, graphs or of(configuration.source), here.checkpoint, PROMPT, here.truth, **arguments
-        )
+        return run_anchored(Context(**how), configuration, graphs, here.checkpoint, (PROMPT, here.truth), with_canary)
+
+
+def checked(outcome: AnchorOutcome) -> Check:
+    return anchor_check(outcome, all_named=outcome.configuration.source != "file")
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
@@ -193,7 +204,7 @@ def test_what_is_looked_at(configuration: Configuration, empty_cache: Path) -> N
     assert found.canary.caught
     assert found.canary.worst > ANCHOR_FLOORS
     assert found.canary.graph == "llama_prefill_8_logits"
-    check = anchor_check(found)
+    check = checked(found)
     assert (check.id, check.status) == (f"{configuration.id}.anchors", "passed")
     assert check.figure.endswith(f"{2 * len(anchors(model('plain').config))} anchors")
     assert bool(found.floors) == (configuration == ORACLE)
@@ -209,7 +220,7 @@ def test_an_outcome_from_the_cache(empty_cache: Path) -> None:
         second = look(configuration, graphs, with_canary=configuration == ORACLE)
         assert (first.status, second.status) == ("ran", "reused")
         assert dataclasses.replace(second, status="ran") == first
-        assert anchor_check(second) == anchor_check(first)
+        assert checked(second) == checked(first)
         assert look(configuration, graphs, with_canary=configuration == ORACLE, reuse=False).status == "ran"
     values = [e for rows in first.rows for row in rows.errors for e in row]
     assert np.inf in values
@@ -222,38 +233,43 @@ def test_what_an_outcome_depends_on(empty_cache: Path, monkeypatch: pytest.Monke
     assert look(Configuration("emitter", "xla-cpu")).status == "ran"
     assert look(graphs=[dataclasses.replace(g, text=g.text + " ") for g in of()]).status == "ran"
     assert look(threads=2).status == "ran"
-    assert look(versions={"jax": "2"}).status == "ran"
     assert look(with_canary=True).status == "ran"
     assert look().status == "reused"
     with monkeypatch.context() as patch:
         patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
         assert look().status == "ran"
     with monkeypatch.context() as patch:
-        patch.setattr(module.iree, "CPU_FLAGS", ("--iree-opt-level=O3",))
+        patch.setattr(context_module, "versions", lambda packages: {"jax": "2"})
+        assert look().status == "ran"
+    with monkeypatch.context() as patch:
+        patch.setattr(iree, "CPU_FLAGS", ("--iree-opt-level=O3",))
         assert look().status == "ran"
     with monkeypatch.context() as patch:  # another limit, another table of floors
         other = tmp_path / "tolerances.py"
         other.write_text("ANCHOR_FLOORS = 1")
-        patch.setattr(module.tolerances, "__file__", str(other))
+        patch.setattr(tolerances, "__file__", str(other))
         assert look().status == "ran"
-    assert look(mutant="gate-up-swapped" if "gate-up-swapped" in _mutants() else next(iter(_mutants()))).status == "ran"
     assert look().status == "reused"
 
 
-def _mutants() -> dict[str, Any]:
-    from hloracle.mutants import MUTANTS
-
-    return {id: m for id, m in MUTANTS.items() if m.part == "emitter"}
+@pytest.mark.usefixtures("on_the_interpreter")
+def test_nothing_of_a_faulty_session_is_taken_or_kept(empty_cache: Path) -> None:
+    """What is wrong in an emitter is in its graphs, and what comes of them is kept."""
+    faults = {m.part: m for m in MUTANTS.values()}
+    assert look(fault=faults["session"]).status == "ran"
+    assert look().status == "ran"
+    assert look(fault=faults["session"]).status == "ran"
+    assert look(fault=faults["emitter"]).status == "reused"
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
 @pytest.mark.parametrize("damage", [lambda s: s[:-9], lambda s: "", lambda s: "[]", lambda s: s.replace("errors", "e")])
 def test_a_damaged_outcome_is_no_outcome(damage: Callable[[str], str], empty_cache: Path) -> None:
     first = look()
-    (path,) = (empty_cache / "anchored").glob("*.json")
+    (path,) = (empty_cache / "anchors").glob("*.json")
     path.write_text(damage(path.read_text()))
     assert look() == first
-    assert json.loads(path.read_text())["status"] == "ran"
+    assert json.loads(path.read_text().partition("\n")[2])["status"] == "ran"
 
 
 @pytest.mark.parametrize("error", [ToolchainError("compile", "cannot be legalized"), ChildDied("_run died (SIGSEGV)")])
@@ -263,13 +279,13 @@ def test_a_toolchain_that_fails_is_no_pass(
     def fails(*_: Any, **__: Any) -> ChildResult:
         raise error
 
-    monkeypatch.setattr(module, "run_in_child", fails)
+    monkeypatch.setattr(Context, "child", fails)
     found = look()
     assert found.status == "failed"
-    check = anchor_check(found)
+    check = checked(found)
     assert check.status == "error"
     assert str(error) in check.detail
-    assert not (empty_cache / "anchored").exists(), "and is not kept"
+    assert not (empty_cache / "anchors").exists(), "and is not kept"
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
@@ -278,7 +294,7 @@ def test_a_graph_without_an_anchor_does_not_pass(empty_cache: Path) -> None:
     bare = [dataclasses.replace(g, text=g.text.replace(' loc("norm")', "")) for g in of()]
     found = look(graphs=bare)
     assert found.missing == ["norm in prefill", "norm in decode"]
-    check = anchor_check(found)
+    check = checked(found)
     assert check.status == "failed"
     assert "have no anchor norm in prefill, norm in decode" in check.detail
 
@@ -302,13 +318,13 @@ def unnamed(*kept: str, head: str = "logits") -> list[Graph]:
 def test_a_file_need_not_name_all_anchors(head: str, empty_cache: Path) -> None:
     """What it names is compared, and the number of the others is said; where it names none, nothing is claimed."""
     found = look(FILE, unnamed("norm", "layers.1.mlp.act", head=head))
-    check = anchor_check(found)
+    check = checked(found)
     assert (check.id, check.status, found.named) == ("file/xla-cpu.anchors", "passed", True)
-    assert f"{len(found.missing)} anchors are not there, such as embed_tokens in prefill" in check.expected
+    assert f"{len(found.missing)} anchors are not there, such as embed_tokens in prefill" in check.limit
     assert {"norm in prefill", "layers.1.mlp.act in decode"}.isdisjoint(found.missing)
     for reused in ("ran", "reused"):
         none = look(FILE, unnamed(head=head), with_canary=True)
-        check = anchor_check(none)
+        check = checked(none)
         assert (none.status, none.named, check.status) == (reused, False, "skipped")
         assert none.canary is None or head == "logits", "its logits have their name from the ABI"
         assert "the graph names none: give its operations locations" in check.detail
@@ -318,11 +334,11 @@ def test_a_file_need_not_name_all_anchors(head: str, empty_cache: Path) -> None:
 def test_what_a_file_names_counts(empty_cache: Path) -> None:
     prefill, decode = unnamed("norm", "layers.1.mlp.act")
     wrong = changed(decode, "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act")
-    check = anchor_check(look(FILE, [prefill, wrong]))
+    check = checked(look(FILE, [prefill, wrong]))
     assert (check.status, check.detail) == ("failed", "the first beyond its limit is layers.1.mlp.act in decode")
     # The caches have their names from the ABI.
     bare = [changed(g, "stablehlo.logistic", "stablehlo.tanh", count=1) for g in unnamed()]
-    check = anchor_check(look(FILE, bare))
+    check = checked(look(FILE, bare))
     assert check.status == "failed"
     assert "_cache.1 in prefill" in check.detail
 
@@ -386,19 +402,17 @@ def test_rows_of_a_matrix() -> None:
 def test_the_check_of_all_anchors(errors: list[float | None], status: str) -> None:
     right = rows([0.5, 0.25], phase="decode") if status != "error" else rows([None, None], phase="decode")
     for order in ([rows(errors), right], [right, rows(errors)]):
-        check = anchor_check(AnchorOutcome(CELL, "first@8", "ran", list(order)))
+        check = checked(AnchorOutcome(CELL, "first@8", "ran", list(order)))
         assert (check.id, check.status) == ("emitter/iree-cpu.anchors", status)
         if status == "failed":
             assert check.detail == "the first beyond its limit is a0 in prefill"
 
 
 def test_the_check_says_the_worst_and_the_first() -> None:
-    found = anchor_check(
-        AnchorOutcome(CELL, "p", "ran", [rows([20.0, 1.0], [1.0, 400.0]), rows([30.0], phase="decode")])
-    )
+    found = checked(AnchorOutcome(CELL, "p", "ran", [rows([20.0, 1.0], [1.0, 400.0]), rows([30.0], phase="decode")]))
     assert found.figure == "400.00 floors (a1, prefill, position 5), 3 anchors"
     assert found.detail == "the first beyond its limit is a0 in prefill"
-    assert anchor_check(AnchorOutcome(CELL, "p", "ran", [])).status == "error"
+    assert checked(AnchorOutcome(CELL, "p", "ran", [])).status == "error"
 
 
 def test_floors_for_the_record() -> None:
@@ -438,7 +452,9 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The configurations that were looked at, with a canary or without; `wrong` says which have an anchor beyond its limit."""
     found: dict[str, Any] = {"cells": [], "wrong": (), "named": "norm", "tokens": None, "missing": []}
 
-    def fake(configuration: Configuration, *_: Any, with_canary: bool, **__: Any) -> AnchorOutcome:
+    def fake(
+        context: Context, configuration: Configuration, graphs: Any, model: Any, of: Any, with_canary: bool
+    ) -> AnchorOutcome:
         found["cells"].append((configuration.id, with_canary))
         error = 99.0 if configuration.id in found["wrong"] else 1.0
         canary = Canary("norm", "g", found["named"], 900.0) if with_canary else None
@@ -452,14 +468,20 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found["tokens"], found["prompt"] = tokens, prompt
         return model("plain").truth
 
-    monkeypatch.setattr(run_module, "run_anchored", fake)
-    monkeypatch.setattr(run_module, "anchor_truth", truth)
+    monkeypatch.setattr(looking, "run_anchored", fake)
+    monkeypatch.setattr(looking, "anchor_truth", truth)
     return found
 
 
-def inside(evidence: Evidence, **settings: Any) -> Check:
+def run_with(evidence: Evidence, context: Context | None = None, **settings: Any) -> Run:
+    """A run that has gathered this evidence."""
+    source = Files((), (), ()) if "file" in evidence.graphs else Emitter()
+    return Run(Settings("m", **settings), context or Context(), (source,), model("plain").checkpoint, evidence)
+
+
+def inside(evidence: Evidence, context: Context | None = None, **settings: Any) -> Check:
     """Look inside; the canary's check."""
-    look_inside(evidence, model("plain").checkpoint, Settings("m", **settings), Progress())
+    look_inside(run_with(evidence, context, **settings))
     (check,) = [c for c in evidence.checks if c.id == "harness.canary"]
     assert len({c.id for c in evidence.checks}) == len(evidence.checks)
     return check
@@ -474,15 +496,15 @@ def test_a_right_run_is_looked_at_with_a_canary(looked: dict[str, Any]) -> None:
     assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
 
 
-def test_a_lean_run_looks_on_xla_alone(looked: dict[str, Any]) -> None:
+def test_a_quick_run_looks_on_xla_alone(looked: dict[str, Any]) -> None:
     found = gathered()
-    assert inside(found, lean=True).status == "passed"
+    assert inside(found, quick=True).status == "passed"
     assert looked["cells"] == [("oracle/xla-cpu", False), ("emitter/xla-cpu", True)]
     assert [(o.configuration.id, o.canary is not None) for o in found.anchored] == looked["cells"]
     assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
     looked["named"] = None
     found = gathered()
-    assert inside(found, lean=True).status == "failed"
+    assert inside(found, quick=True).status == "failed"
 
 
 def test_a_canary_that_lives(looked: dict[str, Any]) -> None:
@@ -492,12 +514,12 @@ def test_a_canary_that_lives(looked: dict[str, Any]) -> None:
     assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "harness-error"
 
 
-@pytest.mark.parametrize("lean", [False, True])
-def test_a_fault_that_only_the_anchors_show(lean: bool, looked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_fault_that_only_the_anchors_show(quick: bool, looked: dict[str, Any]) -> None:
     """Graph or compiler, emitter or oracle: the other configurations tell, and the canary goes into a right graph."""
     looked["wrong"] = ("emitter/iree-cpu", "emitter/xla-cpu")
     found = gathered()
-    assert inside(found, lean=lean).status == "passed"
+    assert inside(found, quick=quick).status == "passed"
     assert sorted(o.configuration.id for o in found.anchored) == sorted({c for c, _ in looked["cells"]})
     assert {c for c, _ in looked["cells"]} == {
         "oracle/xla-cpu",
@@ -513,27 +535,32 @@ def test_a_fault_that_only_the_anchors_show(lean: bool, looked: dict[str, Any]) 
 
 def test_a_run_that_is_wrong_already_has_its_canary(looked: dict[str, Any]) -> None:
     found = gathered()
-    found.checks.append(check("emitter.census", "", "failed", "2", "1"))
+    found.checks.append(WRONG)
     assert inside(found).status == "passed"
     assert looked["cells"] == [("oracle/xla-cpu", True)]
 
 
 @pytest.mark.parametrize("mutant", ["norm-sum", "session-caches-swapped"])
 def test_a_mutant_that_was_noticed_is_canary_enough(mutant: str, looked: dict[str, Any]) -> None:
-    """In a small run; one that was not noticed, or is looked at with care, has another beside it."""
-    for noticed, small in ((True, True), (True, False), (False, True)):
+    """In a run that may exit early; one that was not noticed, or is looked at with care, has another beside it."""
+    for noticed, early_exit in ((True, True), (True, False), (False, True)):
         looked["cells"].clear()
         found = gathered()
-        found.checks += [check("emitter.census", "", "failed", "2", "1")] * noticed
-        left_out = noticed and small
-        assert inside(found, mutant=mutant, small=small).status == ("skipped" if left_out else "passed")
+        found.checks += [WRONG] * noticed
+        left_out = noticed and early_exit
+        canary = inside(found, Context(fault=MUTANTS[mutant]), early_exit=early_exit)
+        assert canary.status == ("skipped" if left_out else "passed")
         assert bool(looked["cells"]) != left_out
 
 
-@pytest.mark.parametrize("id", ["oracle/xla-cpu.tokens", "reference.noise", "oracle.census"])
-def test_no_canary_without_a_right_graph(id: str, looked: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "question",
+    [of_configuration(ORACLE, "tokens", ""), Question("noise", ""), Question("census", "", "oracle")],
+    ids=["oracle/xla-cpu.tokens", "reference.noise", "oracle.census"],
+)
+def test_no_canary_without_a_right_graph(question: Question, looked: dict[str, Any]) -> None:
     found = gathered()
-    found.checks = [*(c for c in found.checks if c.id != id), check(id, "", "failed", "2", "1")]
+    found.replace([question.judged(False, 2, 1)])
     assert inside(found).status == "skipped"
     assert looked["cells"] == []
     assert not decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).passed
@@ -589,7 +616,7 @@ def test_a_fault_that_only_a_files_anchors_show(looked: dict[str, Any]) -> None:
 # ---- a localization that dies
 
 
-def dies(report: Any, *arguments: Any) -> None:
+def dies(context: Context, *arguments: Any) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -609,7 +636,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Evidence:
 def test_a_dying_child_does_not_change_the_verdict(failing: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     before = decide(matrix_of(failing.outcomes), failing.checks, failing.outcomes, failing.truths)
     monkeypatch.setattr(run_module, "localize", dies)
-    verdict = conclude(failing, model("plain").checkpoint, Settings("m"), Progress())
+    verdict = conclude(run_with(failing))
     assert verdict.class_ == before.class_ == "emitter-fault"
     assert (verdict.explanation, verdict.passed, verdict.anchor) == (before.explanation, False, None)
     assert failing.localization is None
@@ -626,15 +653,15 @@ def test_a_dying_child_does_not_change_the_verdict(failing: Evidence, monkeypatc
         InputError("has values that are not finite", "a model", "use another"),
     ],
 )
-@pytest.mark.parametrize("where", ["run_in_child", "anchor_truth"])
+@pytest.mark.parametrize("where", ["child", "anchor_truth"])
 def test_whatever_ends_a_localization(
     where: str, error: Exception, failing: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(run_module, where, fails)
-    verdict = conclude(failing, model("plain").checkpoint, Settings("m"), Progress())
+    monkeypatch.setattr(Context if where == "child" else run_module, where, fails)
+    verdict = conclude(run_with(failing))
     assert (verdict.class_, verdict.anchor) == ("emitter-fault", None)
     assert verdict.sure
     assert verdict.sure[0] == "possible"
@@ -645,9 +672,9 @@ def test_a_right_run_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None
     def fails(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(run_module, "run_in_child", fails)
+    monkeypatch.setattr(Context, "child", fails)
     monkeypatch.setattr(run_module, "anchor_truth", fails)
-    verdict = conclude(gathered(), model("plain").checkpoint, Settings("m"), Progress())
+    verdict = conclude(run_with(gathered()))
     assert (verdict.class_, verdict.sure) == ("conforms", None)
 
 
@@ -655,18 +682,19 @@ def test_a_right_run_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_report_appears_either_way(dying: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole command on a graph that is wrong: exit status 1, and a record that says so."""
 
-    def wrong(*arguments: Any) -> list[Graph]:
-        right = emit_all(*arguments)
-        return [changed(g, "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act") for g in right]
+    def wrong(*arguments: Any) -> Graph:
+        return changed(production_graph(*arguments), "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act")
 
-    emit_all = run_module.emit_all
-    monkeypatch.setattr(run_module, "emit_all", wrong)
+    def exits_early(*arguments: Any) -> Settings:
+        return Settings(*arguments, early_exit=True)
+
+    production_graph = sources.production_graph
+    monkeypatch.setattr(sources, "production_graph", wrong)
     # All but the stream form and the reproducer is computed by the interpreter, which has nothing to compile.
-    for place in (configurations, module, probed_module, localization_module):
-        monkeypatch.setattr(place, "make_backend", lambda *_: interpreter())
-    for place, name in ((run_module, "gates"), (run_module, "precompile"), (modules, "precompile_xla")):
+    monkeypatch.setattr(Context, "backend", lambda self, name: interpreter())
+    for place, name in ((judging, "precompile"), (modules, "precompile_xla")):
         monkeypatch.setattr(place, name, lambda *_, **__: True)
-    monkeypatch.setattr(evidence_module, "Settings", functools.partial(Settings, small=True))
+    monkeypatch.setattr(api, "Settings", exits_early)
     if dying:
 
         def raises(*_: Any) -> None:

@@ -5,26 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from test_reports_sample import (
+from records import (
+    ALL,
     HOSTILE,
-    SAMPLES,
-    broken_sample,
-    failing_sample,
-    failing_suite_sample,
-    hostile_sample,
-    invariant_sample,
-    near_tie_sample,
-    sample,
+    Record,
+    check_of,
+    conforms,
+    failing,
+    failing_suite,
+    hostile,
+    near_tie,
+    pinned,
+    without_results,
 )
 
 from hloracle.cli import main as cli
 from hloracle.reports.annotate import LIMIT, render
 from hloracle.reports.record import to_json
 
-Record = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 COMMAND = re.compile(r"::(error|warning|notice) ((?:\w+=[^:,]*,?)+)::(.+)")
 
@@ -51,34 +51,30 @@ def annotations(record: Record, root: Path = ROOT, graph: Path | None = None) ->
 
 
 def test_a_fault_and_its_checks() -> None:
-    first, *rest = annotations(failing_sample())
-    assert first["command"] == "error"
-    assert first["title"] == "hloracle: Emitter fault"
-    assert first["message"].splitlines()[1:] == [
-        "Compared: 48 of 48 tokens after each of 6 prompts; logits at each of these steps, and at all 252 positions of 3 "
-        "sequences; both caches whole; values at 543 anchors; on IREE and XLA",
-        "First wrong at layers.3.self_attn.q_rope",
-        "Operation: stablehlo.subtract %l3.q_rope_4 at line 214 of llama_prefill_64_logits",
-        "Prompt: chat@64, step 5",
-        "Confidence: certain",
-        "Reproducer: reproducer/, beside the report",
-    ]
-    assert [(a["command"], a["title"].partition(":")[0]) for a in rest] == [
-        ("error", "emitter/iree-cpu.tokens (failed)"),
-        ("error", "emitter/iree-cpu.decode-logits (failed)"),
-        ("error", "emitter/iree-cpu.caches (failed)"),
-        ("warning", "emitter.probes (error)"),
-        ("notice", "oracle.census (skipped)"),
-    ]
-    assert rest[0]["message"].startswith("Measured 248 of 288, expected 288 of 288\nthe first is chat@64, ")
+    record = failing()
+    verdict = record["verdict"]
+    first, *rest = annotations(record)
+    assert (first["command"], first["title"]) == (
+        "error",
+        f"hloracle: Emitter fault (deliberate: mutant {record['mutant']})",
+    )
+    lines = first["message"].splitlines()
+    assert lines[0] == verdict["explanation"]
+    assert f"First wrong at {verdict['anchor']}" in lines
+    assert f"Operation: {verdict['operation']}" in lines
+    assert f"Confidence: {verdict['confidence']['level']}" in lines
+    bad = [check for check in record["checks"] if check["status"] == "failed"]
+    told = [a for a in rest if a["command"] == "error" and "(failed)" in a["title"]]
+    assert told[0]["title"] == f"{bad[0]['id']} (failed): {bad[0]['title']}"[:120]
+    assert told[0]["message"].startswith(f"Measured {bad[0]['figure']}, limit {bad[0]['limit']}")
 
 
 @pytest.mark.parametrize(
     ("make", "command", "title"),
     [
-        (sample, "notice", "hloracle: Conforms"),
-        (near_tie_sample, "warning", "hloracle: Near tie"),
-        (broken_sample, "error", "hloracle: Harness error"),
+        (conforms, "notice", "hloracle: Conforms"),
+        (near_tie, "warning", "hloracle: Near tie"),
+        (without_results, "error", "hloracle: Harness error"),
     ],
 )
 def test_the_verdict_comes_first(make: Callable[[], Record], command: str, title: str) -> None:
@@ -87,11 +83,11 @@ def test_the_verdict_comes_first(make: Callable[[], Record], command: str, title
 
 
 def test_passed_checks_are_not_told() -> None:
-    assert [a["title"].partition(" ")[0] for a in annotations(sample())] == ["hloracle:", "oracle.census"]
+    assert [a["title"] for a in annotations(conforms())] == ["hloracle: Conforms"]
 
 
 def test_a_deliberate_fault_is_called_one() -> None:
-    assert annotations(failing_sample() | {"mutant": "rope-sign"})[0]["title"] == (
+    assert annotations(failing() | {"mutant": "rope-sign"})[0]["title"] == (
         "hloracle: Emitter fault (deliberate: mutant rope-sign)"
     )
 
@@ -106,8 +102,8 @@ def test_a_deliberate_fault_is_called_one() -> None:
     ],
 )
 def test_as_many_as_github_shows(status: str, command: str, room: int, words: str, count: int) -> None:
-    record = failing_sample()
-    check = record["checks"][0] | {"status": status}
+    record = failing()
+    check = check_of(record) | {"status": status}
     record["checks"] = [check | {"id": f"k{i}"} for i in range(count)]
     titles = [a["title"] for a in annotations(record)[1:] if a["command"] == command]
     if count <= room:
@@ -120,9 +116,9 @@ def test_as_many_as_github_shows(status: str, command: str, room: int, words: st
 # ---- that they say nothing else
 
 
-@pytest.mark.parametrize("make", SAMPLES)
-def test_each_line_is_one_command(make: Callable[[], Record]) -> None:
-    found = annotations(make())
+@pytest.mark.parametrize("name", ALL)
+def test_each_line_is_one_command(name: str) -> None:
+    found = annotations(ALL[name]())
     for command in ("error", "warning", "notice"):
         assert sum(a["command"] == command for a in found) <= LIMIT
     assert all(a.keys() <= {"command", "message", "title", "file", "line"} for a in found)
@@ -133,11 +129,12 @@ def test_each_line_is_one_command(make: Callable[[], Record]) -> None:
     "words", [HOSTILE, "a%0A::error::b", "100 %, 5:1", "x\n::set-output name=a::b", "\r::debug::", "%25"]
 )
 def test_words_come_out_as_they_were_and_do_nothing(words: str) -> None:
-    record = failing_sample()
+    record = failing()
     record["verdict"]["explanation"] = words
-    record["checks"][1] |= {"id": words, "title": words, "figure": words, "detail": words}
+    first = next(check for check in record["checks"] if check["status"] == "failed")
+    first |= {"id": words, "title": words, "figure": words, "detail": words}
     found = annotations(record)
-    assert len(found) == len(annotations(failing_sample()))
+    assert len(found) == len(annotations(failing()))
     if words.isprintable():
         assert found[0]["message"].splitlines()[0] == words
         assert found[1]["title"] == f"{words} (failed): {words}"[:120]
@@ -147,7 +144,7 @@ def test_words_come_out_as_they_were_and_do_nothing(words: str) -> None:
 
 
 def test_points_to_the_scope_in_the_emitter() -> None:
-    first, *rest = annotations(failing_sample())
+    first, *rest = annotations(failing())
     line = (ROOT / first["file"]).read_text().splitlines()[int(first["line"]) - 1]
     assert (first["file"], line.strip()) == ("emitters/architectures/llama.py", 'with b.scope("q_rope"):')
     assert not any("file" in a for a in rest)
@@ -168,7 +165,7 @@ def test_points_to_the_scope_in_the_emitter() -> None:
     ],
 )
 def test_points_to_the_file_that_has_the_scope(anchor: str | None, file: str, scope: str | None) -> None:
-    record = failing_sample()
+    record = failing()
     record["verdict"]["anchor"] = anchor
     first = annotations(record)[0]
     assert first["file"] == file
@@ -179,53 +176,48 @@ def test_points_to_the_file_that_has_the_scope(anchor: str | None, file: str, sc
 
 
 def test_a_wrong_reference_is_another_file() -> None:
-    record = failing_sample()
+    record = failing()
     record["verdict"]["class"] = "reference-fault"
     first = annotations(record)[0]
     assert (first["file"], "line" in first) == ("reference/oracle/architectures/llama.py", True)
 
 
 def test_a_broken_invariant_is_the_emitters() -> None:
-    first = annotations(invariant_sample())[0]
-    assert (first["file"], "line" in first) == ("emitters/model.py", True)
-    assert "Broken at v_cache.0" in first["message"]
+    record = pinned("invariant-broken")
+    first = annotations(record)[0]
+    assert first["file"].startswith("emitters/")
+    assert f"Broken at {record['verdict']['anchor']}" in first["message"]
 
 
 def test_points_to_the_family_that_is_wrong() -> None:
-    first, second, *rest = annotations(failing_suite_sample())
+    record = failing_suite()
+    first, *rest = annotations(record)
     assert first["title"] == "hloracle: Emitter fault"
-    assert first["file"] == "emitters/architectures/qwen3.py"
-    assert 'scope("q_norm")' in (ROOT / first["file"]).read_text().splitlines()[int(first["line"]) - 1]
-    assert "First wrong at layers.0.self_attn.q_norm of tiny-qwen3" in first["message"]
-    assert second["title"] == "hloracle: tiny-gpt_oss: Harness error"
-    assert "file" not in second
+    assert f"First wrong at {record['families'][1]['anchor']} of tiny-mistral" in first["message"]
     assert not any("file" in a for a in rest)
 
 
 def test_many_wrong_families_leave_room() -> None:
-    record = failing_suite_sample()
-    wrong = record["families"][4]
-    for row in record["families"][5:]:
-        row |= {key: wrong[key] for key in ("verdict", "anchor", "explanation", "passed", "failed", "report")}
+    record = failing_suite()
+    record["families"] += [record["families"][1] | {"model": f"m{i}", "architecture": "gemma"} for i in range(12)]
     found = [a for a in annotations(record) if a["command"] == "error"]
-    titles = [a["title"] for a in found]
-    assert titles[:2] == ["hloracle: Emitter fault", "hloracle: tiny-gemma: Emitter fault"]
-    assert found[1]["file"] == "emitters/architectures/gemma.py"
-    assert titles[-1] == "hloracle: 8 more models do not conform"
-    assert len(titles) == 5
+    assert found[1]["title"] == "hloracle: m0: Emitter fault"
+    assert found[1]["file"].startswith("emitters/")
+    assert found[-1]["title"] == "hloracle: 9 more models do not conform"
+    assert len(found) == 5
 
 
 @pytest.mark.parametrize(
     "architecture", ["gpt_neox", "../reference/llama", "llama/../llama", "LLAMA", "llama.py\n", "/etc/passwd"]
 )
 def test_points_to_nothing_that_is_not_an_emitter_here(architecture: str) -> None:
-    record = failing_sample()
+    record = failing()
     record["model"]["architecture"] = architecture
     assert "file" not in annotations(record)[0]
 
 
 def test_points_to_nothing_outside_of_a_checkout(tmp_path: Path) -> None:
-    assert "file" not in annotations(failing_sample(), tmp_path)[0]
+    assert "file" not in annotations(failing(), tmp_path)[0]
 
 
 @pytest.mark.parametrize(
@@ -240,16 +232,16 @@ def test_points_to_nothing_outside_of_a_checkout(tmp_path: Path) -> None:
     ],
 )
 def test_blames_no_text_for_a_fault_that_is_not_in_it(name: str) -> None:
-    record = failing_sample()
+    record = failing()
     record["verdict"]["class"] = name
     assert "file" not in annotations(record)[0]
 
 
 def of_a_file(name: str) -> Record:
     """The record of `hloracle check` of NAME.mlir."""
-    record = failing_sample()
-    record["cells"] = [cell | {"source": "file"} for cell in record["cells"]]
-    record["graphs"] = [graph | {"source": "file"} for graph in record["graphs"]]
+    record = failing()
+    for source in record["sources"]:
+        source["brought"] = source["judged"]
     record["localization"]["operation"] |= {"graph": name, "line": 54}
     return record
 
@@ -279,9 +271,9 @@ def test_points_to_no_line_that_is_not_known(change: Record) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("report.json").write_text(to_json(hostile_sample()))
+    Path("report.json").write_text(to_json(hostile()))
     assert cli.invoke(["annotate", "report.json"]) == 0
-    assert capsys.readouterr().out == render(hostile_sample(), tmp_path)
+    assert capsys.readouterr().out == render(hostile(), tmp_path)
     Path("my:graph.mlir").write_text("")
     assert cli.invoke(["annotate", "report.json", "--graph", "my:graph.mlir"]) == 0
     assert read(capsys.readouterr().out)[0]["file"] == "my:graph.mlir"
@@ -295,7 +287,7 @@ def test_command_refuses(
     arguments: list[str], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("report.json").write_text(to_json(sample()))
+    Path("report.json").write_text(to_json(conforms()))
     assert cli.invoke(["annotate", *arguments]) == 2
     shown = capfd.readouterr()
     assert shown.out == ""

@@ -19,7 +19,7 @@ from hloracle.bench import goals as targets
 from hloracle.bench.contenders import MACHINE, Spec, Task
 from hloracle.bench.machine import Reader
 from hloracle.cli import main as cli
-from hloracle.conformance.evidence import Progress
+from hloracle.conformance.context import Progress
 from hloracle.conformance.runs import speed
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.named import resolve

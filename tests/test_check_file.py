@@ -19,14 +19,12 @@ from nightly import nightly, only
 from hloracle.backends.iree import iree_compile
 from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.cli import main as cli
-from hloracle.conformance.check_file import check_file
-from hloracle.conformance.evidence import Progress, Settings
-from hloracle.conformance.graphs.sources import oracle_of
-from hloracle.conformance.runs import configurations
-from hloracle.conformance.runs import inside as anchored_module
-from hloracle.conformance.runs import probes as probed_module
+from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.context import Context
+from hloracle.conformance.graphs.sources import open_files, oracle_of
+from hloracle.conformance.run import run
 from hloracle.conformance.runs import returned as returned_module
-from hloracle.conformance.verdict import localization as localization_module
+from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
@@ -41,6 +39,8 @@ from hloracle.reports.record import load
 CONFIG = from_hf(TINY["llama"])
 PHASES = ("decode", "prefill")
 SOURCES = ("emitter", "reference")
+# Decode is judged on IREE in every run of the tests; these are at night.
+ON_XLA = [pytest.param(("--backend", "xla-cpu"), id="xla"), nightly((), id="all")]
 
 
 def emitted(folder: Path, *arguments: str, name: str = "graph.mlir") -> Path:
@@ -60,7 +60,11 @@ def judged(path: Path, model: str = "tiny-llama", *more: str, tokens: int = 8) -
 @pytest.fixture
 def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have been passed before."""
-    monkeypatch.setattr("hloracle.conformance.check_file.gate_calls", lambda *a: [])
+
+    def passed(context: Context, backend: str) -> Check:
+        return Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1)
+
+    monkeypatch.setattr("hloracle.conformance.run.gate_zero", passed)
 
 
 # ---- emit
@@ -140,7 +144,7 @@ def test_a_right_graph(arguments: tuple[str, ...], small_run: Path, tmp_path: Pa
     status, record = judged(emitted(tmp_path, *arguments))
     assert (status, record["verdict"]["class"]) == (0, "conforms")
     token = "/token" if "token" in arguments else ""
-    assert [c["id"] for c in record["cells"]] == [f"file/iree-cpu{token}", f"file/xla-cpu{token}"]
+    assert [c["id"] for c in record["configurations"]] == [f"file/iree-cpu{token}", f"file/xla-cpu{token}"]
     prompts, steps = (2, 1) if "prefill" in arguments else (5, 8)
     prompts = sum(len(p["token_ids"]) <= 64 for p in record["prompts"]) if "prefill" in arguments else prompts
     assert len(record["tokens"]) == prompts > 2
@@ -148,10 +152,11 @@ def test_a_right_graph(arguments: tuple[str, ...], small_run: Path, tmp_path: Pa
     assert not [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
 
 
+@pytest.mark.parametrize("backends", ON_XLA)
 @pytest.mark.usefixtures("no_gates")
-def test_a_right_graph_in_4_bits(small_run: Path, tmp_path: Path) -> None:
+def test_a_right_graph_in_4_bits(backends: tuple[str, ...], small_run: Path, tmp_path: Path) -> None:
     path = emitted(tmp_path, "--phase", "decode", "--precision", "int4")
-    status, record = judged(path, "tiny-llama", "--precision", "int4", tokens=2)
+    status, record = judged(path, "tiny-llama", "--precision", "int4", *backends, tokens=2)
     assert (status, record["verdict"]["class"]) == (0, "conforms")
     assert record["settings"]["precision"] == "int4"
     assert not [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
@@ -189,7 +194,7 @@ def test_a_graph_with_another_scale(
     assert "emitter-fault" in capsys.readouterr().out
     assert {c["id"].split(".")[0] for c in record["checks"] if c["status"] == "failed"} == {
         "file",  # its probes
-        *(configuration["id"] for configuration in record["cells"]),
+        *(configuration["id"] for configuration in record["configurations"]),
     }
 
 
@@ -216,10 +221,11 @@ def test_what_is_no_graph_has_no_verdict(tmp_path: Path, capsys: pytest.CaptureF
     assert not (out / "report.json").exists()
 
 
+@pytest.mark.parametrize("backends", ON_XLA)
 @pytest.mark.usefixtures("no_gates")
-def test_a_small_graph_is_asked_what_fits_it(small_run: Path, tmp_path: Path) -> None:
+def test_a_small_graph_is_asked_what_fits_it(backends: tuple[str, ...], small_run: Path, tmp_path: Path) -> None:
     path = emitted(tmp_path, "--phase", "prefill", "--bucket", "32", "--capacity", "40")
-    status, record = judged(path)
+    status, record = judged(path, "tiny-llama", *backends)
     assert (status, record["verdict"]["class"]) == (0, "conforms")
     # The last is cut to fill the bucket.
     assert [p["prompt"] for p in record["prompts"]] == ["one-token", "non-ascii", "capacity"]
@@ -235,8 +241,7 @@ Edit = Callable[[Graph], Graph]
 def quick(no_gates: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Backend]]:
     """Backends by their names."""
     found: dict[str, Backend] = dict.fromkeys(ON, quick_xla())
-    for place in (configurations, anchored_module, probed_module, localization_module):
-        monkeypatch.setattr(place, "make_backend", lambda name, *_: found[name])
+    monkeypatch.setattr(Context, "backend", lambda self, name: found[name])
     with alone():
         yield found
 
@@ -252,10 +257,8 @@ def written(folder: Path, graphs: Sequence[Graph]) -> list[Path]:
 
 
 def checked(folder: Path, *graphs: Graph, **settings: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"tokens": 3, "threads": 1, "backends": ON, **settings}
-    return check_file(
-        written(folder, graphs), [], str(model("plain").checkpoint.directory), Settings("", **found), Progress()
-    )  # fmt: skip
+    found = Settings(str(model("plain").checkpoint.directory), **{"tokens": 3, **settings})
+    return run(found, Context(), [open_files(written(folder, graphs))])
 
 
 def both(edit: Edit = lambda graph: graph, head: str = "logits") -> list[Graph]:
@@ -477,7 +480,7 @@ def test_a_graph_with_a_flaw(flaw: str, tmp_path: Path) -> None:
     record = checked(tmp_path, *both(edit))
     assert record["verdict"]["class"] == class_
     assert statuses(record, "passed", "skipped", "error") == {check: "failed"}
-    assert bool(record["cells"]) == (class_ != "unsupported"), "what no backend runs is not tried"
+    assert bool(record["configurations"]) == (class_ != "unsupported"), "what no backend runs is not tried"
 
 
 def test_a_graph_that_no_compiler_takes(quick: dict[str, Backend], tmp_path: Path) -> None:
@@ -490,7 +493,7 @@ def test_a_graph_that_no_compiler_takes(quick: dict[str, Backend], tmp_path: Pat
 @pytest.mark.parametrize("name", ON)
 def test_a_backend_that_is_out_of_memory(name: str, quick: dict[str, Backend], tmp_path: Path) -> None:
     quick[name] = Refusing(OutOfMemory(name))
-    record = checked(tmp_path, *both(), unlocated=True)
+    record = checked(tmp_path, *both(), verdict_only=True)
     assert (record["verdict"]["class"], record["passed"]) == ("out-of-memory", False)
     assert f"file/{name}: {name} is out of memory" in record["verdict"]["explanation"]
 
@@ -504,7 +507,7 @@ def test_a_backend_that_gets_it_wrong(
     quick |= {
         name: Changing(lambda t: t.replace("stablehlo.logistic", "stablehlo.tanh"), quick_xla()) for name in wrong_on
     }
-    record = checked(tmp_path, *both(), unlocated=True)
+    record = checked(tmp_path, *both(), verdict_only=True)
     assert record["verdict"]["class"] == class_
     assert record["localization"] is None
 
@@ -544,7 +547,7 @@ def test_graphs_that_are_not_of_one_session(
     paths = written(tmp_path, graphs())
     given = [path.with_suffix(".abi.json") for path in paths[:abis]]
     with pytest.raises(InputError, match=re.escape(line.format(paths[0]))):
-        check_file(paths, given, "tiny-llama", Settings("", tokens=3), Progress())
+        open_files(paths, given)
 
 
 def test_a_cache_of_two_slots(tmp_path: Path, no_gates: None) -> None:
@@ -557,7 +560,7 @@ def test_a_cache_of_two_slots(tmp_path: Path, no_gates: None) -> None:
 @pytest.mark.parametrize("tokens", [0, 11])
 def test_as_many_tokens_as_there_are_slots(tokens: int, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"--tokens: is {tokens}, and the graph's cache has 10 slots"):
-        check_file(written(tmp_path, both()), [], "tiny-llama", Settings("", tokens=tokens), Progress())
+        checked(tmp_path, *both(), tokens=tokens)
 
 
 @pytest.mark.parametrize(
@@ -572,7 +575,7 @@ def test_the_oracles_graphs_of_the_same_contracts(edit: Callable[[Abi], Abi], so
     """With logits, whatever the file's answer with."""
     for head in ("logits", "token"):
         graph = model("plain").graph("emitter", "prefill", head)
-        found = oracle_of([dataclasses.replace(graph, abi=edit(graph.abi))], model("plain").config, lambda line: None)
+        found, _ = oracle_of(Context(), [dataclasses.replace(graph, abi=edit(graph.abi))], model("plain").config)
         assert [(g.abi.phase, g.abi.head, g.abi.bucket, g.abi.capacity) for g, _ in found] == [
             ("prefill", "logits", 8, 10) for _ in sources
         ]

@@ -21,6 +21,8 @@ from tokenizer import add_words as add_tokenizer
 from hloracle.backends import iree
 from hloracle.cli import main as cli
 from hloracle.cli import options
+from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.context import Context
 from hloracle.core import cache as store
 from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied
@@ -571,7 +573,11 @@ def test_check_refuses_narrow_floats_of_a_model_of_float32(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That the weights would be rounded is seen when they are read: nobody's fault but the command line's."""
-    monkeypatch.setattr("hloracle.conformance.check_file.gate_calls", lambda *a: [])
+
+    def passed(context: Context, backend: str) -> Check:
+        return Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1)
+
+    monkeypatch.setattr("hloracle.conformance.run.gate_zero", passed)
     graph, abi = write_graph(tmp_path, layout=default_layout(CONFIG, "bf16"))
     out = tmp_path / "out"
     line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", "--tokens", "1", "--out", out)

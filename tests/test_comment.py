@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reports_sample import HOSTILE, failing_sample, hostile_sample, sample
+from records import HOSTILE, Record, conforms, failing, hostile
 
 from hloracle.cli import main as cli
 from hloracle.core.errors import InputError
@@ -20,7 +20,6 @@ from hloracle.reports.compare import summary as compare_summary
 from hloracle.reports.compare.comparison import compare
 from hloracle.reports.record import to_json
 
-Record = dict[str, Any]
 LINK = "https://github.com/owner/repo/actions/runs/1"
 
 
@@ -39,14 +38,14 @@ def knows_nothing(written: str) -> bool:
 
 
 def test_head_against_base(tmp_path: Path) -> None:
-    base, head = sample(), failing_sample()
+    base, head = conforms(), failing()
     written = render(archive(tmp_path, head=head, base=base), LINK)
     assert written == f"{MARKER}\n{compare_summary.render(compare(base, head), LINK)}\n{WHOSE}\n"
     assert f"(<{LINK}>)" in written
 
 
 def other_model() -> Record:
-    record = sample()
+    record = conforms()
     record["model"]["architecture"] = "qwen3"
     return record
 
@@ -55,7 +54,7 @@ def other_model() -> Record:
     ("base", "why"),
     [
         (None, "The base's record is not there."),
-        (b"{}", "The base's record names no schema, not 'hloracle-report/5'."),
+        (b"{}", "The base's record names no schema, not 'hloracle-report/6'."),
         (b'{"schema": "hloracle-report/1"}', "The base's record has the schema 'hloracle-report/1', not"),
         (
             b'{"schema": "@octocat <img>"}',
@@ -65,11 +64,10 @@ def other_model() -> Record:
     ],
 )
 def test_head_alone_says_that_it_is(tmp_path: Path, base: Record | bytes | None, why: str) -> None:
-    written = render(archive(tmp_path, head=failing_sample(), base=base), LINK)
-    lines = written.splitlines()
-    assert lines[:2] == [MARKER, "## ❌ hloracle: Emitter fault"]
-    assert lines[7].startswith(f"**Not compared with the base.** {why}")
-    alone = summary.render(failing_sample(), LINK, lines[7])
+    written = render(archive(tmp_path, head=failing(), base=base), LINK)
+    (line,) = [line for line in written.splitlines() if line.startswith("**Not compared with the base.** ")]
+    assert why in line
+    alone = summary.render(failing(), LINK, line)
     assert written == f"{MARKER}\n{alone}\n{WHOSE}\n"
 
 
@@ -79,7 +77,7 @@ def overflow(*_: Any) -> None:
 
 def test_a_comparison_that_fails_leaves_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comment, "compare", overflow)
-    written = render(archive(tmp_path, head=failing_sample(), base=sample()), LINK)
+    written = render(archive(tmp_path, head=failing(), base=conforms()), LINK)
     assert "**Not compared with the base.** The comparison cannot be drawn (OverflowError)." in written
     assert "## ❌ hloracle: Emitter fault" in written
 
@@ -88,7 +86,7 @@ def test_a_run_that_left_nothing(tmp_path: Path) -> None:
     written = render(None, LINK)
     assert knows_nothing(written)
     assert "The run has left no record that can be taken: its log says why." in written
-    written = render(archive(tmp_path, base=sample()), LINK)
+    written = render(archive(tmp_path, base=conforms()), LINK)
     assert knows_nothing(written)
     assert "The run's record is not there." in written
 
@@ -96,9 +94,9 @@ def test_a_run_that_left_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (b'{"schema": "hloracle-report/9"}', "has the schema 'hloracle-report/9', not 'hloracle-report/5'."),
+        (b'{"schema": "hloracle-report/9"}', "has the schema 'hloracle-report/9', not 'hloracle-report/6'."),
         (b"\xff", "is not a readable JSON file"),
-        (b'{"schema": "hloracle-report/5"}', "is not a valid record"),
+        (b'{"schema": "hloracle-report/6"}', "is not a valid record"),
         (b'{"a":' * 90_000, "is not a readable JSON file"),
     ],
 )
@@ -112,14 +110,14 @@ def test_a_record_that_is_none(tmp_path: Path, head: bytes, why: str) -> None:
 
 def test_a_valid_record_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comment.summary, "render", overflow)
-    written = render(archive(tmp_path, head=sample()), LINK)
+    written = render(archive(tmp_path, head=conforms()), LINK)
     assert knows_nothing(written)
     assert "The run's record cannot be drawn (OverflowError)." in written
 
 
 def nested(depth: int) -> bytes:
     """A record whose configuration is deep."""
-    text = to_json(sample() | {"model": sample()["model"] | {"config": {"deep": "HERE"}}})
+    text = to_json(conforms() | {"model": conforms()["model"] | {"config": {"deep": "HERE"}}})
     return text.replace('"HERE"', '{"a":' * depth + "1" + "}" * depth).encode()
 
 
@@ -187,7 +185,7 @@ def of_another_method(path: Path) -> None:
     ],
 )
 def test_an_archive_that_is_none(tmp_path: Path, spoil: Callable[[Path], Any]) -> None:
-    path = archive(tmp_path, head=sample())
+    path = archive(tmp_path, head=conforms())
     spoil(path)
     written = render(path, LINK)
     assert knows_nothing(written)
@@ -202,7 +200,7 @@ def test_other_files_of_the_archive_are_left_alone(tmp_path: Path) -> None:
         link = zipfile.ZipInfo(BASE)
         link.external_attr = 0o120777 << 16
         files.writestr(link, "/etc/passwd")
-        files.writestr(HEAD, to_json(sample()))
+        files.writestr(HEAD, to_json(conforms()))
     path = tmp_path / "records.zip"
     path.write_bytes(data.getvalue())
     written = render(path, LINK)
@@ -214,9 +212,9 @@ def test_other_files_of_the_archive_are_left_alone(tmp_path: Path) -> None:
 # ---- words
 
 
-@pytest.mark.parametrize("base", [None, hostile_sample(), sample()])
+@pytest.mark.parametrize("base", [None, hostile(), conforms()])
 def test_hostile_words_stay_words(tmp_path: Path, base: Record | None) -> None:
-    head = hostile_sample()
+    head = hostile()
     if base is not None:
         head["model"]["architecture"] = base["model"]["architecture"]
     written = render(archive(tmp_path, head=head, base=base), LINK)
@@ -229,7 +227,7 @@ def test_hostile_words_stay_words(tmp_path: Path, base: Record | None) -> None:
 def test_a_comment_never_outgrows_what_carries_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable of the environment: 128 KiB on Linux, with its name."""
     assert MOST + 1_000 < 128 * 1024
-    path = archive(tmp_path, head=sample())
+    path = archive(tmp_path, head=conforms())
     whole = render(path, LINK)
     monkeypatch.setattr(comment, "MOST", len(whole.encode()) - 1)
     written = render(path, LINK)
@@ -240,14 +238,14 @@ def test_a_comment_never_outgrows_what_carries_it(tmp_path: Path, monkeypatch: p
 def test_a_wrong_link_is_the_callers_mistake(tmp_path: Path) -> None:
     for link in ("file:///etc/passwd", "no", HOSTILE):
         with pytest.raises(InputError, match="is not a web address"):
-            render(archive(tmp_path, head=sample()), link)
+            render(archive(tmp_path, head=conforms()), link)
 
 
 # ---- the command
 
 
 def test_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path, out = archive(tmp_path, head=failing_sample(), base=sample()), tmp_path / "comment.md"
+    path, out = archive(tmp_path, head=failing(), base=conforms()), tmp_path / "comment.md"
     assert cli.invoke(["comment", str(path), "--link", LINK, "-o", str(out)]) == 0
     assert out.read_text() == render(path, LINK)
     assert cli.invoke(["comment", "-o", str(out)]) == 0

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from records import Record
 
 from hloracle.reports.compare.texts import compare_texts
-from hloracle.reports.facts import Record
 
 
 def listing(text: str, layers: int = 0) -> Record:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from evidence import (
     ABIS,
-    CELLS,
     CLOSE,
+    CONFIGURATIONS,
+    ON_CUDA,
     STREAM,
     TRUTHS,
     WRONG_TOKEN,
@@ -28,10 +29,8 @@ from evidence import (
     truth,
 )
 
-from hloracle.backends.devices import Device
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.matrix import Configuration
-from hloracle.conformance.run import configurations_on
 from hloracle.conformance.runs.inside import AnchorOutcome, Rows
 from hloracle.conformance.runs.returned import Stream
 from hloracle.conformance.verdict.compared import NOTHING, Compared, compared
@@ -70,7 +69,7 @@ def test_everything() -> None:
     found = of()
     assert found.phrases == ALL
     assert found.missing == (LEFT,)
-    assert of(CELLS) == found, (
+    assert of(CONFIGURATIONS) == found, (
         "the oracle's configurations, and a graph that picks the token beside one with logits, say no more"
     )
     assert found.sentence("Equal") == f"Not compared: {LEFT}. Equal in all that was compared."
@@ -142,7 +141,7 @@ def test_a_token_that_no_stream_has_is_not_claimed() -> None:
 
 def test_only_some_cells_are_asked_everywhere() -> None:
     """A larger model's: of which it is true is said."""
-    outcomes = [outcome(CELLS[1], TRUTHS, [STREAM]), *(outcome(c) for c in CELLS[2:])]
+    outcomes = [outcome(CONFIGURATIONS[1], TRUTHS, [STREAM]), *(outcome(c) for c in CONFIGURATIONS[2:])]
     found = compared(matrix_of(outcomes), outcomes, [], asked(), ABIS)
     assert found.phrases == tuple(
         f"{phrase}, on IREE alone" if "of decode" in phrase or "of prefill" in phrase else phrase for phrase in ALL
@@ -215,7 +214,7 @@ def test_a_cell_that_failed_compared_nothing(stage: str) -> None:
 
 
 def test_nothing_was_compared() -> None:
-    oracle = [outcome(c) for c in CELLS if c.source == "oracle"]
+    oracle = [outcome(c) for c in CONFIGURATIONS if c.source == "oracle"]
     assert (
         compared(matrix_of([]), [], [], asked(), ABIS)
         == compared(matrix_of(oracle), oracle, [], asked(), ABIS)
@@ -226,7 +225,7 @@ def test_nothing_was_compared() -> None:
 
 def test_backends_by_name() -> None:
     assert of(FILE[:1]).phrases[-1] == "on IREE"
-    assert of(configurations_on(Device("cuda"))).phrases[-1] == "on IREE cuda and IREE and XLA"
+    assert of(ON_CUDA).phrases[-1] == "on IREE cuda and IREE and XLA"
 
 
 # ---- what was looked at inside

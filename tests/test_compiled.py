@@ -376,7 +376,7 @@ def test_gate_zero_that_fails_stops_the_run(
         ("xla-cpu.gate-zero", "passed"),
     ]
     assert words in record["checks"][0]["detail"]
-    assert (record["cells"], record["tokens"], record["graphs"]) == ([], {}, [])
+    assert (record["configurations"], record["tokens"], record["graphs"]) == ([], {}, [])
     assert {p.name for p in out.iterdir()} == {"report.json", "report.html", "summary.md", "junit.xml"}
 
 

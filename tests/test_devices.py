@@ -30,8 +30,7 @@ from hloracle.backends.devices import (
     open_device,
 )
 from hloracle.backends.iree import IreeDevice, flags_of
-from hloracle.backends.named import make_backend
-from hloracle.conformance.evidence import backends_on
+from hloracle.backends.named import backends_on, make_backend
 from hloracle.conformance.runs.gate_zero import product_graph, sum_graph
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError, ToolchainError

@@ -18,14 +18,17 @@ import pytest
 
 from hloracle.backends.custom_calls import Target, open_targets
 from hloracle.cli import main as cli
-from hloracle.conformance.check_file import _all_called
+from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.checks.of_graphs import graph_checks
+from hloracle.conformance.context import Context
+from hloracle.conformance.evidence import Evidence, Run
 from hloracle.conformance.graphs.facts import GraphFacts, inspect
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.runs import configurations
+from hloracle.conformance.run import _all_called
 from hloracle.conformance.runs.configurations import run_configuration
-from hloracle.core.cache import file_digest
+from hloracle.conformance.settings import Settings
+from hloracle.core.cache import Entry, file_digest
 from hloracle.core.child import ChildDied, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.model import emit
@@ -157,12 +160,13 @@ def test_a_name_allows_itself_alone() -> None:
     assert (both.status, both.figure) == ("passed", "0, and 22 to my_gemm, and 1 to magic")
 
 
-def test_a_name_that_is_allowed_for_nothing() -> None:
+def test_a_name_that_is_allowed_for_nothing(checkpoint: Checkpoint) -> None:
     """By none of the graphs of a session."""
     graph = emit(CONFIG, "decode", "logits", 64)
 
     def all_called(*facts: GraphFacts) -> None:
-        _all_called([(graph, some) for some in facts])
+        evidence = Evidence(graphs={"file": [(graph, some) for some in facts]})
+        _all_called(Run(Settings("m"), Context(), (), checkpoint, evidence))
 
     with pytest.raises(InputError, match="--allow-custom-call my_gemm: is not called by the graph"):
         all_called(GraphFacts(allowed_calls={"magic": 1, "my_gemm": 0}))
@@ -258,10 +262,10 @@ def test_outcomes_are_kept_by_the_librarys_content(monkeypatch: pytest.MonkeyPat
     def refuses(*a: Any, **more: Any) -> Any:
         raise ToolchainError("compile", "not now")
 
-    monkeypatch.setattr(configurations, "run_in_child", refuses)
-    monkeypatch.setattr(configurations, "_load", lambda entry, configuration: entries.append(entry.name))
+    monkeypatch.setattr(Context, "child", refuses)
+    monkeypatch.setattr(Entry, "load", lambda entry: entries.append(entry.path))
     for targets in ((), (Target("my_gemm", Path("a.so"), "1"),), (Target("my_gemm", Path("b.so"), "2"),)):
-        run_configuration(Configuration("file", "xla-cpu"), [], checkpoint, Asked(), 1, {}, reuse=True, targets=targets)
+        run_configuration(Context(targets=targets), Configuration("file", "xla-cpu"), [], checkpoint, Asked())
     assert len(set(entries)) == 3
 
 
@@ -291,14 +295,18 @@ def check_of(record: dict[str, Any], id: str) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have been passed before."""
-    monkeypatch.setattr("hloracle.conformance.check_file.gate_calls", lambda *a: [])
+
+    def passed(context: Context, backend: str) -> Check:
+        return Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1)
+
+    monkeypatch.setattr("hloracle.conformance.run.gate_zero", passed)
 
 
 def test_a_right_gemm(library: Library, tmp_path: Path) -> None:
     status, record = judged(tmp_path, "--backend", "xla-cpu", "--allow-custom-call", f"my_gemm={library()}")
     assert (status, record["verdict"]["class"]) == (0, "conforms")
-    assert [c["id"] for c in record["cells"]] == ["file/xla-cpu"]
-    assert {c["status"] for c in record["checks"]} == {"passed"}
+    assert [c["id"] for c in record["configurations"]] == ["file/xla-cpu", "oracle/xla-cpu"]
+    assert {c["status"] for c in record["checks"]} == {"passed", "skipped"}
     assert check_of(record, "file.custom-call")["figure"] == "0, and 22 to my_gemm"
     assert record["settings"]["backends"] == ["xla-cpu"]
     called = {"target": "my_gemm", "library": "libgemm.so", "sha256": file_digest(library())}
@@ -342,6 +350,11 @@ def test_iree_has_no_such_target(library: Library, tmp_path: Path) -> None:
     status, record = judged(tmp_path, "--allow-custom-call", f"my_gemm={library()}")
     assert (status, record["verdict"]["class"]) == (1, "compiler-fault")
     assert record["settings"]["backends"] == ["iree-cpu", "xla-cpu"]
-    assert {c["id"]: c["status"] for c in record["cells"]} == {"file/iree-cpu": "failed", "file/xla-cpu": "ran"}
+    assert {c["id"]: c["status"] for c in record["configurations"]} == {
+        "file/iree-cpu": "failed",
+        "oracle/iree-cpu": "ran",
+        "file/xla-cpu": "ran",
+        "oracle/xla-cpu": "ran",
+    }
     assert "stablehlo.custom_call" in check_of(record, "file/iree-cpu.tokens")["detail"]
     assert "stablehlo.custom_call" in record["verdict"]["operation"]

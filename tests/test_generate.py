@@ -11,15 +11,15 @@ import pytest
 from tokenizer import CHAT, V, add_bytes, add_words
 
 from hloracle.cli import main as cli
-from hloracle.conformance.questions.prompts import encode, load_tokenizer
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.production import choice as choices
 from hloracle.production import generate as module
 from hloracle.production.choice import Choice, keep, production_graphs, untuned
-from hloracle.production.generate import end_of_text, generate_text
+from hloracle.production.generate import Engine, end_of_text, generate_text
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import write_tiny
+from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer
 from hloracle.reference.huggingface.truth import load_model
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 
@@ -52,7 +52,9 @@ def theirs(directory: Path, ids: list[int], count: int = COUNT) -> list[int]:
 
 def ours(directory: Path, prompt: str, count: int = COUNT, raw: bool = False, **more: str) -> str:
     source, backend = more.get("source", "emitter"), more.get("backend", "iree-cpu")
-    return "".join(generate_text(str(directory), prompt, count, raw, source, backend, 2, more.get("precision", "f32")))
+    return "".join(
+        generate_text(str(directory), prompt, count, raw, Engine(source, backend, 2, more.get("precision", "f32")))
+    )
 
 
 def expected(directory: Path, prompt: str, *, inside_template: bool) -> str:
@@ -126,14 +128,14 @@ SENTENCES = ("h\u00e9llo", "\U0001f30a\U0001f30a \u6771\u4eac", "e\u0301 \u0915\
 def test_pieces_are_whole_characters(text: str, spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = text.encode()
     monkeypatch.setattr(Fixed, "tokens", list(data))
-    pieces = list(generate_text(str(spelled), "a", len(data), True, "emitter", "iree-cpu", 1, "f32"))
+    pieces = list(generate_text(str(spelled), "a", len(data), True, Engine("emitter", "iree-cpu", 1)))
     assert pieces == list(text), "one character at a time, each as soon as it is whole"
 
 
 def test_text_that_ends_inside_a_character(spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = "a\U0001f30a".encode()[:-1]
     monkeypatch.setattr(Fixed, "tokens", list(data))
-    pieces = list(generate_text(str(spelled), "a", len(data), True, "emitter", "iree-cpu", 1, "f32"))
+    pieces = list(generate_text(str(spelled), "a", len(data), True, Engine("emitter", "iree-cpu", 1)))
     assert pieces == ["a", "\ufffd"], "what is there of it is shown as what transformers shows"
 
 
@@ -171,7 +173,7 @@ def test_what_was_tuned_here_is_taken_or_ignored_with_a_word(
     checkpoint = open_checkpoint(words)
     keep(checkpoint, "f32", 1, untuned("rows"), [])
     texts = [
-        "".join(generate_text(str(words), "a w5", 3, False, "emitter", "iree-cpu", threads, "f32", tell=told.append))
+        "".join(generate_text(str(words), "a w5", 3, False, Engine("emitter", "iree-cpu", threads), told.append))
         for threads in (1, 2)
     ]
     assert texts[0] == texts[1]

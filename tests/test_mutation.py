@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nightly import nightly
 
 from hloracle.cli import main as cli
 from hloracle.conformance.evidence import Settings
@@ -23,7 +22,7 @@ from hloracle.studies.mutants import Trial, problems, selected
 
 MUTANT = MUTANTS["norm-sum"]
 CAUGHT = Trial(MUTANT, "emitter-fault", MUTANT.anchor, "stablehlo.rsqrt", "certain", "exact", 1.0)
-CLEAN = {"passed": True, "tokens": {"p@32": {"cells": {"emitter/iree-cpu": {"errors": [1.0]}}}}}
+CLEAN = {"passed": True, "tokens": {"p@32": {"configurations": {"emitter/iree-cpu": {"errors": [1.0]}}}}}
 CONSUMERS = {MUTANT.anchor: {"layers.0.self_attn.q_proj"}}
 HELD = ("rows", "panels", "bf16", "f16", "int8", "int4")
 
@@ -51,7 +50,7 @@ def test_a_pass_is_a_survivor(class_: str) -> None:
 
 
 def test_a_survivor_that_changes_something_says_so() -> None:
-    other = {"p@32": {"cells": {"emitter/iree-cpu": {"errors": [1.5]}}}}
+    other = {"p@32": {"configurations": {"emitter/iree-cpu": {"errors": [1.5]}}}}
     assert trial(record("conforms", None, tokens=other)).detail == "logits differ, within their limits"
 
 
@@ -142,7 +141,9 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
 def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """What differs from it is then the fault's doing, and not the rounding's."""
     right: list[Any] = []
-    clean = {weights: {"p@32": {"cells": {"emitter/iree-cpu": {"errors": [n]}}}} for n, weights in enumerate(HELD)}
+    clean = {
+        weights: {"p@32": {"configurations": {"emitter/iree-cpu": {"errors": [n]}}}} for n, weights in enumerate(HELD)
+    }
 
     def each(function: Any, items: Sequence[Any], jobs: int, timeout: float, report: Report, done: Any) -> None:
         for item in items:
@@ -369,11 +370,12 @@ def test_a_row_for_each_family(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert rows["llama"] == ["1/1", "1", "1", "0"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("id", "operation"),
     [
-        ("norm-sum", "stablehlo.rsqrt"), nightly("oracle-act-relu", ""), nightly("iree-refuses-reverse", "stablehlo.reverse"),
-        nightly("session-caches-swapped", ""), nightly("softcap-final-dropped", ""),
+        ("norm-sum", "stablehlo.rsqrt"), ("oracle-act-relu", ""), ("iree-refuses-reverse", "stablehlo.reverse"),
+        ("session-caches-swapped", ""), ("softcap-final-dropped", ""),
     ],
 )  # fmt: skip
 def test_through_a_whole_run(id: str, operation: str, capsys: pytest.CaptureFixture[str]) -> None:

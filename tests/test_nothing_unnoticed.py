@@ -10,7 +10,7 @@ import evidence as by_hand
 import numpy as np
 import pytest
 import small
-from evidence import CELLS, STREAM, TRUTHS
+from evidence import CONFIGURATIONS, STREAM, TRUTHS
 
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import configuration_checks, truth_check
@@ -30,13 +30,13 @@ def whole(small_record: dict[str, Any]) -> list[Check]:
 
 
 def class_of(checks: list[Check], outcomes: Sequence[Outcome] = ()) -> str:
-    configurations = outcomes or [by_hand.outcome(configuration, streams=[STREAM]) for configuration in CELLS]
+    configurations = outcomes or [by_hand.outcome(configuration, streams=[STREAM]) for configuration in CONFIGURATIONS]
     return decide(checks, configurations, TRUTHS).class_
 
 
 def test_a_right_run_passes(whole: list[Check], small_record: dict[str, Any]) -> None:
     assert class_of(whole) == small_record["verdict"]["class"] == "conforms"
-    assert [c["id"] for c in small_record["cells"]] == [configuration.id for configuration in CELLS]
+    assert [c["id"] for c in small_record["configurations"]] == [configuration.id for configuration in CONFIGURATIONS]
     assert len(whole) > 70
 
 
@@ -52,7 +52,7 @@ def test_every_check_counts(status: str, whole: list[Check]) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens", "caches", "repeats"])
-@pytest.mark.parametrize("configuration", CELLS, ids=lambda c: c.id)
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda c: c.id)
 def test_what_a_pass_needs_of_each_cell(configuration: Configuration, name: str, whole: list[Check]) -> None:
     id = f"{configuration.id}.{name}"
     (check,) = (c for c in whole if c.id == id)
@@ -62,11 +62,11 @@ def test_what_a_pass_needs_of_each_cell(configuration: Configuration, name: str,
 
 
 def test_every_cell_needs_every_prompt(whole: list[Check]) -> None:
-    for configuration in CELLS:
+    for configuration in CONFIGURATIONS:
         for id in TRUTHS:
             right = by_hand.outcome(configuration)
             fewer = dataclasses.replace(right, prompts={k: v for k, v in right.prompts.items() if k != id})
-            configurations = [fewer if c == configuration else by_hand.outcome(c) for c in CELLS]
+            configurations = [fewer if c == configuration else by_hand.outcome(c) for c in CONFIGURATIONS]
             assert class_of(whole, configurations) == "harness-error", (configuration.id, id)
 
 
@@ -139,7 +139,7 @@ def passes(outcome: Outcome) -> bool:
     return decide([*kept, *found], [*others, outcome], TRUTHS).passed
 
 
-@pytest.mark.parametrize("configuration", [CELLS[0], CELLS[1]], ids=lambda c: c.id)
+@pytest.mark.parametrize("configuration", [CONFIGURATIONS[0], CONFIGURATIONS[1]], ids=lambda c: c.id)
 def test_every_field_counts(configuration: Configuration) -> None:
     right = by_hand.outcome(configuration, streams=[STREAM])
     assert passes(right)
@@ -155,7 +155,7 @@ def test_every_field_counts(configuration: Configuration) -> None:
 
 def test_every_field_was_tried() -> None:
     """By the names of the fields: one that is new, and that no case here reaches, is seen at once."""
-    tried = {where.partition(" ")[0] for where, _ in spoilt(by_hand.outcome(CELLS[1], streams=[STREAM]))}
+    tried = {where.partition(" ")[0] for where, _ in spoilt(by_hand.outcome(CONFIGURATIONS[1], streams=[STREAM]))}
     for type, prefix in (
         (Outcome, ""), (PromptOutcome, ".prompts{}"), (Streamed, ".streams{}"), (Slots, ".prompts{}.slots[]"),
         (Slots, ".streams{}.slots"), (Slots, ".streams{}.prefilled_slots"),
@@ -168,7 +168,7 @@ def test_every_field_was_tried() -> None:
 
 @pytest.mark.parametrize("stage", ["compile", "load", "run", "memory", "timeout", "process", ""])
 def test_a_cell_that_failed_does_not_pass_whatever_it_holds(stage: str) -> None:
-    right = by_hand.outcome(CELLS[0], streams=[STREAM])
+    right = by_hand.outcome(CONFIGURATIONS[0], streams=[STREAM])
     assert not passes(dataclasses.replace(right, status="failed", stage=stage))
 
 

@@ -6,11 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from hloracle.core.environment import tried
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = tuple(sorted(path.name for path in (ROOT / "src" / "hloracle").iterdir() if path.is_symlink()))
@@ -65,12 +70,44 @@ def test_holds_every_source_and_data_file(wheel: Path) -> None:
     assert missing == []
 
 
-def test_pins_what_a_verdict_depends_on(wheel: Path) -> None:
+def requirements() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [project["optional-dependencies"][extra] for extra in ("test", "browser", "lint")]
+    return [Requirement(line) for lines in (project["dependencies"], *extras) for line in lines]
+
+
+def test_tried_versions_lie_in_the_wheel_and_the_ranges(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        text = archive.read(name).decode()
-    for package in ("torch", "jax", "jaxlib", "transformers", "iree-base-compiler", "iree-base-runtime"):
-        assert f"Requires-Dist: {package}=={metadata.version(package).partition('+')[0]}\n" in text
+        assert archive.read("hloracle/core/constraints.txt").decode() == (ROOT / "constraints.txt").read_text()
+    versions = {canonicalize_name(name): version for name, version in tried().items()}
+    for requirement in requirements():
+        name = canonicalize_name(requirement.name)
+        assert name in versions or name == "hloracle", f"{name} is not in constraints.txt"
+        assert requirement.specifier.contains(versions[name]), requirement
+
+
+def test_no_version_that_a_verdict_depends_on_is_the_only_one() -> None:
+    """Exact versions would keep hloracle out of an environment that has its own."""
+    assert not [str(r) for r in requirements() if "==" in str(r.specifier)]
+
+
+def test_pyright_is_told_of_every_folder() -> None:
+    """It enters no symbolic link that it comes upon, and says nothing of what it left out."""
+    included = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]["include"]
+    assert included == ["src/hloracle/*.py", *(f"src/hloracle/{name}" for name in PACKAGES)]
+
+
+def test_runs_as_a_module(installed: Path, tmp_path: Path) -> None:
+    said = run(sys.executable, "-m", "hloracle", "--version", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert said == f"hloracle, version {metadata.version('hloracle')}\n"
+
+
+def test_says_its_version_and_that_it_is_typed(installed: Path, tmp_path: Path) -> None:
+    assert (installed / "hloracle" / "py.typed").is_file()
+    said = run(
+        sys.executable, "-c", "import hloracle; print(hloracle.__version__)", cwd=tmp_path, PYTHONPATH=str(installed)
+    )
+    assert said.strip() == metadata.version("hloracle")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["models"]])

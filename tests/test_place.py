@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from evidence import (
+    ABIS,
+    CONFIGURATIONS,
     FLOOR,
     LONG,
     MATRIX,
@@ -21,6 +23,7 @@ from evidence import (
     WRONG_SLOT,
     WRONG_TOKEN,
     Change,
+    a_run,
     asked,
     both,
     check,
@@ -35,17 +38,19 @@ from evidence import (
     verdict,
 )
 
-from hloracle.backends.devices import CPU
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import configuration_checks
 from hloracle.conformance.evidence import Evidence
+from hloracle.conformance.graphs.facts import GraphFacts, Inspected
+from hloracle.conformance.judging import _only_the_token_is_wrong
+from hloracle.conformance.judging import settled as is_settled
 from hloracle.conformance.matrix import Configuration
-from hloracle.conformance.run import FIRST, _only_the_token_is_wrong, _settled, configurations_on
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import Failing, Localization, Plan, plan
 from hloracle.conformance.verdict.place import confidence, narrowed, place
 from hloracle.conformance.verdict.reproducer import Reproducer
 from hloracle.conformance.verdict.verdict import Verdict, decide
+from hloracle.core.abi import Graph
 
 EMITTER, ORACLE = Configuration("emitter", "xla-cpu"), Configuration("oracle", "xla-cpu")
 ANCHOR = "layers.0.mlp.act"
@@ -334,11 +339,12 @@ def test_only_the_token_is_wrong_on_one_compiler() -> None:
     changes = {"emitter/iree-cpu/token": on_prompt(tokens=[3, 2, 4])}
     on_xla = Configuration("emitter", "xla-cpu", "token")
     assert verdict(changes).class_ == "emitter-fault"
-    assert verdict(changes, configurations=(*configurations_on(CPU), on_xla)).class_ == "compiler-fault"
+    assert verdict(changes, configurations=(*CONFIGURATIONS, on_xla)).class_ == "compiler-fault"
     changes["emitter/xla-cpu/token"] = on_prompt(tokens=[3, 2, 4])
-    assert verdict(changes, configurations=(*configurations_on(CPU), on_xla)).class_ == "emitter-fault"
+    assert verdict(changes, configurations=(*CONFIGURATIONS, on_xla)).class_ == "emitter-fault"
 
 
+FIRST = (Configuration("emitter", "xla-cpu"), Configuration("oracle", "xla-cpu"))
 ON_XLA = {"emitter/xla-cpu": WRONG_LOGITS}
 ORACLE_ON_XLA = {"oracle/xla-cpu": WRONG_LOGITS}
 TOKEN = {"emitter/iree-cpu/token": WRONG_TOKEN}
@@ -369,7 +375,7 @@ def of_cell(configuration: Configuration, change: Change) -> tuple[Outcome, tupl
 
 def class_of(
     changes: dict[str, Change],
-    configurations: Sequence[Configuration] = configurations_on(CPU),
+    configurations: Sequence[Configuration] = CONFIGURATIONS,
     more: Sequence[Check] = (),
 ) -> str:
     """The verdict's, as `verdict` finds it: here from some ten thousand combinations."""
@@ -381,10 +387,12 @@ def settled(
     changes: dict[str, Change], configurations: tuple[Configuration, ...], more: tuple[Check, ...] = ()
 ) -> bool:
     checks, outcomes = gathered(changes, configurations=configurations)
-    evidence = Evidence(checks=[*checks, *more], outcomes=outcomes)
-    found = _settled(evidence, CPU)
+    facts: Inspected = [(Graph("g", "", a), GraphFacts()) for a in ABIS]
+    evidence = Evidence(checks=[*checks, *more], outcomes=outcomes, graphs={"emitter": facts, "oracle": facts})
+    run = a_run(evidence)
+    found = is_settled(run)
     # A configuration that was left out is not one that was right: XLA need not be asked for the production graph.
-    assert not found or not _only_the_token_is_wrong(evidence, CPU)
+    assert not found or not _only_the_token_is_wrong(run, "emitter")
     return found
 
 
@@ -392,7 +400,7 @@ def whatever_comes(
     changes: dict[str, Change], configurations: Sequence[Configuration], more: tuple[Check, ...] = ()
 ) -> set[tuple[str, str]]:  # fmt: skip
     """The classes that a run can end in, with and without what is left, whatever that shows."""
-    left = [configuration for configuration in configurations_on(CPU) if configuration not in configurations]
+    left = [configuration for configuration in CONFIGURATIONS if configuration not in configurations]
     found = {("without", class_of(changes, configurations, more))}
     # The probes come first where XLA shows nothing wrong, and what is known of the stream form before any configuration on IREE.
     later = [(), *((WRONG_PROBE,) if ON_XLA.keys() & changes else ())]

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from models import PHASES, SHAPES, SOURCES, Changing, changed, interpreter, model, quick_xla
 
-from hloracle.conformance.runs import probes as probed
+from hloracle.conformance import context as context_module
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.context import Context
 from hloracle.conformance.runs.probes import run_probes
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, alone
@@ -307,7 +309,7 @@ def checkpoint(cache: Path) -> Checkpoint:
 
 @pytest.fixture
 def on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probed, "make_backend", lambda name, threads: interpreter())
+    monkeypatch.setattr(Context, "backend", lambda self, name: interpreter())
 
 
 def pairs(change: Callable[[Graph], Graph] = lambda graph: graph, head: str = "token") -> list[tuple[Graph, Graph]]:
@@ -315,20 +317,26 @@ def pairs(change: Callable[[Graph], Graph] = lambda graph: graph, head: str = "t
     return [(change(here.graph("emitter", phase, head)), here.graph("oracle", phase)) for phase in PHASES]
 
 
+def probed(
+    graphs: list[tuple[Graph, Graph]], checkpoint: Checkpoint, source: str = "emitter", reuse: bool = True
+) -> tuple[Check, bool]:
+    return run_probes(Context(reuse=reuse), source, graphs, checkpoint, source == "emitter")
+
+
 @pytest.mark.usefixtures("on_the_interpreter")
 def test_the_check_and_its_cache(checkpoint: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with alone():
-        (check, reused), (again, reused_then) = (
-            run_probes("emitter", pairs(), checkpoint, {"jax": "1"}, True) for _ in range(2)
-        )
+        (check, reused), (again, reused_then) = (probed(pairs(), checkpoint) for _ in range(2))
         assert (reused, reused_then) == (False, True)
         assert check == again
         assert (check.id, check.status) == ("emitter.probes", "passed")
-        assert check.figure.startswith(f"{check.expected}, at 0.0")
-        assert not run_probes("emitter", pairs(), checkpoint, {"jax": "1"}, False)[1], "asked to run whatever there is"
-        assert not run_probes("emitter", pairs(), checkpoint, {"jax": "2"}, True)[1]
+        assert check.figure.startswith(f"{check.limit}, at 0.0")
+        assert not probed(pairs(), checkpoint, reuse=False)[1], "asked to run whatever there is"
+        with monkeypatch.context() as patch:
+            patch.setattr(context_module, "versions", lambda packages: {"jax": "2"})
+            assert not probed(pairs(), checkpoint)[1]
         monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
-        assert not run_probes("emitter", pairs(), checkpoint, {"jax": "1"}, True)[1]
+        assert not probed(pairs(), checkpoint)[1]
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
@@ -338,7 +346,7 @@ def test_the_check_of_a_wrong_graph(checkpoint: Checkpoint, empty_cache: Path) -
 
     with alone():
         for reused in (False, True):
-            check, found = run_probes("emitter", pairs(wrong), checkpoint, {}, True)
+            check, found = probed(pairs(wrong), checkpoint)
             assert found == reused
             assert (check.status, check.anchor) == ("failed", "layers.1.mlp.act")
             assert check.operation.startswith("stablehlo.tanh %l1_mlp_act.logistic at line ")
@@ -352,7 +360,7 @@ def test_the_check_of_a_wrong_graph(checkpoint: Checkpoint, empty_cache: Path) -
 @pytest.mark.usefixtures("on_the_interpreter")
 def test_nothing_compared_does_not_pass(checkpoint: Checkpoint, empty_cache: Path) -> None:
     with alone():
-        check, _ = run_probes("emitter", [], checkpoint, {}, True)
+        check, _ = probed([], checkpoint)
     assert check.status == "failed"
 
 
@@ -377,13 +385,13 @@ def without_names(*kept: str) -> Callable[[Graph], Graph]:
 def test_the_check_of_a_file(head: str, checkpoint: Checkpoint, empty_cache: Path) -> None:
     """What it names is compared; a wrong piece is found; and where it names nothing, nothing is said."""
     with alone():
-        whole, _ = run_probes("file", pairs(head=head), checkpoint, {}, True)
+        whole, _ = probed(pairs(head=head), checkpoint, "file")
         assert (whole.id, whole.status, whole.missing) == ("file.probes", "passed", "")
         for reused in (False, True):
-            none, found = run_probes("file", pairs(without_names(), head), checkpoint, {}, True)
+            none, found = probed(pairs(without_names(), head), checkpoint, "file")
             assert (none.id, none.status, found) == ("file.probes", "skipped", reused)
             assert "names none: give its operations locations" in none.detail
-        ours, _ = run_probes("emitter", pairs(without_names(), head), checkpoint, {}, True)
+        ours, _ = probed(pairs(without_names(), head), checkpoint)
         assert ours.status == "failed", "ours has to name them all"
 
 
@@ -398,8 +406,8 @@ def test_a_file_that_names_some_anchors(head: str, checkpoint: Checkpoint, empty
         return some(changed(graph, "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act"))
 
     with alone():
-        right, _ = run_probes("file", pairs(some, head), checkpoint, {}, True)
-        assert (right.status, right.expected) == ("passed", "2 of 2"), "act in prefill and in decode"
+        right, _ = probed(pairs(some, head), checkpoint, "file")
+        assert (right.status, right.limit) == ("passed", "2 of 2"), "act in prefill and in decode"
         assert right.missing.startswith(
             "probes of what is computed from other values than in the oracle: layers.1.mlp."
         )
@@ -407,7 +415,7 @@ def test_a_file_that_names_some_anchors(head: str, checkpoint: Checkpoint, empty
         assert {f"layers.1.mlp.{part} of {graph}" for part in ("up_proj", "gate_proj") for graph in graphs} <= {
             *right.missing.partition(": ")[2].split(", ")
         }
-        bad, _ = run_probes("file", pairs(wrong, head), checkpoint, {}, True)
+        bad, _ = probed(pairs(wrong, head), checkpoint, "file")
         assert (bad.status, bad.anchor) == ("failed", "layers.1.mlp.act")
 
 
@@ -420,8 +428,8 @@ def test_a_toolchain_that_fails_is_no_pass(
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(probed, "run_in_child", fails)
-    check, reused = run_probes("emitter", pairs(), checkpoint, {}, True)
+    monkeypatch.setattr(Context, "child", fails)
+    check, reused = probed(pairs(), checkpoint)
     assert (check.status, reused) == ("error", False)
     assert str(error) in check.detail
     assert not list(empty_cache.rglob("*.json")), "and is not kept"

@@ -18,7 +18,7 @@ from hloracle.backends import iree
 from hloracle.bench import profile, show
 from hloracle.bench.profile import Asked, dispatches, inputs, kind_of, run_profile, run_tool, tool_path, weights_read
 from hloracle.cli import main as cli
-from hloracle.conformance.evidence import Progress
+from hloracle.conformance.context import Progress
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.production.choice import production_graphs, untuned

@@ -9,21 +9,21 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from conftest import SMALL_RUN
-from nightly import nightly
 from tokenizer import add_words
 
-from hloracle.backends.devices import CPU
 from hloracle.cli import main as cli
+from hloracle.conformance import judging
 from hloracle.conformance import run as module
-from hloracle.conformance.evidence import Settings
-from hloracle.conformance.run import configurations_on
+from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.context import PARTS, Context
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.runs import compiling as modules
 from hloracle.conformance.runs.configurations import Outcome
+from hloracle.conformance.settings import Settings
 from hloracle.core import environment
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, ToolchainError
@@ -31,9 +31,8 @@ from hloracle.mutants import MUTANTS
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reports.record import load, validate
 
-CELLS = configurations_on(CPU)
-IDS = [configuration.id for configuration in CELLS]
 PRODUCTION = "emitter/iree-cpu/token"
+IDS = [PRODUCTION, *(f"{source}/{backend}" for backend in ("iree-cpu", "xla-cpu") for source in ("emitter", "oracle"))]
 PROMPTS = ["chat@64", "chat@128", "one-token@32", "long@128", "non-ascii@32", "capacity@128"]
 
 
@@ -47,12 +46,12 @@ def test_record(small_run: Path, small_record: dict[str, Any]) -> None:
     record = small_record
     validate(record)
     assert (record["passed"], record["verdict"]["class"]) == (True, "conforms")
-    assert [(c["id"], c["status"]) for c in record["cells"]] == [(id, "ran") for id in IDS]
+    assert [(c["id"], c["status"]) for c in record["configurations"]] == [(id, "ran") for id in IDS]
     assert [p["id"] for p in record["prompts"]] == list(record["tokens"]) == PROMPTS
     for row in record["tokens"].values():
         assert (row["agreed"], row["total"]) == (8, 8)
-        assert list(row["cells"]) == IDS
-        for id, configuration in row["cells"].items():
+        assert list(row["configurations"]) == IDS
+        for id, configuration in row["configurations"].items():
             assert (configuration["agreed"], configuration["total"], len(configuration["tokens"])) == (8, 8, 8)
             assert (configuration["logit_error"] is None) == (id == PRODUCTION)
     assert {c["status"] for c in record["checks"]} == {"passed"}
@@ -86,7 +85,7 @@ def test_what_a_pass_rests_on(small_record: dict[str, Any]) -> None:
     canary = small_record["canary"]
     assert canary["caught"]
     assert canary["named"] == canary["anchor"]
-    assert {(m["cell"], m["phase"]) for m in small_record["anchors"]} == {
+    assert {(m["configuration"], m["phase"]) for m in small_record["anchors"]} == {
         (configuration, phase)
         for configuration in ("oracle/xla-cpu", "emitter/iree-cpu")
         for phase in ("prefill", "decode")
@@ -149,7 +148,9 @@ def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: p
     status, record = again(tmp_path / "out")
     shown = capfd.readouterr()
     assert status == 0
-    assert {c["id"]: c["status"] for c in record["cells"]} == dict.fromkeys(IDS, "reused") | {PRODUCTION: "ran"}
+    assert {c["id"]: c["status"] for c in record["configurations"]} == dict.fromkeys(IDS, "reused") | {
+        PRODUCTION: "ran"
+    }
     assert set(IDS) - {PRODUCTION} <= set(record["reused"])
     assert {"graphs", "truth"} <= set(record["reused"])
     assert PRODUCTION not in record["reused"]
@@ -189,7 +190,7 @@ def test_a_hostile_checkpoint_does_no_harm(small_run: Path, tmp_path: Path) -> N
 def test_fresh_runs_everything(small_run: Path, tmp_path: Path) -> None:
     status, record = again(tmp_path / "out", "--fresh")
     assert status == 0
-    assert {c["status"] for c in record["cells"]} == {"ran"}
+    assert {c["status"] for c in record["configurations"]} == {"ran"}
     assert not set(IDS) & set(record["reused"])
 
 
@@ -213,24 +214,25 @@ def test_a_reader_who_goes_away_does_not_change_the_verdict(small_run: Path, tmp
 @pytest.fixture
 def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have been passed before."""
-    monkeypatch.setattr(module, "gates", lambda *a: True)
+
+    def passed(context: Context, backend: str) -> Check:
+        return Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1)
+
+    monkeypatch.setattr(module, "gate_zero", passed)
 
 
 @pytest.mark.usefixtures("no_gates")
 def test_a_process_that_died_is_no_pass(
     small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def died(configuration: Any, *_: Any, **__: Any) -> Outcome:
-        return Outcome(configuration, "failed", stage="process", message="_run died (signal SIGSEGV)")
+    run_configuration = judging.run_configuration
 
-    run_configuration = module.run_configuration
-    monkeypatch.setattr(
-        module,
-        "run_configuration",
-        lambda configuration, *a, **k: (died if configuration == CELLS[3] else run_configuration)(
-            configuration, *a, **k
-        ),
-    )
+    def dies(context: Context, configuration: Configuration, *others: Any, **more: Any) -> Outcome:
+        if configuration.id == "emitter/xla-cpu":
+            return Outcome(configuration, "failed", stage="process", message="_run died (signal SIGSEGV)")
+        return run_configuration(context, configuration, *others, **more)
+
+    monkeypatch.setattr(judging, "run_configuration", dies)
     status, record = again(tmp_path / "out")
     assert status == 1
     assert (record["passed"], record["verdict"]["class"]) == (False, "harness-error")
@@ -239,19 +241,16 @@ def test_a_process_that_died_is_no_pass(
     assert "did not run" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("place", "where"), [(modules, "truths"), nightly(module, "prepare", id="prepare")], ids=["truths", None]
-)
 @pytest.mark.usefixtures("no_gates")
-def test_a_process_that_died_where_no_cell_runs(
-    place: ModuleType, where: str, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_process_that_died_where_no_configuration_runs(
+    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dies(*_: Any, **__: Any) -> None:
         raise ChildDied("_compute died (signal SIGKILL)")
 
-    monkeypatch.setattr(place, where, dies)
+    monkeypatch.setattr(modules, "truths", dies)
     status, record = again(tmp_path / "out")
-    assert (status, record["verdict"]["class"], record["cells"]) == (1, "harness-error", [])
+    assert (status, record["verdict"]["class"], record["configurations"]) == (1, "harness-error", [])
     assert "SIGKILL" in record["verdict"]["evidence"][-1]
     assert (record["checks"][-1]["id"], record["checks"][-1]["status"]) == ("harness.process", "error")
 
@@ -311,21 +310,24 @@ def test_the_commit_where_a_changed_file_has_a_name_that_is_no_text(
 # ---- settings
 
 
-def test_a_fault_of_the_emitter_is_in_its_graphs_alone() -> None:
+def test_a_fault_of_the_emitter_is_in_its_graphs_alone(empty_cache: Path) -> None:
     """So what is known of the oracle's configurations is taken from the cache, and what is found out of the graphs is kept there."""
-    for id, mutant in MUTANTS.items():
-        assert Settings("m", mutant=id).mutant_at_work == ("" if mutant.part == "emitter" else id)
-    assert Settings("m").mutant_at_work == ""
+    for mutant in MUTANTS.values():
+        entry = Context(fault=mutant).entry("configurations", bool, [mutant.id])
+        assert entry.reads == entry.writes == (mutant.part == "emitter") == (mutant.part not in PARTS)
+        entry = Context(fault=mutant).entry("oracle", bool, [mutant.id], changed_by=("reference",))
+        assert entry.reads == entry.writes == (mutant.part != "reference")
+    assert Context().entry("configurations", bool, []).reads
+    anew = Context(reuse=False).entry("configurations", bool, [])
+    assert (anew.reads, anew.writes) == (False, True)
 
 
 @pytest.mark.parametrize(("capacity", "tokens"), [(32, 1), (32, 32), (256, 48), (128, 128), (303, 48), (256, 256)])
 def test_capacities_that_can_be_filled(capacity: int, tokens: int) -> None:
-    settings = Settings("m", tokens, capacity)
-    settings.validate()
-    settings.validate_buckets()
+    Settings("m", tokens, capacity).validate()
 
 
 @pytest.mark.parametrize(("capacity", "tokens"), [(200, 48), (304, 48), (33, 1), (1024, 48)])
 def test_capacities_that_cannot(capacity: int, tokens: int) -> None:
     with pytest.raises(InputError, match=f"--capacity: is {capacity}"):
-        Settings("m", tokens, capacity).validate_buckets()
+        Settings("m", tokens, capacity).validate()

@@ -19,7 +19,7 @@ from hloracle.bench.contenders import MACHINE, Spec, Task
 from hloracle.bench.scaling import Plan, exponent, growth, layer_cost, memory_row
 from hloracle.cli import main as cli
 from hloracle.cli.bench import SCALING_PARTS
-from hloracle.conformance.evidence import Progress
+from hloracle.conformance.context import Progress
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.registry import from_hf
 from hloracle.reports.scaling import drawing, render, write_scaling

@@ -16,6 +16,7 @@ from models import S, T, interpreter, model, quick_xla
 
 from hloracle.backends.session import Backend
 from hloracle.core.abi import Graph
+from hloracle.core.locations import name_of
 from hloracle.emitters.model import emit
 from hloracle.localize import spoil as of_spoil
 from hloracle.localize.spoil import BEYOND, FACTOR, KINDS, LARGE, NOISE, SAMPLE, STEP, Spoiling, spoil, spoilings
@@ -365,7 +366,7 @@ def test_all_else_of_a_graph_stays() -> None:
     rows = []
     for text in (of.text, after.text):
         module = parse(text)
-        rows.append([(o.name, o.location.name_str) for o in operations(module) if isinstance(o.location, ir.NameLoc)])
+        rows.append([(o.name, name) for o in operations(module) if (name := name_of(o.location))])
     assert rows[0] == rows[1] != []
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,3 +179,95 @@ def test_a_process_that_dies_leaves_no_entry(tmp_path: Path) -> None:
     assert process.returncode == 9
     assert not (tmp_path / "entry").exists()
     assert _builder(tmp_path, "finish").communicate(timeout=60)[0].strip() == "True whole"
+
+
+# ---- an entry
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that is kept."""
+
+    name: str
+    numbers: list[float | None]
+
+
+KEPT = Kept("a\ud800", [1.0, None, math.inf])
+
+
+def entry_of(key: str = "0" * 40, of: Any = Kept, **how: bool) -> store.Entry[Any]:
+    return store.Entry("kept", key, of, **how)
+
+
+def sealed(text: str) -> str:
+    return f"{store.digest(text)}\n{text}"
+
+
+def test_an_entry_is_made_once(empty_cache: Path) -> None:
+    entry = entry_of()
+    assert entry.load() is None
+    assert entry.get(lambda: KEPT) == (KEPT, False)
+    assert entry.get(lambda: pytest.fail("it is there")) == (KEPT, True)
+    assert entry.path == empty_cache / "kept" / f"{'0' * 32}.json"
+    assert entry_of("1" * 40).load() is None
+
+
+def test_a_false_value_is_a_value(empty_cache: Path) -> None:
+    assert entry_of(of=bool).get(lambda: False) == (False, False)
+    assert entry_of(of=bool).get(lambda: True) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole.replace("1.0", "2.0"),  # its seal is of another text
+        lambda whole: "0" * 64 + whole[64:],
+        lambda whole: whole[:-3],
+        lambda whole: whole.partition("\n")[2],  # no seal
+        lambda whole: "",
+        lambda whole: "{}",
+        lambda whole: sealed("{}"),
+        lambda whole: sealed("[]"),
+        lambda whole: sealed("null"),
+        lambda whole: sealed('{"name": 3, "numbers": []}'),
+        lambda whole: sealed('{"name": "n", "numbers": ["many"]}'),
+        lambda whole: sealed("not JSON"),
+        lambda whole: sealed("[" * 100_000),
+        lambda whole: sealed("[" * 100_000 + "]" * 100_000),
+        lambda whole: sealed('{"name": "n", "numbers": ' + "[" * 5000 + "]" * 5000 + "}"),
+    ],
+)
+def test_an_entry_that_is_not_whole_is_made_anew(damage: Callable[[str], str], empty_cache: Path) -> None:
+    entry = entry_of()
+    entry.save(Kept("old", [1.0]))
+    entry.path.write_text(damage(entry.path.read_text()))
+    assert entry.load() is None
+    assert entry.get(lambda: KEPT) == (KEPT, False)
+    assert entry.load() == KEPT
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\n{}", b"\x00" * 100])
+def test_an_entry_that_is_no_text(content: bytes, empty_cache: Path) -> None:
+    entry = entry_of()
+    entry.save(KEPT)
+    entry.path.write_bytes(content)
+    assert entry.load() is None
+
+
+def test_an_entry_of_another_type_is_none(empty_cache: Path) -> None:
+    """As when the code of the type has changed: the key is the same, the value is not."""
+    entry_of(of=list[int]).save([1, 2])
+    assert entry_of().load() is None
+    assert entry_of(of=list[str]).load() is None
+    assert entry_of(of=list[int]).load() == [1, 2]
+
+
+def test_an_entry_that_is_not_read_or_not_written(empty_cache: Path) -> None:
+    entry_of(writes=False).save(KEPT)
+    assert not entry_of().path.exists()
+    assert entry_of().get(lambda: KEPT, keep=lambda value: value.name == "") == (KEPT, False)
+    assert not entry_of().path.exists()
+    entry_of().save(KEPT)
+    assert entry_of(reads=False).load() is None
+    assert entry_of(reads=False).get(lambda: Kept("new", [])) == (Kept("new", []), False)
+    assert entry_of().load() == Kept("new", [])

@@ -14,14 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reports_sample import failing_sample, failing_suite_sample, near_tie_sample, sample, suite_sample
+import records
+from records import failing_suite as failing_suite_sample
+from records import suite as suite_sample
 
 from hloracle.cli import main as cli
 from hloracle.cli import show
 from hloracle.conformance import run as run_module
 from hloracle.conformance import suite
-from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.context import Context, Progress
+from hloracle.conformance.evidence import Evidence, Run
 from hloracle.conformance.graphs.facts import GraphFacts
+from hloracle.conformance.graphs.sources import Emitter
+from hloracle.conformance.settings import QUICK_CAPACITY, Settings
+from hloracle.conformance.suite import FamilyRun, Told
 from hloracle.core.cache import locked
 from hloracle.core.child import ChildDied, ChildResult, Report
 from hloracle.core.console import Output
@@ -32,7 +38,25 @@ from hloracle.reference.model.registry import FAMILIES, from_hf
 from hloracle.reports.record import load, validate, write_family
 
 Record = dict[str, Any]
-REAL = Settings("smollm2-135m-instruct", threads=2)
+REAL = Settings("smollm2-135m-instruct")
+
+
+def real_one(record: Record) -> Record:
+    """The record as if it were of the real model."""
+    record["model"]["name"] = REAL.model
+    return record
+
+
+def sample() -> Record:
+    return real_one(records.conforms())
+
+
+def failing_sample() -> Record:
+    return real_one(records.failing())
+
+
+def near_tie_sample() -> Record:
+    return real_one(records.near_tie())
 
 
 def of(name: str, record: Record) -> Record:
@@ -40,6 +64,16 @@ def of(name: str, record: Record) -> Record:
     found = copy.deepcopy(record)
     found["model"] |= {"name": f"tiny-{name}", "architecture": name, "digest": name}
     return found
+
+
+KILLED: dict[str, Any] = {
+    "qwen3": {"killed": 17, "total": 18, "pinned": False, "reason": ""},
+    "llama": {"killed": 30, "total": 30, "pinned": True, "reason": ""},
+}
+
+
+def run_suite(families: Sequence[str], real: Settings | None, told: Told, context: Context | None = None) -> Record:
+    return dict(suite.run_suite(families, real, 2, Path("out"), told, context or Context()))
 
 
 class Stub:
@@ -50,18 +84,17 @@ class Stub:
         self.told, self.finished = list[str](), list[Any]()
         patch.setattr(suite, "run_each", self.each)
         patch.setattr(suite, "run_in_child", self.run)
-        patch.setattr(
-            suite,
-            "outcomes",
-            lambda architecture: {"qwen3": (17, 18, False), "llama": (30, 30, True)}.get(architecture),
-        )
 
-    def each(self, function: Any, items: Sequence[Settings], jobs: int, timeout: float, report: Any, done: Any) -> None:
+    def each(
+        self, function: Any, items: Sequence[FamilyRun], jobs: int, timeout: float, report: Any, done: Any
+    ) -> None:
         self.items, self.jobs = list(items), jobs
-        for settings in reversed(items):  # they end in no order
-            done(settings, self.answers[settings.model.removeprefix("tiny-")], 2.5)
+        for item in reversed(items):  # they end in no order
+            done(item, self.answers[item[0].model.removeprefix("tiny-")], 2.5)
 
-    def run(self, function: Any, settings: Settings, began: float, *, timeout: float, report: Report) -> ChildResult:
+    def run(
+        self, function: Any, settings: Settings, context: Context, began: float, *, timeout: float, report: Report
+    ) -> ChildResult:
         assert self.real is not None
         self.busy = settings.busy
         report("compile, 1 of 2")
@@ -74,9 +107,10 @@ class Stub:
 
     def suite(self, real: Settings | None = None) -> Record:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(suite, "dead", lambda settings, why: None)
+            patch.setattr(suite, "dead", lambda settings, context, why: None)
             progress = Progress(self.told.append, lambda *done: self.finished.append(done))
-            return suite.run_suite(list(self.answers), real, 2, False, Path("out"), self.keep, progress)
+            told = Told(self.keep, lambda name: KILLED.get(name, suite._not_run(name)))
+            return run_suite(list(self.answers), real, told, Context(progress, threads=2))
 
 
 @pytest.fixture
@@ -94,10 +128,11 @@ def test_a_row_says_what_the_record_says(stub: Callable[..., Stub]) -> None:
     emitted = {(g["phase"], g["head"]): g for g in sample()["graphs"] if g["source"] == "emitter"}
     assert (llama["architecture"], llama["model"], llama["digest"]) == ("llama", "tiny-llama", "llama")
     assert (llama["verdict"], llama["passed"], llama["anchor"], llama["failed"]) == ("conforms", True, None, [])
-    assert llama["tokens"] == {"agreed": 1440, "total": 1440}
+    total = sum(c["total"] for c in sample()["configurations"])
+    assert llama["tokens"] == {"agreed": total, "total": total}
     assert llama["op_kinds"] == emitted["decode", "logits"]["op_kinds"]
     assert llama["matmuls"] == emitted["decode", "token"]["ops"]["dot_general"]
-    assert llama["weights"] == emitted["decode", "token"]["weights"] == 272
+    assert llama["weights"] == emitted["decode", "token"]["weights"]
     assert llama["seconds"] == 2.5
     assert llama["mutants"] == {"killed": 30, "total": 30, "pinned": True, "reason": ""}
     assert qwen3["mutants"] == {"killed": 17, "total": 18, "pinned": False, "reason": ""}
@@ -122,12 +157,11 @@ def test_the_order_is_that_of_the_question(stub: Callable[..., Stub]) -> None:
 def test_how_families_are_judged(stub: Callable[..., Stub]) -> None:
     made = stub({name: of(name, sample()) for name in ("llama", "qwen3")})
     made.suite()
-    first = made.items[0]
-    assert (first.model, first.tokens, first.capacity, first.threads) == ("tiny-llama", 48, LEAN_CAPACITY, 1)
-    assert (first.lean, first.rounds, first.fresh, first.out) == (True, 0, False, Path("out/families/llama"))
-    for settings in made.items:
+    first, context = made.items[0]
+    assert (first.model, first.tokens, first.capacity, context.threads) == ("tiny-llama", 48, QUICK_CAPACITY, 1)
+    assert (first.quick, first.rounds, context.reuse, first.out) == (True, 0, True, Path("out/families/llama"))
+    for settings, _ in made.items:
         settings.validate()
-        settings.validate_buckets()
 
 
 def test_no_worst_where_nothing_was_compared() -> None:
@@ -140,9 +174,9 @@ def test_nan_and_the_nearest_to_its_limit_are_the_worst() -> None:
     record = sample()
     a, b = record["floors"][0], record["floors"][1]
     a["limit"] = 2.0
-    matrix = {"cell": "c", "anchors": [a["anchor"], b["anchor"]], "errors": [[1.9], [7.0]]}
+    matrix = {"configuration": "c", "anchors": [a["anchor"], b["anchor"]], "errors": [[1.9], [7.0]]}
     record["anchors"] = [matrix]
-    assert suite.worst_anchor(record) == {"floors": 1.9, "anchor": a["anchor"], "limit": 2.0, "cell": "c"}
+    assert suite.worst_anchor(record) == {"floors": 1.9, "anchor": a["anchor"], "limit": 2.0, "configuration": "c"}
     matrix["errors"] = [[1.9], [math.nan]]
     worst = suite.worst_anchor(record)
     assert worst is not None
@@ -196,22 +230,23 @@ def test_a_wrong_family_is_the_verdict_of_all(stub: Callable[..., Stub]) -> None
         "smollm2-135m-instruct conforms, but 1 of 3 models does not: tiny-qwen3 (emitter-fault at "
         in verdict["explanation"]
     )
-    assert verdict["evidence"][0].startswith("tiny-qwen3, emitter-fault at layers.3.self_attn.q_rope: ")
+    assert verdict["evidence"][0].startswith("tiny-qwen3, emitter-fault at layers.2.self_attn.q_rope: ")
     row = found["families"][2]
-    assert row["anchor"] == "layers.3.self_attn.q_rope"
+    assert row["anchor"] == "layers.2.self_attn.q_rope"
     assert row["report"] == "families/qwen3/report.html"
     configuration = "emitter/iree-cpu"
     failed = {"emitter.probes", f"{configuration}.tokens", f"{configuration}.decode-logits", f"{configuration}.caches"}
-    assert {check["id"] for check in row["failed"]} == failed
+    assert failed < {check["id"] for check in row["failed"]}
+    assert row["failed"] == [check for check in failing_sample()["checks"] if check["status"] == "failed"]
     assert row["tokens"]["agreed"] < row["tokens"]["total"]
 
 
 def test_both_wrong(stub: Callable[..., Stub]) -> None:
     found = stub({"qwen3": of("qwen3", failing_sample())}, failing_sample()).suite(REAL)
     validate(found)
-    assert found["verdict"]["anchor"] == "layers.3.self_attn.q_rope"
+    assert found["verdict"]["anchor"] == "layers.2.self_attn.q_rope"
     assert found["verdict"]["explanation"].endswith(
-        " Beside smollm2-135m-instruct, so is wrong: tiny-qwen3 (emitter-fault at layers.3.self_attn.q_rope)."
+        " Beside smollm2-135m-instruct, so is wrong: tiny-qwen3 (emitter-fault at layers.2.self_attn.q_rope)."
     )
 
 
@@ -245,10 +280,10 @@ def test_a_record_that_cannot_be_written_takes_no_other_with_it(stub: Callable[.
 
     def keep(name: str, record: Record) -> str:
         if name == "qwen3":
-            raise ValueError("cells[0].agreed: 3 of 2")
+            raise ValueError("configurations[0].agreed: 3 of 2")
         return ""
 
-    found = suite.run_suite(["llama", "qwen3"], REAL, 2, False, Path("out"), keep, Progress())
+    found = run_suite(["llama", "qwen3"], REAL, Told(keep))
     validate(found)
     assert not found["passed"]
     assert [row["passed"] for row in found["families"]] == [True, True, False]
@@ -264,7 +299,7 @@ def test_the_first_family_that_dies_leaves_no_record(stub: Callable[..., Stub]) 
 
 
 def test_a_family_that_died_has_a_record(tmp_path: Path) -> None:
-    found = suite.dead(suite.family_settings("llama", False, tmp_path), "judged died (signal SIGKILL)")
+    found = suite.dead(*suite.family_run("llama", tmp_path, Context()), "judged died (signal SIGKILL)")
     assert found is not None
     validate(found)
     assert (found["verdict"]["class"], found["passed"]) == ("harness-error", False)
@@ -279,7 +314,7 @@ def test_a_real_model_that_cannot_be_run_ends_it(stub: Callable[..., Stub], monk
     def refused(*_: Any, **__: Any) -> ChildResult:
         raise InputError("no such model", "'absent'", "name another")
 
-    def each(function: Any, items: Sequence[Settings], jobs: int, timeout: float, report: Any, done: Any) -> None:
+    def each(function: Any, items: Sequence[FamilyRun], jobs: int, timeout: float, report: Any, done: Any) -> None:
         time.sleep(0.3)
         made.each(function, items, jobs, timeout, report, done)
 
@@ -300,8 +335,8 @@ def test_a_real_model_whose_process_dies(stub: Callable[..., Stub], monkeypatch:
     with pytest.raises(InputError, match=r"^smollm2-135m-instruct: could not be read; see `hloracle run smollm2"):
         made.suite(REAL)
     gone = {**failing_sample(), "verdict": {**failing_sample()["verdict"], "class": "harness-error"}}
-    monkeypatch.setattr(suite, "dead", lambda settings, why: gone if "SIGKILL" in why else None)
-    found = suite.run_suite(["llama"], REAL, 1, False, Path("out"), made.keep, Progress())
+    monkeypatch.setattr(suite, "dead", lambda settings, context, why: gone if "SIGKILL" in why else None)
+    found = run_suite(["llama"], REAL, Told(made.keep))
     assert (found["passed"], found["verdict"]["class"]) == (False, "harness-error")
 
 
@@ -318,17 +353,15 @@ def test_what_is_told_of_both(stub: Callable[..., Stub]) -> None:
 
 def test_nothing_is_timed_as_long_as_it_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(run_module, "production", lambda graphs: None)
-    monkeypatch.setattr(run_module, "run_in_child", lambda *_, **__: seen.append("timed") or ChildResult({}, 1.0, 1))
-    oracle = emit(from_hf(TINY["llama"]), "decode", "logits", 64)
-    evidence = Evidence(graphs={"oracle": [(oracle, GraphFacts())]})
-    checkpoint, verdict = types.SimpleNamespace(directory=tmp_path), types.SimpleNamespace(passed=True)
+    monkeypatch.setattr(Context, "child", lambda *_, **__: seen.append("timed") or ChildResult([], 1.0, 1))
+    graph = emit(from_hf(TINY["llama"]), "decode", "logits", 64)
+    evidence = Evidence(graphs={source: [(graph, GraphFacts())] for source in ("emitter", "oracle")})
+    model: Any = types.SimpleNamespace(directory=tmp_path)
     told: list[str] = []
-    settings = Settings("m", busy=tmp_path / "busy")
+    context, settings = Context(Progress(told.append)), Settings("m", busy=tmp_path / "busy")
+    run = Run(settings, context, (Emitter(),), model, evidence)
     with locked(tmp_path / "busy"):
-        thread = threading.Thread(
-            target=run_module.compare_speed, args=(evidence, checkpoint, settings, verdict, Progress(told.append))
-        )
+        thread = threading.Thread(target=run_module.compare_speed, args=(run, types.SimpleNamespace(passed=True)))
         thread.start()
         while not told:
             time.sleep(0.01)
@@ -381,12 +414,13 @@ def test_the_command(
     stale.write_text("of an earlier run")
     assert cli.invoke(["suite", "--out", str(tmp_path), "--threads", "2", "--rounds", "3"]) == status
     assert asked[0] == list(FAMILIES)
-    assert asked[1] == Settings("smollm2-135m-instruct", threads=2, out=tmp_path, rounds=3)
+    assert asked[1] == Settings("smollm2-135m-instruct", out=tmp_path, rounds=3)
+    assert asked[-1].threads == 2
     assert not stale.exists()
     assert load(tmp_path / "report.json")["families"] == make()["families"]
     printed = capsys.readouterr().out
     assert printed.count("✓") == sum(row["passed"] for row in make()["families"])
-    assert ("✗ qwen3" in printed) == bool(status)
+    assert ("✗ mistral" in printed) == bool(status)
 
 
 def test_named_families_run_without_the_real_model(
@@ -418,7 +452,10 @@ def test_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    show.print_families(failing_suite_sample(), Path("out"), Output(highlight=False))
+    record = failing_suite_sample()
+    record["families"][1]["mutants"] = KILLED["qwen3"]
+    record["families"].append(suite.lost_row("gpt_oss", "tiny-gpt_oss", "it died", 1.0, suite._not_run("gpt_oss")))
+    show.print_families(record, Path("out"), Output(highlight=False))
     lines = capsys.readouterr().out.splitlines()
     heading = " ".join(
         " ".join(words) for words in itertools.zip_longest(*(line.split() for line in lines[:2]), fillvalue="")
@@ -426,17 +463,17 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(
         word in heading for word in ("family", "tokens", "worst", "anchor,", "floors", "kinds", "matmuls", "killed")
     )
-    (row,) = [line for line in lines if line.startswith("✗ qwen3")]
-    assert row.split() == ["✗", "qwen3", "431/768", "208000.00", "layers.0.self_attn.q_norm", "22", "23", "17/18"]
+    (row,) = [line for line in lines if line.startswith("✗ mistral")]
+    assert row.split() == ["✗", "mistral", "960/960", "2.76", "layers.0.self_attn.context", "21", "9", "17/18"]
     (row,) = [line for line in lines if line.startswith("✗ gpt_oss")]
     assert row.split()[2:6] == ["0/0", "not", "compared", "–"]
     (row,) = [line for line in lines if line.startswith("✓ llama")]
     assert row.endswith("not run")
     told = "\n".join(lines)
-    assert "tiny-qwen3 emitter-fault at layers.0.self_attn.q_norm: The emitted graph is wrong" in told
-    assert "failed  emitter/iree-cpu/token.tokens: 79 of 192" in told
-    assert "report: out/families/qwen3/report.html" in told
-    assert "emitter-fault: smollm2-135m-instruct conforms, but 2 of 16 models do not" in " ".join(told.split())
+    assert "tiny-mistral emitter-fault at layers.2.self_attn.q_rope: The oracle's graph is right" in told
+    assert "failed  emitter/iree-cpu/token.tokens: 18 of 24" in told
+    assert "report: out/families/mistral/report.html" in told
+    assert "emitter-fault: The first model conforms, but 1 of 2 does not" in " ".join(told.split())
 
 
 # ---- one family, really run

@@ -11,19 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evidence import a_run
 from rich.console import Console
 
 from hloracle.backends import iree
 from hloracle.backends.devices import CPU, Device, Facts, open_device
+from hloracle.backends.named import chosen as backends_of
 from hloracle.backends.named import make_backend
 from hloracle.bench import contenders, show, tune
 from hloracle.bench.contenders import OnSession, Spec, Task
-from hloracle.bench.tune import Candidate, Judge, first_choice, is_faster, others, run_tune
+from hloracle.bench.tune import Candidate, Judge, Tuning, first_choice, is_faster, others, run_tune
 from hloracle.cli import main as cli
-from hloracle.conformance.evidence import LEAN_CAPACITY, Evidence, Progress, Settings
+from hloracle.conformance.context import Context, Progress
+from hloracle.conformance.evidence import Evidence
+from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.run import choose
-from hloracle.conformance.runs.configurations import Cell, CellOutcome
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.returned import Slots
+from hloracle.conformance.settings import QUICK_CAPACITY, Settings
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError
 from hloracle.production import choice as choices
@@ -196,19 +201,30 @@ def test_what_is_no_name_of_a_cpu(name: object) -> None:
     assert not valid_cpu(name)
 
 
+def on(device: Device, threads: int = 1) -> Context:
+    return Context(
+        backends=backends_of([device.backend, "iree-cpu", "xla-cpu"], device), device=device, threads=threads
+    )
+
+
+def choices_of(settings: Settings, checkpoint: Checkpoint, context: Context) -> Evidence:
+    """What a run has found of how its graphs are written and compiled."""
+    run = a_run(settings=settings, context=context, model=checkpoint)
+    choose(run)
+    return run.evidence
+
+
 def test_a_run_takes_what_was_asked_for_or_kept_or_says_why_not(checkpoint: Checkpoint) -> None:
-    def chosen(settings: Settings) -> tuple[Choice, str, str]:
-        evidence = Evidence()
-        choose(evidence, settings, checkpoint)
+    def chosen(threads: int = 2, **settings: Any) -> tuple[Choice, str, str]:
+        evidence = choices_of(Settings("m", **settings), checkpoint, Context(threads=threads))
         return evidence.choice, evidence.chosen, evidence.ignored
 
-    asked = Settings("m", threads=2, choice=untuned("rows"))
-    assert chosen(Settings("m", threads=2)) == (untuned(), "untuned", "")
+    assert chosen() == (untuned(), "untuned", "")
     keep(checkpoint, "f32", 2, OTHER, [])
-    assert chosen(Settings("m", threads=2)) == (OTHER, "tuned", "")
-    assert chosen(Settings("m", threads=2, lean=True)) == (untuned(), "untuned", "")
-    assert chosen(asked) == (untuned("rows"), "asked", "")
-    choice, how, ignored = chosen(Settings("m", threads=3))
+    assert chosen() == (OTHER, "tuned", "")
+    assert chosen(quick=True) == (untuned(), "untuned", "")
+    assert chosen(choice=untuned("rows")) == (untuned("rows"), "asked", "")
+    choice, how, ignored = chosen(threads=3)
     assert (choice, how) == (untuned(), "untuned")
     assert "with 2 threads, these are 3" in ignored
 
@@ -218,8 +234,7 @@ def test_a_run_takes_what_was_asked_for_or_kept_or_says_why_not(checkpoint: Chec
 
 def test_untuned_a_device_is_driven_as_it_was_opened(checkpoint: Checkpoint) -> None:
     for device in (GPU, dataclasses.replace(GPU, graphs=True)):
-        evidence = Evidence()
-        choose(evidence, Settings("m", device=device), checkpoint)
+        evidence = choices_of(Settings("m"), checkpoint, on(device))
         assert evidence.choice.opened(device) == device
 
 
@@ -279,7 +294,7 @@ def be_small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("CAPACITY", 64), ("PROMPT", 64), ("TOKENS", 4), ("CONTEXT", 16), ("STEPS", 4)):
         monkeypatch.setattr(tune, name, value)
     monkeypatch.setattr(iree, "PHASE_FLAGS", {"decode": ("plain", "O3"), "prefill": ("packed", "packed-moved")})
-    monkeypatch.setattr(tune, "Settings", functools.partial(Settings, capacity=LEAN_CAPACITY, lean=True))
+    monkeypatch.setattr(tune, "Settings", functools.partial(Settings, capacity=QUICK_CAPACITY, quick=True))
 
 
 def test_the_whole(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,8 +356,7 @@ def test_the_whole_on_a_device(
     device = open_device("emulated")
     assert (judged[0].device, judged[0].backends[0]) == (device, "iree-emulated")
     assert Path(row["file"]) == tuned_file(checkpoint, "f32", device)
-    evidence = Evidence()
-    choose(evidence, Settings("tiny-llama", threads=2, device=device), checkpoint)
+    evidence = choices_of(Settings("tiny-llama"), checkpoint, on(device, threads=2))
     assert (str(evidence.choice), evidence.chosen) == (row["choice"], "tuned")
     assert evidence.choice.opened(device).graphs
 
@@ -364,12 +378,12 @@ def test_a_device_is_timed_as_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [d.graphs for d in opened] == [False, True]
 
 
-def _other_token(found: CellOutcome) -> None:
+def _other_token(found: Outcome) -> None:
     for prompt in found.prompts.values():
         prompt.tokens[-1] += 1
 
 
-def _other_slot(found: CellOutcome) -> None:
+def _other_slot(found: Outcome) -> None:
     id, prompt = next(iter(found.prompts.items()))
     worst = {**prompt.slots[0].worst, "k_cache.0": (99.0, 1, 1)}
     found.prompts[id] = dataclasses.replace(prompt, slots=(Slots(worst), *prompt.slots[1:]))
@@ -379,32 +393,34 @@ def test_what_a_candidate_gets_wrong_is_found(checkpoint: Checkpoint, monkeypatc
     """Whatever runs it: it is held to the truth's tokens and caches, and to its own second answer."""
     judge, candidate = _judge(checkpoint, monkeypatch), Candidate("decode", untuned())
     assert judge.wrong(candidate) == ("", "")
-    right = tune.run_cell
+    right = tune.run_configuration
 
-    def spoiled(spoil: Callable[[CellOutcome], None]) -> Callable[..., CellOutcome]:
-        def run_cell(*arguments: Any, **named: Any) -> CellOutcome:
+    def spoiled(spoil: Callable[[Outcome], None]) -> Callable[..., Outcome]:
+        def run_configuration(*arguments: Any, **named: Any) -> Outcome:
             outcome = right(*arguments, **named)
             assert not outcome.streams, "all the candidates of a precision would take long"
             spoil(outcome)
             return outcome
 
-        return run_cell
+        return run_configuration
 
     for spoil, words in (
         (_other_token, "tokens: "),
         (_other_slot, "caches: the first that is wrong is slot 1 of k_cache.0"),
     ):
-        monkeypatch.setattr(tune, "run_cell", spoiled(spoil))
+        monkeypatch.setattr(tune, "run_configuration", spoiled(spoil))
         status, why = judge.wrong(candidate)
         assert status == "wrong"
         assert words in why
-    monkeypatch.setattr(tune, "run_cell", lambda *a, **n: dataclasses.replace(right(*a, **n), repeated=(False, 1e-9)))
+    monkeypatch.setattr(
+        tune, "run_configuration", lambda *a, **n: dataclasses.replace(right(*a, **n), repeated=(False, 1e-9))
+    )
     assert judge.wrong(candidate) == (
         "wrong",
         "up to 1e-09 apart repeats: a second call on equal inputs gives something else",
     )
-    failed = CellOutcome(Cell("emitter", "iree-cpu"), "failed", message="no such CPU")
-    monkeypatch.setattr(tune, "run_cell", lambda *_, **__: failed)
+    failed = Outcome(Configuration("emitter", "iree-cpu"), "failed", message="no such CPU")
+    monkeypatch.setattr(tune, "run_configuration", lambda *_, **__: failed)
     assert judge.wrong(candidate) == ("failed", "no such CPU")
 
 
@@ -415,7 +431,7 @@ def _judge(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Judge:
         found.append(judge)
 
     monkeypatch.setattr(tune, "_fastest", first)
-    result = run_tune("tiny-llama", ["f32"], ["host"], 2, 3, Progress())
+    result = run_tune(Tuning("tiny-llama", ("f32",), ("host",), 2, 3), Progress())
     assert result["precisions"][0]["verdict"] == "no candidate gives the right tokens"
     assert result["precisions"][0]["file"] == ""
     return found[0]
@@ -425,7 +441,7 @@ def test_what_does_not_conform_is_not_kept(checkpoint: Checkpoint, monkeypatch: 
     record = {"verdict": {"class": "compiler-fault"}, "passed": False}
     monkeypatch.setattr(tune, "_fastest", lambda *_: OTHER)
     monkeypatch.setattr(tune, "run", lambda settings, progress: record)
-    found = run_tune("tiny-llama", ["f32"], ["host"], 2, 3, Progress())
+    found = run_tune(Tuning("tiny-llama", ("f32",), ("host",), 2, 3), Progress())
     assert found["precisions"][0]["verdict"] == "compiler-fault"
     assert not tuned_file(checkpoint, "f32").exists()
     text = io.StringIO()
@@ -436,8 +452,8 @@ def test_what_does_not_conform_is_not_kept(checkpoint: Checkpoint, monkeypatch: 
 
 def test_a_bad_cpu_is_refused() -> None:
     with pytest.raises(InputError, match="--target-cpu"):
-        run_tune("tiny-llama", ["f32"], ["a b"], 2, 3, Progress())
+        run_tune(Tuning("tiny-llama", ("f32",), ("a b",), 2, 3), Progress())
     with pytest.raises(
         InputError, match=r"--target-cpu x86-64-v3: is of the processor; leave it out of --device cuda:0"
     ):
-        run_tune("tiny-llama", ["f32"], ["x86-64-v3"], 2, 3, Progress(), GPU)
+        run_tune(Tuning("tiny-llama", ("f32",), ("x86-64-v3",), 2, 3, GPU), Progress())

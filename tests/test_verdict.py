@@ -7,10 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 from evidence import (
-    CELLS,
     CLOSE,
+    CONFIGURATIONS,
     FLOOR,
     MATRIX,
+    ON_CUDA,
     TRUTHS,
     WRONG,
     WRONG_LOGITS,
@@ -27,16 +28,13 @@ from evidence import (
     verdict,
 )
 
-from hloracle.backends.devices import Device
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.matrix import Configuration
-from hloracle.conformance.run import configurations_on
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import plan
 from hloracle.conformance.verdict.verdict import PASSING, decide
 from hloracle.core.errors import OutOfMemory
 
-ON_CUDA = configurations_on(Device("cuda"))
 FILE = (Configuration("file", "iree-cpu"), Configuration("file", "xla-cpu"))
 FILE_TOKEN = (Configuration("file", "iree-cpu", "token"), Configuration("file", "xla-cpu", "token"))
 
@@ -49,7 +47,7 @@ def broken(id: str, status: str = "failed") -> tuple[Check, ...]:
     return (check(id, "an invariant", status, "2", "1", "what was seen"),)
 
 
-@pytest.mark.parametrize("configuration", CELLS, ids=lambda configuration: str(configuration.id))
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: str(configuration.id))
 def test_a_check_that_could_not_be_made_accuses_nobody(configuration: Configuration) -> None:
     found = verdict(more=[check(f"{configuration.id}.anchors", "values inside", "error", "", "", "it died")])
     assert (found.class_, found.explanation) == ("harness-error", "A check could not be made: values inside.")
@@ -65,7 +63,7 @@ def test_conforms() -> None:
     # A pass shows what it rests on: what came nearest to failing, in every configuration.
     assert {line.partition(":")[0] for line in found.evidence} == {
         f"{configuration.id}.{name}"
-        for configuration in CELLS
+        for configuration in CONFIGURATIONS
         for name in ("tokens", "prefill-logits", "decode-logits", "caches", "repeats", "streamed-logits",
                      "prefill-equals-streaming")
         if configuration.head == "logits" or name not in ("prefill-logits", "decode-logits")
@@ -104,7 +102,7 @@ def test_a_near_tie_hides_no_later_mismatch() -> None:
 
 
 def test_reference_fault() -> None:
-    everywhere = wrong(*(configuration.id for configuration in CELLS), change=WRONG_TOKEN)
+    everywhere = wrong(*(configuration.id for configuration in CONFIGURATIONS), change=WRONG_TOKEN)
     found = verdict({id: change for id, change in everywhere.items() if id.startswith("oracle")})
     assert found.class_ == "reference-fault"
     assert verdict(everywhere).class_ == "reference-fault"
@@ -205,7 +203,7 @@ def test_invariant_broken(id: str) -> None:
 
 def test_invariant_broken_where_only_another_compiler_is_wrong() -> None:
     """A donation too many: what the session reads again is gone, on the compiler that takes it."""
-    iree = [c.id for c in CELLS if c.backend == "iree-cpu" and c.source == "emitter"]
+    iree = [c.id for c in CONFIGURATIONS if c.backend == "iree-cpu" and c.source == "emitter"]
     found = verdict(wrong(*iree, change=WRONG_TOKEN), more=broken("emitter.donations"))
     assert found.class_ == "invariant-broken"
     assert "(emitter/xla-cpu)" in found.explanation
@@ -262,13 +260,13 @@ def test_emitter_fault_on_the_only_compiler() -> None:
 SILENT = {"memory": "out-of-memory", "timeout": "timeout", "process": "harness-error"}
 
 
-@pytest.mark.parametrize("configuration", CELLS, ids=lambda c: c.id)
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda c: c.id)
 @pytest.mark.parametrize(("stage", "class_"), SILENT.items())
 def test_a_cell_without_an_answer(stage: str, class_: str, configuration: Configuration) -> None:
     found = verdict({configuration.id: failed(stage)})
     assert (found.class_, found.passed) == (class_, False)
     assert configuration.id in found.explanation
-    everywhere = verdict(wrong(*(c.id for c in CELLS), change=failed(stage)))
+    everywhere = verdict(wrong(*(c.id for c in CONFIGURATIONS), change=failed(stage)))
     assert (everywhere.class_, everywhere.passed) == (class_, False)
 
 
@@ -289,7 +287,7 @@ def test_of_what_has_no_answer_the_worst_is_said() -> None:
     """A process that died may hide anything; out of memory is said before a time that was too short."""
     stages = ["timeout", "memory", "process"]
     changes: dict[str, Change] = {}
-    for configuration, stage in zip(CELLS, stages, strict=False):
+    for configuration, stage in zip(CONFIGURATIONS, stages, strict=False):
         changes |= {configuration.id: failed(stage)}
         assert verdict(changes).class_ == SILENT[stage]
 
@@ -389,7 +387,7 @@ def test_no_cell() -> None:
 
 def test_a_cell_without_checks() -> None:
     checks, outcomes = gathered()
-    for configuration in CELLS:
+    for configuration in CONFIGURATIONS:
         found = decide(MATRIX, [c for c in checks if not c.id.startswith(f"{configuration.id}.")], outcomes, TRUTHS)
         assert found.class_ == "harness-error", configuration.id
 
@@ -418,7 +416,7 @@ HOLES: dict[str, Change] = WRONG | {
     ("configuration", "hole"),
     [
         pytest.param(configuration, hole, id=f"{name} of {configuration.id}")
-        for configuration in CELLS
+        for configuration in CONFIGURATIONS
         for name, hole in HOLES.items()
         if configuration.head == "logits" or name != "logits"
     ],
@@ -427,7 +425,7 @@ def test_a_hole_in_any_cell_does_not_pass(configuration: Configuration, hole: Ch
     assert verdict({configuration.id: hole}).class_ not in PASSING
 
 
-@pytest.mark.parametrize("configuration", [c for c in CELLS if c.head == "logits"], ids=lambda c: c.id)
+@pytest.mark.parametrize("configuration", [c for c in CONFIGURATIONS if c.head == "logits"], ids=lambda c: c.id)
 @pytest.mark.parametrize("errors", [[], [FLOOR], [FLOOR, np.nan, FLOOR], [np.nan, 0.0, 0.0], [0.0, 0.0, np.inf]])
 def test_logits_that_are_missing_or_no_numbers_do_not_pass(configuration: Configuration, errors: list[float]) -> None:
     assert verdict({configuration.id: on_prompt(errors=errors)}).class_ not in PASSING

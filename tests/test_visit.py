@@ -19,15 +19,15 @@ import pytest
 from hloracle.backends.devices import Device, Facts
 from hloracle.bench.device import Measured, bandwidth, emitted, measured, oracle, transformers
 from hloracle.cli import pack, visit
-from hloracle.cli.main import invoke
 from hloracle.core.child import ChildDied
+from hloracle.core.program import run_command_line
 from hloracle.mutants import MUTANTS
 
 SIMULATED = Device("simulated")
 GPU = Device("cuda", 0, "sm_89", facts=Facts("an H100", (9, 0), 80 << 30, "CUDA 13.0"))
 CELL = {"id": "emitter/iree-cuda/token", "backend": "iree-cuda", "agreed": 288, "total": 288}
 RECORD = {
-    "verdict": {"class": "conforms"}, "passed": True, "cells": [CELL, {**CELL, "id": "oracle/xla-cpu", "backend": "xla-cpu"}],
+    "verdict": {"class": "conforms"}, "passed": True, "configurations": [CELL, {**CELL, "id": "oracle/xla-cpu", "backend": "xla-cpu"}],
     "checks": [{"status": "passed"}] * 3,
 }  # fmt: skip
 Answers = dict[str, Any]
@@ -60,7 +60,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 
 def visited(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    status = invoke(["--out", str(out), *arguments], visit.command)
+    status = run_command_line(visit.command, ["--out", str(out), *arguments])
     return status, json.loads((out / "visit.json").read_text())
 
 
@@ -208,7 +208,7 @@ def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     (tmp_path / "out" / "slice.77").write_bytes(b"of before")
     monkeypatch.setattr(pack, "own_wheel", lambda folder: (folder / "hloracle.whl").write_bytes(b"own"))
     monkeypatch.setattr(pack, "download", lambda packages, python, folder: ["rare==1"])
-    assert invoke([str(tmp_path / "out"), "--model", str(model), "--mib", "1"], pack.command) == 0
+    assert run_command_line(pack.command, [str(tmp_path / "out"), "--model", str(model), "--mib", "1"]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["slice.00", "slice.01", "unpack.sh"]
     said = capsys.readouterr()
     assert said.err == "no wheel of rare==1 for Python 3.12: the other machine must have it\n"
@@ -218,5 +218,5 @@ def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_a_model_that_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke([str(tmp_path / "out"), "--model", "tiny-llama"], pack.command) == 2
+    assert run_command_line(pack.command, [str(tmp_path / "out"), "--model", "tiny-llama"]) == 2
     assert capsys.readouterr().err == "hloracle: tiny-llama: has no .gguf file; name one that was made from one\n"

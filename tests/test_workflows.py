@@ -36,6 +36,7 @@ PERMISSIONS = {
     ("conformance", "cpu"): {"contents": "read"},
     ("comment", "draw"): {"actions": "read", "contents": "read", "pull-requests": "read"},
     ("comment", "post"): {"pull-requests": "write"},
+    ("nightly", "cpu"): {"contents": "read"},
 }
 
 
@@ -81,7 +82,7 @@ def strings(node: Any) -> Iterator[str]:
 
 
 def test_there_are_these() -> None:
-    assert list(WORKFLOWS) == ["ci", "comment", "conformance"]
+    assert list(WORKFLOWS) == ["ci", "comment", "conformance", "nightly"]
     assert {name: workflow["name"] for name, workflow in WORKFLOWS.items()} == {name: name for name in WORKFLOWS}
     assert set(PERMISSIONS) == set(JOBS)
 
@@ -120,8 +121,8 @@ def test_runs_of_one_kind_do_not_pile_up(name: str) -> None:
 
 @each_workflow
 def test_no_trigger_gives_a_strangers_code_a_token(name: str) -> None:
-    allowed = {"push", "pull_request"} if name != "comment" else {"workflow_run"}
-    assert set(events(WORKFLOWS[name])) == allowed
+    allowed = {"comment": {"workflow_run"}, "nightly": {"schedule", "workflow_dispatch"}}
+    assert set(events(WORKFLOWS[name])) == allowed.get(name, {"push", "pull_request"})
 
 
 @each_workflow
@@ -283,7 +284,7 @@ def test_the_documented_workflow_is_as_safe() -> None:
 def test_commands_and_options_are_there(file: Path) -> None:
     commands = re.sub(r" *\\?\n +(?=--)", " ", file.read_text())
     found = re.findall(r"hloracle (run|check|diff|annotate|comment) ((?:\S+ )*?-.*)", commands)
-    assert found or file.stem == "ci"
+    assert found or file.stem in ("ci", "nightly")
     for name, arguments in found:
         known = {option for parameter in cli.cli.commands[name].params for option in parameter.opts}
         assert set(re.findall(r"(?<= )--?[a-z][\w-]*|^-[\w-]+", arguments.split("`")[0])) <= known

@@ -21,7 +21,7 @@ from hloracle.reference.model.weights import parts_in
 
 @cache
 def _pins() -> dict[str, dict[str, Any]]:
-    return dict(json.loads((resources.files(__package__) / "census.json").read_text()))
+    return dict(json.loads((resources.files("hloracle.conformance.checks") / "census.json").read_text()))
 
 
 # The fields of Config that only say how large or how strong something is: they change no operation.

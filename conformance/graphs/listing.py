@@ -141,6 +141,7 @@ class _Reader:
         layer, _ = split(anchor)
         if layer is None:
             return ""
+        begin: int = layer
         index = {i: n for n, i in enumerate(inside)}
         words = []
         for i in inside:
@@ -152,7 +153,7 @@ class _Reader:
             if kind in SLOT and operands[SLOT[kind]] == f"dense<{layer}> : tensor<i32>":
                 operands[SLOT[kind]] = "layer"
             if kind == "slice" and _shape(operation.operands[0])[0] == self._cache:
-                attributes = [FIRST.sub(lambda m: f"{m[1]}{int(m[2]) - layer}", a) for a in attributes]
+                attributes = [FIRST.sub(lambda m: f"{m[1]}{int(m[2]) - begin}", a) for a in attributes]
             words.append(f"{kind} {operands} {attributes} {_type(operation)}")
             # Not as text: to print a part of a function, MLIR numbers all of it.
             inner = [o for region in operation.regions for block in region.blocks for o in block.operations]

@@ -15,6 +15,7 @@ import numpy as np
 from hloracle.core.cache import build_directory, cache_root, digest, file_digest
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
+from hloracle.reference.huggingface.tokenizer import encode, has_tokenizer, load_tokenizer
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import BUCKETS, bucket_for
 
@@ -64,7 +65,7 @@ def suite(
     """
     buckets = [b for b in buckets if b <= capacity]
     fill = min(capacity - count + 1, max(buckets, default=BUCKETS[-1]))
-    texts = _tokenized(directory, fill, report) if _has_tokenizer(directory) else _random(config)
+    texts = _tokenized(directory, fill, report) if has_tokenizer(directory) else _random(config)
     prompts = []
     whys = {
         "chat": "the model's own chat template",
@@ -96,35 +97,12 @@ def suite(
     return prompts
 
 
-def load_tokenizer(directory: Path) -> Any:
-    """transformers' tokenizer of a checkpoint directory. Raises InputError if there is none that loads."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    if not _has_tokenizer(directory):
-        raise InputError("has no tokenizer.json", directory, "name a checkpoint with a tokenizer")
-    try:
-        return transformers.AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # tokenizers raises bare Exception for a damaged file
-        raise InputError(
-            f"its tokenizer does not load ({error})", directory, "restore the tokenizer's files"
-        ) from error
-
-
-def encode(tokenizer: Any, text: str, chat: bool) -> list[int]:
-    """Token ids of a prompt, inside the chat template (as a user's message) when asked for and there is one."""
-    if chat and tokenizer.chat_template:
-        messages = [{"role": "user", "content": text}]
-        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
-    return list(tokenizer(text)["input_ids"])
-
-
 class Readable:
     """Token ids as text for people, where the checkpoint has a tokenizer."""
 
     def __init__(self, directory: Path) -> None:
         self._tokenizer: Any = None
-        if _has_tokenizer(directory):
+        if has_tokenizer(directory):
             from tokenizers import Tokenizer
 
             self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -139,10 +117,6 @@ class Readable:
         if self._tokenizer is None:
             return None
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
-
-
-def _has_tokenizer(directory: Path) -> bool:
-    return (directory / "tokenizer.json").is_file()
 
 
 Texts = dict[str, tuple[str | None, list[int]]]

@@ -171,7 +171,7 @@ def check_row(check: Check) -> record.Check:
 
 
 def _environment(device: Device) -> record.Environment:
-    return cast(record.Environment, {"untried": [], **describe(), "device": _device(device)})
+    return cast(record.Environment, {**describe(), "device": _device(device)})
 
 
 def compiled_rows(rows: Sequence[Compiled]) -> list[record.Compiled]:

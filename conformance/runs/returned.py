@@ -224,7 +224,7 @@ def run_stream(session: Session, stream: Stream, truth: AnchorTruth, config: Con
         slots = these if slots is None else _worse(slots, these)
         if length == lengths[len(lengths) // 2] and not slots.stayed:
             slots = replace(slots, stayed=_padded_otherwise(session, stream, length, truth, config))
-        if found and length == lengths[-1]:
+        if found and length == lengths[-1]:  # pyright: ignore[reportGeneralTypeIssues]  (it is not empty here)
             apart = _apart(truth, config, length, (head, caches), (found.head, found.caches))
     heads, decoded = (found.errors, found.slots) if found else ([], None)
     return Streamed(heads, prefilled, decoded, slots, apart)

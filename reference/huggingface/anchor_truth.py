@@ -260,7 +260,7 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: Sequence[_Questi
                 def keep(anchor: str, single: np.ndarray, at: tuple[int, int] = (i, nudge)) -> None:
                     np.save(saved(at[0], anchor, at[1]), single)
 
-                _pass(model, config, question, keep, passing("float32", i), nudge)
+                _Pass(model, config, passing("float32", i), nudge).over(question, keep)
         # In place, tensor by tensor: the float32 and the float64 model are never both whole.
         model = model.double()
         with float64_throughout():
@@ -286,7 +286,7 @@ def _write(
             file.unlink()
         np.save(folder / f"{anchor}.npy", masked(anchor, exact).astype(np.float32))
 
-    _pass(model, config, question, compare, report)
+    _Pass(model, config, report).over(question, compare)
     names = question.anchors
     np.save(folder / "noise.npy", np.stack([noise[name] for name in names]).astype(np.float32))
     (folder / "about.json").write_text(json.dumps({"tokens": question.tokens, "anchors": names}))
@@ -312,79 +312,88 @@ def masked(anchor: str, rows: np.ndarray) -> np.ndarray:
     return np.where(later | (rows < HIDDEN), MASKED[part], rows)
 
 
-def _pass(
-    model: Any, config: Config, question: _Question, keep: KeepRows, report: Callable[[str], None], nudge: int = 0
-) -> None:
-    """The sequence, its prompt at once and each further token by itself: gives each anchor's value to `keep`."""
-    forget_angles(model)
-    tokens, prompt, wanted = question.tokens, question.prompt, question.anchors
-    if prompt == len(tokens):
-        _forward(model, config, tokens, 0, None, wanted, keep, report, nudge)
-        return
-    pieces: dict[str, list[np.ndarray]] = {anchor: [] for anchor in wanted}
+@dataclass(frozen=True)
+class _Pass:
+    """One pass of transformers' model over a sequence. nudge: the seed of `nudged_embeddings`."""
 
-    def append(anchor: str, some: np.ndarray) -> None:
-        pieces[anchor].append(some)
+    model: Any
+    config: Config
+    report: Callable[[str], None]
+    nudge: int = 0
 
-    cache = None
-    for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, len(tokens)))]:
-        cache = _forward(model, config, tokens[start:end], start, cache or True, wanted, append, report, nudge)
-    n = len(tokens)
-    for anchor, rows in pieces.items():
-        if split(anchor)[1] in MASKED:  # each token came with the keys that there were
-            rows = [np.pad(some, [(0, 0)] * 3 + [(0, n - some.shape[-1])]) for some in rows]  # hidden, as later ones
-        keep(anchor, np.concatenate(rows))
-
-
-def _forward(
-    model: Any, config: Config, tokens: Sequence[int], start: int, cache: Any, chosen: Sequence[str], keep: KeepRows,
-    report: Callable[[str], None], nudge: int = 0,
-) -> Any:  # fmt: skip
-    """One call of the model: gives each chosen anchor's value to `keep` once it is computed, and returns the cache.
-
-    Args:
-      start: the position of the first token. cache: of what came before, True for a new one, None to do without.
-      nudge: the seed of `nudged_embeddings`; the embeddings that are kept are those before it.
-
-    Raises InputError that names an anchor which the call did not come by, or which is not finite.
-    """
-    import torch
-
-    n, wanted = len(tokens), dict.fromkeys(chosen)
-    heads_first = FAMILIES[config.architecture].heads_first
-
-    def record(anchor: str, value: Any) -> None:
-        if anchor not in wanted:
+    def over(self, question: _Question, keep: KeepRows) -> None:
+        """The sequence, its prompt at once and each further token by itself: gives each anchor's value to `keep`."""
+        forget_angles(self.model)
+        tokens, prompt, wanted = question.tokens, question.prompt, question.anchors
+        if prompt == len(tokens):
+            self._forward(tokens, 0, None, wanted, keep)
             return
-        layer, part = split(anchor)
-        shape = (n, *row_shape(config, anchor, start + n))
-        if value.numel() != math.prod(shape):
-            what = f"is {list(value.shape)} in transformers, and {list(shape)} by the config as it is understood here"
-            raise InputError(what, anchor, "correct the config, or how it is read")
-        value = value[0].transpose(0, 1) if part in heads_first else value
-        rows = np.array(value.numpy(), order="C").reshape(shape)
-        if not np.all(np.isfinite(rows)):
-            raise InputError(
-                f"{anchor} has values that are not finite", model.name_or_path, "use weights of a usual size"
-            )
-        keep(anchor, rows)
-        del wanted[anchor]
-        last = "" if f"layers.{layer}" in chosen else CACHES[-1]  # of a layer, of those that are chosen
-        if layer is not None and part == last:
-            report(f"layer {layer + 1} of {config.num_hidden_layers}")
+        several: dict[str, list[np.ndarray]] = {anchor: [] for anchor in wanted}
 
-    outputs, inputs = _sources(config, record)
-    nudged = nudged_embeddings(model, nudge)
-    attention = recorded_attention(model, config, start, record, wanted)
-    with hooked(model, outputs, inputs), nudged, attention, torch.inference_mode():
-        found = model(
-            torch.tensor([list(tokens)]), past_key_values=None if cache is True else cache, use_cache=cache is not None,
-            logits_to_keep=0 if "lm_head" in wanted else 1,
-        )  # fmt: skip
-        record("lm_head", found.logits)
-    if wanted:
-        raise InputError(f"does not compute {next(iter(wanted))}", type(model).__name__, UNSUPPORTED)
-    return found.past_key_values
+        def append(anchor: str, some: np.ndarray) -> None:
+            several[anchor].append(some)
+
+        cache = None
+        for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, len(tokens)))]:
+            cache = self._forward(tokens[start:end], start, cache or True, wanted, append)
+        n = len(tokens)
+        for anchor, rows in several.items():
+            if split(anchor)[1] in MASKED:  # each token came with the keys that there were
+                rows = [
+                    np.pad(some, [(0, 0)] * 3 + [(0, n - some.shape[-1])]) for some in rows
+                ]  # hidden, as later ones
+            keep(anchor, np.concatenate(rows))
+
+    def _forward(self, tokens: Sequence[int], start: int, cache: Any, chosen: Sequence[str], keep: KeepRows) -> Any:
+        """One call of the model: gives each chosen anchor's value to `keep` once it is computed, and returns the cache.
+
+        The embeddings that are kept are those before the nudge.
+
+        Args:
+          start: the position of the first token. cache: of what came before, True for a new one, None to do without.
+
+        Raises InputError that names an anchor which the call did not come by, or which is not finite.
+        """
+        import torch
+
+        model = self.model
+        n, wanted = len(tokens), dict.fromkeys(chosen)
+        heads_first = FAMILIES[self.config.architecture].heads_first
+
+        def record(anchor: str, value: Any) -> None:
+            if anchor not in wanted:
+                return
+            layer, part = split(anchor)
+            shape = (n, *row_shape(self.config, anchor, start + n))
+            if value.numel() != math.prod(shape):
+                what = (
+                    f"is {list(value.shape)} in transformers, and {list(shape)} by the config as it is understood here"
+                )
+                raise InputError(what, anchor, "correct the config, or how it is read")
+            value = value[0].transpose(0, 1) if part in heads_first else value
+            rows = np.array(value.numpy(), order="C").reshape(shape)
+            if not np.all(np.isfinite(rows)):
+                raise InputError(
+                    f"{anchor} has values that are not finite", model.name_or_path, "use weights of a usual size"
+                )
+            keep(anchor, rows)
+            del wanted[anchor]
+            last = "" if f"layers.{layer}" in chosen else CACHES[-1]  # of a layer, of those that are chosen
+            if layer is not None and part == last:
+                self.report(f"layer {layer + 1} of {self.config.num_hidden_layers}")
+
+        outputs, inputs = _sources(self.config, record)
+        nudged = nudged_embeddings(model, self.nudge)
+        attention = recorded_attention(model, self.config, start, record, wanted)
+        with hooked(model, outputs, inputs), nudged, attention, torch.inference_mode():
+            found = model(
+                torch.tensor([list(tokens)]), past_key_values=None if cache is True else cache, use_cache=cache is not None,
+                logits_to_keep=0 if "lm_head" in wanted else 1,
+            )  # fmt: skip
+            record("lm_head", found.logits)
+        if wanted:
+            raise InputError(f"does not compute {next(iter(wanted))}", type(model).__name__, UNSUPPORTED)
+        return found.past_key_values
 
 
 def _sources(config: Config, record: Callable[[str, Any], None]) -> tuple[dict[str, Keep], dict[str, Keep]]:
@@ -456,7 +465,8 @@ def recorded_attention(
         fresh, gone = slice(key.shape[2] - n, None), start + n - key.shape[2]
         inside = [f"layers.{layer}.self_attn.{name}" for name in ("scores", "probs")]
         if wanted is None or any(name in wanted for name in inside):
-            scores = _scores(module, query, key, attention_mask, scaling, probs, others.get("softcap"))
+            scores = _scores(module, query, key, attention_mask, scaling, others.get("softcap"))
+            _attends_by(module, scores, probs)
             for name, heads, hidden in zip(inside, (scores, probs), (torch.finfo(scores.dtype).min, 0.0), strict=True):
                 # Query head h reads kv head h // G, so that the head axis N is [K, G].
                 record(name, torch.nn.functional.pad(heads[0].transpose(0, 1), (gone, 0), value=hidden))
@@ -478,10 +488,8 @@ def recorded_attention(
         modeling.eager_attention_forward = eager  # type: ignore[attr-defined]
 
 
-def _scores(
-    module: Any, query: Any, key: Any, attention_mask: Any, scaling: float, probs: Any, softcap: float | None
-) -> Any:
-    """Attention's scores [1, N, n, keys], hidden ones as low as can be. Raises InputError unless probs are their softmax."""
+def _scores(module: Any, query: Any, key: Any, attention_mask: Any, scaling: float, softcap: float | None) -> Any:
+    """Attention's scores [1, N, n, keys], hidden ones as low as can be."""
     import torch
 
     keys = key.repeat_interleave(module.num_key_value_groups, dim=1)  # [1, N, keys, D]
@@ -490,10 +498,15 @@ def _scores(
         scores = torch.tanh(scores / softcap) * softcap
     if attention_mask is not None:
         scores = scores + attention_mask
+    return scores
+
+
+def _attends_by(module: Any, scores: Any, probs: Any) -> None:
+    """Raises InputError unless probs are the softmax of scores: an architecture may do more to its scores."""
+    import torch
+
     sinks = getattr(module, "sinks", None)
     every = scores if sinks is None else torch.cat([scores, sinks.view(1, -1, 1, 1).expand_as(scores[..., :1])], -1)
-    # An architecture may do more to its scores. Then these are not what it attends by.
     if not torch.allclose(torch.softmax(every, dim=-1)[..., : scores.shape[-1]], probs, atol=1e-6):
         where = f"layers.{module.layer_idx}.self_attn"
         raise InputError(f"{where}.probs are not the softmax of {where}.scores", type(module).__name__, UNSUPPORTED)
-    return scores

@@ -57,8 +57,8 @@ class Checkpoint:
     @cached_property
     def digest(self) -> str:
         """Identifies the model: config and the bytes of every weight file."""
-        paths = sorted({*self.files.values(), *([self.directory / ENCODED] if self.encoded else [])})
-        return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in paths))
+        paths = {*self.files.values()} | ({self.directory / ENCODED} if self.encoded else set())
+        return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in sorted(paths)))
 
     def layout(self, precision: str, panels: bool = True, join: bool = False) -> Layout:
         """How graphs of a precision hold this checkpoint's weights. Raises InputError for a quantized one that it lacks.

@@ -35,8 +35,9 @@ Layout = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Encoding:
-    """parts: the names of its arguments; a single `` where the weight stays one array.
+    """A way to hold a weight in the arguments of a graph.
 
+    parts: the names of its arguments; a single `` where the weight stays one array.
     types: of a weight's shape, those of its arguments. encode: a float32 weight -> its arguments. decode: the inverse;
     what was rounded stays rounded. fits: which shapes it can hold.
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hloracle.core.errors import InputError
@@ -47,7 +48,8 @@ class Keys:
     """A config's keys, each of which must be read, ignored by name, or have a value that changes nothing."""
 
     def __init__(self, raw: dict[str, Any], where: object) -> None:
-        self.raw, self.where, self.read, self.fixed = raw, where, set(IGNORED_KEYS), dict(FIXED_KEYS)
+        self.raw, self.where, self.fixed = raw, where, dict(FIXED_KEYS)
+        self.read: set[str] = set(IGNORED_KEYS)
 
     def error(self, what: str, fix: str = "correct the key, or use another model") -> InputError:
         """What to raise for a key that cannot be used; it names the file."""
@@ -141,17 +143,27 @@ def _finite(number: float) -> bool:
         return False
 
 
-def rope(
-    keys: Keys, head_dim: int, theta: float = 10000.0, partial: float | None = None, interleaved: bool = False,
-    types: Sequence[str] = tuple(ROPE_KEYS), original: int | None = None,
-) -> Rope:  # fmt: skip
-    """RoPE settings, in the form of transformers 5 (`rope_parameters`) or the older one (`rope_theta`, `rope_scaling`).
+@dataclass(frozen=True)
+class RopeDefaults:
+    """What transformers takes for an architecture whose config does not say, and what the architecture has at all.
 
-    Args:
-      theta: transformers' default for this architecture. types: those that are supported.
-      partial: its default of `partial_rotary_factor`; None where the architecture turns whole heads.
-      original: its default of an `original_max_position_embeddings` outside of the RoPE settings.
+    theta: the base of the angles. interleaved: pairs are (2i, 2i+1). types: those that are supported.
+    partial: the default of `partial_rotary_factor`; None where the architecture turns whole heads.
+    original: the default of an `original_max_position_embeddings` outside of the RoPE settings.
     """
+
+    theta: float = 10000.0
+    partial: float | None = None
+    interleaved: bool = False
+    types: tuple[str, ...] = tuple(ROPE_KEYS)
+    original: int | None = None
+
+
+PLAIN = RopeDefaults()
+
+
+def rope(keys: Keys, head_dim: int, defaults: RopeDefaults = PLAIN) -> Rope:
+    """RoPE settings, in the form of transformers 5 (`rope_parameters`) or the older one (`rope_theta`, `rope_scaling`)."""
     new, old = keys.get("rope_parameters", dict, None), keys.get("rope_scaling", dict, None)
     outer = keys.get("rope_theta", float, None)
     if new is not None and old is not None and old != new:
@@ -160,11 +172,12 @@ def rope(
     own = inner.get("rope_theta")
     if outer is not None and own is not None and outer != own:
         raise keys.error(f"has rope_theta {outer} and, in the RoPE settings, {own}", "keep one of the two")
-    if partial is not None:
-        partial = keys.get("partial_rotary_factor", float, partial)
+    partial = None if defaults.partial is None else keys.get("partial_rotary_factor", float, defaults.partial)
     # Where it stands outside, it takes precedence.
-    original = keys.get("original_max_position_embeddings", int, original)
-    return one_rope(keys, inner, head_dim, outer or theta, partial, interleaved, types, original)
+    original = keys.get("original_max_position_embeddings", int, defaults.original)
+    return _one_rope(
+        keys, inner, head_dim, replace(defaults, theta=outer or defaults.theta, partial=partial, original=original)
+    )
 
 
 def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], local: str = "") -> dict[str, Rope]:
@@ -188,7 +201,7 @@ def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], loc
         if not inner.get("truncate", True):
             # `_compute_yarn_parameters` looks for it beside the sets.
             raise keys.error("key 'truncate' is False, which transformers does not read in a layer type's own set")
-        found[kind] = one_rope(keys, inner, head_dim, outer[kind] or theta)
+        found[kind] = _one_rope(keys, inner, head_dim, RopeDefaults(outer[kind] or theta))
     unknown = sorted(set(new or {}) - set(thetas))
     if unknown:
         raise keys.error(
@@ -197,22 +210,19 @@ def rope_per_layer_type(keys: Keys, head_dim: int, thetas: dict[str, float], loc
     return found
 
 
-def one_rope(
-    keys: Keys, raw: dict[str, Any], head_dim: int, theta: float, partial: float | None = None,
-    interleaved: bool = False, types: Sequence[str] = tuple(ROPE_KEYS), original: int | None = None,
-) -> Rope:  # fmt: skip
+def _one_rope(keys: Keys, raw: dict[str, Any], head_dim: int, defaults: RopeDefaults) -> Rope:
     """One set of RoPE settings."""
     inner = Keys(raw, keys.where)
     kind = inner.get("rope_type", str, inner.get("type", str, "default"))
-    if kind not in types:
-        raise keys.error(f"rope_type {kind!r} is not supported", f"use a model with one of {sorted(types)}")
+    if kind not in defaults.types:
+        raise keys.error(f"rope_type {kind!r} is not supported", f"use a model with one of {sorted(defaults.types)}")
     unknown = sorted(set(raw) - ROPE_KEYS[kind])
     # transformers copies the model's length here when the key is absent from a scaled config.
     unknown = [key for key in unknown if key != "original_max_position_embeddings" or kind not in ("default", "linear")]
     if unknown:
         raise keys.error(f"unknown RoPE key {', '.join(map(repr, unknown))} for rope_type {kind!r}")
-    share = inner.get("partial_rotary_factor", float, partial or 1.0)
-    if partial is None and share != 1.0:
+    share = inner.get("partial_rotary_factor", float, defaults.partial or 1.0)
+    if defaults.partial is None and share != 1.0:
         raise keys.error("key 'partial_rotary_factor' is not 1, which is not supported")
     if share > 1:
         raise keys.error(f"key 'partial_rotary_factor' is {share}, and RoPE turns a part of a head")
@@ -220,25 +230,25 @@ def one_rope(
     if dim % 2 or not dim:
         raise keys.error(f"RoPE turns {dim} of {head_dim} dimensions, and it turns pairs")
     longest = keys.get("max_position_embeddings", int)
-    found = Rope(kind, inner.get("rope_theta", float, theta), dim, interleaved)
+    found = Rope(kind, inner.get("rope_theta", float, defaults.theta), dim, defaults.interleaved)
     if kind == "default":
         return found
-    original = original or inner.get("original_max_position_embeddings", int, longest)
+    pretrained: int = defaults.original or inner.get("original_max_position_embeddings", int, longest)
     divisors = {  # of each type's formula
         "dynamic": ("the number of turned dimensions less 2", dim - 2),
         "yarn": ("the logarithm of 'rope_theta'", math.log(found.theta)),
-        "longrope": ("the logarithm of 'original_max_position_embeddings'", math.log(original)),
+        "longrope": ("the logarithm of 'original_max_position_embeddings'", math.log(pretrained)),
     }
     what, divisor = divisors.get(kind, ("", 1))
     if divisor == 0:
         raise keys.error(f"rope_type {kind!r} divides by {what}, which is 0 here")
-    factor = inner.get("factor", float, longest / original if kind in ("yarn", "longrope") else REQUIRED)
+    factor = inner.get("factor", float, longest / pretrained if kind in ("yarn", "longrope") else REQUIRED)
     more: dict[str, Any] = {"factor": factor}
     if kind == "dynamic":
         more["original_max_position_embeddings"] = longest
     elif kind == "llama3":
         more |= {key: inner.get(key, float) for key in ("low_freq_factor", "high_freq_factor")}
-        more["original_max_position_embeddings"] = original
+        more["original_max_position_embeddings"] = pretrained
         low, high = more["low_freq_factor"], more["high_freq_factor"]
         if high <= low:
             raise keys.error(f"RoPE's high_freq_factor {high} is not above low_freq_factor {low}")
@@ -246,24 +256,24 @@ def one_rope(
         mscale, of_all = (inner.get(key, float, None) for key in ("mscale", "mscale_all_dim"))
         usual = yarn_mscale(factor, mscale) / yarn_mscale(factor, of_all) if mscale and of_all else yarn_mscale(factor)
         more |= {
-            "original_max_position_embeddings": original,
+            "original_max_position_embeddings": pretrained,
             "attention_factor": inner.get("attention_factor", float, usual),
             "beta_fast": inner.get("beta_fast", float, 32.0),
             "beta_slow": inner.get("beta_slow", float, 1.0),
             "truncate": inner.get("truncate", bool, True),
         }
     elif kind == "longrope":
-        usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        usual = math.sqrt(1 + math.log(factor) / math.log(pretrained)) if factor > 1 else 1.0
         short, long = (inner.numbers(key, dim // 2, positive=True) for key in ("short_factor", "long_factor"))
         if short is None or long is None:
             raise keys.error("rope_type 'longrope' needs 'short_factor' and 'long_factor'")
         more |= {
-            "original_max_position_embeddings": original,
+            "original_max_position_embeddings": pretrained,
             "attention_factor": inner.get("attention_factor", float, usual),
             "short_factor": short,
             "long_factor": long,
         }
-    return Rope(kind, found.theta, dim, interleaved, **more)
+    return Rope(kind, found.theta, dim, defaults.interleaved, **more)
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from hloracle.reference.model.config import Config, Experts, Latent, Layer, Rope
-from hloracle.reference.model.keys import FULL, REQUIRED, SLIDING, Keys, rope, rope_per_layer_type, yarn_mscale
+from hloracle.reference.model.keys import (
+    FULL,
+    REQUIRED,
+    SLIDING,
+    Keys,
+    RopeDefaults,
+    rope,
+    rope_per_layer_type,
+    yarn_mscale,
+)
 
 
 def _decoder(
@@ -36,12 +45,12 @@ def _decoder(
     heads, hidden = keys.get("num_attention_heads", int), keys.get("hidden_size", int)
     kv_heads = keys.get("num_key_value_heads", int, heads if few_kv_heads else REQUIRED, heads)
     count = keys.get("num_hidden_layers", int)
-    width = width or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
+    dim: int = width or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
     if heads % kv_heads:
         raise keys.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    if width % 2 and not latent:
-        raise keys.error(f"head_dim {width} is odd, and RoPE turns pairs")
-    found = ropes(width)
+    if dim % 2 and not latent:
+        raise keys.error(f"head_dim {dim} is odd, and RoPE turns pairs")
+    found = ropes(dim)
     windowed = windows(count) if windows else [window is not None] * count
     if any(windowed) and window is None:
         raise keys.error("has layers with a sliding window, and no 'sliding_window'")
@@ -54,7 +63,7 @@ def _decoder(
         for i, narrow in enumerate(windowed)
     )
     fields = {
-        "num_key_value_heads": kv_heads, "scaling": float(width**-0.5), "hidden_act": act or keys.activation(),
+        "num_key_value_heads": kv_heads, "scaling": float(dim**-0.5), "hidden_act": act or keys.activation(),
         "norm_eps": keys.get(norm_eps, float), **mechanisms,
     }  # fmt: skip
     return Config(
@@ -62,7 +71,7 @@ def _decoder(
         layers=layers,
         hidden_size=hidden,
         num_attention_heads=heads,
-        head_dim=width,
+        head_dim=dim,
         intermediate_size=keys.get("intermediate_size", int),
         vocab_size=keys.get("vocab_size", int),
         max_position_embeddings=keys.get("max_position_embeddings", int),
@@ -179,9 +188,9 @@ def phi3(keys: Keys) -> Config:
     # Of Phi-4's own code, for what transformers' has not.
     keys.ignore("interpolate_factor")
     original = keys.get("original_max_position_embeddings", int, 4096)
+    ropes = RopeDefaults(partial=1.0, types=("default", "longrope"), original=original)
     return _decoder(
-        keys, "phi3",
-        ropes=lambda width: rope(keys, width, partial=1.0, types=("default", "longrope"), original=original),
+        keys, "phi3", ropes=lambda width: rope(keys, width, ropes),
         window=keys.get("sliding_window", int, None),
     )  # fmt: skip
 
@@ -212,8 +221,8 @@ def smollm3(keys: Keys) -> Config:
         return bool(listed[layer]) if listed else bool((layer + 1) % period)
 
     return _decoder(
-        keys, "smollm3", few_kv_heads=False, ropes=lambda width: rope(keys, width, 2e6), tied=True, turned=turned,
-        window=window,
+        keys, "smollm3", few_kv_heads=False, ropes=lambda width: rope(keys, width, RopeDefaults(2e6)), tied=True,
+        turned=turned, window=window,
         windows=lambda count: keys.layer_types(count, lambda i: used and window is not None and not turned(i)),
         mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys),
     )  # fmt: skip
@@ -234,7 +243,7 @@ def cohere(keys: Keys) -> Config:
     keys.ignore("model_max_length")
     return _decoder(
         keys, "cohere", norm_eps="layer_norm_eps", tied=True,
-        ropes=lambda width: rope(keys, width, 5e5, interleaved=True),
+        ropes=lambda width: rope(keys, width, RopeDefaults(5e5, interleaved=True)),
         logits_multiplier=keys.get("logit_scale", float, 0.0625),
         qk_norm="own" if _flag(keys, "use_qk_norm") else "", **_biases(keys),
     )  # fmt: skip
@@ -249,7 +258,8 @@ def cohere2(keys: Keys) -> Config:
     keys.ignore("layer_switch use_embedding_sharing use_parallel_embedding _sliding_window_pattern")
     period = keys.get("sliding_window_pattern", int, 4)
     return _decoder(
-        keys, "cohere2", norm_eps="layer_norm_eps", tied=True, ropes=lambda width: rope(keys, width, interleaved=True),
+        keys, "cohere2", norm_eps="layer_norm_eps", tied=True,
+        ropes=lambda width: rope(keys, width, RopeDefaults(interleaved=True)),
         window=keys.get("sliding_window", int, 4096, null=None),
         windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % period)),
         turned=lambda layer, windowed: windowed, logits_multiplier=keys.get("logit_scale", float, 0.0625),
@@ -267,7 +277,8 @@ def stablelm(keys: Keys) -> Config:
         raise keys.error(f"head_dim {width} is not hidden_size / num_attention_heads, {hidden // heads}")
     return _decoder(
         keys, "stablelm", norm_eps="layer_norm_eps", few_kv_heads=False, width=hidden // heads,
-        ropes=lambda width: rope(keys, width, partial=0.25), norm_bias=True, attention_bias=_flag(keys, "use_qkv_bias"),
+        ropes=lambda width: rope(keys, width, RopeDefaults(partial=0.25)), norm_bias=True,
+        attention_bias=_flag(keys, "use_qkv_bias"),
         qk_norm="own" if _flag(keys, "qk_layernorm") else "",
         use_parallel_residual=_flag(keys, "use_parallel_residual"),
     )  # fmt: skip
@@ -288,7 +299,7 @@ def glm4(keys: Keys) -> Config:
     """Source: `Glm4Config`."""
     return _decoder(
         keys, "glm4", few_kv_heads=False, head_dim=128,
-        ropes=lambda width: rope(keys, width, partial=0.5, interleaved=True),
+        ropes=lambda width: rope(keys, width, RopeDefaults(partial=0.5, interleaved=True)),
         attention_bias=_flag(keys, "attention_bias", True),
     )  # fmt: skip
 
@@ -309,7 +320,7 @@ def mixtral(keys: Keys) -> Config:
         intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=True,
     )  # fmt: skip
     return _decoder(
-        keys, "mixtral", few_kv_heads=False, ropes=lambda width: rope(keys, width, 1e6),
+        keys, "mixtral", few_kv_heads=False, ropes=lambda width: rope(keys, width, RopeDefaults(1e6)),
         experts=_checked(keys, experts), window=keys.get("sliding_window", int, None), sparse=lambda layer: True,
     )  # fmt: skip
 
@@ -395,7 +406,7 @@ def gpt_oss(keys: Keys) -> Config:
         swiglu_limit=keys.get("swiglu_limit", float, 7.0), swiglu_alpha=keys.get("swiglu_alpha", float, 1.702),
     )  # fmt: skip
     return _decoder(
-        keys, "gpt_oss", few_kv_heads=False, head_dim=64, ropes=lambda width: rope(keys, width, 150000.0),
+        keys, "gpt_oss", few_kv_heads=False, head_dim=64, ropes=lambda width: rope(keys, width, RopeDefaults(150000.0)),
         experts=_checked(keys, experts), sparse=lambda layer: True,
         window=keys.get("sliding_window", int, 128, null=None),
         windows=lambda count: keys.layer_types(count, lambda i: i % 2 == 0), **_biases(keys, True),

@@ -192,7 +192,7 @@ def parts_of(config: Config, layer: int) -> Sequence[str]:
 
 
 def part_of(config: Config, name: str) -> Part:
-    """What is known of a part of this architecture's layers."""
+    """The shape, the weights and the source of a part of this architecture's layers."""
     return FAMILIES[config.architecture].own.get(name) or PARTS[name]
 
 

@@ -218,8 +218,8 @@ def _figures(c: Comparison) -> dict[str, Any]:
     rows = []
     for graph in c.graphs.changed:
         pairs = [(before[graph.id][key], after[graph.id][key]) for key in keys]
-        configurations = [_figure(key, *pair, key in graph.figures) for key, pair in zip(keys, pairs, strict=True)]
-        rows.append({"graph": graph, "configurations": configurations})
+        cells = [_figure(key, *pair, key in graph.figures) for key, pair in zip(keys, pairs, strict=True)]
+        rows.append({"graph": graph, "cells": cells})
     return {"names": [FIGURES[key] for key in keys], "rows": rows}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
 from hloracle.core.record import Class, Dict, Figure, Float, List, Phase, Positive, Seconds
@@ -18,7 +18,15 @@ LONGEST: Final = 200  # characters of a string that are kept
 FAILING: Final = 40  # models of a suite that do not pass, by name
 LEFT_OUT: Final = 20  # phrases of what was not compared
 
-Short = Annotated[str, Field(max_length=LONGEST)]
+
+def _short(value: str) -> str:
+    if len(value) > LONGEST:
+        raise ValueError(f"is longer than {LONGEST} characters")
+    return value
+
+
+# Half a surrogate pair is none for a limit of pydantic's own: see core/record.py.
+Short = Annotated[str, AfterValidator(_short), WithJsonSchema({"type": "string", "maxLength": LONGEST})]
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]  # what every reader of JSON can hold
 
 

@@ -243,9 +243,10 @@ def generate(model: PathLike, prompt: str, count: int = 48, raw: bool = False, p
     Args:
       count: at most so many tokens. raw: give the prompt as it is, without the model's chat template.
     """
-    from hloracle.production.generate import Asked, generate_text
+    from hloracle.production.generate import Engine, generate_text
 
-    return generate_text(Asked(str(model), prompt, count, raw, precision=precision))
+    engine = Engine(EMITTER, BUILT_IN[0], threads_available(), precision)
+    return generate_text(str(model), prompt, count, raw, engine)
 
 
 # ---- what options mean

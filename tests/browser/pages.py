@@ -1,4 +1,4 @@
-"""The pages that are tested, drawn from the records of tests/test_reports_sample.py and the rows of history_rows.py."""
+"""The pages that are tested, drawn from the records of tests/records.py and the rows of history_rows.py."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import history_rows
+import records
 import test_bench
-import test_reports_sample as samples
 import test_scaling
+from records import Record
 
 from hloracle.reports import bench as bench_page
 from hloracle.reports import scaling as scaling_page
 from hloracle.reports.compare import page as diff_page
 from hloracle.reports.compare.comparison import compare
-from hloracle.reports.facts import Record
 from hloracle.reports.history import page as history_page
 from hloracle.reports.history.store import row_of
 from hloracle.reports.record import write_all
@@ -59,17 +59,8 @@ def _history(name: str, make: Callable[[], list[Record]]) -> PageUnderTest:
     return _page(name, lambda: history_page.render(make()))
 
 
-def fewer(record: Record, *prompts: int, listings: bool = True) -> Record:
-    """The record of a run on some of its prompts: all are drawn alike, and each takes its time to check."""
-    if not listings:
-        record["listings"] = []
-    record["prompts"] = [record["prompts"][i] for i in prompts]
-    record["tokens"] = {prompt["id"]: record["tokens"][prompt["id"]] for prompt in record["prompts"]}
-    return record
-
-
 def hostile() -> Record:
-    """The hostile sample with a script in each of its strings that may hold one."""
+    """The hostile record with a script in each of its strings that may hold one."""
 
     def replaced(node: Any) -> Any:
         if isinstance(node, dict):
@@ -77,10 +68,10 @@ def hostile() -> Record:
         if isinstance(node, list):
             return [replaced(entry) for entry in node]
         if isinstance(node, str):
-            return node.replace("<script>alert(1)</script>", HOSTILE).replace("long " * 2000, "long " * 60)
+            return node.replace("<script>alert(1)</script>", HOSTILE).replace("long " * 200, "long " * 60)
         return node
 
-    record = fewer(samples.hostile_sample(), 0, 2)
+    record = records.hostile()
     record["checks"] = record["checks"][:4]
     for matrix in record["anchors"]:
         matrix |= {"anchors": matrix["anchors"][:12], "errors": matrix["errors"][:12]}
@@ -88,17 +79,15 @@ def hostile() -> Record:
 
 
 def large() -> Record:
-    """The failing sample of graphs in which no two layers are alike, so that each layer is listed by itself."""
-    record = samples.failing_sample()
+    """A run whose graphs have many more layers, each listed by itself."""
+    record = records.failing()
     for listing in record["listings"]:
-        scopes = []
-        for scope in listing["scopes"]:
-            for layer in scope["layers"] or [None]:
+        for scope in list(listing["scopes"]):
+            for layer in range(10, 24) if scope["layers"] else ():
                 own = copy.deepcopy(scope)
-                if layer is not None:
-                    own |= {"layers": [layer], "anchor": scope["anchor"].replace("layers.3.", f"layers.{layer}.")}
-                scopes.append(own)
-        listing["scopes"] = scopes
+                own |= {"layers": [layer], "anchor": scope["anchor"].replace("layers.", f"layers.{layer}")}
+                listing["scopes"].append(own)
+        listing["scopes"] = list({scope["anchor"]: scope for scope in listing["scopes"]}.values())
     return record
 
 
@@ -107,8 +96,8 @@ def hostile_base() -> Record:
     record = hostile()
     for check in record["checks"]:
         check |= {"status": "passed", "figure": f"1 {check['figure']}"}
-    for cell in record["tokens"][record["prompts"][0]["id"]]["cells"].values():
-        cell["text"] = None
+    for answer in record["tokens"][record["prompts"][0]["id"]]["configurations"].values():
+        answer["text"] = None
     for graph in record["graphs"][:4]:
         graph["digest"] = "0" * 64
     record["settings"]["threads"] += 1
@@ -123,25 +112,25 @@ def hostile_days() -> list[Record]:
         record = hostile()
         record["environment"] |= {"date": f"2025-11-{i + 1:02}T05:12:44+00:00", "commit": f"{i:02}" * 20}
         if i < 2:
-            del record["mutant"]
+            record["mutant"] = ""
         rows.append(row_of(record))
     return rows
 
 
 PAGES = [
-    _report("passing", lambda: fewer(samples.sample(), 0, 2)),
-    _report("failing", lambda: fewer(samples.failing_sample(), 0, 2, 3)),
-    _report("near-tie", lambda: fewer(samples.near_tie_sample(), 0, 3, listings=False)),
-    _report("broken", lambda: fewer(samples.broken_sample(), 0, 3, listings=False)),
-    _report("empty", samples.empty_sample),
-    _report("suite", lambda: fewer(samples.suite_sample(), 0, listings=False)),
-    _report("suite-failing", lambda: fewer(samples.failing_suite_sample(), 0, listings=False)),
-    _report("file", lambda: fewer(samples.token_file_sample(), 0, listings=False)),
-    _report("unsupported", lambda: fewer(samples.unsupported_sample(), 0, listings=False)),
+    _report("passing", records.conforms),
+    _report("failing", records.failing),
+    _report("near-tie", records.near_tie),
+    _report("broken", records.without_results),
+    _report("empty", records.empty),
+    _report("suite", records.suite),
+    _report("suite-failing", records.failing_suite),
+    _report("file", lambda: records.pinned("check")),
+    _report("unsupported", lambda: records.of_class("unsupported")),
     _report("hostile", hostile),
-    _diff("diff", samples.sample, samples.failing_sample),
-    _diff("diff-same", samples.sample, samples.sample),
-    _diff("diff-suite", samples.suite_sample, samples.failing_suite_sample),
+    _diff("diff", records.conforms, records.failing),
+    _diff("diff-same", records.conforms, records.conforms),
+    _diff("diff-suite", records.suite, records.failing_suite),
     _diff("diff-hostile", hostile_base, hostile),
     _history("history", history_rows.mixed),
     _page("bench", lambda: bench_page.render(test_bench.figures())),

@@ -1,0 +1,354 @@
+"""The public API: what `import hloracle` gives, sources and backends of the user's, and what is refused in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hloracle
+from hloracle.backends import named
+from hloracle.backends.session import greedy
+from hloracle.conformance.checks.check import Check
+from hloracle.conformance.context import Context
+from hloracle.conformance.evidence import Evidence, Run
+from hloracle.conformance.graphs.facts import inspect
+from hloracle.conformance.graphs.sources import Emitter, Request, Source, chosen, graphs_of, oracle_of
+from hloracle.conformance.run import static_checks
+from hloracle.conformance.runs.gate_zero import gate_zero
+from hloracle.conformance.settings import Settings
+from hloracle.core.abi import Graph
+from hloracle.core.child import alone
+
+# The smallest run of everything: decode alone, on one compiler.
+SMALL: dict[str, Any] = {"backends": ["xla-cpu"], "tokens": 3, "capacity": 32, "threads": 1}
+FIRST = "layers.0.input_layernorm"
+
+
+@pytest.fixture(autouse=True)
+def in_one_process() -> Iterator[None]:
+    with alone():
+        yield
+
+
+def decode(request: Request) -> Graph | None:
+    """A decode graph with logits, and nothing else."""
+    if (request.phase, request.head) != ("decode", "logits"):
+        return None
+    return hloracle.emit(request.model.directory, "decode", capacity=request.capacity)
+
+
+def edited(change: Callable[[Graph], Graph]) -> Callable[[Request], Graph | None]:
+    """The same, with a change."""
+
+    def source(request: Request) -> Graph | None:
+        graph = decode(request)
+        return graph and change(graph)
+
+    return source
+
+
+def with_text(old: str, new: str) -> Callable[[Graph], Graph]:
+    return lambda graph: dataclasses.replace(graph, text=graph.text.replace(old, new))
+
+
+def statuses(record: hloracle.Record, *left_out: str) -> dict[str, str]:
+    return {c["id"]: c["status"] for c in record.data["checks"] if c["status"] not in left_out}
+
+
+# ---- the names
+
+
+@pytest.mark.parametrize("name", hloracle.__all__)
+def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
+    value = getattr(hloracle, name)
+    if name == "__version__":
+        assert value
+        return
+    assert value.__doc__
+    assert value.__doc__ == value.__dict__.get("__doc__", value.__doc__), "not that of what it is made from"
+    assert not value.__doc__.startswith(f"{value.__name__}("), "which a dataclass writes by itself"
+
+
+def test_no_other_name_is_there() -> None:
+    assert dir(hloracle) == sorted(hloracle.__all__)
+    with pytest.raises(AttributeError, match="module 'hloracle' has no attribute 'prove'"):
+        hloracle.prove  # noqa: B018
+
+
+def test_an_import_takes_a_moment() -> None:
+    """No array library and no compiler is imported before something is asked for."""
+    script = "import sys, hloracle; print(sorted({'numpy', 'jax', 'jaxlib', 'torch', 'iree'} & {*sys.modules}))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (found.stdout, found.stderr) == ("[]\n", "")
+
+
+# ---- a source
+
+
+@pytest.fixture(scope="module")
+def right(cache: Path) -> hloracle.Record:
+    """The record of a function that gives a right graph."""
+    with alone():
+        return hloracle.run("tiny-llama", [decode], **SMALL)
+
+
+def test_a_function_is_a_source(right: hloracle.Record) -> None:
+    assert (right.passed, right.verdict.class_, right.verdict.sure) == (True, "conforms", "")
+    assert [c["id"] for c in right.data["configurations"]] == ["decode/xla-cpu", "oracle/xla-cpu"]
+    assert {row["total"] for row in right.data["tokens"].values()} == {3}
+    assert {c["id"]: c["status"] for c in right.data["checks"]}["decode/xla-cpu.anchors"] == "passed"
+    # Nothing is pinned for what somebody else wrote.
+    skipped = {id.partition(".")[2] for id in statuses(right, "passed")}
+    assert skipped >= {"census", "matmuls", "weights", "tables", "op-kinds", "fewer-ops", "caches-in-place"}
+    assert set(statuses(right, "passed").values()) == {"skipped"}
+    assert right.data["canary"] is not None
+    assert str(right.verdict).startswith("conforms: ")
+
+
+def test_a_wrong_source_is_told_where_it_is_wrong(right: hloracle.Record) -> None:
+    @hloracle.source(name="roots")
+    def wrong(request: Request) -> Graph | None:
+        return edited(with_text("stablehlo.rsqrt", "stablehlo.sqrt"))(request)
+
+    assert (wrong.name, wrong.counts_as) == ("roots", "")
+    record = hloracle.run("tiny-llama", [wrong], **SMALL)
+    verdict = record.verdict
+    assert (record.passed, verdict.class_, verdict.anchor) == (False, "emitter-fault", FIRST)
+    assert verdict.operation
+    assert "stablehlo.sqrt" in verdict.operation
+    assert verdict.sure
+    assert f"First wrong: {FIRST}, " in str(verdict)
+    assert "How sure: " in str(verdict)
+    assert record.data["localization"] is not None
+
+
+def test_a_record_is_saved_and_read(right: hloracle.Record, tmp_path: Path) -> None:
+    folder = right.save(tmp_path / "new")
+    assert {p.name for p in folder.iterdir()} == {"report.html", "report.json", "summary.md", "junit.xml"}
+    assert hloracle.Record.load(folder / "report.json") == right
+    with pytest.raises(hloracle.InputError, match="none"):
+        hloracle.Record.load(tmp_path / "none.json")
+
+
+def test_decorators() -> None:
+    @hloracle.source
+    def mine(request: Request) -> Graph | None:
+        return None
+
+    @hloracle.source(name="other", counts_as="emitter")
+    def ours(request: Request) -> Graph | None:
+        return None
+
+    found = chosen([mine, ours, decode, "emitter"])
+    assert [(s.name, s.counts_as) for s in found] == [
+        ("mine", ""), ("other", "emitter"), ("decode", ""), ("emitter", "emitter"),
+    ]  # fmt: skip
+
+
+def test_a_source_that_counts_as_the_emitter() -> None:
+    """Whoever wraps the bundled emitter is held to all that is pinned for it."""
+    model = hloracle.open_model("tiny-llama")
+    wraps = chosen([hloracle.source(Emitter(), name="wraps", counts_as="emitter"), "emitter"])
+    request = Request(model, "decode", "logits", 32)
+    graphs = {s.name: [(g, inspect(g)) for g in graphs_of(s, request, (32,), ["logits", "token"])] for s in wraps}
+    oracle, _ = oracle_of(Context(), [g for g, _ in graphs["emitter"]], model.config)
+    evidence = Evidence(graphs={**graphs, "oracle": oracle})
+    checks = static_checks(Run(Settings("tiny-llama"), Context(), wraps, model, evidence))
+
+    def of(source: str) -> list[Check]:
+        return [dataclasses.replace(c, source="") for c in checks if c.source == source]
+
+    assert of("wraps") == of("emitter")
+    assert {"census", "matmuls", "weights", "tables", "op-kinds", "fewer-ops"} <= {c.kind for c in of("wraps")}
+    assert {c.status for c in of("wraps")} == {"passed"}
+
+
+@pytest.mark.nightly
+def test_a_whole_run_of_two_sources() -> None:
+    """Each is judged by itself, and both are held to the same checks."""
+    wraps = hloracle.source(Emitter(), name="wraps", counts_as="emitter")
+    record = hloracle.run("tiny-llama", ["emitter", wraps], **{**SMALL, "backends": None})
+    assert record.verdict.class_ == "conforms"
+    kinds: dict[str, set[str]] = {}
+    for check in record.data["checks"]:
+        about, _, kind = check["id"].rpartition(".")
+        kinds.setdefault(about.partition("/")[0], set()).add(kind)
+    assert kinds["wraps"] == kinds["emitter"]
+
+
+# ---- what another package brings
+
+PACKAGE = '''
+from hloracle.backends.xla import XlaCpu
+import hloracle
+
+class Borrowed(XlaCpu):
+    """XLA under another name."""
+
+    name, family, quick = "not this", "xla", True
+
+    def __init__(self, threads):
+        super().__init__()
+
+def decode(request):
+    if (request.phase, request.head) == ("decode", "logits"):
+        return hloracle.emit(request.model.directory, "decode", capacity=request.capacity)
+'''
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution with a source and a backend."""
+    (tmp_path / "borrowing.py").write_text(PACKAGE)
+    info = tmp_path / "borrowing-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: borrowing\nVersion: 1.0\n")
+    entries = "[hloracle.sources]\nlent = borrowing:decode\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\n"
+    (info / "entry_points.txt").write_text(entries)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "borrowing", raising=False)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_source_and_a_backend_of_another_package() -> None:
+    record = hloracle.run("tiny-llama", ["lent"], **{**SMALL, "backends": ["borrowed"]})
+    assert record.verdict.class_ == "conforms"
+    assert [c["id"] for c in record.data["configurations"]] == ["lent/borrowed", "oracle/borrowed"]
+    # Nothing says when its code changed, so nothing that it computed is kept.
+    assert {c["status"] for c in record.data["configurations"]} == {"ran"}
+    context = Context(backends=named.chosen(["borrowed"]))
+    assert (context.matrix.quick, context.matrix["borrowed"].family) == ("borrowed", "xla")
+    assert context.entry("configurations", bool, []).writes is False
+
+
+@pytest.mark.usefixtures("installed")
+def test_another_process_finds_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hloracle.core.child._alone", False)
+    check = gate_zero(Context(backends=named.chosen(["borrowed"])), "borrowed")
+    assert (check.id, check.status, check.detail) == ("borrowed.gate-zero", "passed", "")
+
+
+# ---- what is refused
+
+
+def refused(call: Callable[[], Any]) -> str:
+    """The line that it says."""
+    with pytest.raises(hloracle.InputError) as error:
+        call()
+    line = str(error.value)
+    assert "\n" not in line
+    assert "; " in line, "and what to do"
+    return line
+
+
+class Nameless:
+    """Would be a backend, but for a name."""
+
+
+def of_name(name: str) -> Source:
+    made: Source = hloracle.source(decode, name=name)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sources", "line"),
+    [
+        (["nope"], "'nope': is no source; name some of: emitter"),
+        ([], "sources: are none; give at least one"),
+        ([3], "3: is no source; give a function"),
+        (["emitter", "emitter"], "'emitter': cannot be the name of a source here"),
+        ([of_name("oracle")], "'oracle': cannot be the name of a source here"),
+        ([of_name("a/b")], "'a/b': cannot be the name of a source here"),
+        ([decode, decode], "'decode': cannot be the name of a source here"),
+    ],
+)
+def test_what_is_no_source(sources: list[Any], line: str) -> None:
+    assert refused(lambda: hloracle.run("tiny-llama", sources, **SMALL)).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("backends", "line"),
+    [
+        (["tpu"], "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
+        ([], "backends: are none; name some of: iree-cpu, xla-cpu"),
+        (["xla-cpu", "xla-cpu"], "backend 'xla-cpu': is given twice"),
+        ([3], "3: is no backend; give a name, or a class with a `name`"),
+        ([Nameless], f"{Nameless!r}: is no backend"),
+    ],
+)
+def test_what_is_no_backend(backends: list[Any], line: str) -> None:
+    assert refused(lambda: hloracle.run("tiny-llama", [decode], **{**SMALL, "backends": backends})).startswith(line)
+
+
+def of_another_capacity(graph: Graph) -> Graph:
+    return hloracle.emit("tiny-llama", "decode", capacity=64)
+
+
+def of_another_model(graph: Graph) -> Graph:
+    return hloracle.emit("tiny-mistral", "decode", capacity=32)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda graph: graph.text, "source source, decode: gave a str; give a hloracle.Graph, or None"),
+        (lambda graph: None, "source source: has no graph of the model; give a decode graph"),
+        (of_another_capacity, "source source, decode: gave a graph of ('decode', 'logits', 64, 0)"),
+        (of_another_model, "source source, decode: "),
+        (with_text("module", "modules"), "source source, llama_decode_logits:1:1: is not valid: "),
+    ],
+)
+def test_what_is_no_graph_of_the_model(change: Callable[[Graph], Any], line: str) -> None:
+    assert refused(lambda: hloracle.run("tiny-llama", [edited(change)], **SMALL)).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: hloracle.check(model="tiny-llama"), "graphs: are none; name at least one file"),
+        (lambda: hloracle.check("no.mlir", model="tiny-llama"), "no.mlir: no such file"),
+        (lambda: hloracle.check("no.mlir", model="tiny-llama", abi=["a", "b"]), "--abi: is given 2 times for 1 graphs"),
+        (lambda: hloracle.run("tiny-nobody"), "'tiny-nobody': no such model"),
+        (lambda: hloracle.run("tiny-llama", timeout=0), "--timeout: is 0; "),
+        (lambda: hloracle.run("tiny-llama", tokens=0), "--tokens: is 0"),
+        (lambda: hloracle.run("tiny-llama", device="tpu"), "--device 'tpu': is no device"),
+        (lambda: hloracle.suite(["nobody"]), "'nobody': is no family"),
+        (lambda: hloracle.open_model("tiny-nobody"), "'tiny-nobody': no such model"),
+    ],
+)
+def test_what_cannot_begin(call: Callable[[], Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert line in refused(call)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- files, and a session
+
+
+def test_a_file_is_a_source(tmp_path: Path) -> None:
+    """Its ABI file stands beside it, or is named."""
+    graph = edited(with_text("stablehlo.rsqrt", "stablehlo.sqrt"))(
+        Request(hloracle.open_model("tiny-llama"), "decode", "logits", 32)
+    )
+    assert graph is not None
+    path, abi = tmp_path / "decode.mlir", tmp_path / "elsewhere.json"
+    path.write_text(graph.text)
+    abi.write_text(graph.abi.to_json())
+    record = hloracle.check(path, model="tiny-llama", abi=abi, backends=["xla-cpu"], tokens=3, threads=1)
+    assert (record.verdict.class_, record.verdict.anchor) == ("emitter-fault", FIRST)
+    assert [c["id"] for c in record.data["configurations"]] == ["file/xla-cpu", "oracle/xla-cpu"]
+
+
+def test_a_session_on_the_bundled_graphs() -> None:
+    session = hloracle.open_session("tiny-llama", 32, (32,), backend="xla-cpu", threads=1)
+    assert isinstance(session, hloracle.Session)
+    at_once = greedy(session.prefill((17, 3, 200), 32))
+    steps = [greedy(session.decode_step(at_once))]
+    assert greedy(session.stream_prompt((17, 3, 200))) == at_once
+    assert [greedy(session.decode_step(at_once))] == steps
