@@ -77,8 +77,7 @@ def run_suite(
       families: names in FAMILIES.
       real: of the real model's run; None leaves it out.
       out: the report's folder. A family's reproducer goes to families/NAME in it.
-      device: where IREE runs the families' graphs.
-      keep: is called with a family's name and record as it ends; returns where its page is, relative to `out`, or nothing.
+      tell: what is done with a family's record. context: what every run works with; a family's in one thread.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
     Raises InputError when the model that the record would be of cannot be run.
