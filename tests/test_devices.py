@@ -340,6 +340,7 @@ def test_the_variable_names_a_device_too(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_targets_as_json() -> None:
     done = subprocess.run([*HLORACLE, "targets", "tiny-llama", "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0

@@ -15,6 +15,7 @@ from typing import Any
 import children
 import numpy as np
 import pytest
+from nightly import nightly
 
 from hloracle.backends.custom_calls import Target, open_targets
 from hloracle.cli import main as cli
@@ -334,7 +335,7 @@ def test_a_gemm_that_leaves_out_a_column(library: Library, tmp_path: Path) -> No
     assert sorted(p.name for p in (tmp_path / "out" / "reproducer").iterdir()) == sorted(reproducer["files"])
 
 
-@pytest.mark.parametrize("other", [False, True], ids=["nothing", "another"])
+@pytest.mark.parametrize("other", [pytest.param(False, id="nothing"), nightly(True, id="another")])
 def test_what_is_not_allowed(other: bool, library: Library, tmp_path: Path) -> None:
     more = ["--allow-custom-call", f"other_gemm={library()}"] if other else []
     status, record = judged(tmp_path, "--backend", "xla-cpu", *more)
@@ -346,6 +347,7 @@ def test_what_is_not_allowed(other: bool, library: Library, tmp_path: Path) -> N
     assert bad == {"file.custom-call": "failed", "file/xla-cpu.tokens": "error", "file.probes": "error"}
 
 
+@pytest.mark.nightly
 def test_iree_has_no_such_target(library: Library, tmp_path: Path) -> None:
     status, record = judged(tmp_path, "--allow-custom-call", f"my_gemm={library()}")
     assert (status, record["verdict"]["class"]) == (1, "compiler-fault")

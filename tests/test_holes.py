@@ -253,6 +253,7 @@ def test_every_family_has_every_kind() -> None:
     assert str(CAPACITY - 1) in {id.rpartition("/")[2] for id in all_of("llama")}
 
 
+@pytest.mark.nightly
 def test_one_is_judged_in_full() -> None:
     """By `run` and by `check`, beside the right model and one that nobody can tell from it."""
     items = [("llama", "decode/logits/position/3"), ("llama", "prefill/logits/outside/longer")]

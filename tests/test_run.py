@@ -118,8 +118,8 @@ def test_what_a_reader_is_shown(small_record: dict[str, Any]) -> None:
     assert begins == sorted(begins)
 
 
-def test_a_fault_in_one_layer_of_one_phase(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--mutant", "act-relu-decode-middle-layer", "--tokens", "4", "--capacity", "128", "--threads", "2"]
+def test_a_fault_in_one_layer_of_one_phase(small_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--mutant", "act-relu-decode-middle-layer", "--tokens", "8", "--capacity", "128", "--threads", "2"]
     assert cli.invoke(["run", "tiny-llama", *arguments, "--out", str(tmp_path)]) == 1
     out = capfd.readouterr().out
     assert "first wrong: layers.1.mlp.act" in out

@@ -479,6 +479,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 # ---- one family, really run
 
 
+@pytest.mark.nightly
 def test_a_family_through_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.invoke(["suite", "qwen3", "--out", str(tmp_path)]) == 0
     record = load(tmp_path / "report.json")

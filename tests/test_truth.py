@@ -187,7 +187,9 @@ def test_a_directory_that_transformers_cannot_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut short", "missing", "not JSON"])
-def test_a_damaged_entry_is_computed_anew(damage: str, checkpoint: Checkpoint, empty_cache: Path) -> None:
+def test_a_damaged_entry_is_computed_anew(
+    damage: str, checkpoint: Checkpoint, children: list[int], empty_cache: Path
+) -> None:
     (whole,) = truths(checkpoint, PROMPTS[:1], COUNT)
     logits = np.array(whole.logits)  # a copy: the truth itself is mapped from the file
     (about,) = empty_cache.glob("truth/*/*/truth.json")

@@ -297,6 +297,7 @@ def be_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune, "Settings", functools.partial(Settings, capacity=QUICK_CAPACITY, quick=True))
 
 
+@pytest.mark.nightly
 def test_the_whole(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """One set of flags gives other tokens, one does not compile; the rest is timed, and what is kept conforms."""
     right = Judge.wrong
