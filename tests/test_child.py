@@ -112,7 +112,7 @@ def test_no_answer(
 
 
 def test_a_child_that_dies_before_it_has_read_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(process: Any) -> None:
+    def start(process: Any, needs_main: bool) -> None:
         process.start()
         process.kill()
 
