@@ -118,4 +118,5 @@ def _given(backend: Any, name: str = "") -> Choice:
             "is no backend", repr(backend), "give a name, or a class with a `name` that is called with threads"
         )
     more = {key: getattr(backend, key) for key in ("remote", "quick") if hasattr(backend, key)}
-    return Choice(name, getattr(backend, "family", name), backend, kept=False, **more)
+    opened: Any = backend
+    return Choice(name, getattr(backend, "family", name), opened, kept=False, **more)

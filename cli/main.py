@@ -99,8 +99,10 @@ def run(
     if every token and every check agrees.
     """
     import hloracle
+    from hloracle.backends.devices import open_device
     from hloracle.mutants import named
 
+    open_device(device, cuda_target)  # refuses a device before anything is written
     fault = named(mutant) if mutant else None
     if fault:  # in weights that are held otherwise it would not be planted
         precision, layout, joined = fault.held
@@ -134,12 +136,14 @@ def suite(
     if all conform.
     """
     import hloracle
+    from hloracle.backends.devices import open_device
     from hloracle.cli.show import print_families
     from hloracle.conformance.suite import Told, selected
     from hloracle.reports.record import remove_family, write_family
     from hloracle.studies.mutants import counted
 
     chosen = selected(families)
+    open_device(device, cuda_target)  # refuses a device before anything is removed
     prepare_folder(out)
     for name in selected(()):
         remove_family(out, name)

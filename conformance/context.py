@@ -76,6 +76,7 @@ class Fault(Protocol):
 
     def installed(self) -> AbstractContextManager[None]:
         """Inside of it the fault is in force in this process."""
+        ...
 
 
 @dataclass(frozen=True)

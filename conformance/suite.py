@@ -28,7 +28,7 @@ from hloracle.core.child import ChildDied, ChildResult, Report, run_in_child, th
 from hloracle.core.environment import MemoryWatch
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.pool import run_each
-from hloracle.core.record import Family, Mutants, Record, WorstAnchor
+from hloracle.core.record import Family, Float, Mutants, Record, WorstAnchor
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.registry import FAMILIES
@@ -288,8 +288,9 @@ def worst_anchor(record: Record) -> WorstAnchor | None:
     ]
     if not found:
         return None
-    _, error, anchor, configuration = max(found, key=lambda entry: entry[0])
-    return {"floors": error, "anchor": anchor, "limit": limits[anchor], "configuration": configuration}
+    worst: tuple[float, Float, str, str] = max(found, key=lambda entry: entry[0])  # pyright: ignore
+    _, error, anchor, configuration = worst
+    return WorstAnchor(floors=error, anchor=anchor, limit=limits[anchor], configuration=configuration)
 
 
 # ---- all of them
@@ -307,7 +308,8 @@ def together(record: Record, rows: Sequence[Family]) -> Record:
     which = ", ".join(f"{row['model']} ({_what(row)})" for row in bad[:3])
     which += f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     if bad and own["passed"]:
-        verdict |= {"class": bad[0]["verdict"], "evidence": [*told, *verdict["evidence"]], "prompt": None, "step": None}
+        verdict["class"], verdict["prompt"], verdict["step"] = bad[0]["verdict"], None, None
+        verdict["evidence"] = [*told, *verdict["evidence"]]
         verdict["explanation"] = (
             f"{own['model']} {'conforms' if own['verdict'] == 'conforms' else 'passes'}, but {len(bad)} of "
             f"{len(rows)} models {'does' if len(bad) == 1 else 'do'} not: {which}."
@@ -330,7 +332,9 @@ def together(record: Record, rows: Sequence[Family]) -> Record:
             " The other model passes." if len(others) == 1 else f" The other {len(others)} models pass."
         )
     passed = not bad and bool(own["passed"])
-    return {**record, "passed": passed, "verdict": verdict, "families": list(rows)}
+    whole = record.copy()
+    whole["passed"], whole["verdict"], whole["families"] = passed, verdict, list(rows)
+    return whole
 
 
 def _not_compared(rows: Sequence[Family]) -> list[str]:

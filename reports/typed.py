@@ -90,4 +90,4 @@ def _adapter(of: Any, documented: bool) -> TypeAdapter[Any]:
     """Of lists of a type: a configuration can be given to those, and reaches all that is in them."""
     # To read docstrings takes ten times as long as all else.
     config = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=documented)
-    return TypeAdapter(list[of], config=config)
+    return TypeAdapter(list[of], config=config)  # pyright: ignore[reportInvalidTypeForm]

@@ -20,6 +20,7 @@ from hloracle.backends.compiled import compiled
 from hloracle.backends.iree import IreeCpu, compile_to_stream, iree_compile, precompile
 from hloracle.backends.xla import XlaCpu, has_compiled
 from hloracle.cli import main as cli
+from hloracle.conformance.context import Context
 from hloracle.conformance.runs.gate_zero import gate_zero, product_graph, sum_graph
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
@@ -354,7 +355,7 @@ def test_to_find_the_compiler_does_not_load_it() -> None:
 
 @pytest.mark.parametrize("backend", ["iree-cpu", "xla-cpu"])
 def test_gate_zero(backend: str) -> None:
-    found = gate_zero(backend, 2)
+    found = gate_zero(Context(threads=2), backend)
     assert (found.id, found.status) == (f"{backend}.gate-zero", "passed")
 
 
@@ -376,13 +377,11 @@ def test_gate_zero_that_fails_stops_the_run(
         ("xla-cpu.gate-zero", "passed"),
     ]
     assert words in record["checks"][0]["detail"]
-    assert (record["configurations"], record["tokens"], record["graphs"]) == ([], {}, [])
+    assert (record["configurations"], record["tokens"]) == ([], {})
     assert {p.name for p in out.iterdir()} == {"report.json", "report.html", "summary.md", "junit.xml"}
 
 
 def test_gate_zero_with_a_wrong_sum_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hloracle.conformance.runs import gate_zero as module
-
     right = [11.0, 22.0, 33.0, 44.0], [[17.0, 8.0, -1.0, -10.0, -19.0], [-28.0, -10.0, 8.0, 26.0, 44.0]]
     for sums, products, rounded, status in (
         (*right, 0, "passed"),
@@ -393,8 +392,8 @@ def test_gate_zero_with_a_wrong_sum_fails(monkeypatch: pytest.MonkeyPatch) -> No
         (*right, 1, "failed"),
     ):
         answer = type("Child", (), {"value": (sums, products, rounded)})
-        monkeypatch.setattr(module, "run_in_child", lambda *a, answer=answer, **k: answer)
-        assert gate_zero("iree-cpu", 2).status == status
+        monkeypatch.setattr(Context, "child", lambda *a, answer=answer, **k: answer)
+        assert gate_zero(Context(threads=2), "iree-cpu").status == status
 
 
 def test_gate_zero_notices_what_rounds_float32() -> None:

@@ -283,7 +283,7 @@ def test_a_device_with_memory_of_its_own() -> None:
 
 
 def test_a_backend_of_another_device() -> None:
-    with pytest.raises(ValueError, match="iree-cuda is not the backend of simulated:0"):
+    with pytest.raises(InputError, match="'iree-cuda': is no backend"):
         make_backend("iree-cuda", 1, Device("simulated"))
 
 

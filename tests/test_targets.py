@@ -99,7 +99,7 @@ def test_what_names_a_place(message: str, anchor: str) -> None:
 
 def test_what_does_not_compile_for_a_target() -> None:
     found = by_id(compile_checks(compiled_rows("", "error: failed to distribute")))["emitter/iree-cuda.compiles"]
-    assert (found.status, found.figure, found.expected) == ("failed", "1 of 2", "2 of 2")
+    assert (found.status, found.figure, found.limit) == ("failed", "1 of 2", "2 of 2")
     assert found.detail == "graph-1: error: failed to distribute"
     assert compile_checks([]) == []
 

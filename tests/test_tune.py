@@ -341,8 +341,8 @@ def test_the_whole_on_a_device(
 
     monkeypatch.setattr(Judge, "times", times)
     be_small(monkeypatch)
-    judged: list[Settings] = []
-    monkeypatch.setattr(tune, "run", lambda settings, _: judged.append(settings) or CONFORMS)
+    judged: list[Context] = []
+    monkeypatch.setattr(tune, "run", lambda _, context: judged.append(context) or CONFORMS)
     command = ["tune", "tiny-llama", "--device", "emulated", "--precision", "f32", "--threads", "2", "--json"]
     with alone():
         assert cli.invoke(command) == 0
@@ -355,7 +355,7 @@ def test_the_whole_on_a_device(
         ("rows on device as graphs", "slower"),
     ]
     device = open_device("emulated")
-    assert (judged[0].device, judged[0].backends[0]) == (device, "iree-emulated")
+    assert (judged[0].device, judged[0].names[0]) == (device, "iree-emulated")
     assert Path(row["file"]) == tuned_file(checkpoint, "f32", device)
     evidence = choices_of(Settings("tiny-llama"), checkpoint, on(device, threads=2))
     assert (str(evidence.choice), evidence.chosen) == (row["choice"], "tuned")

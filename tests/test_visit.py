@@ -44,8 +44,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
     def child(function: Callable[..., Any], *arguments: Any, timeout: float, **_: Any) -> Any:
         assert timeout > 0
-        if function is visit._record and (id := arguments[0].mutant):
-            return SimpleNamespace(value={"verdict": {"class": found.get(id, MUTANTS[id].class_)}})
+        if function is visit._record and (fault := arguments[1].fault):
+            return SimpleNamespace(value={"verdict": {"class": found.get(fault.id, fault.class_)}})
         value = found["bandwidth"] if function is visit.bandwidth else found["record"]
         if isinstance(value, Exception):
             raise value

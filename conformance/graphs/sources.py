@@ -165,10 +165,11 @@ def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
 def _given(value: Any, name: str = "") -> Source:
     if not callable(value):
         raise InputError("is no source", repr(value), "give a function from hloracle.Request to hloracle.Graph")
-    if hasattr(value, "counts_as") and hasattr(value, "name"):
-        found: Source = value
+    given: Any = value
+    if hasattr(given, "counts_as") and hasattr(given, "name"):
+        found: Source = given
         return found
-    return Function(name or str(getattr(value, "name", getattr(value, "__name__", ""))), value)
+    return Function(name or str(getattr(given, "name", getattr(given, "__name__", ""))), given)
 
 
 # ---- a source's graphs

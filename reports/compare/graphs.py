@@ -117,7 +117,7 @@ def _graph(before: Graph, after: Graph, base: Listing | None, head: Listing | No
         for scope in dict.fromkeys([*before["scopes"], *after["scopes"]])
         if (differences := _counts(before["scopes"].get(scope, {}), after["scopes"].get(scope, {})))
     }
-    figures = {
+    figures: dict[Figure, tuple[float | None, float | None]] = {
         key: (text.value(before[key]), text.value(after[key])) for key in FIGURES if _differs(before[key], after[key])
     }
     compared = compare_texts(base, head) if base and head else None

@@ -16,7 +16,7 @@ from hloracle.reports import text
 from hloracle.reports.compare.change import SEVERITIES, Change, capital, name
 from hloracle.reports.compare.comparison import Comparison
 from hloracle.reports.compare.families import FamilyDiff
-from hloracle.reports.compare.graphs import FIGURES, GraphDiff
+from hloracle.reports.compare.graphs import FIGURES, Figure, GraphDiff
 from hloracle.reports.compare.speed import APART, LUCK, Peer, ratios
 from hloracle.reports.compare.texts import Row, ScopeDiff
 from hloracle.reports.compare.tokens import PromptDiff
@@ -214,7 +214,7 @@ def _family(diff: FamilyDiff) -> dict[str, Any]:
 def _figures(c: Comparison) -> dict[str, Any]:
     """Each graph that changed, with the figures that did in one of them."""
     before, after = ({graph["id"]: graph for graph in record["graphs"]} for record in (c.base, c.head))
-    keys = [key for key in FIGURES if any(key in graph.figures for graph in c.graphs.changed)]
+    keys: list[Figure] = [key for key in FIGURES if any(key in graph.figures for graph in c.graphs.changed)]
     rows = []
     for graph in c.graphs.changed:
         pairs = [(before[graph.id][key], after[graph.id][key]) for key in keys]
