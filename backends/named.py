@@ -38,6 +38,7 @@ class Choice:
 
     @property
     def title(self) -> str:
+        """What it is called in a sentence, such as `IREE` or `IREE cuda`."""
         device = self.name.partition("-")[2] if self.kept else ""
         return TITLES.get(self.family, self.name) + (f" {device}" if device not in ("", "cpu") else "")
 

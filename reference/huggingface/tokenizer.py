@@ -9,6 +9,7 @@ from hloracle.core.errors import InputError
 
 
 def has_tokenizer(directory: Path) -> bool:
+    """Whether a checkpoint has a tokenizer that transformers can read."""
     return (directory / "tokenizer.json").is_file()
 
 
