@@ -1243,7 +1243,7 @@ def test_no_prompt_at_all() -> None:
 @pytest.mark.parametrize("stage", ["compile", "memory", "timeout"])
 def test_a_cell_that_failed_carries_the_tools_words(stage: str) -> None:
     (check,) = judge(failed(stage)(outcome(LOGITS)), streamed=True).values()
-    assert (check.status, check.detail, check.cause) == ("error", f"{stage} failed: the tool's words", stage)
+    assert (check.status, check.detail, check.error) == ("error", f"{stage} failed: the tool's words", stage)
 
 
 def test_nan_is_the_worst() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hloracle.cli import main as cli
+from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Settings
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
@@ -123,15 +124,19 @@ def test_a_wrong_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a mutant, and that of the right model beside it."""
-    asked: list[Settings] = []
-    monkeypatch.setattr(mutation, "run", lambda settings, progress: asked.append(settings) or {})
+    asked: list[tuple[Settings, Context]] = []
+    monkeypatch.setattr(mutation, "run", lambda *arguments: asked.append(arguments) or {})
     monkeypatch.setattr(mutation, "_consumers", lambda model: {})
     mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu") and m.part == "emitter")
     mutation._judged(lambda line: None, mutant.id)
     mutation._right(lambda line: None, mutant.run)
     found = [
-        (f"--precision {s.precision} --layout {c.layout}{' --joined' * c.joined}", s.model, s.mutant)
-        for s in asked
+        (
+            f"--precision {s.precision} --layout {c.layout}{' --joined' * c.joined}",
+            s.model,
+            x.fault.id if x.fault else "",
+        )
+        for s, x in asked
         if (c := s.choice)
     ]
     assert found == [(options, "tiny-llama", id) for id in (mutant.id, "")]
@@ -278,7 +283,7 @@ def test_what_was_pinned_is_known_while_nothing_has_changed(
         ("emitters/architectures/llama.py", True),
         ("emitters/architectures/gemma2.py", False),
         ("localize/dissect.py", True),
-        ("conformance/checks/checks.py", True),
+        ("conformance/checks/check.py", True),
         ("conformance/checks/census.json", True),
         ("backends/iree.py", True),
         ("mutants/norm.py", True),

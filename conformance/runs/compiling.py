@@ -56,6 +56,8 @@ def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
 
     with threads(run.context.threads) as submit:
         compiles = [submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run)]
+        if elsewhere and not run.settings.quick:
+            elsewhere = [*elsewhere, *((ORACLE, g, compiled_for("cuda")) for g in evidence.whole(ORACLE))]
         others = [
             submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
             for source, graph, device in elsewhere
