@@ -82,7 +82,7 @@ def test_a_model_that_float32_cannot_tell_is_refused(tmp_path: Path) -> None:
         found = truths(checkpoint, [p.token_ids for p in prompts], 4)
     checked = truth_check({p.id: truth for p, truth in zip(prompts, found, strict=True)})
     assert checked.status == "failed"
-    trial = trial_of(18, record(dataclasses.asdict(checked), verdict="harness-error"), 1.0)
+    trial = trial_of(18, record({"id": checked.id, **dataclasses.asdict(checked)}, verdict="harness-error"), 1.0)
     assert (trial.verdict, trial.alarms, trial.worst) == ("harness-error", (), {})
     assert "of the largest logit" in trial.refused
     assert summary([trial], 1.0).startswith("0 judged (0 near-tie), 1 refused, 0 alarms;")

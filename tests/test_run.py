@@ -152,7 +152,7 @@ def test_second_run_reuses_and_says_so(small_run: Path, tmp_path: Path, capfd: p
         PRODUCTION: "ran"
     }
     assert set(IDS) - {PRODUCTION} <= set(record["reused"])
-    assert {"graphs", "truth"} <= set(record["reused"])
+    assert {"graphs and gate zero", "truth"} <= set(record["reused"])
     assert PRODUCTION not in record["reused"]
     assert f"{PRODUCTION}, streams" in record["reused"]
     assert record["speed"] == {"reason": "it was left out", "context": 0, "tokens": 0, "contenders": []}
