@@ -237,7 +237,8 @@ def static_checks(run: Run) -> list[Check]:
             found.append(fewer_ops(graphs[source.name], graphs[ORACLE], config, source.name))
         else:
             found.append(Question("fewer-ops", PINNED["fewer-ops"], source.name).skipped(NOT_PINNED))
-    return [*found, *graph_checks(ORACLE, graphs[ORACLE], config)]
+    # Where no judged graph can be run, none of the oracle's was lowered.
+    return [*found, *(graph_checks(ORACLE, graphs[ORACLE], config) if graphs[ORACLE] else [])]
 
 
 def prompts(run: Run) -> list[Prompt]:

@@ -174,10 +174,10 @@ def _distrusted(seen: Seen) -> Finding | None:
 def _unreadable(seen: Seen) -> Finding | None:
     if seen.of_judged("writing", "parse"):
         return "emitter-fault", "The emitted graph does not parse or verify."
-    if seen.of_oracle("writing", "parse"):
-        return "reference-fault", "The oracle's graph does not parse or verify."
     if beyond := seen.of_judged("writing", "supported"):
         return "unsupported", f"No backend here runs what the graph asks for: {beyond[0].detail}."
+    if seen.of_oracle("writing", "parse"):
+        return "reference-fault", "The oracle's graph does not parse or verify."
     if seen.outcomes and seen.truths:
         return None
     if seen.broken and not seen.outcomes:
