@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,15 @@ def test_tried_versions_lie_in_the_wheel_and_the_ranges(wheel: Path) -> None:
         name = canonicalize_name(requirement.name)
         assert name in versions or name == "hloracle", f"{name} is not in constraints.txt"
         assert requirement.specifier.contains(versions[name]), requirement
+
+
+def test_the_lowest_session_takes_the_lower_ends() -> None:
+    lowest = [Requirement(line) for line in re.findall(r'"([\w-]+==[\d.]+)"', (ROOT / "noxfile.py").read_text())]
+    found = {requirement.name: str(requirement.specifier) for requirement in requirements()}
+    assert len(lowest) == 6
+    for requirement in lowest:
+        version = str(requirement.specifier).removeprefix("==").removesuffix(".0")
+        assert f">={version}" in found[requirement.name].split(","), requirement
 
 
 def test_no_version_that_a_verdict_depends_on_is_the_only_one() -> None:
