@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hloracle.core.record import Answers, Contender, Family, Record
+from hloracle.core.record import Answers, Check, Contender, Family, Record
 from hloracle.mutants import Mutant
 from hloracle.studies.mutants import Trial
 
@@ -31,10 +31,7 @@ def print_record(record: Record, out: Path, console: Console) -> None:
         for prompt, row in record["tokens"].items():
             table.add_row(escape(prompt), *(_agreed(row, configuration) for configuration in configurations))
         console.print(table)
-    for check in record["checks"]:
-        if check["status"] != "passed":
-            what = ", ".join(escape(part) for part in (check["figure"], check["detail"]) if part)
-            console.print(f"{check['status']:>8}  {escape(check['id'])}: {what}")
+    _print_checks([check for check in record["checks"] if check["status"] != "passed"], console)
     passed = sum(c["status"] == "passed" for c in record["checks"])
     console.print(f"{passed} of {len(record['checks'])} checks passed; {_reused(record)}")
     if record["settings"]["ignored"]:
@@ -42,6 +39,16 @@ def print_record(record: Record, out: Path, console: Console) -> None:
     if record["speed"]["contenders"]:
         console.print(_speed(record["speed"]["contenders"]))
     _print_verdict(record, out, console)
+
+
+def _print_checks(checks: Sequence[Check], console: Console) -> None:
+    """A line for each, and one for those of which there is the same to say."""
+    same: dict[tuple[str, str], list[str]] = {}
+    for check in checks:
+        what = ", ".join(part for part in (check["figure"], check["detail"]) if part)
+        same.setdefault((check["status"], what), []).append(check["id"])
+    for (status, what), ids in same.items():
+        console.print(f"{status:>8}  {escape(', '.join(ids))}: {escape(what)}", soft_wrap=True)
 
 
 def _print_verdict(record: Record, out: Path, console: Console) -> None:
@@ -91,9 +98,7 @@ def print_families(record: Record, out: Path, console: Console) -> None:
             at = f" at {row['anchor']}" if row["anchor"] else ""
             words = f"{row['verdict']}{at}: {row['explanation']}"
             console.print(f"[bold red]{escape(row['model'])}[/] {escape(words)}", soft_wrap=True)
-            for check in row["failed"]:
-                what = ", ".join(part for part in (check["figure"], check["detail"]) if part)
-                console.print(f"{check['status']:>8}  {escape(check['id'])}: {escape(what)}", soft_wrap=True)
+            _print_checks(row["failed"], console)
             if row["report"]:
                 console.print(f"  report: {escape(str(out / row['report']))}", soft_wrap=True)
     if record["speed"]["contenders"]:

@@ -60,20 +60,21 @@ def entries(cache: Path) -> list[str]:
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("llama", {}),
-    "sharded": ("llama", {"shards": 3, "attention_bias": True}),
-    "tied": ("llama", {"tie_word_embeddings": True, "shards": 2}),
+    "sharded": ("llama", {"attention_bias": True}),
+    "tied": ("llama", {"tie_word_embeddings": True}),
     "groups that do not fit": ("llama", {"intermediate_size": 114, "vocab_size": 258}),
     "an expert in each tensor": ("mixtral", {}),
     "norms of heads": ("stablelm", {}),
     "sliced, biased and transposed": ("gpt_oss", {}),
 }
+SHARDS = {"sharded": 3, "tied": 2}
 
 
 @pytest.mark.parametrize("precision", OTHERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_in_a_precision(name: str, precision: str, tmp_path: Path) -> None:
     architecture, options = MODELS[name]
-    base = write_tiny(tmp_path, architecture, **options)
+    base = write_sharded(tmp_path, SHARDS.get(name, 1), architecture, **options)
     found = open_checkpoint(resolve(str(base), precision=precision))
     assert found.directory != base
     holds(open_checkpoint(base), found, precision)

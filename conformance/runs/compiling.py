@@ -180,6 +180,9 @@ def _compile_xla(context: Context, graphs: list[Graph]) -> None:
         backend.load(graph)
 
 
+NO_TOKEN = "no decode graph of this source picks the token"
+
+
 def on_device(run: Run) -> None:
     """What is known of each source's decode graph as the device will run it, and what that multiplies with.
 
@@ -190,7 +193,7 @@ def on_device(run: Run) -> None:
         graph = production(evidence.whole(source.name))
         if not source.counts_as or graph is None or graph.abi.head != "token":
             question = Question("caches-in-place", "no copy of a cache in IREE's stream form of decode", source.name)
-            evidence.checks.append(question.skipped(NOT_PINNED))
+            evidence.checks.append(question.skipped(NO_TOKEN if source.counts_as else NOT_PINNED))
             continue
         found = device_checks(source.name, graph, device)
         evidence.checks += found
