@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hloracle.core.cache import cache_root, digest, locked, write_file
+from hloracle.core.cache import Entry, digest, locked
 from hloracle.core.child import ChildDied, Report, run_in_child, threads
 from hloracle.core.environment import installed
 from hloracle.core.errors import InputError, ToolchainError
@@ -283,12 +282,9 @@ def known_cuda_targets() -> list[str]:
     from hloracle.backends import iree
 
     version, path = installed("iree-base-compiler"), iree.compiler_path()
-    entry = cache_root() / "cuda-targets" / f"{digest(version, path, *CAPABILITIES)[:32]}.json"
-    with locked(entry):
-        try:
-            return [str(target) for target in json.loads(entry.read_text())]
-        except (OSError, ValueError, TypeError):
-            pass
+    entry: Entry[list[str]] = Entry("cuda-targets", digest(version, path, *CAPABILITIES), list[str])
+
+    def probe() -> list[str]:
         with TemporaryDirectory() as folder, threads() as submit:
             source = Path(folder) / "probe.mlir"
             source.write_text(PROBE)
@@ -301,7 +297,7 @@ def known_cuda_targets() -> list[str]:
                 return True
 
             probed = {f"sm_{number}": submit(knows, f"sm_{number}") for number in CAPABILITIES}
-            found = [target for target, known in probed.items() if known.result()]
-        if found:  # where none is, the compiler itself may have failed
-            write_file(entry, json.dumps(found))
-        return found
+            return [target for target, known in probed.items() if known.result()]
+
+    with locked(entry.path):
+        return entry.get(probe, bool)[0]  # where none is found, the compiler itself may have failed

@@ -6,6 +6,7 @@ slot, position, length and token id. Each spoiled graph is judged by `run` and, 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import tempfile
@@ -26,7 +27,7 @@ from hloracle.conformance.run import run
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.verdict import PASSING
 from hloracle.core.abi import Graph
-from hloracle.core.cache import cache_root, digest, write_file
+from hloracle.core.cache import Entry, digest, write_file
 from hloracle.core.child import ChildDied, Report, alone, run_in_child
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import InputError, ToolchainError
@@ -82,10 +83,14 @@ class Outcome:
     """What came of one spoiling. by: the judgement of each of JUDGES. reused: of an earlier time."""
 
     family: str
-    spoiling: Spoiling
+    id: str
     by: dict[str, Judgement]
     seconds: float
     reused: bool = False
+
+    @property
+    def spoiling(self) -> Spoiling:
+        return all_of(self.family)[self.id]
 
     def state(self, judge: str) -> str:
         """`noticed`; `explained`, where a reason says that nobody can tell and it passed; or `missed`."""
@@ -141,9 +146,9 @@ def run_holes(
     found: dict[Item, Outcome] = {}
 
     def finish(outcome: Outcome) -> None:
-        found[outcome.family, outcome.spoiling.id] = outcome
+        found[outcome.family, outcome.id] = outcome
         done(outcome)
-        report(f"{len(found)} of {len(items)} spoilings, last {outcome.family} {outcome.spoiling.id}")
+        report(f"{len(found)} of {len(items)} spoilings, last {outcome.family} {outcome.id}")
 
     def right(family: str, answer: dict[str, Judgement] | str, seconds: float) -> None:
         by = {JUDGES[0]: Judgement(CRASHED, answer)} if isinstance(answer, str) else answer
@@ -155,9 +160,9 @@ def run_holes(
     def judged(item: Item, answer: dict[str, Judgement] | str, seconds: float) -> None:
         family, id = item
         by = {judge: Judgement(CRASHED, answer) for judge in JUDGES} if isinstance(answer, str) else answer
-        outcome = Outcome(family, all_of(family)[id], by, seconds)
+        outcome = Outcome(family, id, by, seconds)
         if all(judgement.class_ != CRASHED for judgement in by.values()):
-            _keep(outcome)
+            _entry(outcome.family, outcome.id).save(outcome)
         finish(outcome)
 
     for kept in (None if fresh else _kept(*item) for item in items):
@@ -275,7 +280,7 @@ def _checkpoint(family: str) -> Checkpoint:
 
 def problems(outcomes: Sequence[Outcome]) -> list[str]:
     """Every hole, every reason that is not true, and whatever crashed; empty where all is as it should be."""
-    found = [f"{o.family} {o.spoiling.id}: {why}" for o in outcomes for judge in JUDGES if (why := o.problem(judge))]
+    found = [f"{o.family} {o.id}: {why}" for o in outcomes for judge in JUDGES if (why := o.problem(judge))]
     return found or ([] if outcomes else ["nothing was spoiled"])
 
 
@@ -291,7 +296,7 @@ def as_records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """The outcomes as JSON."""
     return [
         {
-            "family": o.family, "spoiling": o.spoiling.id, "kind": o.spoiling.kind, "what": o.spoiling.what,
+            "family": o.family, "spoiling": o.id, "kind": o.spoiling.kind, "what": o.spoiling.what,
             "reason": o.spoiling.reason, "seconds": round(o.seconds, 2), "reused": o.reused,
             **{judge: {"state": o.state(judge), "class": j.class_, "because": j.because} for judge, j in o.by.items()},
         }
@@ -337,20 +342,10 @@ def _question(family: str, id: str) -> str:
     return digest(repr((all_of(family)[id], TOKENS, CAPACITY, BUCKET, BACKEND)), common(family))
 
 
-def _entry(family: str, id: str) -> Path:
-    key = digest(_question(family, id), host_cpu(), os.environ.get("XLA_FLAGS", ""))
-    return cache_root() / "holes" / f"{key[:32]}.json"
-
-
-def _keep(outcome: Outcome) -> None:
-    by = {judge: [j.class_, j.because] for judge, j in outcome.by.items()}
-    write_file(_entry(outcome.family, outcome.spoiling.id), json.dumps({"by": by, "seconds": outcome.seconds}))
-
-
 def _kept(family: str, id: str) -> Outcome | None:
-    try:
-        raw = json.loads(_entry(family, id).read_text())
-        by = {judge: Judgement(*raw["by"][judge]) for judge in JUDGES}
-        return Outcome(family, all_of(family)[id], by, raw["seconds"], reused=True)
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    found = _entry(family, id).load()
+    return dataclasses.replace(found, reused=True) if found else None
+
+
+def _entry(family: str, id: str) -> Entry[Outcome]:
+    return Entry("holes", digest(_question(family, id), host_cpu(), os.environ.get("XLA_FLAGS", "")), Outcome)

@@ -20,7 +20,7 @@ from hloracle.backends.plain import plain_compilers
 from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
 from hloracle.conformance.settings import Settings
-from hloracle.core.cache import cache_root, digest, write_file
+from hloracle.core.cache import Entry, digest
 from hloracle.core.child import Report, alone
 from hloracle.core.environment import host_cpu, versions
 from hloracle.core.errors import InputError
@@ -61,7 +61,7 @@ class Trial:
     reused: it was planted before, and nothing that decides what comes of it has changed since.
     """
 
-    mutant: Mutant
+    id: str
     verdict: str
     anchor: str | None
     operation: str | None
@@ -70,6 +70,10 @@ class Trial:
     seconds: float
     detail: str = ""
     reused: bool = False
+
+    @property
+    def mutant(self) -> Mutant:
+        return MUTANTS[self.id]
 
     @property
     def killed(self) -> bool:
@@ -109,9 +113,9 @@ def run_mutants(
     right: dict[Run, tuple[Record, dict[str, set[str]]]] = {}
 
     def finish(trial: Trial) -> None:
-        found[trial.mutant.id] = trial
+        found[trial.id] = trial
         done(trial)
-        report(f"{len(found)} of {len(mutants)} mutants, last {trial.mutant.id}")
+        report(f"{len(found)} of {len(mutants)} mutants, last {trial.id}")
 
     def judged(key: Run, answer: tuple[Record, dict[str, set[str]]] | str, seconds: float) -> None:
         if isinstance(answer, str) or not answer[0]["passed"]:
@@ -123,7 +127,7 @@ def run_mutants(
         mutant = MUTANTS[id]
         trial = _trial(mutant, record, seconds, *right[mutant.run])
         if trial.verdict != "crashed":
-            _keep(trial)
+            _entry(mutant).save(trial)
         finish(trial)
 
     for trial in (None if fresh else _kept(m) for m in mutants):
@@ -140,7 +144,7 @@ def _trial(
     mutant: Mutant, record: Record | str, seconds: float, clean: Record, consumers: dict[str, set[str]]
 ) -> Trial:
     if isinstance(record, str):
-        return Trial(mutant, "crashed", None, None, None, "elsewhere", seconds, record)
+        return Trial(mutant.id, "crashed", None, None, None, "elsewhere", seconds, record)
     verdict = record["verdict"]
     died = [c for c in record["checks"] if c["id"] == "harness.process" and c["status"] == "error"]
     anchor = verdict["anchor"]
@@ -157,7 +161,7 @@ def _trial(
         detail = "every logit is the right one, bit for bit" if same else "logits differ, within their limits"
     level = verdict["confidence"]["level"] if verdict["confidence"] else None
     class_ = "crashed" if died else verdict["class"]
-    return Trial(mutant, class_, anchor, verdict["operation"], level, place, seconds, detail)
+    return Trial(mutant.id, class_, anchor, verdict["operation"], level, place, seconds, detail)
 
 
 def _judged(report: Report, id: str) -> Record:
@@ -224,14 +228,14 @@ def _consumers(model: str) -> dict[str, set[str]]:
 
 def problems(trials: Sequence[Trial]) -> list[str]:
     """Why these trials do not prove what they should; empty when they do."""
-    found = [f"{t.mutant.id} survived: {t.detail}" for t in trials if t.verdict in ("conforms", "near-tie")]
-    found += [f"{t.mutant.id} crashed: {t.detail}" for t in trials if t.verdict == "crashed"]
+    found = [f"{t.id} survived: {t.detail}" for t in trials if t.verdict in ("conforms", "near-tie")]
+    found += [f"{t.id} crashed: {t.detail}" for t in trials if t.verdict == "crashed"]
     found += [
-        f"{t.mutant.id} is {t.verdict}, not {t.mutant.class_}" for t in trials
+        f"{t.id} is {t.verdict}, not {t.mutant.class_}" for t in trials
         if t.killed and t.verdict != t.mutant.class_
     ]  # fmt: skip
     found += [
-        f"{t.mutant.id} is placed at {t.anchor or 'no anchor'}, not at {t.mutant.anchor}" for t in trials
+        f"{t.id} is placed at {t.anchor or 'no anchor'}, not at {t.mutant.anchor}" for t in trials
         if t.killed and t.place == "elsewhere"
     ]  # fmt: skip
     late = [t for t in trials if t.place == "consumer"]
@@ -244,7 +248,7 @@ def as_records(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """The trials as JSON."""
     return [
         {
-            "mutant": t.mutant.id, "model": t.mutant.model, "mechanism": t.mutant.mechanism, "part": t.mutant.part,
+            "mutant": t.id, "model": t.mutant.model, "mechanism": t.mutant.mechanism, "part": t.mutant.part,
             "fault": t.mutant.fault, "expected": {"class": t.mutant.class_, "anchor": t.mutant.anchor},
             "class": t.verdict, "anchor": t.anchor, "operation": t.operation, "confidence": t.confidence,
             "killed": t.killed, "place": t.place, "seconds": round(t.seconds, 2), "detail": t.detail, "reused": t.reused,
@@ -285,21 +289,13 @@ def pin_key(architecture: str) -> str:
 
 
 def _kept(mutant: Mutant) -> Trial | None:
-    try:
-        raw = json.loads(_entry(mutant).read_text())
-        return Trial(mutant, **raw, reused=True)
-    except (OSError, ValueError, TypeError):
-        return None
+    found = _entry(mutant).load()
+    return dataclasses.replace(found, reused=True) if found else None
 
 
-def _keep(trial: Trial) -> None:
-    kept = {f.name: getattr(trial, f.name) for f in dataclasses.fields(trial) if f.name not in ("mutant", "reused")}
-    write_file(_entry(trial.mutant), json.dumps(kept))
-
-
-def _entry(mutant: Mutant) -> Path:
-    key = digest(_question(mutant), host_cpu(), iree.compiler_path(), os.environ.get("XLA_FLAGS", ""))
-    return cache_root() / "mutants" / f"{key[:32]}.json"
+def _entry(mutant: Mutant) -> Entry[Trial]:
+    of = digest(_question(mutant), host_cpu(), iree.compiler_path(), os.environ.get("XLA_FLAGS", ""))
+    return Entry("mutants", of, Trial)
 
 
 def _question(mutant: Mutant) -> str:

@@ -33,7 +33,7 @@ NOTICED, PASSED = Judgement("emitter-fault", "emitter/xla-cpu.streams"), Judgeme
 
 
 def outcome(run: Judgement = NOTICED, check: Judgement = NOTICED, id: str = SPOILED, **more: Any) -> Outcome:
-    return Outcome("llama", all_of("llama")[id], {"run": run, "check": check}, 1.5, **more)
+    return Outcome("llama", id, {"run": run, "check": check}, 1.5, **more)
 
 
 def test_noticed_by_both() -> None:
@@ -173,7 +173,8 @@ def test_other_code_asks_another_question(monkeypatch: pytest.MonkeyPatch, empty
 
 def all_right(family: str) -> list[Outcome]:
     return [
-        Outcome(family, s, dict.fromkeys(JUDGES, PASSED if s.reason else NOTICED), 1.0) for s in all_of(family).values()
+        Outcome(family, id, dict.fromkeys(JUDGES, PASSED if s.reason else NOTICED), 1.0)
+        for id, s in all_of(family).items()
     ]
 
 
@@ -249,7 +250,7 @@ def test_the_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 def test_every_family_has_every_kind() -> None:
     for family in FAMILIES:
-        assert {s.kind for s in all_of(family).values()} == {*KINDS}
+        assert {s.kind for id, s in all_of(family).items()} == {*KINDS}
     assert str(CAPACITY - 1) in {id.rpartition("/")[2] for id in all_of("llama")}
 
 

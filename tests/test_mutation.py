@@ -22,7 +22,7 @@ from hloracle.studies import pin_mutants
 from hloracle.studies.mutants import Trial, problems, selected
 
 MUTANT = MUTANTS["norm-sum"]
-CAUGHT = Trial(MUTANT, "emitter-fault", MUTANT.anchor, "stablehlo.rsqrt", "certain", "exact", 1.0)
+CAUGHT = Trial(MUTANT.id, "emitter-fault", MUTANT.anchor, "stablehlo.rsqrt", "certain", "exact", 1.0)
 CLEAN = {"passed": True, "tokens": {"p@32": {"configurations": {"emitter/iree-cpu": {"errors": [1.0]}}}}}
 CONSUMERS = {MUTANT.anchor: {"layers.0.self_attn.q_proj"}}
 HELD = ("rows", "panels", "bf16", "f16", "int8", "int4")
@@ -143,7 +143,9 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
     assert mutation._command(*mutant.run) == f"hloracle run tiny-llama {options}"
 
 
-def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(
+    monkeypatch: pytest.MonkeyPatch, empty_cache: Path
+) -> None:
     """What differs from it is then the fault's doing, and not the rounding's."""
     right: list[Any] = []
     clean = {
@@ -160,7 +162,6 @@ def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(monkeypatch:
                 done(item, record("conforms", None, tokens=clean[weights]), 1.0)
 
     monkeypatch.setattr(mutation, "run_each", each)
-    monkeypatch.setattr(mutation, "_keep", lambda trial: None)
     mutants = [next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu")) for weights in HELD]
     found = mutation.run_mutants([*mutants, mutants[0]], 1, lambda line: None, fresh=True)
     assert right == [("tiny-llama", weights, "cpu") for weights in HELD]
@@ -178,7 +179,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def caught(mutant: Mutant) -> Trial:
-    return dataclasses.replace(CAUGHT, mutant=mutant, verdict=mutant.class_, anchor=mutant.anchor)
+    return dataclasses.replace(CAUGHT, id=mutant.id, verdict=mutant.class_, anchor=mutant.anchor)
+
+
+def keep(trial: Trial) -> None:
+    mutation._entry(trial.mutant).save(trial)
 
 
 def planting(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> list[str]:
@@ -234,10 +239,10 @@ def test_the_outcomes_of_a_family(own_cache: Path, monkeypatch: pytest.MonkeyPat
     own = [m for m in MUTANTS.values() if m.architecture == "mistral"]
     for mutant in own:
         assert mutation.outcomes("mistral") is None
-        mutation._keep(caught(mutant))
+        keep(caught(mutant))
     assert mutation.outcomes("mistral") == (len(own), len(own), False)
-    mutation._keep(dataclasses.replace(caught(own[0]), place="elsewhere"))
-    mutation._keep(dataclasses.replace(caught(own[1]), verdict="harness-error"))
+    keep(dataclasses.replace(caught(own[0]), place="elsewhere"))
+    keep(dataclasses.replace(caught(own[1]), verdict="harness-error"))
     assert mutation.outcomes("mistral") == (len(own) - 2, len(own), False)
     assert mutation.outcomes("no-family") is None
 
@@ -251,7 +256,7 @@ def test_what_was_pinned_is_known_while_nothing_has_changed(
     with pytest.raises(InputError, match=r"^llama: not all of its mutants have been planted; run `hloracle mutants ll"):
         pin_mutants.pins()
     for mutant in MUTANTS.values():
-        mutation._keep(caught(mutant))
+        keep(caught(mutant))
     pins = pin_mutants.pins()
     assert list(pins) == list(FAMILIES)
     assert sum(int(pin["total"]) for pin in pins.values()) == len(MUTANTS)
@@ -262,9 +267,9 @@ def test_what_was_pinned_is_known_while_nothing_has_changed(
     assert mutation.outcomes("mistral") == (killed, killed, True)
     # What has come of one of them here, something else, is not told by what came of all elsewhere.
     (other, *_) = (m for m in MUTANTS.values() if m.architecture == "mistral")
-    mutation._keep(dataclasses.replace(caught(other), verdict="conforms"))
+    keep(dataclasses.replace(caught(other), verdict="conforms"))
     assert mutation.outcomes("mistral") is None
-    mutation._keep(caught(other))
+    keep(caught(other))
     assert mutation.outcomes("mistral") == (killed, killed, True)
     monkeypatch.setattr(mutation, "CAPACITY", 33)
     assert mutation.outcomes("mistral") is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -15,7 +14,7 @@ from hloracle.backends import iree
 from hloracle.backends.devices import KINDS, Device, compiled_for
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.core.abi import Graph
-from hloracle.core.cache import cache_root, digest, write_file
+from hloracle.core.cache import Entry, digest
 from hloracle.core.child import threads
 from hloracle.core.environment import host_cpu, installed
 from hloracle.core.errors import ToolchainError
@@ -61,32 +60,36 @@ def compile_for(source: str, graph: Graph, device: Device) -> Compiled:
     """Compile a graph, and keep what came of it: of a module that is not run, nothing else is of use."""
     flags = iree.flags_of(graph, device)
     of = host_cpu() if KINDS[device.kind].compiler == "llvm-cpu" else ""
-    key = digest(graph.text, *flags, installed("iree-base-compiler"), iree.compiler_path(), of, VERSION)
-    entry = cache_root() / "compiles" / f"{key[:32]}.json"
-    try:
-        raw = json.loads(entry.read_text())
-        message, found, seconds, reused = str(raw["message"]), tuple(raw["arithmetic"]), float(raw["seconds"]), True
-    except (OSError, ValueError, KeyError, TypeError):
-        begun = time.monotonic()
-        message, found = _compile(graph, flags)
-        seconds, reused = round(time.monotonic() - begun, 3), False
-        if not message or "error:" in message:  # what was killed, or took too long, may do the next time
-            write_file(entry, json.dumps({"message": message, "arithmetic": found, "seconds": seconds}))
-    return Compiled(source, graph.name, device.kind, device.target, seconds, message, found, reused)
+    key = digest(graph.text, *flags, installed("iree-base-compiler"), iree.compiler_path(), of)
+    entry: Entry[_Outcome] = Entry("compiles", key, _Outcome)
+    # What was killed, or took too long, may do the next time.
+    found, reused = entry.get(lambda: _compile(graph, flags), lambda of: not of.message or "error:" in of.message)
+    return Compiled(
+        source, graph.name, device.kind, device.target, found.seconds, found.message, found.arithmetic, reused
+    )
 
 
-VERSION = "1"  # of what is kept
+@dataclass(frozen=True)
+class _Outcome:
+    """What is kept of a compilation: what the compiler said of its failure, what the module multiplies with, and seconds."""
+
+    message: str
+    arithmetic: tuple[str, ...]
+    seconds: float
 
 
-def _compile(graph: Graph, flags: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _compile(graph: Graph, flags: Sequence[str]) -> _Outcome:
+    begun = time.monotonic()
+    message = ""
+    arithmetic: tuple[str, ...] = ()
     with TemporaryDirectory() as folder:
         file = Path(folder) / f"{graph.name}.mlir"
         file.write_text(graph.text)
         try:
-            module = iree.iree_compile(file, flags)
+            arithmetic = arithmetic_of(iree.iree_compile(file, flags))
         except ToolchainError as error:
-            return " ".join(error.message.replace(f"{folder}{os.sep}", "").split()) or "it failed without a word", ()
-    return "", arithmetic_of(module)
+            message = " ".join(error.message.replace(f"{folder}{os.sep}", "").split()) or "it failed without a word"
+    return _Outcome(message, arithmetic, round(time.monotonic() - begun, 3))
 
 
 def arithmetic_of(module: bytes) -> tuple[str, ...]:
