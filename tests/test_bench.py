@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nightly import only
 from rich.console import Console
 
 from hloracle.bench import contenders, run, show
@@ -138,7 +139,11 @@ def test_bandwidth() -> None:
     assert 1e8 < Reader(2).bandwidth() < 1e13
 
 
-@pytest.mark.parametrize("spec", contenders.contenders("tiny-llama", ["f32", "int4"]), ids=lambda s: s.id)
+@pytest.mark.parametrize(
+    "spec",
+    only(contenders.contenders("tiny-llama", ["f32"]), contenders.contenders("tiny-llama", ["f32", "int4"])),
+    ids=lambda s: s.id,
+)
 def test_every_contender_answers(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contenders, "_here", None)
     opened = contenders.open_(spec, TASK, time.time())
@@ -188,6 +193,7 @@ def test_what_fails_is_kept_and_not_asked_again(function: Any, words: str) -> No
     process.close()
 
 
+@pytest.mark.nightly
 def test_the_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "--tokens",

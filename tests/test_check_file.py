@@ -223,11 +223,11 @@ def test_what_is_no_graph_has_no_verdict(tmp_path: Path, capsys: pytest.CaptureF
     assert not (out / "report.json").exists()
 
 
-@pytest.mark.parametrize("backends", ON_XLA)
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_gates")
-def test_a_small_graph_is_asked_what_fits_it(backends: tuple[str, ...], small_run: Path, tmp_path: Path) -> None:
+def test_a_small_graph_is_asked_what_fits_it(small_run: Path, tmp_path: Path) -> None:
     path = emitted(tmp_path, "--phase", "prefill", "--bucket", "32", "--capacity", "40")
-    status, record = judged(path, "tiny-llama", *backends)
+    status, record = judged(path)
     assert (status, record["verdict"]["class"]) == (0, "conforms")
     # The last is cut to fill the bucket.
     assert [p["prompt"] for p in record["prompts"]] == ["one-token", "non-ascii", "capacity"]
@@ -330,7 +330,7 @@ def wrong_at(length: int) -> Edit:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("small", "large"), [(0, 2), (2, 0)], ids=["larger", "smaller"])
+@pytest.mark.parametrize(("small", "large"), [nightly(0, 2, id="larger"), pytest.param(2, 0, id="smaller")])
 def test_each_prefill_graph_is_given_every_length(small: int, large: int, tmp_path: Path) -> None:
     """A session would give a short prompt to the smaller one alone."""
     prefills = [
@@ -553,10 +553,11 @@ def test_graphs_that_are_not_of_one_session(
         open_files(paths, given)
 
 
-def test_a_cache_of_two_slots(tmp_path: Path, no_gates: None) -> None:
+@pytest.mark.parametrize("backends", ON_XLA)
+def test_a_cache_of_two_slots(backends: tuple[str, ...], tmp_path: Path, no_gates: None) -> None:
     """The calls that are made twice fill no slot that there is not."""
     path = emitted(tmp_path, "--phase", "decode", "--capacity", "2")
-    status, record = judged(path, tokens=2)
+    status, record = judged(path, "tiny-llama", *backends, tokens=2)
     assert (status, record["verdict"]["class"]) == (0, "conforms")
 
 

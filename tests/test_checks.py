@@ -392,6 +392,7 @@ def test_census_is_what_pin_census_would_write() -> None:
     assert pin_census.census() | pin_census.held() == pinned()
 
 
+@pytest.mark.nightly
 def test_census_of_a_family_is_what_pin_census_would_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one with layers of two kinds; the other families' own graphs are held to their pins below."""
     monkeypatch.setattr(pin_census, "TINY", {"smollm3": TINY["smollm3"]})

@@ -580,7 +580,8 @@ def test_check_refuses_narrow_floats_of_a_model_of_float32(
     monkeypatch.setattr("hloracle.conformance.run.gate_zero", passed)
     graph, abi = write_graph(tmp_path, layout=default_layout(CONFIG, "bf16"))
     out = tmp_path / "out"
-    line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", "--tokens", "1", "--out", out)
+    options = ("--tokens", "1", "--backend", "xla-cpu", "--out", out)
+    line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", *options)
     assert "is not of precision bf16; name the model that it was made from, with --precision" in line
     assert nothing_at(out)
 

@@ -118,6 +118,7 @@ def test_what_a_reader_is_shown(small_record: dict[str, Any]) -> None:
     assert begins == sorted(begins)
 
 
+@pytest.mark.nightly
 def test_a_fault_in_one_layer_of_one_phase(small_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["--mutant", "act-relu-decode-middle-layer", "--tokens", "8", "--capacity", "128", "--threads", "2"]
     assert cli.invoke(["run", "tiny-llama", *arguments, "--out", str(tmp_path)]) == 1
@@ -221,6 +222,7 @@ def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "gate_zero", passed)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_gates")
 def test_a_process_that_died_is_no_pass(
     small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

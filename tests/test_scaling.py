@@ -220,6 +220,7 @@ def test_parts_are_the_commands() -> None:
     assert SCALING_PARTS == scaling.PARTS
 
 
+@pytest.mark.nightly
 def test_the_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     command = (

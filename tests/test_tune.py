@@ -331,6 +331,7 @@ def test_the_whole(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], m
     assert "which conforms" in text.getvalue()
 
 
+@pytest.mark.nightly
 def test_the_whole_on_a_device(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
