@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("page_text")
 # is in the environment comes first: see docs/tests.md.
 os.environ.setdefault("XLA_FLAGS", " ".join(PLAIN_XLA))
 
-# A run small enough for a test: five cells, six prompts, buckets of 32, 64 and 128.
+# A run small enough for a test: five configurations, six prompts, buckets of 32, 64 and 128.
 SMALL_RUN = ("run", "tiny-llama", "--tokens", "8", "--capacity", "128", "--threads", "2", "--rounds", "2")
 
 
@@ -46,6 +46,21 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def truth_here() -> Iterator[None]:
+    """Transformers answers in the test's own process: importing it takes longer than any tiny model's answer."""
+    from hloracle.core.child import ChildResult
+    from hloracle.reference.huggingface import anchor_truth, truth
+
+    def here(function: Callable[..., Any], *arguments: Any, timeout: float, report: Any = None) -> ChildResult:
+        return ChildResult(function(report or (lambda line: None), *arguments), 0.0, None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (truth, anchor_truth):
+            patch.setattr(module, "run_in_child", here)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def environment_stays(cache: Path) -> Iterator[None]:
     """What a test leaves in the environment, another one would find: what is cached is keyed by some of it."""
@@ -68,7 +83,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def small_run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that SMALL_RUN has written, with every cell run and nothing reused."""
+    """The folder that SMALL_RUN has written, with every configuration run and nothing reused."""
     from hloracle.cli import main as cli
     from hloracle.conformance.runs import code_generation
 

@@ -15,11 +15,13 @@ import hloracle
 from hloracle.backends import named
 from hloracle.backends.session import greedy
 from hloracle.conformance.checks.check import Check
+from hloracle.conformance.checks.of_graphs import NOT_PINNED
 from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Evidence, Run
 from hloracle.conformance.graphs.facts import inspect
 from hloracle.conformance.graphs.sources import Emitter, Request, Source, chosen, graphs_of, oracle_of
 from hloracle.conformance.run import static_checks
+from hloracle.conformance.runs.compiling import NO_TOKEN, on_device
 from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Graph
@@ -167,6 +169,16 @@ def test_a_source_that_counts_as_the_emitter() -> None:
     assert of("wraps") == of("emitter")
     assert {"census", "matmuls", "weights", "tables", "op-kinds", "fewer-ops"} <= {c.kind for c in of("wraps")}
     assert {c.status for c in of("wraps")} == {"passed"}
+
+
+@pytest.mark.parametrize(("counts_as", "reason"), [("emitter", NO_TOKEN), ("", NOT_PINNED)])
+def test_why_the_stream_form_of_a_graph_with_logits_is_not_read(counts_as: str, reason: str) -> None:
+    model = hloracle.open_model("tiny-llama")
+    mine = chosen([hloracle.source(Emitter(), name="mine", counts_as=counts_as)])
+    graphs = [(g, inspect(g)) for g in graphs_of(mine[0], Request(model, "decode", "logits", 32), (), ["logits"])]
+    evidence = Evidence(graphs={"mine": graphs})
+    on_device(Run(Settings("tiny-llama"), Context(), mine, model, evidence))
+    assert [(c.kind, c.status, c.detail) for c in evidence.checks] == [("caches-in-place", "skipped", reason)]
 
 
 @pytest.mark.nightly

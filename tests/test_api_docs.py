@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hloracle.core.child import alone
+
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 
 
@@ -15,5 +17,6 @@ def test_examples(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(examples) == 6
     names: dict[str, object] = {"__name__": "docs"}
-    for i, example in enumerate(examples):
-        exec(compile(example, f"{PAGE.name}, example {i + 1}", "exec"), names)
+    with alone():  # processes of their own would import JAX again and again
+        for i, example in enumerate(examples):
+            exec(compile(example, f"{PAGE.name}, example {i + 1}", "exec"), names)

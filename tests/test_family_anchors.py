@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import pytest
 from models import FAMILY_SHAPES, LENGTH, PHASES, SOURCES, changed, interpreter, model, quick_xla
 from nightly import only
 
-from hloracle.core.child import ChildResult
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.dissect import Question, Side, dissect, local_errors
 from hloracle.localize.probes import probe
 from hloracle.reference.fixtures.tiny import write_tiny
-from hloracle.reference.huggingface import anchor_truth as module
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth, anchor_truth, row_shape, visible
 from hloracle.reference.huggingface.truth import greedy, load_model, teacher_forced
 from hloracle.reference.model.anchors import anchors
@@ -29,18 +26,6 @@ from hloracle.reference.model.registry import FAMILIES
 # Beyond the windows of 11; where angles turn at 40, a prompt before that whose tokens go beyond it, and beyond a window of 23.
 USUAL, TURNING = (9, 5), (38, 5)
 RELATIVE = 1e-5  # values were rounded to float32, and some are computed from those
-
-
-@pytest.fixture(scope="module", autouse=True)
-def here() -> Iterator[None]:
-    """Runs here what was meant for a child process."""
-
-    def run(function: Callable[..., Any], *arguments: Any, timeout: float, report: Any = None) -> ChildResult:
-        return ChildResult(function(report or (lambda line: None), *arguments), 0.0, 0)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "run_in_child", run)
-        yield
 
 
 # Each way to attend, to route and to turn by a length in every run of the tests.

@@ -53,8 +53,8 @@ SILENT |= {"matmul-duplicated", "matmul-dead", "softmax-without-maximum", "rope-
 CLASSES = {"emitter-fault", "invariant-broken", "reference-fault", "compiler-fault", "harness-error"}
 
 
-# Of each mechanism the first mutant is of every run of the tests; the others are nightly.
-FIRST = {m.mechanism: m.id for m in reversed(MUTANTS.values())}.values()
+# Of each mechanism in each part the first mutant is of every run of the tests; the others are nightly.
+FIRST = {(m.part, m.mechanism): m.id for m in reversed(MUTANTS.values())}.values()
 
 
 def of(*parts: str) -> Any:

@@ -11,7 +11,7 @@ import time
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import records
@@ -32,6 +32,7 @@ from hloracle.core.cache import locked
 from hloracle.core.child import ChildDied, ChildResult, Report
 from hloracle.core.console import Output
 from hloracle.core.errors import InputError
+from hloracle.core.record import Check
 from hloracle.emitters.model import emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.registry import FAMILIES, from_hf
@@ -474,6 +475,19 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "failed  emitter/iree-cpu/token.tokens: 18 of 24" in told
     assert "report: out/families/mistral/report.html" in told
     assert "emitter-fault: The first model conforms, but 1 of 2 does not" in " ".join(told.split())
+
+
+def test_checks_of_which_there_is_the_same_to_say_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    record = failing_suite_sample()
+    failed = record["families"][1]["failed"][0]
+    row: dict[str, Any] = {**failed, "status": "skipped", "figure": "", "detail": "it has [no] counts"}
+    record["families"][1]["failed"] = cast(
+        list[Check],
+        [{**row, "id": "a.census"}, failed, {**row, "id": "a.tables"}, {**row, "id": "b", "detail": "other"}],
+    )
+    show.print_families(record, Path("out"), Output(highlight=False))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" skipped")]
+    assert lines == [" skipped  a.census, a.tables: it has [no] counts", " skipped  b: other"]
 
 
 # ---- one family, really run

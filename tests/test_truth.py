@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from models import module_outputs
 
-from hloracle.core.child import ChildResult
+from hloracle.core.child import ChildResult, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reference.huggingface import truth as module
@@ -51,7 +51,10 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def test_in_a_child_process(checkpoint: Checkpoint, model: Any, empty_cache: Path) -> None:
+def test_in_a_child_process(
+    checkpoint: Checkpoint, model: Any, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "run_in_child", run_in_child)
     lines: list[str] = []
     for prompt, found in zip(PROMPTS, truths(checkpoint, PROMPTS, COUNT, lines.append), strict=True):
         tokens, logits = greedy(model, prompt, COUNT)
