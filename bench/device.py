@@ -202,18 +202,18 @@ def oracle(report: Report, id: str, model: str, device: Device) -> Measured:
     weights = [jax.device_put(checkpoint.load(w.name), where) for w in abi.weights]
     prompt = np.random.default_rng(0).integers(0, config.vocab_size, PROMPT).astype(np.int32)
     with jax.default_device(where), jax.default_matmul_precision("highest"):
-        step = jax.jit(partial(decode, config, "token"), donate_argnums=(3, 4))
+        step = jax.jit(partial(decode, config, "token"), donate_argnums=3)
         first = jax.jit(partial(prefill, config, "token", CAPACITY))
 
         def whole() -> float:
             return milliseconds(lambda: int(first(weights, prompt, np.int32(PROMPT))[0]))
 
         def steps() -> float:
-            token, k, v = first(weights, prompt, np.int32(PROMPT))
+            token, *caches = first(weights, prompt, np.int32(PROMPT))
             current = int(token)
             begun = time.perf_counter()
             for i in range(STEPS):
-                token, k, v = step(weights, np.int32(current), np.int32(PROMPT + i), k, v)
+                token, *caches = step(weights, np.int32(current), np.int32(PROMPT + i), caches)
                 current = int(token)
             return (time.perf_counter() - begun) / STEPS * 1000
 

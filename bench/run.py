@@ -22,6 +22,7 @@ from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
 from hloracle.bench.goals import targets
 from hloracle.conformance.context import Progress
+from hloracle.conformance.questions.prompts import Reach
 from hloracle.conformance.questions.prompts import suite as prompts_of
 from hloracle.core.child import ChildDied, Report, end_with_parent, kill_descendants, run_in_child
 from hloracle.core.environment import describe
@@ -198,7 +199,7 @@ def _agreement(processes: Sequence[Process], task: Task, rows: dict[str, Any], r
         return
     checkpoint = open_checkpoint(resolve(task.model, precision="int4"))
     prompts = prompts_of(
-        checkpoint.directory, checkpoint.config, task.capacity, AGREED_TOKENS, report, only_fitting=True
+        checkpoint.directory, checkpoint.config, Reach(task.capacity), AGREED_TOKENS, report, only_fitting=True
     )  # fmt: skip
     prompt = next((p for p in prompts if p.name == "chat"), None)
     if prompt is None:

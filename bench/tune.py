@@ -24,7 +24,7 @@ from hloracle.conformance.checks.of_configurations import configuration_checks
 from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
-from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.questions.prompts import Prompt, Reach
 from hloracle.conformance.questions.questions import ask
 from hloracle.conformance.run import run
 from hloracle.conformance.runs.configurations import run_configuration
@@ -92,7 +92,7 @@ class Judge:
         expected = {p.id: by_ids[p.token_ids] for p in asked}
         self.progress.report(f"{candidate}: compiling, and comparing tokens")
         configuration = Configuration("emitter", self.device.backend, "token")
-        question, _ = ask(self.checkpoint, asked, expected, CAPACITY, [PROMPT], report=self.progress.report)
+        question, _ = ask(self.checkpoint, asked, expected, Reach(CAPACITY, [PROMPT]), report=self.progress.report)
         device = candidate.choice.opened(self.device)
         context = Context(self.progress, chosen([device.backend], device), device, self.threads)
         outcome = run_configuration(
@@ -167,7 +167,7 @@ def _tuned(asked: Tuning, precision: str, progress: Progress) -> dict[str, Any]:
     with progress.stage(f"{precision}: truth"):
         checkpoint = open_checkpoint(resolve(model, progress.report, precision))
         every = prompt_suite.suite(
-            checkpoint.directory, checkpoint.config, CAPACITY, TOKENS, progress.report, only_fitting=True
+            checkpoint.directory, checkpoint.config, Reach(CAPACITY), TOKENS, progress.report, only_fitting=True
         )  # fmt: skip
         prompts = list({p.token_ids: p for p in every}.values())
         answers = truths(checkpoint, [p.token_ids for p in prompts], TOKENS, progress.report)

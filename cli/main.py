@@ -37,24 +37,28 @@ from hloracle.core.program import Interrupted, run_command_line, run_program
 from hloracle.core.record import Record
 
 
-class Group(click.Group):
+class _Group(click.Group):
     """Lists commands in the order in which a newcomer needs them."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Click answers Ctrl-C with an empty line, and a reader who has gone away with status 1: does not conform.
+
+        So Ctrl-C raises Interrupted here, and a broken pipe ends the command with status 0.
+        """
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted from None
         except BrokenPipeError:
-            # Whoever read our output has seen enough. click and rich would end with status 1: does not conform.
             sys.stdout = None
             return 0
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which this file adds them; click would sort them by name."""
         return list(self.commands)
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="hloracle")
 def cli() -> None:
     """Checks that a StableHLO graph of a language model computes what the model computes.

@@ -19,10 +19,12 @@ Option = Callable[[Callable[..., int]], Callable[..., int]]
 
 
 def model_argument(default: str | None = None) -> Option:
+    """The argument MODEL, as MODEL_HELP says; it has to be given where there is no default."""
     return click.argument("model", default=default, required=default is None)
 
 
 def out_option(files: str = "report.json, report.html, summary.md and junit.xml") -> Option:
+    """`--out`, the folder `out` by default. files: what the command writes there, in words for its help."""
     return click.option(
         "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out"), show_default=True,
         help=f"Folder for {files}.",
@@ -30,6 +32,7 @@ def out_option(files: str = "report.json, report.html, summary.md and junit.xml"
 
 
 def precision_option() -> Option:
+    """`--precision`, one of PRECISIONS, with float32 as the default."""
     return click.option(
         "--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True,
         help="What weights are held in: all sums are float32, and the truth is Hugging Face's over the same weights.",
@@ -37,6 +40,7 @@ def precision_option() -> Option:
 
 
 def layout_option(default: str | None = None) -> Option:
+    """`--layout`, `panels` or `rows`; without a default None stands for what `hloracle tune` found."""
     words = "How floats lie: 16 rows side by side, which is read faster; or as in the checkpoint."
     return click.option(
         "--layout", type=click.Choice(["panels", "rows"]), default=default, show_default=default is not None,
@@ -45,6 +49,7 @@ def layout_option(default: str | None = None) -> Option:
 
 
 def joined_option(default: bool | None = None) -> Option:
+    """`--joined/--separate`; without a default None stands for what `hloracle tune` found."""
     return click.option(
         "--joined/--separate", "joined", default=default, show_default=default is not None,
         help="Whether weights that are multiplied with the same values, such as q_proj, k_proj and v_proj, are one.",
@@ -66,6 +71,7 @@ def device_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def threads_option() -> Option:
+    """`--threads`, at least 1; None where it is not given, which a command reads as `threads_available()`."""
     return click.option(
         "--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given."
     )

@@ -58,7 +58,7 @@ def history() -> None:
     """
 
 
-def store_option() -> Callable[[Callable[..., int]], Callable[..., int]]:
+def _store_option() -> Callable[[Callable[..., int]], Callable[..., int]]:
     return click.option(
         "--store", type=click.Path(path_type=Path, dir_okay=False), default=Path("hloracle-history.jsonl"),
         show_default=True, help="The file that holds the history.",
@@ -68,7 +68,7 @@ def store_option() -> Callable[[Callable[..., int]], Callable[..., int]]:
 @history.command()
 @click.argument("reports", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="REPORT.json...")
 @click.option("--commit", default=None, help="The revision that was judged, in place of what the records say.")
-@store_option()
+@_store_option()
 def add(reports: tuple[Path, ...], commit: str | None, store: Path) -> int:
     """Append the runs of records to the history. One that is there already stays as it is."""
     from hloracle.reports.history.store import add as add_runs
@@ -80,7 +80,7 @@ def add(reports: tuple[Path, ...], commit: str | None, store: Path) -> int:
 
 
 @history.command("list")
-@store_option()
+@_store_option()
 def list_runs(store: Path) -> int:
     """List the runs, the newest first."""
     from hloracle.reports.history.store import read
@@ -96,7 +96,7 @@ def list_runs(store: Path) -> int:
     "-o", "output", type=click.Path(path_type=Path, dir_okay=False), default=Path("history.html"), show_default=True,
     help="The page's file.",
 )  # fmt: skip
-@store_option()
+@_store_option()
 def page(output: Path, store: Path) -> int:
     """Draw the history as one page that works offline.
 

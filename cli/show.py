@@ -16,6 +16,10 @@ from hloracle.studies.mutants import Trial
 
 
 def print_record(record: Record, out: Path, console: Console) -> None:
+    """The matrix of tokens, the checks that did not pass, the speed and the verdict of a run.
+
+    out: the folder that holds the report, which the last lines name.
+    """
     configurations = [c["id"] for c in record["configurations"]]
     if configurations:
         # So that the whole matrix fits 80 columns, also that of a device, which has seven configurations.

@@ -127,8 +127,8 @@ def _judged(visit: Visit, name: str, precision: str, seconds: float) -> None:
     context = _context(visit, threads_available())
     record = run_in_child(_record, settings, context, timeout=visit.limit(seconds)).value
     write_all(record, folder)
-    cells = [c for c in record["configurations"] if c["backend"] == visit.device.backend]
-    words = ", ".join(f"{c['id']} {c['agreed']}/{c['total']}" for c in cells)
+    found = [c for c in record["configurations"] if c["backend"] == visit.device.backend]
+    words = ", ".join(f"{c['id']} {c['agreed']}/{c['total']}" for c in found)
     good = [c for c in record["checks"] if c["status"] == "passed"]
     words += f"; {len(good)} of {len(record['checks'])} checks"
     visit.row(f"{precision}: {record['verdict']['class']}", words, record["passed"])
@@ -291,7 +291,7 @@ def _mutants(visit: Visit) -> None:
     help="Folder for records, reports and visit.json.",
 )
 def command(device: str, cuda_target: str, model: str, minutes: float, brief: bool, out: Path) -> int:
-    """Prove and measure everything on a GPU: conformance in each precision, all families, speed against Hugging Face and JAX.
+    """Check and measure everything on a GPU: conformance in each precision, all families, speed against Hugging Face and JAX.
 
     What is found goes to a folder at once; a table of it is printed last. Exits with 0 only if all of it was done and right.
     """

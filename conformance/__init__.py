@@ -1,1 +1,1 @@
-"""Runs the proof: prompts, configurations, checks, the verdict, and the command line."""
+"""A run: what is asked, what is run, what is checked, and the verdict."""

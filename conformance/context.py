@@ -63,16 +63,17 @@ class Progress:
 
 
 class Fault(Protocol):
-    """A deliberate fault, which a run carries to see it noticed. Processes get it pickled.
-
-    part: what it is in: `emitter`, `reference`, `compiler`, `device` or `session`.
-    """
+    """A deliberate fault, which a run carries to see it noticed. Processes get it pickled."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """What the record calls it as its `mutant`, so that the run is never taken for one of a right model."""
+        ...
 
     @property
-    def part(self) -> str: ...
+    def part(self) -> str:
+        """What it is in: `emitter`, or one of PARTS, in which it keeps a run from taking and keeping outcomes."""
+        ...
 
     def installed(self) -> AbstractContextManager[None]:
         """Inside of it the fault is in force in this process."""
@@ -103,10 +104,12 @@ class Context:
 
     @property
     def report(self) -> Report:
+        """The listener of the progress, which is told of a step in one line of text."""
         return self.progress.report
 
     @property
     def matrix(self) -> Matrix:
+        """What a verdict has to know of the backends, in the order in which graphs run on them."""
         return Matrix(tuple(Witness(b.name, b.family, b.title, b.remote, b.quick) for b in self.backends))
 
     @property

@@ -27,6 +27,7 @@ class Configuration:
 
     @property
     def id(self) -> str:
+        """`SOURCE/BACKEND`, with `/token` behind it where the graph picks the token: its name in a record."""
         return f"{self.source}/{self.backend}" + ("/token" if self.head == "token" else "")
 
     def __str__(self) -> str:
@@ -34,6 +35,7 @@ class Configuration:
 
     @property
     def of_oracle(self) -> bool:
+        """Whether its graphs are the JAX reference's: held to Hugging Face, and what the judged ones are held to."""
         return self.source == ORACLE
 
 
@@ -64,6 +66,7 @@ class Matrix:
         return found or Witness(backend, backend, backend)
 
     def family(self, configuration: Configuration) -> str:
+        """The family of compilers that it is a witness of; the backend's own name where the run has no such backend."""
         return self[configuration.backend].family
 
     def on_device(self, configuration: Configuration) -> bool:

@@ -26,11 +26,10 @@ from hloracle.conformance.judging import judge_all
 from hloracle.conformance.looking import look_inside, probe
 from hloracle.conformance.matrix import EMITTER, ORACLE, Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
-from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.questions.prompts import Prompt, Reach
 from hloracle.conformance.record.record import record_of
 from hloracle.conformance.runs.compiling import elsewhere, on_device, reference, truth_and_modules
 from hloracle.conformance.runs.gate_zero import gate_zero
-from hloracle.conformance.runs.returned import is_small
 from hloracle.conformance.runs.speed import measure
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.compared import compared
@@ -48,7 +47,8 @@ from hloracle.production.choice import tuned, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
 from hloracle.reference.model.anchors import anchors
-from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.contract import BUCKETS
 
 PREPARE_SECONDS = 900
 SPEED_SECONDS = 900
@@ -246,8 +246,9 @@ def prompts(run: Run) -> list[Prompt]:
     settings, evidence, config = run.settings, run.evidence, run.model.config
     buckets = evidence.buckets
     found = prompt_suite.suite(
-        run.model.directory, config, evidence.capacity, settings.tokens if evidence.decodes else 1, run.context.report,
-        only_fitting=settings.early_exit or settings.quick or not all(isinstance(s, Emitter) for s in run.sources), **({"buckets": buckets} if buckets else {}),
+        run.model.directory, config, Reach(evidence.capacity, buckets or BUCKETS, evidence.decodes),
+        settings.tokens if evidence.decodes else 1, run.context.report,
+        only_fitting=settings.early_exit or settings.quick or not all(isinstance(s, Emitter) for s in run.sources),
     )  # fmt: skip
     if buckets:
         return found
@@ -333,6 +334,3 @@ def show(run: Run) -> None:
             evidence.shown = run.context.child(read_graphs, wanted, timeout=PREPARE_SECONDS).value
         except (ChildDied, ToolchainError, InputError) as error:  # the verdict stands without
             stage["detail"] = str(error)
-
-
-__all__ = ["Checkpoint", "is_small", "run"]

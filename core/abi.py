@@ -69,6 +69,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the buffer that holds it, as it is encoded; an i1 takes a whole byte."""
         return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
@@ -93,6 +94,7 @@ class Abi:
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
+        """The arguments that hold weights, in the graph's order; an encoded weight may take several."""
         return tuple(a for a in self.arguments if a.role == "weight")
 
     @property
@@ -111,6 +113,7 @@ class Abi:
         return self.arguments[self.argument("tokens")].shape[0]
 
     def to_json(self) -> str:
+        """The text of an ABI file, which `from_file` reads: the same for equal ABIs, as a cache's key needs it."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @staticmethod

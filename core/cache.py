@@ -96,6 +96,7 @@ class Entry(Generic[T]):
 
     @property
     def path(self) -> Path:
+        """Where the value is kept, whether or not it is there: a file named by the first 32 hex digits of the key."""
         return cache_root() / self.folder / f"{self.key[:32]}.json"
 
     def load(self) -> T | None:

@@ -15,6 +15,7 @@ class Output(Console):
     """Leaves it to the command line to answer a reader who has gone away."""
 
     def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError: rich would end the process with status 1, which says that a model does not conform."""
         raise BrokenPipeError
 
 

@@ -30,6 +30,7 @@ def installed(package: str) -> str:
 
 
 def versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """Package -> installed version. Raises PackageNotFoundError for one that is not installed."""
     return {name: installed(name) for name in names}
 
 
@@ -94,6 +95,10 @@ def _commit() -> str | None:
 
 
 def cpu_name() -> str:
+    """The processor's model as Linux calls it, or what Python knows of it elsewhere.
+
+    It is for a reader: `host_cpu` tells instruction sets apart.
+    """
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -19,7 +19,7 @@ from hloracle.backends.devices import CPU, Device
 from hloracle.core.abi import Graph
 from hloracle.core.cache import cache_root, digest, write_file
 from hloracle.core.environment import cpu_name, host_cpu, installed
-from hloracle.emitters.model import emit
+from hloracle.emitters.model import Emitter
 from hloracle.reference.model.archive import weight_sources
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
@@ -108,7 +108,7 @@ def production_graph(
     config: Config, spec: tuple[str, str, int, int], layout: Mapping[str, str], choice: Choice
 ) -> Graph:  # fmt: skip
     """The emitter's graph of a (phase, head, capacity, bucket), of weights that lie so."""
-    graph = emit(config, *spec, layout, on_device=choice.on_device)
+    graph = Emitter(on_device=choice.on_device).emit(config, *spec, layout)
     return dataclasses.replace(graph, flags=choice.build(spec[0]).all)
 
 
@@ -179,7 +179,7 @@ def tuned(checkpoint: Checkpoint, precision: str, threads: int, device: Device =
             if raw["for"][key] != here:
                 return _ignored(path, WORDS[key].format(str(raw["for"][key])[:60], here))
         if raw["conforms"] is not True:
-            return _ignored(path, "names a choice that was not proven")
+            return _ignored(path, "names a choice that was not checked")
         return Tuned(_choice(raw["choice"], device))
     except (KeyError, TypeError, AttributeError, ValueError):
         return _ignored(path, "is damaged")

@@ -11,7 +11,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.cache import write_file
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
-from hloracle.emitters.model import emit
+from hloracle.emitters.model import Emitter
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import QUANTIZED, open_checkpoint
 from hloracle.reference.model.config import Config
@@ -51,7 +51,7 @@ class Emission:
             from hloracle.reference.oracle.lower import lower
 
             return lower(*arguments)
-        return emit(*arguments, layout, self.gemm)
+        return Emitter(self.gemm).emit(*arguments, layout)
 
 
 def emit_file(asked: Emission, output: Path) -> tuple[Path, Path]:

@@ -30,6 +30,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
+        """Whether a run of this class has passed, as a near tie has; a record that says otherwise is refused."""
         return self.kind in ("pass", "near")
 
 

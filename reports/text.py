@@ -54,14 +54,17 @@ def one_command(command: str) -> str:
 
 
 def count(number: int) -> str:
+    """A whole number with commas between thousands: `1,024`."""
     return f"{number:,}"
 
 
 def plural(number: int, noun: str) -> str:
+    """A count with its noun, which takes an s unless there is one of it: `1 token`, `1,024 tokens`."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def signed(number: int) -> str:
+    """A difference with its sign, and `=` where there is none: `+3`, `−1,024` with U+2212."""
     return f"+{count(number)}" if number > 0 else f"−{count(-number)}" if number < 0 else "="
 
 
@@ -88,6 +91,7 @@ def figure(number: Number) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Seconds in the unit that a reader would use: `<1 ms`, `12 ms`, `3.4 s`, `2 min 05 s`."""
     if seconds < 0.001:
         return "0 s" if seconds == 0 else "<1 ms"
     if seconds < 1:

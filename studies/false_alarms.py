@@ -193,7 +193,7 @@ def run_count(
 ) -> list[Trial]:
     """Seeds from 0 on, until `count` models have been judged or too many were refused."""
     trials: list[Trial] = []
-    while (judged := sum(not t.refused for t in trials)) < count and not too_many_refused(trials):
+    while (judged := sum(not t.refused for t in trials)) < count and not _too_many_refused(trials):
         seeds = range(len(trials), len(trials) + count - judged)
         trials += run_models(seeds, jobs, report, mutant, done)
     return trials
@@ -249,7 +249,8 @@ def worst_shares(record: Record) -> dict[str, float]:
 # ---- what is said of them
 
 
-def too_many_refused(trials: Sequence[Trial]) -> bool:
+def _too_many_refused(trials: Sequence[Trial]) -> bool:
+    """Whether more than MOST_REFUSED of the models were refused; of fewer than ten models, more than one."""
     return sum(bool(t.refused) for t in trials) > MOST_REFUSED * max(len(trials), 1 / MOST_REFUSED)
 
 
@@ -305,7 +306,7 @@ def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
         else:
             trials = run_count(count, jobs, report, mutant, done)
     click.echo(summary(trials, time.monotonic() - started))
-    if not seeds and too_many_refused(trials):
+    if not seeds and _too_many_refused(trials):
         click.echo(f"more than {MOST_REFUSED:.0%} of the models were refused: too little was tried")
         return 1
     return 1 if any(t.alarms for t in trials) else 0

@@ -68,10 +68,12 @@ class Judgement:
 
     @property
     def noticed(self) -> bool:
+        """Whether the judge finds fault with anything but hloracle: any class beside UNNOTICED, such as `refused`."""
         return self.class_ not in UNNOTICED
 
     @property
     def passed(self) -> bool:
+        """Whether the class is one that passes, a near tie included."""
         return self.class_ in PASSING
 
     def __str__(self) -> str:
@@ -90,6 +92,7 @@ class Outcome:
 
     @property
     def spoiling(self) -> Spoiling:
+        """What was spoiled, and why nobody could tell, if so; KeyError where this version has no such spoiling."""
         return all_of(self.family)[self.id]
 
     def state(self, judge: str) -> str:

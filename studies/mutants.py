@@ -73,6 +73,7 @@ class Trial:
 
     @property
     def mutant(self) -> Mutant:
+        """The fault that was planted, with the class and the anchor that it belongs to."""
         return MUTANTS[self.id]
 
     @property
@@ -82,6 +83,7 @@ class Trial:
 
     @property
     def right(self) -> bool:
+        """Whether it was caught in its class, at its anchor or at a direct consumer of that."""
         return self.killed and self.verdict == self.mutant.class_ and self.place in ("exact", "consumer")
 
 
@@ -175,7 +177,7 @@ def _right(report: Report, key: Run) -> tuple[Record, dict[str, set[str]]]:
     """The record of a run without any fault, and what reads what.
 
     Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
-    get depends on IREE then, and that the model is right there is `hloracle suite`'s to prove.
+    get depends on IREE then, and that the model is right there is `hloracle suite`'s to test.
     """
     model, *_ = key
     beyond = any(m.run == key and m.part in ("compiler", "device", "session") for m in MUTANTS.values())
@@ -227,7 +229,7 @@ def _consumers(model: str) -> dict[str, set[str]]:
 
 
 def problems(trials: Sequence[Trial]) -> list[str]:
-    """Why these trials do not prove what they should; empty when they do."""
+    """Why these trials do not show what they should; empty when they do."""
     found = [f"{t.id} survived: {t.detail}" for t in trials if t.verdict in ("conforms", "near-tie")]
     found += [f"{t.id} crashed: {t.detail}" for t in trials if t.verdict == "crashed"]
     found += [

@@ -19,7 +19,7 @@ from hloracle.conformance.checks.census import census_key, held_key, layer_kind,
 from hloracle.conformance.graphs.facts import inspect
 from hloracle.core.abi import Graph
 from hloracle.core.cache import write_file
-from hloracle.emitters.model import emit
+from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.config import Config, Layer
 from hloracle.reference.model.contract import PHASES, graph_abi
@@ -61,7 +61,7 @@ def graphs() -> Iterator[tuple[str, Callable[..., Graph], str, str, Config]]:
         for changes in ({}, *VARIANTS.get(architecture, ())):
             config = from_hf({**raw, **changes})
             for one, phase in itertools.product((config, *others(config)), PHASES):
-                for make in (emit, partial(emit, on_device=True)):
+                for make in (emit, Emitter(on_device=True).emit):
                     yield "emitter", make, phase, "logits", one
                     yield "emitter", make, phase, "token", one
                 yield "oracle", lower, phase, "logits", one

@@ -15,7 +15,7 @@ from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import configuration_checks
 from hloracle.conformance.context import Context
 from hloracle.conformance.matrix import Configuration
-from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.questions.prompts import Prompt, Reach
 from hloracle.conformance.questions.questions import Asked, ask
 from hloracle.conformance.runs import configurations
 from hloracle.conformance.runs.configurations import Outcome
@@ -54,7 +54,7 @@ def asked() -> Asked:
     with alone():
         found = truths(checkpoint(), [p.token_ids for p in PROMPTS], COUNT)
         known = {p.id: t for p, t in zip(PROMPTS, found, strict=True)}
-        return ask(checkpoint(), PROMPTS, known, CAPACITY, (BUCKET,), every_token=False)[0]
+        return ask(checkpoint(), PROMPTS, known, Reach(CAPACITY, (BUCKET,)), every_token=False)[0]
 
 
 @cache

@@ -63,7 +63,7 @@ from hloracle.reference.model.anchors import anchors, split
 from hloracle.reports.record import load
 
 PROMPT = Prompt("first", T, "", None, TOKENS[:LENGTH])
-CELL, ORACLE = Configuration("emitter", "iree-cpu"), Configuration("oracle", "xla-cpu")
+EMITTED, ORACLE = Configuration("emitter", "iree-cpu"), Configuration("oracle", "xla-cpu")
 WRONG = Question("census", "", "emitter").judged(False, 2, 1)
 
 
@@ -170,7 +170,7 @@ def on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def look(
-    configuration: Configuration = CELL, graphs: Sequence[Graph] | None = None, with_canary: bool = False, **how: Any
+    configuration: Configuration = EMITTED, graphs: Sequence[Graph] | None = None, with_canary: bool = False, **how: Any
 ) -> AnchorOutcome:
     """How: of the context."""
     here = model("plain")
@@ -184,7 +184,7 @@ def checked(outcome: AnchorOutcome) -> Check:
 
 
 @pytest.mark.usefixtures("on_the_interpreter")
-@pytest.mark.parametrize("configuration", [CELL, ORACLE], ids=lambda c: c.id)
+@pytest.mark.parametrize("configuration", [EMITTED, ORACLE], ids=lambda c: c.id)
 def test_what_is_looked_at(configuration: Configuration, empty_cache: Path) -> None:
     found = look(configuration, with_canary=True)
     assert (found.configuration, found.prompt, found.status, found.message, found.missing) == (
@@ -215,7 +215,7 @@ def test_an_outcome_from_the_cache(empty_cache: Path) -> None:
     """It is what was found, with infinities and holes."""
     wrong = changed(of()[0], r"stablehlo.rsqrt %norm.add", "stablehlo.log %norm.add", "norm")
     wrong = changed(wrong, r"add %norm.mul1, %\S+", "subtract %norm.mul1, %norm.mul1", "norm")
-    for configuration, graphs in ((ORACLE, of("oracle")), (CELL, [wrong, of()[1]])):
+    for configuration, graphs in ((ORACLE, of("oracle")), (EMITTED, [wrong, of()[1]])):
         first = look(configuration, graphs, with_canary=configuration == ORACLE)
         second = look(configuration, graphs, with_canary=configuration == ORACLE)
         assert (first.status, second.status) == ("ran", "reused")
@@ -402,17 +402,17 @@ def test_rows_of_a_matrix() -> None:
 def test_the_check_of_all_anchors(errors: list[float | None], status: str) -> None:
     right = rows([0.5, 0.25], phase="decode") if status != "error" else rows([None, None], phase="decode")
     for order in ([rows(errors), right], [right, rows(errors)]):
-        check = checked(AnchorOutcome(CELL, "first@8", "ran", list(order)))
+        check = checked(AnchorOutcome(EMITTED, "first@8", "ran", list(order)))
         assert (check.id, check.status) == ("emitter/iree-cpu.anchors", status)
         if status == "failed":
             assert check.detail == "the first beyond its limit is a0 in prefill"
 
 
 def test_the_check_says_the_worst_and_the_first() -> None:
-    found = checked(AnchorOutcome(CELL, "p", "ran", [rows([20.0, 1.0], [1.0, 400.0]), rows([30.0], phase="decode")]))
+    found = checked(AnchorOutcome(EMITTED, "p", "ran", [rows([20.0, 1.0], [1.0, 400.0]), rows([30.0], phase="decode")]))
     assert found.figure == "400.00 floors (a1, prefill, position 5), 3 anchors"
     assert found.detail == "the first beyond its limit is a0 in prefill"
-    assert checked(AnchorOutcome(CELL, "p", "ran", [])).status == "error"
+    assert checked(AnchorOutcome(EMITTED, "p", "ran", [])).status == "error"
 
 
 def test_floors_for_the_record() -> None:
@@ -450,12 +450,12 @@ def gathered() -> Evidence:
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The configurations that were looked at, with a canary or without; `wrong` says which have an anchor beyond its limit."""
-    found: dict[str, Any] = {"cells": [], "wrong": (), "named": "norm", "tokens": None, "missing": []}
+    found: dict[str, Any] = {"configurations": [], "wrong": (), "named": "norm", "tokens": None, "missing": []}
 
     def fake(
         context: Context, configuration: Configuration, graphs: Any, model: Any, of: Any, with_canary: bool
     ) -> AnchorOutcome:
-        found["cells"].append((configuration.id, with_canary))
+        found["configurations"].append((configuration.id, with_canary))
         error = 99.0 if configuration.id in found["wrong"] else 1.0
         canary = Canary("norm", "g", found["named"], 900.0) if with_canary else None
         missing = found["missing"] if configuration.source == "file" else []
@@ -490,7 +490,7 @@ def inside(evidence: Evidence, context: Context | None = None, **settings: Any) 
 def test_a_right_run_is_looked_at_with_a_canary(looked: dict[str, Any]) -> None:
     found = gathered()
     assert inside(found).status == "passed"
-    assert looked["cells"] == [("oracle/xla-cpu", False), ("emitter/iree-cpu", True)]
+    assert looked["configurations"] == [("oracle/xla-cpu", False), ("emitter/iree-cpu", True)]
     assert looked["tokens"] == (1, 2, *by_hand.TRUTHS["first@32"].tokens)
     assert looked["prompt"] == 2
     assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
@@ -499,8 +499,8 @@ def test_a_right_run_is_looked_at_with_a_canary(looked: dict[str, Any]) -> None:
 def test_a_quick_run_looks_on_xla_alone(looked: dict[str, Any]) -> None:
     found = gathered()
     assert inside(found, quick=True).status == "passed"
-    assert looked["cells"] == [("oracle/xla-cpu", False), ("emitter/xla-cpu", True)]
-    assert [(o.configuration.id, o.canary is not None) for o in found.anchored] == looked["cells"]
+    assert looked["configurations"] == [("oracle/xla-cpu", False), ("emitter/xla-cpu", True)]
+    assert [(o.configuration.id, o.canary is not None) for o in found.anchored] == looked["configurations"]
     assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
     looked["named"] = None
     found = gathered()
@@ -520,14 +520,14 @@ def test_a_fault_that_only_the_anchors_show(quick: bool, looked: dict[str, Any])
     looked["wrong"] = ("emitter/iree-cpu", "emitter/xla-cpu")
     found = gathered()
     assert inside(found, quick=quick).status == "passed"
-    assert sorted(o.configuration.id for o in found.anchored) == sorted({c for c, _ in looked["cells"]})
-    assert {c for c, _ in looked["cells"]} == {
+    assert sorted(o.configuration.id for o in found.anchored) == sorted({c for c, _ in looked["configurations"]})
+    assert {c for c, _ in looked["configurations"]} == {
         "oracle/xla-cpu",
         "emitter/iree-cpu",
         "emitter/xla-cpu",
         "oracle/iree-cpu",
     }
-    assert looked["cells"][-1] == ("oracle/xla-cpu", True)
+    assert looked["configurations"][-1] == ("oracle/xla-cpu", True)
     assert [o.configuration.id for o in found.anchored if o.canary] == ["oracle/xla-cpu"]
     verdict = decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths)
     assert verdict.class_ == "emitter-fault"
@@ -537,20 +537,20 @@ def test_a_run_that_is_wrong_already_has_its_canary(looked: dict[str, Any]) -> N
     found = gathered()
     found.checks.append(WRONG)
     assert inside(found).status == "passed"
-    assert looked["cells"] == [("oracle/xla-cpu", True)]
+    assert looked["configurations"] == [("oracle/xla-cpu", True)]
 
 
 @pytest.mark.parametrize("mutant", ["norm-sum", "session-caches-swapped"])
 def test_a_mutant_that_was_noticed_is_canary_enough(mutant: str, looked: dict[str, Any]) -> None:
     """In a run that may exit early; one that was not noticed, or is looked at with care, has another beside it."""
     for noticed, early_exit in ((True, True), (True, False), (False, True)):
-        looked["cells"].clear()
+        looked["configurations"].clear()
         found = gathered()
         found.checks += [WRONG] * noticed
         left_out = noticed and early_exit
         canary = inside(found, Context(fault=MUTANTS[mutant]), early_exit=early_exit)
         assert canary.status == ("skipped" if left_out else "passed")
-        assert bool(looked["cells"]) != left_out
+        assert bool(looked["configurations"]) != left_out
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def test_no_canary_without_a_right_graph(question: Question, looked: dict[str, A
     found = gathered()
     found.replace([question.judged(False, 2, 1)])
     assert inside(found).status == "skipped"
-    assert looked["cells"] == []
+    assert looked["configurations"] == []
     assert not decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).passed
 
 
@@ -585,7 +585,7 @@ def test_a_file_is_looked_at_on_xla(head: str, looked: dict[str, Any]) -> None:
     found = of_file(head)
     assert inside(found).status == "passed"
     file = "file/xla-cpu" + ("/token" if head == "token" else "")
-    assert looked["cells"] == [("oracle/xla-cpu", False), (file, True)]
+    assert looked["configurations"] == [("oracle/xla-cpu", False), (file, True)]
     assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
 
 
@@ -595,7 +595,7 @@ def test_a_file_that_names_nothing_leaves_the_canary_to_the_oracle(head: str, lo
     looked["missing"] = ["norm in decode"]
     found = of_file(head)
     assert inside(found).status == "passed"
-    assert looked["cells"][2:] == [("oracle/xla-cpu", True)]
+    assert looked["configurations"][2:] == [("oracle/xla-cpu", True)]
     assert [o.configuration.id for o in found.anchored if o.canary] == ["oracle/xla-cpu"]
     assert decide(matrix_of(found.outcomes), found.checks, found.outcomes, found.truths).class_ == "conforms"
 
@@ -604,7 +604,7 @@ def test_a_fault_that_only_a_files_anchors_show(looked: dict[str, Any]) -> None:
     looked["wrong"] = ("file/xla-cpu", "file/iree-cpu")
     found = of_file("logits")
     assert inside(found).status == "passed"
-    assert [configuration for configuration, _ in looked["cells"]] == [
+    assert [configuration for configuration, _ in looked["configurations"]] == [
         "oracle/xla-cpu",
         "file/xla-cpu",
         "file/iree-cpu",

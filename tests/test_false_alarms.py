@@ -13,7 +13,7 @@ import pytest
 
 from hloracle.backends.plain import NO_OPTIMIZER, xla_flags
 from hloracle.conformance.checks.of_configurations import truth_check
-from hloracle.conformance.questions.prompts import suite
+from hloracle.conformance.questions.prompts import Reach, suite
 from hloracle.conformance.runs.inside import canary_anchor
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import Report, alone
@@ -78,7 +78,7 @@ def test_a_model_that_float32_cannot_tell_is_refused(tmp_path: Path) -> None:
     write_tiny(tmp_path / "model", draw=cancelling, mlp_bias=False)
     checkpoint = open_checkpoint(tmp_path / "model")
     with alone():
-        prompts = suite(checkpoint.directory, checkpoint.config, 64, 4, only_fitting=True)
+        prompts = suite(checkpoint.directory, checkpoint.config, Reach(64), 4, only_fitting=True)
         found = truths(checkpoint, [p.token_ids for p in prompts], 4)
     checked = truth_check({p.id: truth for p, truth in zip(prompts, found, strict=True)})
     assert checked.status == "failed"

@@ -1,4 +1,4 @@
-"""Products left to a custom_call: off by default, refused unless allowed by name, and proven with the library that has it."""
+"""Products left to a custom_call: off by default, refused unless allowed by name, and tested with the library that has it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hloracle.conformance.settings import Settings
 from hloracle.core.cache import Entry, file_digest
 from hloracle.core.child import ChildDied, run_in_child
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.emitters.model import emit
+from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.anchors import products
@@ -97,7 +97,7 @@ def target_of(path: Path, name: str = "my_gemm") -> Target:
 def test_products_with_weights_are_calls(name: str, phase: str) -> None:
     """All but the products of attention and of experts; nothing else of the graph is another."""
     config = from_hf(TINY[name])
-    plain, called = (emit(config, phase, "logits", 64, 32, gemm=gemm) for gemm in (None, "my_gemm"))
+    plain, called = (Emitter(gemm).emit(config, phase, "logits", 64, 32) for gemm in (None, "my_gemm"))
     facts, others = inspect(called, ["my_gemm"]), inspect(plain)
     assert (facts.error, facts.custom_calls, called.abi) == ("", (), plain.abi)
     assert "custom_call" not in others.ops
@@ -134,7 +134,7 @@ def test_what_is_not_emitted(
 
 
 def checked(*allowed: str) -> Any:
-    graph = emit(CONFIG, "decode", "logits", 64, gemm="my_gemm")
+    graph = Emitter("my_gemm").emit(CONFIG, "decode", "logits", 64)
     line = (
         '    %m = stablehlo.custom_call @magic(%lm_head.call) : (tensor<1x257xf32>) -> tensor<1x257xf32> loc("norm")\n'
     )

@@ -11,7 +11,7 @@ from tokenizer import CHAT as TEMPLATE
 from tokenizer import add_words
 
 from hloracle.conformance.questions import prompts
-from hloracle.conformance.questions.prompts import CHAT, LONG, NON_ASCII, Prompt, Readable, suite
+from hloracle.conformance.questions.prompts import CHAT, LONG, NON_ASCII, Prompt, Reach, Readable, suite
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
@@ -46,7 +46,7 @@ def test_suite(model: Path, capacity: int, count: int, monkeypatch: pytest.Monke
             return ChildResult(function(report, *arguments), 0.0, 0)
 
         monkeypatch.setattr(prompts, "run_in_child", here)
-    found = suite(model, CONFIG, capacity, count)
+    found = suite(model, CONFIG, Reach(capacity), count)
     assert list(dict.fromkeys(p.name for p in found)) == list(NAMES)
     by_name = {p.name: p for p in found}
     assert len(by_name["one-token"].token_ids) == 1
@@ -65,15 +65,15 @@ def test_suite(model: Path, capacity: int, count: int, monkeypatch: pytest.Monke
         assert prompt.why
     ids = [p.id for p in found]
     assert len(set(ids)) == len(ids)
-    assert found == suite(model, CONFIG, capacity, count), "the same every time"
+    assert found == suite(model, CONFIG, Reach(capacity), count), "the same every time"
 
 
 def test_every_bucket_is_reached(model: Path) -> None:
-    assert {p.bucket for p in suite(model, CONFIG, 256, 48)} == set(BUCKETS)
+    assert {p.bucket for p in suite(model, CONFIG, Reach(256), 48)} == set(BUCKETS)
 
 
 def test_texts(spoken: Path, plain: Path) -> None:
-    found = {p.name: p for p in suite(spoken, CONFIG, 256, 48)}
+    found = {p.name: p for p in suite(spoken, CONFIG, Reach(256), 48)}
     assert found["chat"].text == CHAT
     readable = Readable(spoken)
     text = readable.text(found["chat"].token_ids)
@@ -81,25 +81,25 @@ def test_texts(spoken: Path, plain: Path) -> None:
     assert text.startswith("w9 Give me three")
     assert text.endswith("w10 w11"), "inside the model's own template"
     assert readable.pieces(found["one-token"].token_ids) == ["The"]
-    assert {p.text for p in suite(plain, CONFIG, 256, 48)} == {None}
+    assert {p.text for p in suite(plain, CONFIG, Reach(256), 48)} == {None}
     assert (Readable(plain).text([1]), Readable(plain).pieces([1])) == (None, None)
 
 
 def test_texts_are_tokenized_once(spoken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = suite(spoken, CONFIG, 256, 48)
+    found = suite(spoken, CONFIG, Reach(256), 48)
     monkeypatch.setattr(prompts, "run_in_child", lambda *a, **k: pytest.fail("it is in the cache"))
-    assert suite(spoken, CONFIG, 256, 48) == found
+    assert suite(spoken, CONFIG, Reach(256), 48) == found
 
 
 def test_what_does_not_fit(plain: Path) -> None:
     with pytest.raises(InputError, match=r"--tokens: 8 tokens after the 97 of prompt 'long' do not fit 64 cache slots"):
-        suite(plain, CONFIG, 64, 8)
-    found = suite(plain, CONFIG, 64, 8, only_fitting=True)
+        suite(plain, CONFIG, Reach(64), 8)
+    found = suite(plain, CONFIG, Reach(64), 8, only_fitting=True)
     assert [p.name for p in found] == ["chat", "one-token", "non-ascii", "capacity"]
     assert len(found[-1].token_ids) == 57
 
 
 def test_a_cache_larger_than_the_largest_prompt(plain: Path) -> None:
-    found: dict[str, Prompt] = {p.name: p for p in suite(plain, CONFIG, 1024, 48)}
+    found: dict[str, Prompt] = {p.name: p for p in suite(plain, CONFIG, Reach(1024), 48)}
     assert len(found["capacity"].token_ids) == BUCKETS[-1]
     assert "exactly" not in found["capacity"].why

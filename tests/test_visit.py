@@ -25,9 +25,9 @@ from hloracle.mutants import MUTANTS
 
 SIMULATED = Device("simulated")
 GPU = Device("cuda", 0, "sm_89", facts=Facts("an H100", (9, 0), 80 << 30, "CUDA 13.0"))
-CELL = {"id": "emitter/iree-cuda/token", "backend": "iree-cuda", "agreed": 288, "total": 288}
+CONFIGURATION = {"id": "emitter/iree-cuda/token", "backend": "iree-cuda", "agreed": 288, "total": 288}
 RECORD = {
-    "verdict": {"class": "conforms"}, "passed": True, "configurations": [CELL, {**CELL, "id": "oracle/xla-cpu", "backend": "xla-cpu"}],
+    "verdict": {"class": "conforms"}, "passed": True, "configurations": [CONFIGURATION, {**CONFIGURATION, "id": "oracle/xla-cpu", "backend": "xla-cpu"}],
     "checks": [{"status": "passed"}] * 3,
 }  # fmt: skip
 Answers = dict[str, Any]

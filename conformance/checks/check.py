@@ -77,14 +77,17 @@ class Check:
 
     @property
     def about(self) -> About:
+        """What its kind is about, by KINDS; KeyError for a kind that is not in it."""
         return KINDS[self.kind]
 
     @property
     def bad(self) -> bool:
+        """Whether it counts against a run: it failed, or could not be made."""
         return self.status in ("failed", "error")
 
     @property
     def failed(self) -> bool:
+        """Whether what was measured is beyond its limit; a check that could not be made has not failed."""
         return self.status == "failed"
 
     @property

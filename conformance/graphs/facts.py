@@ -68,6 +68,7 @@ class GraphFacts:
 
     @property
     def total(self) -> int:
+        """How many StableHLO operations the graph has, those in regions included: the record's `op_total`."""
         return sum(self.ops.values())
 
 

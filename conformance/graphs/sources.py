@@ -48,22 +48,25 @@ class Request:
 
     @property
     def config(self) -> Config:
+        """The model's config as `from_hf` reads it, whose fields are named by the keys of Hugging Face."""
         return self.model.config
 
 
 class Source(Protocol):
-    """Gives graphs of a model.
-
-    name: what it is called in a record; neither `oracle` nor anything with a slash.
-    counts_as: the source whose pinned counts of operations, products and tables hold for its graphs, such as `emitter`;
-      empty for none, and then these checks are skipped.
-    """
+    """Gives graphs of a model."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What it is called in a record: neither `oracle` nor anything with a slash."""
+        ...
 
     @property
-    def counts_as(self) -> str: ...
+    def counts_as(self) -> str:
+        """The source whose pinned counts of operations, products and tables hold for its graphs, such as `emitter`.
+
+        It is empty for none, and then these checks are skipped.
+        """
+        ...
 
     def __call__(self, request: Request) -> Graph | None:
         """The graph, with its ABI; None where the source has no such one."""

@@ -44,26 +44,30 @@ class Prompt:
 
     @property
     def id(self) -> str:
+        """The key of a prompt in a bucket: in truths, in what a configuration answers, and in a record."""
         return f"{self.name}@{self.bucket}"
 
 
+@dataclass(frozen=True)
+class Reach:
+    """What graphs can be asked: as much as fits their cache slots and the buckets of prefill, and whether they decode."""
+
+    capacity: int
+    buckets: Sequence[int] = BUCKETS
+    decodes: bool = True
+
+
 def suite(
-    directory: Path,
-    config: Config,
-    capacity: int,
-    count: int,
-    report: Report | None = None,
-    only_fitting: bool = False,
-    buckets: Sequence[int] = BUCKETS,
+    directory: Path, config: Config, reach: Reach, count: int, report: Report | None = None, only_fitting: bool = False
 ) -> list[Prompt]:
     """The prompts for a model: texts through its tokenizer, or seeded random tokens where it has none.
 
     Args:
-      buckets: those that there are graphs for, as far as the capacity reaches.
-      capacity, count: cache slots, and the tokens that follow each prompt.
+      count: the tokens that follow each prompt.
       only_fitting: leave out a prompt that does not fit, instead of raising InputError.
     """
-    buckets = [b for b in buckets if b <= capacity]
+    capacity = reach.capacity
+    buckets = [b for b in reach.buckets if b <= capacity]
     fill = min(capacity - count + 1, max(buckets, default=BUCKETS[-1]))
     texts = _tokenized(directory, fill, report) if has_tokenizer(directory) else _random(config)
     prompts = []
@@ -114,6 +118,10 @@ class Readable:
         return [self._tokenizer.decode([t], skip_special_tokens=False) for t in tokens]
 
     def text(self, tokens: Sequence[int]) -> str | None:
+        """The text of all tokens together, special ones included; None without a tokenizer.
+
+        A character that takes several tokens is whole here, and not in `pieces`.
+        """
         if self._tokenizer is None:
             return None
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hloracle.conformance.questions.prompts import Prompt
+from hloracle.conformance.questions.prompts import Prompt, Reach
 from hloracle.conformance.runs.returned import Stream, result_anchors, streams
 from hloracle.core.child import Report
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth, Sequenced, anchor_truths
@@ -29,6 +29,7 @@ class Asked:
     inside: tuple[Prompt, Sequenced] | None = None
 
     def without_streams(self) -> Asked:
+        """The prompts alone, for a configuration that is not asked at every position, or was before."""
         return dataclasses.replace(self, streams=[])
 
 
@@ -46,25 +47,25 @@ def looked_into(
 
 
 def ask(
-    checkpoint: Checkpoint, prompts: Sequence[Prompt], truths: dict[str, Truth], capacity: int, buckets: Sequence[int],
-    every_token: bool = True, report: Report | None = None, decodes: bool = True,
+    checkpoint: Checkpoint, prompts: Sequence[Prompt], truths: dict[str, Truth], reach: Reach,
+    every_token: bool = True, report: Report | None = None,
 ) -> tuple[Asked, bool]:  # fmt: skip
     """The whole question, and whether all of its answers were in the cache.
 
     Raises InputError that names an anchor which by the config as it is read here has another shape than in transformers.
 
     Args:
-      buckets: of the prefill graphs. every_token: see `streams`.
-      decodes: whether there is a decode graph, which streams as far as the caches reach.
+      reach: of the graphs; one that decodes streams as far as the caches reach. every_token: see `streams`.
     """
     config = checkpoint.config
     # What a step is fed: the last token is nobody's input.
     fed = {p.id: (*p.token_ids, *truths[p.id].tokens[:-1]) for p in prompts}
     text = max(fed.values(), key=len, default=())
-    found = streams(config, capacity if decodes else max(buckets), buckets, text, every_token)
+    slots = reach.capacity if reach.decodes else max(reach.buckets)
+    found = streams(config, slots, reach.buckets, text, every_token)
     sequences = {p.id: Sequenced(fed[p.id], len(p.token_ids), result_anchors(config, head=False)) for p in prompts}
     sequences |= {s.id: Sequenced(s.tokens, 1, result_anchors(config, head=True)) for s in found}
-    inside = looked_into(prompts, truths, capacity, STEPS if decodes else 0)
+    inside = looked_into(prompts, truths, reach.capacity, STEPS if reach.decodes else 0)
     # Prompts that differ only in their bucket have one truth. What is looked into later is computed with the rest.
     distinct = list(dict.fromkeys([*sequences.values(), inside[1]]))
     by_sequence = dict(zip(distinct, anchor_truths(checkpoint, distinct, report), strict=True))

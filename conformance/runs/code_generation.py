@@ -47,6 +47,7 @@ class Compiled:
 
     @property
     def ok(self) -> bool:
+        """Whether the compiler gave a module: of a failure there is always a message."""
         return not self.message
 
     @property

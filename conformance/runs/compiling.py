@@ -16,6 +16,7 @@ from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.sources import Files, Request, graphs_of, production
 from hloracle.conformance.matrix import ORACLE
+from hloracle.conformance.questions.prompts import Reach
 from hloracle.conformance.questions.questions import Asked, ask
 from hloracle.conformance.runs.code_generation import (
     Compiled,
@@ -122,16 +123,10 @@ def _asked(run: Run) -> bool:
     evidence, settings = run.evidence, run.settings
     every_token = settings.every_token or not (settings.quick or settings.early_exit)
     try:
+        reach = Reach(evidence.capacity, evidence.buckets, evidence.decodes)
         evidence.asked, reused = ask(
-            run.model,
-            evidence.prompts,
-            evidence.truths,
-            evidence.capacity,
-            evidence.buckets,
-            every_token,
-            run.context.report,
-            evidence.decodes,
-        )
+            run.model, evidence.prompts, evidence.truths, reach, every_token, run.context.report
+        )  # fmt: skip
     except InputError as error:
         if error.where not in anchors(run.model.config):
             raise

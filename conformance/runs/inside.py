@@ -55,6 +55,7 @@ class Canary:
 
     @property
     def caught(self) -> bool:
+        """Whether the anchor that was found wrong first is the spoiled one; a fault found elsewhere is not caught."""
         return self.named == self.anchor
 
 
@@ -126,7 +127,7 @@ def run_anchored(
     entry: Entry[AnchorOutcome] = context.entry("anchors", AnchorOutcome, parts)
     if found := entry.load():
         return dataclasses.replace(found, status="reused")
-    arguments = (configuration, list(graphs), model.directory, prompt, truth, with_canary)
+    arguments = (configuration, list(graphs), model.directory, of, with_canary)
     try:
         outcome: AnchorOutcome = context.child(_run, *arguments, timeout=TIMEOUT_SECONDS).value
     except (ToolchainError, ChildDied) as error:
@@ -146,14 +147,14 @@ def looking(*files: Path) -> list[bytes]:
 
 
 def _run(
-    context: Context, configuration: Configuration, graphs: list[Graph], directory: Path, prompt: Prompt,
-    truth: AnchorTruth, with_canary: bool,
+    context: Context, configuration: Configuration, graphs: list[Graph], directory: Path,
+    of: tuple[Prompt, AnchorTruth], with_canary: bool,
 ) -> AnchorOutcome:  # fmt: skip
     from hloracle.localize.anatomy import anatomy_of
     from hloracle.localize.dissect import Matrix, Side, run_with_outputs
     from hloracle.localize.situation import ReferenceRun
 
-    model = open_checkpoint(directory)
+    model, (prompt, truth) = open_checkpoint(directory), of
     config, length = model.config, len(prompt.token_ids)
     if all(g.abi.phase == "decode" for g in graphs):  # a step is looked at in any case
         length = min(length, len(truth.tokens) - 1)

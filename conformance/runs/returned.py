@@ -99,6 +99,7 @@ def result_anchors(config: Config, head: bool) -> tuple[str, ...]:
 
 
 def is_small(config: Config) -> bool:
+    """Whether the weights have at most SMALL_MODEL values in all, by the shapes that follow from the config."""
     return sum(math.prod(shape) for shape in weight_shapes(config).values()) <= SMALL_MODEL
 
 

@@ -62,10 +62,12 @@ class Plan:
 
     @property
     def prompt(self) -> Prompt:
+        """The prompt, or a stream's beginning, that the graph is taken apart on; its bucket picks the prefill graph."""
         return self.at.prompt
 
     @property
     def step(self) -> int:
+        """How many tokens after the prompt the fault shows; 0 is the prompt's own head."""
         return self.at.step
 
 

@@ -54,6 +54,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
+        """Whether the class is one of PASSING, as a near tie is: then the command exits with 0."""
         return self.class_ in PASSING
 
 
@@ -65,7 +66,7 @@ def decide(
     rests_on: Compared = NOTHING,
 ) -> Verdict:  # fmt: skip
     """The first class that the evidence supports, nearest to the source first."""
-    seen = Seen(matrix, tuple(checks), tuple(outcomes), truths)
+    seen = _Seen(matrix, tuple(checks), tuple(outcomes), truths)
     # A failure is shown by every check that failed; a pass by those that came nearest to failing.
     telling = seen.bad or [c for c in checks if c.about in TELLING]
     evidence = tuple(f"{c.id}: {c.figure or c.status}{f' ({c.detail})' if c.detail else ''}" for c in telling)
@@ -85,7 +86,7 @@ def decide(
 
 
 @dataclass(frozen=True)
-class Seen:
+class _Seen:
     """The evidence of a run, with what follows from it for each configuration."""
 
     matrix: Matrix
@@ -95,6 +96,7 @@ class Seen:
 
     @cached_property
     def bad(self) -> list[Check]:
+        """The checks that failed or could not be made."""
         return [c for c in self.checks if c.bad]
 
     def of_judged(self, about: str, *kinds: str) -> list[Check]:
@@ -102,6 +104,7 @@ class Seen:
         return [c for c in self.bad if c.about == about and c.source != ORACLE and (not kinds or c.kind in kinds)]
 
     def of_oracle(self, about: str, *kinds: str) -> list[Check]:
+        """The bad checks about the oracle's own graphs, of these kinds or of any."""
         return [c for c in self.bad if c.about == about and c.source == ORACLE and (not kinds or c.kind in kinds)]
 
     @cached_property
@@ -128,6 +131,7 @@ class Seen:
 
     @cached_property
     def right(self) -> list[Configuration]:
+        """The configurations that gave an answer and have no bad check."""
         return [one for one, found in self.reasons.items() if not found]
 
     @property
@@ -163,7 +167,7 @@ class Seen:
 # ---- the rules: each gives a finding, or leaves it to the next one
 
 
-def _distrusted(seen: Seen) -> Finding | None:
+def _distrusted(seen: _Seen) -> Finding | None:
     if any(c.about == "toolchain" for c in seen.bad):
         return "harness-error", "The toolchain does not run the simplest graphs."
     if any(c.kind == "canary" for c in seen.bad):
@@ -171,7 +175,7 @@ def _distrusted(seen: Seen) -> Finding | None:
     return None
 
 
-def _unreadable(seen: Seen) -> Finding | None:
+def _unreadable(seen: _Seen) -> Finding | None:
     if seen.of_judged("writing", "parse"):
         return "emitter-fault", "The emitted graph does not parse or verify."
     if beyond := seen.of_judged("writing", "supported"):
@@ -185,13 +189,13 @@ def _unreadable(seen: Seen) -> Finding | None:
     return "harness-error", "Nothing was compared."
 
 
-def _doubtful_reference(seen: Seen) -> Finding | None:
+def _doubtful_reference(seen: _Seen) -> Finding | None:
     if any(c.about == "reference" for c in seen.bad):
         return "harness-error", "The truth is not reliable: its float32 and float64 disagree."
     return None
 
 
-def _unanswered(seen: Seen) -> Finding | None:
+def _unanswered(seen: _Seen) -> Finding | None:
     """What is wrong where it was compared is wrong, whatever another configuration did not answer."""
     if seen.values_wrong:
         return None
@@ -203,7 +207,7 @@ def _unanswered(seen: Seen) -> Finding | None:
     return None
 
 
-def _oracle(seen: Seen) -> Finding | None:
+def _oracle(seen: _Seen) -> Finding | None:
     """Hugging Face and the oracle have to agree before anything is judged by them."""
     if seen.witnesses(ORACLE, "logits", seen.wrong) and not seen.witnesses(ORACLE, "logits", seen.right):
         return "reference-fault", "Hugging Face and the JAX oracle differ; nothing can be judged against it."
@@ -212,14 +216,14 @@ def _oracle(seen: Seen) -> Finding | None:
     return None
 
 
-def _refused(seen: Seen) -> Finding | None:
+def _refused(seen: _Seen) -> Finding | None:
     judged = [o for o in seen.outcomes if not o.configuration.of_oracle]
     if judged and all(o.status == "failed" and o.configuration in seen.wrong for o in judged) and not seen.broken:
         return "unsupported", f"No backend here compiles and runs the graph: {judged[0].message}."
     return None
 
 
-def _left_open(seen: Seen) -> Finding | None:
+def _left_open(seen: _Seen) -> Finding | None:
     """Over a graph that leaves its values open, compilers may differ and each be right."""
     judged = [c for one, found in seen.wrong.items() if not one.of_oracle for c in found if c.failed]
     drawn = seen.of_judged("writing", "random")
@@ -233,7 +237,7 @@ def _left_open(seen: Seen) -> Finding | None:
     return None
 
 
-def _source(seen: Seen) -> Finding | None:
+def _source(seen: _Seen) -> Finding | None:
     """A graph that is wrong on every family that ran it, and where the oracle's is not: the fault is its source's."""
     doubtful = seen.witnesses(ORACLE, "logits", seen.wrong)
     for source, head in seen.groups():
@@ -261,7 +265,7 @@ def _source(seen: Seen) -> Finding | None:
     return None
 
 
-def _token(seen: Seen) -> Finding | None:
+def _token(seen: _Seen) -> Finding | None:
     """A graph that picks the token is that of its logits and a choice; where the logits are right, the choice is wrong."""
     for source, head in seen.groups():
         wrong = [c for c in seen.wrong if (c.source, c.head) == (source, head) and head == "token"]
@@ -275,7 +279,7 @@ def _token(seen: Seen) -> Finding | None:
     return None
 
 
-def _probes(seen: Seen) -> Finding | None:
+def _probes(seen: _Seen) -> Finding | None:
     if differ := [c for c in seen.of_judged("probes") if c.failed]:
         words = (
             f"On inputs that no prompt gives the graph does not compute what the oracle names so: {differ[0].detail}."
@@ -284,7 +288,7 @@ def _probes(seen: Seen) -> Finding | None:
     return None
 
 
-def _invariants(seen: Seen) -> Finding | None:
+def _invariants(seen: _Seen) -> Finding | None:
     if not seen.broken:
         return None
     title = seen.broken[0].title
@@ -296,7 +300,7 @@ def _invariants(seen: Seen) -> Finding | None:
     return "invariant-broken", f"The values are right ({where}){but}, and the graph breaks an invariant: {title}."
 
 
-def _compiler(seen: Seen) -> Finding | None:
+def _compiler(seen: _Seen) -> Finding | None:
     """Right on one family and wrong on another; or right on the processor and wrong on a device."""
     groups = [*seen.groups(), (ORACLE, "logits")]
     wrong = [(c, r) for pair in groups for c, r in seen.wrong.items() if (c.source, c.head) == pair]
@@ -325,13 +329,13 @@ def _compiler(seen: Seen) -> Finding | None:
     return None
 
 
-def _code(seen: Seen) -> Finding | None:
+def _code(seen: _Seen) -> Finding | None:
     if found := [c for c in seen.bad if c.about == "code"]:
         return "compiler-fault", f"The compiler breaks what it has to keep: {found[0].title}."
     return None
 
 
-def _left_over(seen: Seen) -> Finding | None:
+def _left_over(seen: _Seen) -> Finding | None:
     """Nothing is known that explains these; and nothing passes of which something was not compared."""
     if seen.bad:
         what = "failed that no fault explains" if seen.bad[0].failed else "could not be made"
@@ -344,7 +348,7 @@ def _left_over(seen: Seen) -> Finding | None:
     return None
 
 
-Rule = Callable[[Seen], Finding | None]
+Rule = Callable[[_Seen], Finding | None]
 RULES: tuple[Rule, ...] = (
     _distrusted, _unreadable, _doubtful_reference, _unanswered, _oracle, _refused, _left_open, _source, _probes, _invariants,
     _token, _compiler, _code, _left_over,

@@ -6,6 +6,8 @@ The source of each is its `configuration_*.py`, and its `modeling_*.py` for what
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,61 +25,73 @@ from hloracle.reference.model.keys import (
 )
 
 
+@dataclass(frozen=True)
+class _Layers:
+    """What may differ from layer to layer.
+
+    ropes: of a head_dim, the RoPE of all layers or of each type of layer. turned: whether it turns a layer's queries and
+    keys, of the layer and whether it has a window. windows: of the number of layers, which of them see `window` keys
+    only; all of them when None and there is one. sparse: whether a layer has a mixture of experts.
+    """
+
+    ropes: Callable[[int], dict[str, Rope] | Rope]
+    window: int | None = None
+    windows: Callable[[int], Sequence[bool]] | None = None
+    turned: Callable[[int, bool], bool] = lambda layer, windowed: True
+    sparse: Callable[[int], bool] = lambda layer: False
+
+    def of(self, keys: Keys, head_dim: int) -> tuple[Layer, ...]:
+        """Each layer of a config."""
+        count = keys.get("num_hidden_layers", int)
+        found = self.ropes(head_dim)
+        windowed = self.windows(count) if self.windows else [self.window is not None] * count
+        if any(windowed) and self.window is None:
+            raise keys.error("has layers with a sliding window, and no 'sliding_window'")
+        layers: list[Layer] = []
+        for i, narrow in enumerate(windowed):
+            own = found[SLIDING if narrow else FULL] if isinstance(found, dict) else found
+            window = self.window if narrow else None
+            layers.append(Layer(own if self.turned(i, narrow) else None, window, self.sparse(i)))
+        return tuple(layers)
+
+
 def _decoder(
-    keys: Keys, architecture: str, *, norm_eps: str = "rms_norm_eps", head_dim: int | None = None,
-    width: int | None = None, tied: bool = False, few_kv_heads: bool = True,
-    ropes: Callable[[int], dict[str, Rope] | Rope], windows: Callable[[int], Sequence[bool]] | None = None,
-    window: int | None = None, turned: Callable[[int, bool], bool] = lambda layer, windowed: True,
-    sparse: Callable[[int], bool] = lambda layer: False, act: str | None = None, latent: Latent | None = None,
-    **mechanisms: Any,
+    keys: Keys, architecture: str, layers: _Layers, *, usual_head_dim: int | None = None, few_kv_heads: bool = True,
+    **fields: Any,
 ) -> Config:  # fmt: skip
     """What all architectures have, read from the keys that they share.
 
     Args:
-      norm_eps: the key of the norms' epsilon. head_dim: transformers' default; hidden_size / heads when None.
-      width: of a head, where no key says it. latent: where keys and values are made from one.
+      usual_head_dim: what transformers takes where no key says it; hidden_size / heads when None.
       few_kv_heads: whether transformers takes a config without num_key_value_heads to have one for each head.
-      ropes: of a head_dim, the RoPE of all layers or of each type of layer. act: the activation, if its key is unusual.
-      windows: of the number of layers, which of them see `window` keys only; all of them when None and there is one.
-      turned, sparse: whether RoPE turns a layer's queries and keys; whether it has a mixture of experts.
-      mechanisms: further fields of Config.
+      fields: of Config, those that an architecture has beside these, or that it reads from other keys.
     """
     heads, hidden = keys.get("num_attention_heads", int), keys.get("hidden_size", int)
     kv_heads = keys.get("num_key_value_heads", int, heads if few_kv_heads else REQUIRED, heads)
-    count = keys.get("num_hidden_layers", int)
-    dim: int = width or keys.get("head_dim", int, head_dim or hidden // heads, hidden // heads)
+    head_dim = fields.pop("head_dim", 0)
+    head_dim = head_dim or keys.get("head_dim", int, usual_head_dim or hidden // heads, hidden // heads)
     if heads % kv_heads:
         raise keys.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    if dim % 2 and not latent:
-        raise keys.error(f"head_dim {dim} is odd, and RoPE turns pairs")
-    found = ropes(dim)
-    windowed = windows(count) if windows else [window is not None] * count
-    if any(windowed) and window is None:
-        raise keys.error("has layers with a sliding window, and no 'sliding_window'")
-    layers = tuple(
-        Layer(
-            (found[SLIDING if narrow else FULL] if isinstance(found, dict) else found) if turned(i, narrow) else None,
-            window if narrow else None,
-            sparse(i),
-        )
-        for i, narrow in enumerate(windowed)
-    )
-    fields = {
-        "num_key_value_heads": kv_heads, "scaling": float(dim**-0.5), "hidden_act": act or keys.activation(),
-        "norm_eps": keys.get(norm_eps, float), **mechanisms,
+    if head_dim % 2 and "latent" not in fields:
+        raise keys.error(f"head_dim {head_dim} is odd, and RoPE turns pairs")
+    if "hidden_act" not in fields:
+        fields["hidden_act"] = keys.activation()
+    if "norm_eps" not in fields:
+        fields["norm_eps"] = keys.get("rms_norm_eps", float)
+    shared = {
+        "num_key_value_heads": kv_heads, "scaling": float(head_dim**-0.5),
+        "tie_word_embeddings": keys.get("tie_word_embeddings", bool, False),
     }  # fmt: skip
     return Config(
         architecture=architecture,
-        layers=layers,
+        layers=layers.of(keys, head_dim),
         hidden_size=hidden,
         num_attention_heads=heads,
-        head_dim=dim,
+        head_dim=head_dim,
         intermediate_size=keys.get("intermediate_size", int),
         vocab_size=keys.get("vocab_size", int),
         max_position_embeddings=keys.get("max_position_embeddings", int),
-        tie_word_embeddings=keys.get("tie_word_embeddings", bool, tied),
-        latent=latent,
-        **fields,
+        **(shared | fields),
     )
 
 
@@ -91,44 +105,43 @@ def _biases(keys: Keys, missing: bool = False) -> dict[str, Any]:
     return {"attention_bias": found, "attention_out_bias": found}
 
 
+def _tied(keys: Keys) -> dict[str, Any]:
+    """The key of the tied head, for those whose head is tied where it is missing."""
+    return {"tie_word_embeddings": _flag(keys, "tie_word_embeddings", True)}
+
+
 def llama(keys: Keys) -> Config:
     """Source: `LlamaConfig`."""
-    return _decoder(
-        keys, "llama", ropes=lambda width: rope(keys, width), mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys)
-    )
+    return _decoder(keys, "llama", _Layers(partial(rope, keys)), mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys))
 
 
 def mistral(keys: Keys) -> Config:
     """Source: `MistralConfig`."""
     window = keys.get("sliding_window", int, 4096, null=None)
-    return _decoder(keys, "mistral", few_kv_heads=False, window=window, ropes=lambda width: rope(keys, width))
+    return _decoder(keys, "mistral", _Layers(partial(rope, keys), window), few_kv_heads=False)
 
 
-def _late_windows(keys: Keys) -> dict[str, Any]:
+def _late_windows(keys: Keys) -> _Layers:
     """A window in the layers from `max_window_layers` on, if it is used at all."""
     used = _flag(keys, "use_sliding_window")
     first, window = keys.get("max_window_layers", int, 28, zero=True), keys.get("sliding_window", int, 4096, null=None)
     window = window if used else None
-    return {
-        "window": window,
-        "windows": lambda count: keys.layer_types(count, lambda i: window is not None and i >= first),
-    }
+    return _Layers(
+        partial(rope, keys), window,
+        lambda count: keys.layer_types(count, lambda i: window is not None and i >= first),
+    )  # fmt: skip
 
 
 def qwen2(keys: Keys) -> Config:
     """Source: `Qwen2Config`."""
     keys.fix(use_mrope=False)
-    return _decoder(
-        keys, "qwen2", few_kv_heads=False, ropes=lambda width: rope(keys, width), attention_bias=True,
-        **_late_windows(keys),
-    )  # fmt: skip
+    return _decoder(keys, "qwen2", _late_windows(keys), few_kv_heads=False, attention_bias=True)
 
 
 def qwen3(keys: Keys) -> Config:
     """Source: `Qwen3Config`."""
     return _decoder(
-        keys, "qwen3", few_kv_heads=False, head_dim=128, ropes=lambda width: rope(keys, width), qk_norm="head",
-        **_biases(keys), **_late_windows(keys),
+        keys, "qwen3", _late_windows(keys), few_kv_heads=False, usual_head_dim=128, qk_norm="head", **_biases(keys),
     )  # fmt: skip
 
 
@@ -144,23 +157,23 @@ def gemma(keys: Keys) -> Config:
     act = "gelu_pytorch_tanh" if keys.raw.get("hidden_act", "gelu") == "gelu" else keys.activation()
     keys.ignore("hidden_act")
     return _decoder(
-        keys, "gemma", few_kv_heads=False, head_dim=256, tied=True, act=act, ropes=lambda width: rope(keys, width),
-        embedding_multiplier=_scaled_embeddings(keys), **_biases(keys),
+        keys, "gemma", _Layers(partial(rope, keys)), few_kv_heads=False, usual_head_dim=256, hidden_act=act,
+        embedding_multiplier=_scaled_embeddings(keys), **_tied(keys), **_biases(keys),
     )  # fmt: skip
 
 
 def gemma2(keys: Keys) -> Config:
     """Source: `Gemma2Config`."""
     keys.ignore("hidden_act sliding_window_size")
+    window = keys.get("sliding_window", int, 4096, null=None)
+    layers = _Layers(partial(rope, keys), window, windows=lambda count: keys.layer_types(count, lambda i: i % 2 == 0))
     return _decoder(
-        keys, "gemma2", few_kv_heads=False, head_dim=256, tied=True,
-        act=keys.activation("hidden_activation", "gelu_pytorch_tanh"), ropes=lambda width: rope(keys, width),
-        window=keys.get("sliding_window", int, 4096, null=None),
-        windows=lambda count: keys.layer_types(count, lambda i: i % 2 == 0),
+        keys, "gemma2", layers, few_kv_heads=False, usual_head_dim=256,
+        hidden_act=keys.activation("hidden_activation", "gelu_pytorch_tanh"),
         scaling=keys.get("query_pre_attn_scalar", int, 256) ** -0.5,
         attn_logit_softcapping=keys.get("attn_logit_softcapping", float, 50.0, null=None),
         final_logit_softcapping=keys.get("final_logit_softcapping", float, 30.0, null=None),
-        embedding_multiplier=_scaled_embeddings(keys), **_biases(keys),
+        embedding_multiplier=_scaled_embeddings(keys), **_tied(keys), **_biases(keys),
     )  # fmt: skip
 
 
@@ -170,15 +183,17 @@ def gemma3(keys: Keys) -> Config:
     # Its attention does not read the first, whatever it is.
     keys.ignore("attn_logit_softcapping _sliding_window_pattern")
     period = keys.get("sliding_window_pattern", int, 6)
-    return _decoder(
-        keys, "gemma3_text", few_kv_heads=False, head_dim=256, tied=True,
-        act=keys.activation("hidden_activation", "gelu_pytorch_tanh"),
-        ropes=lambda width: rope_per_layer_type(keys, width, {FULL: 1e6, SLIDING: 1e4}, "rope_local_base_freq"),
+    layers = _Layers(
+        lambda width: rope_per_layer_type(keys, width, {FULL: 1e6, SLIDING: 1e4}, "rope_local_base_freq"),
         window=keys.get("sliding_window", int, 4096, null=None),
         windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % period)),
+    )
+    return _decoder(
+        keys, "gemma3_text", layers, few_kv_heads=False, usual_head_dim=256,
+        hidden_act=keys.activation("hidden_activation", "gelu_pytorch_tanh"),
         scaling=keys.get("query_pre_attn_scalar", int, 256) ** -0.5, qk_norm="head",
         final_logit_softcapping=keys.get("final_logit_softcapping", float, None),
-        embedding_multiplier=_scaled_embeddings(keys), **_biases(keys),
+        embedding_multiplier=_scaled_embeddings(keys), **_tied(keys), **_biases(keys),
     )  # fmt: skip
 
 
@@ -190,23 +205,23 @@ def phi3(keys: Keys) -> Config:
     original = keys.get("original_max_position_embeddings", int, 4096)
     ropes = RopeDefaults(partial=1.0, types=("default", "longrope"), original=original)
     return _decoder(
-        keys, "phi3", ropes=lambda width: rope(keys, width, ropes),
-        window=keys.get("sliding_window", int, None),
-    )  # fmt: skip
+        keys, "phi3", _Layers(partial(rope, keys, defaults=ropes), window=keys.get("sliding_window", int, None))
+    )
 
 
 def olmo2(keys: Keys) -> Config:
     """Source: `Olmo2Config`."""
-    return _decoder(keys, "olmo2", ropes=lambda width: rope(keys, width), qk_norm="all", **_biases(keys))
+    return _decoder(keys, "olmo2", _Layers(partial(rope, keys)), qk_norm="all", **_biases(keys))
 
 
 def olmo3(keys: Keys) -> Config:
     """Source: `Olmo3Config`."""
-    return _decoder(
-        keys, "olmo3", ropes=lambda width: rope_per_layer_type(keys, width, {FULL: 5e5, SLIDING: 5e5}), qk_norm="all",
+    layers = _Layers(
+        lambda width: rope_per_layer_type(keys, width, {FULL: 5e5, SLIDING: 5e5}),
         window=keys.get("sliding_window", int, 4096, null=None),
-        windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % 4)), **_biases(keys),
-    )  # fmt: skip
+        windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % 4)),
+    )
+    return _decoder(keys, "olmo3", layers, qk_norm="all", **_biases(keys))
 
 
 def smollm3(keys: Keys) -> Config:
@@ -220,18 +235,19 @@ def smollm3(keys: Keys) -> Config:
     def turned(layer: int, windowed: bool = False) -> bool:
         return bool(listed[layer]) if listed else bool((layer + 1) % period)
 
+    layers = _Layers(
+        partial(rope, keys, defaults=RopeDefaults(2e6)), window,
+        lambda count: keys.layer_types(count, lambda i: used and window is not None and not turned(i)), turned,
+    )  # fmt: skip
     return _decoder(
-        keys, "smollm3", few_kv_heads=False, ropes=lambda width: rope(keys, width, RopeDefaults(2e6)), tied=True,
-        turned=turned, window=window,
-        windows=lambda count: keys.layer_types(count, lambda i: used and window is not None and not turned(i)),
-        mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys),
+        keys, "smollm3", layers, few_kv_heads=False, mlp_bias=_flag(keys, "mlp_bias"), **_tied(keys), **_biases(keys),
     )  # fmt: skip
 
 
 def granite(keys: Keys) -> Config:
     """Source: `GraniteConfig`."""
     return _decoder(
-        keys, "granite", ropes=lambda width: rope(keys, width), scaling=keys.get("attention_multiplier", float, 1.0),
+        keys, "granite", _Layers(partial(rope, keys)), scaling=keys.get("attention_multiplier", float, 1.0),
         embedding_multiplier=keys.get("embedding_multiplier", float, 1.0),
         residual_multiplier=keys.get("residual_multiplier", float, 1.0),
         logits_multiplier=1 / keys.get("logits_scaling", float, 1.0), mlp_bias=_flag(keys, "mlp_bias"), **_biases(keys),
@@ -242,10 +258,10 @@ def cohere(keys: Keys) -> Config:
     """Source: `CohereConfig`."""
     keys.ignore("model_max_length")
     return _decoder(
-        keys, "cohere", norm_eps="layer_norm_eps", tied=True,
-        ropes=lambda width: rope(keys, width, RopeDefaults(5e5, interleaved=True)),
+        keys, "cohere", _Layers(partial(rope, keys, defaults=RopeDefaults(5e5, interleaved=True))),
+        norm_eps=keys.get("layer_norm_eps", float),
         logits_multiplier=keys.get("logit_scale", float, 0.0625),
-        qk_norm="own" if _flag(keys, "use_qk_norm") else "", **_biases(keys),
+        qk_norm="own" if _flag(keys, "use_qk_norm") else "", **_tied(keys), **_biases(keys),
     )  # fmt: skip
 
 
@@ -257,13 +273,15 @@ def cohere2(keys: Keys) -> Config:
     )  # fmt: skip
     keys.ignore("layer_switch use_embedding_sharing use_parallel_embedding _sliding_window_pattern")
     period = keys.get("sliding_window_pattern", int, 4)
-    return _decoder(
-        keys, "cohere2", norm_eps="layer_norm_eps", tied=True,
-        ropes=lambda width: rope(keys, width, RopeDefaults(interleaved=True)),
+    layers = _Layers(
+        partial(rope, keys, defaults=RopeDefaults(interleaved=True)),
         window=keys.get("sliding_window", int, 4096, null=None),
         windows=lambda count: keys.layer_types(count, lambda i: bool((i + 1) % period)),
-        turned=lambda layer, windowed: windowed, logits_multiplier=keys.get("logit_scale", float, 0.0625),
-        **_biases(keys),
+        turned=lambda layer, windowed: windowed,
+    )
+    return _decoder(
+        keys, "cohere2", layers, norm_eps=keys.get("layer_norm_eps", float),
+        logits_multiplier=keys.get("logit_scale", float, 0.0625), **_tied(keys), **_biases(keys),
     )  # fmt: skip
 
 
@@ -276,8 +294,8 @@ def stablelm(keys: Keys) -> Config:
         # transformers would turn the dimensions of other heads than it has.
         raise keys.error(f"head_dim {width} is not hidden_size / num_attention_heads, {hidden // heads}")
     return _decoder(
-        keys, "stablelm", norm_eps="layer_norm_eps", few_kv_heads=False, width=hidden // heads,
-        ropes=lambda width: rope(keys, width, RopeDefaults(partial=0.25)), norm_bias=True,
+        keys, "stablelm", _Layers(partial(rope, keys, defaults=RopeDefaults(partial=0.25))), few_kv_heads=False,
+        head_dim=hidden // heads, norm_eps=keys.get("layer_norm_eps", float), norm_bias=True,
         attention_bias=_flag(keys, "use_qkv_bias"),
         qk_norm="own" if _flag(keys, "qk_layernorm") else "",
         use_parallel_residual=_flag(keys, "use_parallel_residual"),
@@ -287,19 +305,19 @@ def stablelm(keys: Keys) -> Config:
 def starcoder2(keys: Keys) -> Config:
     """Source: `Starcoder2Config`."""
     keys.fix(norm_type="layer_norm", mlp_type="default")
-    bias = _flag(keys, "use_bias", True)
+    bias, window = _flag(keys, "use_bias", True), keys.get("sliding_window", int, None)
     return _decoder(
-        keys, "starcoder2", norm_eps="norm_epsilon", few_kv_heads=False, tied=True, norm_bias=True,
-        ropes=lambda width: rope(keys, width), window=keys.get("sliding_window", int, None), attention_bias=bias,
-        attention_out_bias=bias, mlp_bias=bias,
+        keys, "starcoder2", _Layers(partial(rope, keys), window), few_kv_heads=False,
+        norm_eps=keys.get("norm_epsilon", float), norm_bias=True, attention_bias=bias, attention_out_bias=bias,
+        mlp_bias=bias, **_tied(keys),
     )  # fmt: skip
 
 
 def glm4(keys: Keys) -> Config:
     """Source: `Glm4Config`."""
     return _decoder(
-        keys, "glm4", few_kv_heads=False, head_dim=128,
-        ropes=lambda width: rope(keys, width, RopeDefaults(partial=0.5, interleaved=True)),
+        keys, "glm4", _Layers(partial(rope, keys, defaults=RopeDefaults(partial=0.5, interleaved=True))),
+        few_kv_heads=False, usual_head_dim=128,
         attention_bias=_flag(keys, "attention_bias", True),
     )  # fmt: skip
 
@@ -307,7 +325,7 @@ def glm4(keys: Keys) -> Config:
 def seed_oss(keys: Keys) -> Config:
     """Source: `SeedOssConfig`."""
     return _decoder(
-        keys, "seed_oss", few_kv_heads=False, head_dim=128, ropes=lambda width: rope(keys, width),
+        keys, "seed_oss", _Layers(partial(rope, keys)), few_kv_heads=False, usual_head_dim=128,
         mlp_bias=_flag(keys, "mlp_bias"), attention_bias=_flag(keys, "attention_bias", True),
         attention_out_bias=_flag(keys, "attention_out_bias"),
     )  # fmt: skip
@@ -319,10 +337,11 @@ def mixtral(keys: Keys) -> Config:
         num_experts=keys.get("num_local_experts", int), num_experts_per_tok=keys.get("num_experts_per_tok", int),
         intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=True,
     )  # fmt: skip
-    return _decoder(
-        keys, "mixtral", few_kv_heads=False, ropes=lambda width: rope(keys, width, RopeDefaults(1e6)),
-        experts=_checked(keys, experts), window=keys.get("sliding_window", int, None), sparse=lambda layer: True,
+    layers = _Layers(
+        partial(rope, keys, defaults=RopeDefaults(1e6)), keys.get("sliding_window", int, None),
+        sparse=lambda layer: True,
     )  # fmt: skip
+    return _decoder(keys, "mixtral", layers, few_kv_heads=False, experts=_checked(keys, experts))
 
 
 def _checked(keys: Keys, experts: Experts) -> Experts:
@@ -351,10 +370,13 @@ def qwen2_moe(keys: Keys) -> Config:
     )  # fmt: skip
     used, last = _flag(keys, "use_sliding_window"), keys.get("max_window_layers", int, 28, zero=True)
     window = keys.get("sliding_window", int, 4096, null=None, zero=True) or None
+    layers = _Layers(
+        partial(rope, keys), window if used else None,
+        lambda count: keys.layer_types(count, lambda i: used and i % 2 == 0 and i < last), sparse=_sparse_layers(keys),
+    )  # fmt: skip
     return _decoder(
-        keys, "qwen2_moe", few_kv_heads=False, ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
-        attention_bias=_flag(keys, "qkv_bias", True), sparse=_sparse_layers(keys), window=window if used else None,
-        windows=lambda count: keys.layer_types(count, lambda i: used and i % 2 == 0 and i < last),
+        keys, "qwen2_moe", layers, few_kv_heads=False, experts=_checked(keys, experts),
+        attention_bias=_flag(keys, "qkv_bias", True),
     )  # fmt: skip
 
 
@@ -376,9 +398,9 @@ def qwen3_moe(keys: Keys) -> Config:
         intermediate_size=keys.get("moe_intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
     )  # fmt: skip
     used, window = _flag(keys, "use_sliding_window"), keys.get("sliding_window", int, 4096, null=None)
+    layers = _Layers(partial(rope, keys), window if used else None, sparse=_sparse_layers(keys))
     return _decoder(
-        keys, "qwen3_moe", few_kv_heads=False, ropes=lambda width: rope(keys, width), experts=_checked(keys, experts),
-        qk_norm="head", sparse=_sparse_layers(keys), window=window if used else None, **_biases(keys),
+        keys, "qwen3_moe", layers, few_kv_heads=False, experts=_checked(keys, experts), qk_norm="head", **_biases(keys),
     )  # fmt: skip
 
 
@@ -389,8 +411,8 @@ def olmoe(keys: Keys) -> Config:
         intermediate_size=keys.get("intermediate_size", int), norm_topk_prob=_flag(keys, "norm_topk_prob"),
     )  # fmt: skip
     return _decoder(
-        keys, "olmoe", ropes=lambda width: rope(keys, width), experts=_checked(keys, experts), qk_norm="all",
-        clip_qkv=keys.get("clip_qkv", float, None), sparse=lambda layer: True, **_biases(keys),
+        keys, "olmoe", _Layers(partial(rope, keys), sparse=lambda layer: True), experts=_checked(keys, experts),
+        qk_norm="all", clip_qkv=keys.get("clip_qkv", float, None), **_biases(keys),
     )  # fmt: skip
 
 
@@ -405,11 +427,13 @@ def gpt_oss(keys: Keys) -> Config:
         intermediate_size=keys.get("intermediate_size", int), scoring="softmax-of-chosen",
         swiglu_limit=keys.get("swiglu_limit", float, 7.0), swiglu_alpha=keys.get("swiglu_alpha", float, 1.702),
     )  # fmt: skip
+    layers = _Layers(
+        partial(rope, keys, defaults=RopeDefaults(150000.0)), keys.get("sliding_window", int, 128, null=None),
+        lambda count: keys.layer_types(count, lambda i: i % 2 == 0), sparse=lambda layer: True,
+    )  # fmt: skip
     return _decoder(
-        keys, "gpt_oss", few_kv_heads=False, head_dim=64, ropes=lambda width: rope(keys, width, RopeDefaults(150000.0)),
-        experts=_checked(keys, experts), sparse=lambda layer: True,
-        window=keys.get("sliding_window", int, 128, null=None),
-        windows=lambda count: keys.layer_types(count, lambda i: i % 2 == 0), **_biases(keys, True),
+        keys, "gpt_oss", layers, few_kv_heads=False, usual_head_dim=64, experts=_checked(keys, experts),
+        **_biases(keys, True),
     )  # fmt: skip
 
 
@@ -454,8 +478,8 @@ def deepseek_v3(keys: Keys) -> Config:
     if turned.type != "default" and settings.get("mscale_all_dim"):
         scaling *= yarn_mscale(turned.factor, settings["mscale_all_dim"]) ** 2
     first = keys.get("first_k_dense_replace", int, 3, zero=True)
+    layers = _Layers(lambda width: turned, sparse=lambda layer: layer >= first)
     return _decoder(
-        keys, "deepseek_v3", ropes=lambda width: turned, width=latent.qk_nope_head_dim + latent.qk_rope_head_dim,
-        num_key_value_heads=1, scaling=scaling, experts=experts, latent=latent,
-        sparse=lambda layer: layer >= first, **_biases(keys),
+        keys, "deepseek_v3", layers, head_dim=latent.qk_nope_head_dim + latent.qk_rope_head_dim, num_key_value_heads=1,
+        scaling=scaling, experts=experts, latent=latent, **_biases(keys),
     )  # fmt: skip

@@ -34,6 +34,7 @@ class Pair:
 
     @property
     def same(self) -> bool:
+        """Whether both read the same, as they are shown: cut to a line."""
         return self.before == self.after
 
 
@@ -47,6 +48,7 @@ class Stage:
 
 
 def identity_changes(base: Record, head: Record) -> Iterator[Change]:
+    """What keeps the runs from being of the same thing: a planted fault, another checkpoint, config or setting."""
     mutants = [record["mutant"] for record in (base, head)]
     if mutants[0] != mutants[1]:
         who = "both runs carry" if all(mutants) else f"the {'base' if mutants[0] else 'head'} carries"
@@ -86,6 +88,7 @@ def _setting(pair: Pair, base: Record, head: Record) -> Change:
 
 
 def caveats(base: Record, head: Record) -> Iterator[str]:
+    """Why the two runs are not wholly comparable, each reason as a sentence; nothing where they are."""
     for who, record in (("Head", head), ("Base", base)):
         if record["mutant"]:
             yield (
@@ -158,6 +161,7 @@ def _shown(setting: Any) -> str:
 
 
 def environment_of(base: Record, head: Record) -> Iterator[Pair]:
+    """A pair for each of OF_ENVIRONMENT, for the memory, and for each package that one of the records names."""
     both = [record["environment"] for record in (base, head)]
     for key in OF_ENVIRONMENT:
         yield Pair(key, *(name(str("not known" if e[key] is None else e[key]), 120) for e in both))
@@ -167,12 +171,14 @@ def environment_of(base: Record, head: Record) -> Iterator[Pair]:
 
 
 def environment_changes(base: Record, head: Record) -> Iterator[Change]:
+    """A note for each pair of the environment that differs, but for date and commit, which are each run's own."""
     for pair in environment_of(base, head):
         if not pair.same and pair.name not in ("date", "commit"):
             yield Change("environment", "note", pair.name, f"{pair.name} is another", pair.before, pair.after)
 
 
 def stages_of(base: Record, head: Record) -> Iterator[Stage]:
+    """The head's stages in their order, then those that the base alone went through."""
     # A stage may come twice, such as a configuration that is run again; the n-th is held to the n-th.
     both: list[dict[tuple[str, int], Timing]] = []
     for record in (base, head):

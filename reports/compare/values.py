@@ -71,6 +71,7 @@ class ValueDiff:
 
     @property
     def was_over(self) -> bool:
+        """Whether the base's worst was beyond its limit, as NaN is; False where the base compared nothing."""
         return self.before is not None and badness(self.before.share) > 1
 
     @property
@@ -108,6 +109,7 @@ class FloorDiff:
 
     @property
     def moved(self) -> bool:
+        """Whether the floor grew or shrank by a factor of more than 1 + FLOOR_MOVED, or is NaN in one record alone."""
         return not 1 / (1 + FLOOR_MOVED) <= self.ratio <= 1 + FLOOR_MOVED
 
 

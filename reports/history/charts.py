@@ -39,6 +39,7 @@ class Columns:
         return [[x for i in bin_ if (x := values[i]) is not None] for bin_ in self.bins]
 
     def worst(self, values: Sequence[float | None]) -> list[float | None]:
+        """The largest of each column, NaN above all others; None where nothing was measured. values: of each run."""
         return [max(some, key=badness) if some else None for some in self.of(values)]
 
     def where(self, holds: Sequence[bool]) -> list[bool]:
@@ -46,6 +47,7 @@ class Columns:
         return [any(holds[i] for i in bin_) for bin_ in self.bins]
 
     def column(self, run: int) -> int:
+        """The column that a run, by its index in `runs`, stands in."""
         return next(n for n, bin_ in enumerate(self.bins) if run in bin_)
 
     def middle(self, column: int) -> str:
@@ -64,9 +66,11 @@ class LinearAxis:
     end: float = 10.0
 
     def at(self, x: float) -> float:
+        """A value's place in percent of the drawing's height from its top; what is beyond the axis is not cut to it."""
         return self.begin + (self.end - self.begin) * (x - self.low) / (self.high - self.low)
 
     def ticks(self, words: Callable[[float], str]) -> list[dict[str, str]]:
+        """A mark at each step: `y` in percent, as text for SVG, and `label`, which `words` makes of the value."""
         values = [self.low + k * self.step for k in range(round((self.high - self.low) / self.step) + 1)]
         return [{"y": f"{self.at(x):.4g}", "label": words(x)} for x in values]
 

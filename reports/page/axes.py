@@ -27,9 +27,14 @@ class LogAxis:
         return self.begin + (self.end - self.begin) * min(max(place, 0.0), 1.0)
 
     def place(self, x: float | None) -> str:
+        """What `at` gives, as text for SVG: four significant digits."""
         return f"{self.at(x):.4g}"
 
     def ticks(self, most: int = 6) -> list[dict[str, str]]:
+        """Marks at whole decades, 1 among them, at most `most` + 1 of them.
+
+        Each has, as text, its place in `x`, the decade as a multiple of a limit in `label`, and as a number in `power`.
+        """
         apart = math.ceil((self.high - self.low) / most)
         decades = [d for d in range(self.low, self.high + 1) if d % apart == 0]
         return [{"x": self.place(10.0**d), "label": _decade(d), "power": _power(d)} for d in decades]

@@ -40,7 +40,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Group:
+class _Group:
     """The matrices of one configuration and phase, and what they hold; `found` is the localization, if it is of these.
 
     A prompt may have two: one of the run, and one of what was looked at again.
@@ -92,7 +92,7 @@ def heat_maps(record: Record, drawn: int = MAPS) -> list[dict[str, Any]]:
     return rows
 
 
-def _groups(record: Record, limits: dict[str, float]) -> Iterator[Group]:
+def _groups(record: Record, limits: dict[str, float]) -> Iterator[_Group]:
     found = record["localization"]
     together: dict[tuple[str, str], list[Anchors]] = {}
     for matrix in record["anchors"]:
@@ -100,7 +100,7 @@ def _groups(record: Record, limits: dict[str, float]) -> Iterator[Group]:
     for (configuration, phase), matrices in together.items():
         here = found is not None and (found["configuration"], found["phase"]) == (configuration, phase)
         values = [value for matrix in matrices for value in values_of(matrix, limits)]
-        yield Group(configuration, phase, matrices, values, found if here else None)
+        yield _Group(configuration, phase, matrices, values, found if here else None)
 
 
 def values_of(matrix: Anchors, limits: dict[str, float]) -> Iterator[Value]:
@@ -138,7 +138,7 @@ def _worst_by(values: Iterable[Value], key: Callable[[Value], Any]) -> dict[Any,
 Cells = list[Value | None]
 
 
-def _map(group: Group, tips: int) -> dict[str, Any]:
+def _map(group: _Group, tips: int) -> dict[str, Any]:
     """A row for each kind of anchor: the worst of all positions by layer, and the worst of all layers by position.
 
     The positions are those of the prompt that was taken apart, or else of the worst one.

@@ -29,8 +29,8 @@ from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.registry import from_hf
 
-CELL = Configuration("emitter", "xla-cpu")
-RIGHT = outcome(CELL, streams=[STREAM])
+ONE = Configuration("emitter", "xla-cpu")
+RIGHT = outcome(ONE, streams=[STREAM])
 ASKED = dataclasses.replace(
     asked(), kept={id: AnchorTruth((1, 2), Path(id), False) for id in (*TRUTHS, STREAM.id)}
 )  # fmt: skip
@@ -52,7 +52,7 @@ def children(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> list[str]:
 @pytest.fixture
 def question(cache: Path) -> dict[str, Any]:
     return {
-        "configuration": CELL,
+        "configuration": ONE,
         "graphs": [emit(from_hf(TINY["llama"]), "decode", "logits", 64)],
         "model": open_checkpoint(resolve("tiny-llama")),
         "asked": ASKED,
@@ -66,7 +66,7 @@ def test_reused(children: list[str], question: dict[str, Any]) -> None:
     for found in (first, second):
         assert (found.prompts, found.streams, found.repeated) == (RIGHT.prompts, RIGHT.streams, RIGHT.repeated)
     assert (first.seconds, first.peak_bytes) == (2.0, 3)
-    assert children == [CELL.id]
+    assert children == [ONE.id]
     assert run_configuration(**{**question, "context": Context(threads=2, reuse=False)}).status == "ran"
     assert len(children) == 2
 
