@@ -32,6 +32,20 @@ class RopeRows:
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """How a query's scores of the keys are formed.
+
+    visible: i1 [T, S] or [S], which keys a query sees. scaling: what its products with them are multiplied by. cap: scores are
+    bent to stay between -cap and cap. sinks: float32 [N], one more score of each head, whose share is left out.
+    """
+
+    visible: Value
+    scaling: float
+    cap: float | None = None
+    sinks: Value | None = None
+
+
+@dataclass(frozen=True)
 class ExpertWeights:
     """gate_up [X, 2*M, E] with gate_up_bias [X, 2*M], down [X, E, M] with down_bias [X, E].
 
@@ -220,11 +234,8 @@ class LayerBuilder(MatrixBuilder):
         """Bend x so that it stays between -cap and cap."""
         return self.scaled(self.tanh(self.divide(x, self.f32(cap, x.shape))), cap)
 
-    def attention(
-        self, q: Value, k: Value, v: Value, visible: Value, scaling: float, cap: float | None = None,
-        sinks: Value | None = None,
-    ) -> Value:  # fmt: skip
-        """Grouped-query attention: q [T, N, D], k and v [K, S, D], visible [T, S] or [S], sinks [N] -> [T, N*D].
+    def attention(self, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
+        """Grouped-query attention: q [T, N, D], k and v [K, S, D] -> [T, N*D].
 
         Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the
         sinks.
@@ -235,11 +246,12 @@ class LayerBuilder(MatrixBuilder):
             q = self.reshape(q, (T, K, G, D))
             # [K, T, G, S]
             scores = self.dot_general(q, k, contracting_dimensions=((3,), (2,)), batching_dimensions=((1,), (0,)))
-            scores = self.multiply(scores, self.f32(scaling, scores.shape))
-            if cap is not None:
-                scores = self.soft_cap(scores, cap)
-            scores = self.masked(scores, visible)
+            scores = self.multiply(scores, self.f32(scoring.scaling, scores.shape))
+            if scoring.cap is not None:
+                scores = self.soft_cap(scores, scoring.cap)
+            scores = self.masked(scores, scoring.visible)
         with self.scope("probs"):
+            sinks = scoring.sinks
             if sinks is not None:
                 sinks = self.broadcast_in_dim(self.reshape(sinks, (K, G)), (K, T, G), (0, 2))
             probs = self.softmax(scores, sinks)  # [K, T, G, S]
@@ -256,13 +268,15 @@ class LayerBuilder(MatrixBuilder):
         return self.select(visible, scores, self.f32(-INFINITY, scores.shape))
 
     def latent_attention(
-        self, q: Value, q_rope: Value, latents: Value, k_rope: Value, expand: Value, visible: Value, scaling: float
+        self, q: Value, q_rope: Value, latents: Value, k_rope: Value, expand: Value, scoring: Scoring
     ) -> Value:
         """Attention to keys and values that are made from latents, without making them.
 
         q [T, N, P] and q_rope [T, N, Z]; latents [1, S, R] and k_rope [1, S, Z]; expand [N, P+U, R] makes a head's key
         and value of a latent -> [T, N*U]. Source: `DeepseekV3Attention`, whose expanded form it equals.
         """
+        assert scoring.cap is None, "latent attention has no cap"
+        assert scoring.sinks is None, "latent attention has no sinks"
         (T, N, P), (_, S, R) = q.shape, latents.shape
         to_key, to_value = self.part(expand, 1, 0, P), self.part(expand, 1, P, expand.shape[1])
         with self.scope("scores"):
@@ -271,7 +285,7 @@ class LayerBuilder(MatrixBuilder):
             scores = self.dot_general(q, latents, contracting_dimensions=((2,), (2,)))  # [T, N, 1, S]
             scores = self.add(scores, self.dot_general(q_rope, k_rope, contracting_dimensions=((2,), (2,))))
             scores = self.reshape(scores, (1, T, N, S))
-            scores = self.masked(self.multiply(scores, self.f32(scaling, scores.shape)), visible)
+            scores = self.masked(self.multiply(scores, self.f32(scoring.scaling, scores.shape)), scoring.visible)
         with self.scope("probs"):
             probs = self.softmax(scores)  # [1, T, N, S]
         with self.scope("context"):

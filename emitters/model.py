@@ -158,61 +158,78 @@ def _weights(config: Config, layout: Layout, named: dict[str, Value]) -> Weights
     return Weights(values)
 
 
-def emit(
-    config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, layout: Layout | None = None,
-    gemm: str | None = None, on_device: bool = False,
-) -> Graph:  # fmt: skip
-    """The production graph of one phase, with its ABI. See `reference/model/contract.py` for the arguments, and
-    `MatrixBuilder` for gemm and on_device.
-    """
-    architecture = importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")
-    abi = graph_abi(config, phase, head, capacity, bucket, layout)
-    b = LayerBuilder(gemm, on_device)
-    arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
-    named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
-    weights = _weights(config, layout or {}, named)
-    model = weights.inside("model")
+@dataclass(frozen=True)
+class Emitter:
+    """Writes production graphs. See `MatrixBuilder` for gemm and on_device."""
 
-    if phase == "prefill":
-        k, v = (b.f32(0.0, shape) for shape in config.cache_shapes(capacity).values())
-        cache: Cache = PrefillCache(k, v)
-        tables, start, length = {r: prefill_tables(r, bucket) for r in config.ropes}, None, named["length"]
-        keys, mask = bucket, partial(b.visible_causal, bucket)
-    else:
-        caches, position = (named["k_cache"], named["v_cache"]), named["position"]
-        if on_device:
-            cache = DecodeCacheOnDevice(*caches, position=position)
-        else:
-            cache = DecodeCache(*caches, position=position, numbers=b.layer_numbers(len(config.layers), position))
-        tables, start, length = {r: decode_tables(r, capacity) for r in config.ropes}, named["position"], None
-        keys, mask = capacity, partial(b.visible_to_position, named["position"], capacity)
-    seen = {window: effective_window(window, keys) for window in config.windows}
-    masks = {window: mask(window) for window in dict.fromkeys(seen.values())}
-    ropes = {rope: b.rope_rows(found, rope.interleaved, start, length) for rope, found in tables.items()}
+    gemm: str | None = None
+    on_device: bool = False
 
-    with b.scope("embed_tokens"):
-        table = model["embed_tokens.weight"]
+    def emit(
+        self, config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0,
+        layout: Layout | None = None,
+    ) -> Graph:  # fmt: skip
+        """The production graph of one phase, with its ABI. See `reference/model/contract.py` for the arguments."""
+        abi = graph_abi(config, phase, head, capacity, bucket, layout)
+        b = LayerBuilder(self.gemm, self.on_device)
+        arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
+        named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
+        weights = _weights(config, layout or {}, named)
+        block, model = _architecture(config).block, weights.inside("model")
+
         if phase == "prefill":
-            x = b.rows(table, b.reshape(named["tokens"], (bucket, 1)))  # [T, E]
+            k, v = (b.f32(0.0, shape) for shape in config.cache_shapes(capacity).values())
+            cache: Cache = PrefillCache(k, v)
+            tables, start, length = {r: prefill_tables(r, bucket) for r in config.ropes}, None, named["length"]
+            keys, mask = bucket, partial(b.visible_causal, bucket)
         else:
-            x = b.row(table, named["token"])  # [1, E]
-        x = b.scaled(x, config.embedding_multiplier)
-    for i, layer in enumerate(config.layers):
-        given = LayerInputs(ropes[layer.rope] if layer.rope else None, masks[seen[layer.window]], cache, layer.sparse)
-        with b.scope(f"layers.{i}"):
-            x = architecture.block(b, x, model.inside(f"layers.{i}"), given, config)
-    if phase == "prefill":
-        x = b.looked_up(x, b.subtract(named["length"], b.i32(1)))  # [1, E]
+            caches, position = (named["k_cache"], named["v_cache"]), named["position"]
+            if self.on_device:
+                cache = DecodeCacheOnDevice(*caches, position=position)
+            else:
+                cache = DecodeCache(*caches, position=position, numbers=b.layer_numbers(len(config.layers), position))
+            tables, start, length = {r: decode_tables(r, capacity) for r in config.ropes}, named["position"], None
+            keys, mask = capacity, partial(b.visible_to_position, named["position"], capacity)
+        seen = {window: effective_window(window, keys) for window in config.windows}
+        masks = {window: mask(window) for window in dict.fromkeys(seen.values())}
+        ropes = {rope: b.rope_rows(found, rope.interleaved, start, length) for rope, found in tables.items()}
+
+        with b.scope("embed_tokens"):
+            table = model["embed_tokens.weight"]
+            if phase == "prefill":
+                x = b.rows(table, b.reshape(named["tokens"], (bucket, 1)))  # [T, E]
+            else:
+                x = b.row(table, named["token"])  # [1, E]
+            x = b.scaled(x, config.embedding_multiplier)
+        for i, layer in enumerate(config.layers):
+            rope = ropes[layer.rope] if layer.rope else None
+            given = LayerInputs(rope, masks[seen[layer.window]], cache, layer.sparse)
+            with b.scope(f"layers.{i}"):
+                x = block(b, x, model.inside(f"layers.{i}"), given, config)
+        if phase == "prefill":
+            x = b.looked_up(x, b.subtract(named["length"], b.i32(1)))  # [1, E]
+        results = [_head(b, config, head, x, weights), *cache.results()]
+        return replace(b.graph(graph_name(config, phase, head, bucket), abi, results), on_device=self.on_device)
+
+
+def _architecture(config: Config) -> Any:
+    return importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")
+
+
+def _head(b: LayerBuilder, config: Config, head: str, x: Value, w: Weights) -> Value:
+    """x [1, E] -> logits [V], or the token"""
     with b.scope("norm"):
-        x = architecture.norm(b, x, model.inside("norm"), config)
+        x = _architecture(config).norm(b, x, w.inside("model.norm"), config)
     with b.scope("lm_head"):
-        logits = b.linear(x, model["embed_tokens.weight"] if config.tie_word_embeddings else weights["lm_head.weight"])
-        logits = b.scaled(b.reshape(logits, (config.vocab_size,)), config.logits_multiplier)  # [V]
+        weight = w["model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"]
+        logits = b.scaled(b.reshape(b.linear(x, weight), (config.vocab_size,)), config.logits_multiplier)  # [V]
         if config.final_logit_softcapping is not None:
             logits = b.soft_cap(logits, config.final_logit_softcapping)
-    result = logits
-    if head == "token":
-        with b.scope("token"):
-            result = b.argmax(logits)
-    graph = b.graph(graph_name(config, phase, head, bucket), abi, [result, *cache.results()])
-    return replace(graph, on_device=on_device)
+    if head == "logits":
+        return logits
+    with b.scope("token"):
+        return b.argmax(logits)
+
+
+# The graphs of a processor, which compute every product themselves.
+emit = Emitter().emit

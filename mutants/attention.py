@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.layers import LayerBuilder, Scoring
 from hloracle.mutants.registry import Right, mutant
 
 ATTENTION = "emitters.layers:LayerBuilder.attention"
@@ -15,20 +17,18 @@ SCORES, PROBS, CONTEXT = (f"layers.0.self_attn.{part}" for part in ("scores", "p
 
 
 @mutant("gqa-modulo", "gqa", "query head n reads kv head n % K, not n // G", anchor=SCORES, replaces=ATTENTION)
-def modulo(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float) -> Value:
+def modulo(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
     (T, N, D), K = q.shape, k.shape[0]
     G = N // K
     with b.scope("scores"):
         q = b.reshape(b.transpose(b.reshape(q, (T, G, K, D)), (0, 2, 1, 3)), (T, N, D))
-    context = right(b, q, k, v, visible, scaling)  # [T, K*G*D]
+    context = right(b, q, k, v, scoring)  # [T, K*G*D]
     with b.scope("context"):
         return b.reshape(b.transpose(b.reshape(context, (T, K, G, D)), (0, 2, 1, 3)), (T, N * D))
 
 
 @mutant("gqa-first-kv-head", "gqa", "every query head reads kv head 0", anchor=SCORES, replaces=ATTENTION)
-def first_kv_head(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float
-) -> Value:
+def first_kv_head(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
     def first(x: Value) -> Value:
         return b.broadcast_in_dim(b.slice(x, (0, 0, 0), (1, *x.shape[1:])), x.shape, (0, 1, 2))
 
@@ -36,7 +36,7 @@ def first_kv_head(
         k = first(k)
     with b.scope("context"):
         v = first(v)
-    return right(b, q, k, v, visible, scaling)
+    return right(b, q, k, v, scoring)
 
 
 @mutant(
@@ -44,48 +44,40 @@ def first_kv_head(
     anchor="layers.1.self_attn.scores", replaces=ATTENTION,
 )  # fmt: skip
 def keys_reversed_middle_layer(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float
+    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring
 ) -> Value:
     if b.anchor.startswith("layers.1."):
         with b.scope("scores"):
             k = b.reverse(k, (0,))
-    return right(b, q, k, v, visible, scaling)
+    return right(b, q, k, v, scoring)
 
 
 @mutant(
     "gqa-values-reversed", "gqa", "the kv heads of values are read in reverse order", anchor=CONTEXT, replaces=ATTENTION
 )
-def values_reversed(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float
-) -> Value:
+def values_reversed(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
     with b.scope("context"):
         v = b.reverse(v, (0,))
-    return right(b, q, k, v, visible, scaling)
+    return right(b, q, k, v, scoring)
 
 
 # ---- scale
 
 
 @mutant("scale-missing", "attention-scale", "scores are not scaled", anchor=SCORES, replaces=ATTENTION)
-def scale_missing(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float
-) -> Value:
-    return right(b, q, k, v, visible, 1.0)
+def scale_missing(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
+    return right(b, q, k, v, replace(scoring, scaling=1.0))
 
 
 @mutant("scale-twice", "attention-scale", "scores are scaled twice", anchor=SCORES, replaces=ATTENTION)
-def scale_twice(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float
-) -> Value:
-    return right(b, q, k, v, visible, scaling**2)
+def scale_twice(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
+    return right(b, q, k, v, replace(scoring, scaling=scoring.scaling**2))
 
 
 @mutant("scale-by-hidden-size", "attention-scale", "1/sqrt(E) instead of 1/sqrt(D)", anchor=SCORES, replaces=ATTENTION)
-def scale_by_hidden_size(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float
-) -> Value:
+def scale_by_hidden_size(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
     _, E = b.arguments[0].shape  # the embedding table, [V, E]
-    return right(b, q, k, v, visible, E**-0.5)
+    return right(b, q, k, v, replace(scoring, scaling=E**-0.5))
 
 
 @mutant(
@@ -93,10 +85,10 @@ def scale_by_hidden_size(
     anchor="layers.2.self_attn.scores", replaces=ATTENTION,
 )  # fmt: skip
 def scale_missing_decode_last_layer(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float
+    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring
 ) -> Value:
     wrong = q.shape[0] == 1 and b.anchor.startswith("layers.2.")
-    return right(b, q, k, v, visible, 1.0 if wrong else scaling)
+    return right(b, q, k, v, replace(scoring, scaling=1.0) if wrong else scoring)
 
 
 # ---- softmax
@@ -162,10 +154,8 @@ def not_transposed(right: Right[Value], b: LayerBuilder, operand: Value, permuta
     "context-dims-first", "context", "merged as [D, N] instead of [N, D], in the last layer",
     anchor="layers.2.self_attn.context", replaces=ATTENTION,
 )  # fmt: skip
-def dims_first(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float
-) -> Value:
-    context = right(b, q, k, v, visible, scaling)
+def dims_first(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
+    context = right(b, q, k, v, scoring)
     if not b.anchor.startswith("layers.2."):
         return context
     with b.scope("context"):

@@ -58,10 +58,13 @@ accepted(
 
 
 def with_fields(**fields: Any) -> Callable[[Config], Config]:
+    """Other values of the config's own fields."""
     return lambda config: dataclasses.replace(config, **fields)
 
 
 def with_experts(**fields: Any) -> Callable[[Config], Config]:
+    """Other values of the experts' fields."""
+
     def change(config: Config) -> Config:
         assert config.experts
         return dataclasses.replace(config, experts=dataclasses.replace(config.experts, **fields))
@@ -86,6 +89,7 @@ def with_layers(*order: int, windows: bool = True, ropes: bool = True) -> Callab
 
 
 def with_window(window: int | None) -> Callable[[Config], Config]:
+    """The same window in every layer; None for no window."""
     return lambda config: dataclasses.replace(
         config, layers=tuple(dataclasses.replace(layer, window=window) for layer in config.layers)
     )

@@ -18,6 +18,7 @@ INSIDE = "emitters.model:Weights.inside"
 
 
 def norm_of(model: str) -> str:
+    """The target of a mutant that replaces the norm of this model's architecture."""
     return f"emitters.architectures.{model.removeprefix('tiny-')}:norm"
 
 

@@ -23,6 +23,7 @@ def moved(weight: Weight, by: int) -> Weight:
 
 
 def size(weight: Weight) -> int:
+    """The rows of a joined weight; 0 of any other."""
     return weight.limit - weight.start if isinstance(weight, Joined) else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hloracle.emitters.builder import Value
@@ -94,14 +95,12 @@ def attending(id: str, fault: str, anchor: str, scale: float = 1.0, without_rope
     """Register attention whose scores are multiplied once more, or that leaves out what is turned."""
 
     @mutant(id, "latent-attention", fault, anchor=anchor, replaces=ATTENTION, model=DEEPSEEK)
-    def attention(
-        right: Right[Value], b: LayerBuilder, q: Value, q_rope: Value, latents: Value, k_rope: Value, expand: Value,
-        visible: Value, scaling: float,
-    ) -> Value:  # fmt: skip
+    def attention(right: Right[Value], b: LayerBuilder, q: Value, q_rope: Value, *others: Any) -> Value:
+        *keys, scoring = others  # latents, k_rope, expand
         if without_rope:
             with b.scope("scores"):
                 q_rope = b.multiply(q_rope, b.f32(0.0, q_rope.shape))
-        return right(b, q, q_rope, latents, k_rope, expand, visible, scaling * scale)
+        return right(b, q, q_rope, *keys, replace(scoring, scaling=scoring.scaling * scale))
 
 
 # Of 14 dimensions without RoPE, and 8 with it.
@@ -140,8 +139,8 @@ def value_heads_reversed(right: Right[Value], b: LayerBuilder, x: Value, axis: i
     anchor=SCORES, replaces="reference.oracle.architectures.deepseek_v3:latent_attention", model=DEEPSEEK,
 )  # fmt: skip
 def oracle_mscale_forgotten(right: Right[Any], *arguments: Any) -> Any:
-    *given, scaling = arguments
-    return right(*given, scaling / 1.16636**2)
+    *given, scoring = arguments
+    return right(*given, replace(scoring, scaling=scoring.scaling / 1.16636**2))
 
 
 @mutant(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.layers import LayerBuilder, Scoring
 from hloracle.mutants.registry import Right, mutant
 
 DECODE = "emitters.layers:LayerBuilder.visible_to_position"
@@ -71,12 +73,10 @@ def windowed(right: Right[Value], b: LayerBuilder, position: Value, slots: int, 
     "mask-missing-last-layer", "mask-missing", "the last layer does not mask",
     anchor="layers.2.self_attn.scores", replaces=ATTENTION,
 )  # fmt: skip
-def missing_last_layer(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float
-) -> Value:
+def missing_last_layer(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
     if b.anchor.startswith("layers.2."):
-        visible = b.constant(1, "i1", visible.shape)
-    return right(b, q, k, v, visible, scaling)
+        scoring = replace(scoring, visible=b.constant(1, "i1", scoring.visible.shape))
+    return right(b, q, k, v, scoring)
 
 
 @mutant(

@@ -139,7 +139,7 @@ def v_weight_unused_last_layer(right: Right[Linear], w: Weights, name: str) -> L
     anchor="norm", replaces=INSIDE,
 )  # fmt: skip
 def final_norm_weight_unused(right: Right[Weights], w: Weights, name: str) -> Weights:
-    return right(w, exchange({"norm": "layers.2.post_attention_layernorm"})(name))
+    return right(w, exchange({"model.norm": "model.layers.2.post_attention_layernorm"})(name))
 
 
 # ---- embedding

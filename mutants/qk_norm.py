@@ -18,6 +18,7 @@ QUERIES, KEYS = "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm"
 
 
 def norm_of(model: str) -> str:
+    """The target of a mutant that replaces the norm of this model's architecture."""
     return f"emitters.architectures.{model.removeprefix('tiny-')}:norm"
 
 

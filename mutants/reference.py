@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jax import Array
 
     from hloracle.reference.model.rope import RopeTables
-    from hloracle.reference.oracle.layers import RopeRows
+    from hloracle.reference.oracle.layers import RopeRows, Scoring
     from hloracle.reference.oracle.model import DecodeCache, Weights
 
 oracle = partial(mutant, part="reference")
@@ -67,15 +67,15 @@ ATTENTION, SCORES = "reference.oracle.architectures.llama:grouped_attention", "l
 
 
 @oracle("oracle-scale-missing", "attention-scale", "scores are not scaled", anchor=SCORES, replaces=ATTENTION)
-def scale_missing(right: Right[Array], q: Array, k: Array, v: Array, visible: Array, scaling: float) -> Array:
-    return right(q, k, v, visible, 1.0)
+def scale_missing(right: Right[Array], q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
+    return right(q, k, v, dataclasses.replace(scoring, scaling=1.0))
 
 
 @oracle("oracle-gqa-modulo", "gqa", "query head n reads kv head n % K", anchor=SCORES, replaces=ATTENTION)
-def gqa_modulo(right: Right[Array], q: Array, k: Array, v: Array, visible: Array, scaling: float) -> Array:
+def gqa_modulo(right: Right[Array], q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
     (T, N, D), K = q.shape, k.shape[0]
     q = q.reshape(T, N // K, K, D).transpose(0, 2, 1, 3).reshape(T, N, D)
-    context = right(q, k, v, visible, scaling)
+    context = right(q, k, v, scoring)
     return context.reshape(T, K, N // K, D).transpose(0, 2, 1, 3).reshape(T, N * D)
 
 

@@ -85,6 +85,7 @@ class Mutant:
 
     @property
     def architecture(self) -> str:
+        """The family of the model whose run has to notice it."""
         return self.model.removeprefix("tiny-")
 
 

@@ -20,6 +20,7 @@ Sum = Callable[[LayerBuilder, Value, Value, Value, Value], Value]
 
 
 def right_sum(b: LayerBuilder, x: Value, normed: Value, h: Value, start: Value) -> Value:
+    """As Llama adds: the stream, and what was computed from it."""
     return b.add(x, h)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.layers import LayerBuilder, Scoring
 from hloracle.mutants.registry import Right, mutant
 
 GPT_OSS = "tiny-gpt_oss"
@@ -35,22 +36,20 @@ def ignored_decode_last_layer(right: Right[Value], b: LayerBuilder, scores: Valu
     "sinks-of-other-heads", "sinks", "head n has the sink of the head that lies there in [G, K]",
     anchor=PROBS, replaces=ATTENTION, model=GPT_OSS,
 )  # fmt: skip
-def of_other_heads(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float, *, sinks: Value
-) -> Value:
+def of_other_heads(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
+    assert scoring.sinks
     N, K = q.shape[1], k.shape[0]
     with b.scope("probs"):
-        sinks = b.reshape(b.transpose(b.reshape(sinks, (N // K, K)), (1, 0)), (N,))
-    return right(b, q, k, v, visible, scaling, sinks=sinks)
+        sinks = b.reshape(b.transpose(b.reshape(scoring.sinks, (N // K, K)), (1, 0)), (N,))
+    return right(b, q, k, v, replace(scoring, sinks=sinks))
 
 
 @mutant("sinks-scaled", "sinks", "sinks are scaled as scores are", anchor=PROBS, replaces=ATTENTION, model=GPT_OSS)
-def scaled(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float, *, sinks: Value
-) -> Value:
+def scaled(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
+    assert scoring.sinks
     with b.scope("probs"):
-        sinks = b.scaled(sinks, scaling)
-    return right(b, q, k, v, visible, scaling, sinks=sinks)
+        sinks = b.scaled(scoring.sinks, scoring.scaling)
+    return right(b, q, k, v, replace(scoring, sinks=sinks))
 
 
 @mutant(
@@ -91,6 +90,7 @@ def clamped(id: str, fault: str, gate: str = "above", up: str = "both", one: flo
 
 
 def cut(b: LayerBuilder, x: Value, side: str, limit: float) -> Value:
+    """x cut off at the limit: on `both` sides, from `above`, or on `none`."""
     if side == "none":
         return x
     return b.clip(x, limit) if side == "both" else b.minimum(x, b.f32(limit, x.shape))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.layers import LayerBuilder, Scoring
 from hloracle.mutants.registry import Right, mutant
 
 GEMMA2 = "tiny-gemma2"
@@ -15,10 +16,8 @@ SCORES = "layers.0.self_attn.scores"
 
 
 @mutant("softcap-dropped", "soft-cap", "scores are not capped", anchor=SCORES, replaces=ATTENTION, model=GEMMA2)
-def dropped(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float, cap: float
-) -> Value:
-    return right(b, q, k, v, visible, scaling)
+def dropped(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
+    return right(b, q, k, v, replace(scoring, cap=None))
 
 
 @mutant(
@@ -26,10 +25,10 @@ def dropped(
     anchor="layers.1.self_attn.scores", replaces=ATTENTION, model=GEMMA2,
 )  # fmt: skip
 def dropped_decode_last_layer(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float, cap: float
+    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring
 ) -> Value:
     wrong = q.shape[0] == 1 and b.anchor.startswith("layers.1.")
-    return right(b, q, k, v, visible, scaling, None if wrong else cap)
+    return right(b, q, k, v, replace(scoring, cap=None) if wrong else scoring)
 
 
 @mutant(
@@ -40,11 +39,10 @@ def dropped_decode_last_layer(
     replaces=ATTENTION,
     model=GEMMA2,
 )
-def before_scaling(
-    right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, visible: Value, scaling: float, cap: float
-) -> Value:
+def before_scaling(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
+    assert scoring.cap
     # tanh(x / (c / s)) * (c / s) * s, of scores that are scaled by s before and by no more than 1 after it.
-    return right(b, q, k, v, visible, scaling, cap * scaling)
+    return right(b, q, k, v, replace(scoring, cap=scoring.cap * scoring.scaling))
 
 
 @mutant(
@@ -83,8 +81,8 @@ def clipped(right: Right[Value], b: LayerBuilder, x: Value, cap: float) -> Value
     "oracle-softcap-dropped", "soft-cap", "scores are not capped", part="reference",
     anchor=SCORES, replaces="reference.oracle.architectures.gemma2:grouped_attention", model=GEMMA2,
 )  # fmt: skip
-def oracle_dropped(right: Right[Any], q: Any, k: Any, v: Any, visible: Any, scaling: float, cap: float) -> Any:
-    return right(q, k, v, visible, scaling)
+def oracle_dropped(right: Right[Any], q: Any, k: Any, v: Any, scoring: Any) -> Any:
+    return right(q, k, v, replace(scoring, cap=None))
 
 
 @mutant(

@@ -11,10 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = tuple(sorted(path.name for path in (ROOT / "src" / "hloracle").iterdir() if path.is_symlink()))
-# Folders and files that are not done yet. The list may only become shorter.
-NOT_YET = ("mutants",)
-# A mutant says in its decorator what it does.
-SAYS_SO = "mutant"
+# What a mutant does its decorator says: `mutant`, or one that registers mutants of one kind.
+SAY_SO = {"mutant", "oracle", "driver", "miscompiles", "wired"}
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -56,7 +54,7 @@ def inherited(owner: ast.ClassDef | None, name: str) -> bool:
 
 def is_mutant(node: Definition) -> bool:
     calls = (d for d in node.decorator_list if isinstance(d, ast.Call))
-    return any(isinstance(call.func, ast.Name) and call.func.id == SAYS_SO for call in calls)
+    return any(isinstance(call.func, ast.Name) and call.func.id in SAY_SO for call in calls)
 
 
 def undocumented(place: str) -> list[str]:
@@ -76,11 +74,5 @@ def undocumented(place: str) -> list[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_names_have_docstrings(package: str) -> None:
-    missing = [line for line in undocumented(package) if not line.startswith(NOT_YET)]
+    missing = undocumented(package)
     assert not missing, "\n".join(missing)
-
-
-@pytest.mark.parametrize("place", NOT_YET)
-def test_what_is_not_done_yet_is_still_not_done(place: str) -> None:
-    """What is done leaves the list."""
-    assert undocumented(place)

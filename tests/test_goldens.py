@@ -18,7 +18,7 @@ import pytest
 from graphs import parse, run
 
 from hloracle.core.abi import Graph
-from hloracle.emitters.model import emit
+from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY, norm_center
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.registry import FAMILIES, from_hf
@@ -127,7 +127,7 @@ def test_value(architecture: str, phase: str, on_device: bool) -> None:
     config, written = small(architecture), graph(architecture, phase)
     golden = Graph("golden", (GOLDENS / f"{architecture}-{phase}.mlir").read_text(), written.abi)
     if on_device:
-        golden = emit(config, phase, "logits", S, T, on_device=True)
+        golden = Emitter(on_device=True).emit(config, phase, "logits", S, T)
         assert golden.text != written.text
         assert "dynamic_slice" not in golden.text
         parse(golden.text)
@@ -146,7 +146,7 @@ def test_value(architecture: str, phase: str, on_device: bool) -> None:
         caches = [written.abi.arguments[written.abi.argument(role)].shape for role in ("k_cache", "v_cache")]
         inputs = [np.array(16, np.int32), np.array(3, np.int32)]
         inputs += [rng.normal(size=shape).astype(np.float32) for shape in caches]
-        oracle = jax.jit(lambda *a: decode(config, "logits", *a))
+        oracle = jax.jit(lambda w, token, position, *caches: decode(config, "logits", w, token, position, caches))
     expected = [np.asarray(r) for r in oracle(weights, *inputs)]
     computed = run(golden, *weights, *(a.copy() for a in inputs))
     assert len(computed) == len(expected) == 3

@@ -257,8 +257,8 @@ def test_attention(source: str, tokens: int, sinks: bool, cap: float | None) -> 
     expected = (probs @ heads[1]).transpose(0, 1).reshape(tokens, N * D)
     found = compute(
         source,
-        lambda q, k, v, seen, *s: reference.attention(q, k, v, seen, 0.3, cap, *s),
-        lambda b, q, k, v, seen, *s: b.attention(q, k, v, seen, 0.3, cap, *s),
+        lambda q, k, v, seen, *s: reference.attention(q, k, v, reference.Scoring(seen, 0.3, cap, *s)),
+        lambda b, q, k, v, seen, *s: b.attention(q, k, v, emitted.Scoring(seen, 0.3, cap, *s)),
         q, k, v, visible, *extra,
     )  # fmt: skip
     close(found, expected)
@@ -289,7 +289,9 @@ def test_latent_attention_is_the_expanded_one(source: str, tokens: int) -> None:
     scores = (queries @ keys.mT * 0.3).masked_fill(~torch.tensor(visible), -torch.inf)
     expected = (torch.softmax(scores, -1) @ made[..., P:]).transpose(0, 1).reshape(tokens, N * U)
     found = compute(
-        source, lambda *a: reference.latent_attention(*a, 0.3), lambda b, *a: b.latent_attention(*a, 0.3),
+        source,
+        lambda *a: reference.latent_attention(*a[:-1], reference.Scoring(a[-1], 0.3)),
+        lambda b, *a: b.latent_attention(*a[:-1], emitted.Scoring(a[-1], 0.3)),
         q, q_rope, latents, k_rope, expand, visible,
     )  # fmt: skip
     close(found, expected)

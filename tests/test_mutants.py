@@ -27,7 +27,7 @@ from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
-from hloracle.emitters.model import emit
+from hloracle.emitters.model import Emitter, emit
 from hloracle.mutants import MUTANTS, Mutant, planted
 from hloracle.mutants.registry import held_as
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
@@ -455,7 +455,7 @@ def test_a_devices_fault_changes_what_is_compiled_for_it(mutant: Mutant, monkeyp
     """Or, of one that shows when it runs, nothing."""
     device, changed = IreeDevice(Device("simulated")), 0
     for phase, head in GRAPHS:
-        graph = emit(tiny(), phase, head, CAPACITY, 32, on_device=True)
+        graph = Emitter(on_device=True).emit(tiny(), phase, head, CAPACITY, 32)
         with compiling("iree", monkeypatch) as texts, planted(mutant.id), pytest.raises(ToolchainError):
             device.load(graph)
         (text,) = texts

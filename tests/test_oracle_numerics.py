@@ -211,7 +211,7 @@ def eager(name: str, phase: str) -> Run:
     config, weights = config_of(name), [jnp.asarray(w) for w in weights_of(name).values()]
     if phase == "prefill":
         return partial(model.prefill, config, "logits", S, weights)
-    return partial(model.decode, config, "logits", weights)
+    return lambda token, position, *caches: model.decode(config, "logits", weights, token, position, caches)
 
 
 def jitted(name: str, phase: str) -> Run:

@@ -17,7 +17,7 @@ from hloracle.conformance.runs.code_generation import Compiled, arithmetic_of, c
 from hloracle.conformance.runs.gate_zero import sum_graph
 from hloracle.core.abi import Graph
 from hloracle.core.errors import ToolchainError
-from hloracle.emitters.model import emit
+from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.registry import from_hf
 
@@ -35,7 +35,7 @@ def production() -> Graph:
 
 @pytest.fixture(scope="module")
 def on_device() -> Graph:
-    return emit(CONFIG, "decode", "token", 64, on_device=True)
+    return Emitter(on_device=True).emit(CONFIG, "decode", "token", 64)
 
 
 def test_a_step_on_a_device_reads_nothing_back(on_device: Graph) -> None:

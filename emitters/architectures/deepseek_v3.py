@@ -6,7 +6,7 @@ Mirrors `reference/oracle/architectures/deepseek_v3.py`. Legend: see `layers.py`
 from __future__ import annotations
 
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.layers import LayerBuilder, Scoring
 from hloracle.emitters.mlp import gated_mlp, moe
 from hloracle.emitters.model import LayerInputs, Weights
 from hloracle.reference.model.config import Config
@@ -46,7 +46,7 @@ def attention(b: LayerBuilder, x: Value, w: Weights, layer: LayerInputs, config:
     latents, k_rope = layer.cache.update(b, b.reshape(latents, (T, 1, R)), k_rope)  # [1, S, R], [1, S, Z]
     expand = b.reshape(b.dense(w["kv_b_proj.weight"]), (N, P + config.latent.v_head_dim, R))  # [N, P+U, R]
     q = b.part(q, 2, 0, P)  # [T, N, P]
-    context = b.latent_attention(q, q_rope, latents, k_rope, expand, layer.visible, config.scaling)  # [T, N*U]
+    context = b.latent_attention(q, q_rope, latents, k_rope, expand, Scoring(layer.visible, config.scaling))  # [T, N*U]
     with b.scope("o_proj"):
         return b.linear(context, *w.linear("o_proj"))  # [T, E]
 

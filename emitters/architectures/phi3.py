@@ -6,7 +6,7 @@ Mirrors `reference/oracle/architectures/phi3.py`. Legend: see `layers.py`.
 from __future__ import annotations
 
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.layers import LayerBuilder, Scoring
 from hloracle.emitters.mlp import fused_mlp
 from hloracle.emitters.model import LayerInputs, Weights
 from hloracle.reference.model.config import Config
@@ -30,7 +30,7 @@ def attention(b: LayerBuilder, x: Value, w: Weights, layer: LayerInputs, config:
     with b.scope("k_rope"):
         k = b.rotary(k, layer.rope)
     k, v = layer.cache.update(b, k, v)  # [K, S, D]
-    context = b.attention(q, k, v, layer.visible, config.scaling)  # [T, N*D]
+    context = b.attention(q, k, v, Scoring(layer.visible, config.scaling))  # [T, N*D]
     with b.scope("o_proj"):
         return b.linear(context, *w.linear("o_proj"))  # [T, E]
 

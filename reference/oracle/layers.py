@@ -139,10 +139,22 @@ def soft_cap(x: Array, cap: float) -> Array:
     return jnp.tanh(x / cap) * cap
 
 
-def attention(
-    q: Array, k: Array, v: Array, visible: Array, scaling: float, cap: float | None = None, sinks: Array | None = None
-) -> Array:
-    """Grouped-query attention: q [T, N, D], k and v [K, S, D], visible [T, S], sinks [N] -> [T, N*D].
+@dataclass(frozen=True)
+class Scoring:
+    """How a query's scores of the keys are formed.
+
+    visible: bool [T, S], which keys a query sees. scaling: what its products with them are multiplied by. cap: scores are
+    bent to stay between -cap and cap. sinks: float32 [N], one more score of each head, whose share is left out.
+    """
+
+    visible: Array
+    scaling: float
+    cap: float | None = None
+    sinks: Array | None = None
+
+
+def attention(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
+    """Grouped-query attention: q [T, N, D], k and v [K, S, D] -> [T, N*D].
 
     Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the
     sinks.
@@ -151,11 +163,12 @@ def attention(
     G = N // K
     with scope("scores"):
         q = q.reshape(T, K, G, D)
-        scores = jnp.einsum("tkgd,ksd->ktgs", q, k, precision=HIGHEST) * scaling  # [K, T, G, S]
-        if cap is not None:
-            scores = soft_cap(scores, cap)
-        scores = masked(scores, visible)
+        scores = jnp.einsum("tkgd,ksd->ktgs", q, k, precision=HIGHEST) * scoring.scaling  # [K, T, G, S]
+        if scoring.cap is not None:
+            scores = soft_cap(scores, scoring.cap)
+        scores = masked(scores, scoring.visible)
     with scope("probs"):
+        sinks = scoring.sinks
         probs = softmax(scores, None if sinks is None else sinks.reshape(K, 1, G, 1))  # [K, T, G, S]
     with scope("context"):
         context = jnp.einsum("ktgs,ksd->tkgd", probs, v, precision=HIGHEST)  # [T, K, G, D]
@@ -172,21 +185,21 @@ def where(chosen: Array, x: Array, other: float) -> Array:
     return lax.select(jnp.broadcast_to(chosen, x.shape), x, jnp.full_like(x, other))
 
 
-def latent_attention(
-    q: Array, q_rope: Array, latents: Array, k_rope: Array, expand: Array, visible: Array, scaling: float
-) -> Array:
+def latent_attention(q: Array, q_rope: Array, latents: Array, k_rope: Array, expand: Array, scoring: Scoring) -> Array:
     """Attention to keys and values that are made from latents, without making them.
 
     q [T, N, P] and q_rope [T, N, Z]; latents [1, S, R] and k_rope [1, S, Z]; expand [N, P+U, R] makes a head's key and
     value of a latent -> [T, N*U]. Source: `DeepseekV3Attention`, whose expanded form it equals.
     """
+    assert scoring.cap is None, "latent attention has no cap"
+    assert scoring.sinks is None, "latent attention has no sinks"
     T, _, P = q.shape
     to_key, to_value = expand[:, :P], expand[:, P:]
     with scope("scores"):
         q = jnp.einsum("tnp,npr->tnr", q, to_key, precision=HIGHEST)  # [T, N, R]
         scores = jnp.einsum("tnr,ksr->ktns", q, latents, precision=HIGHEST)  # [1, T, N, S]
-        scores = (scores + jnp.einsum("tnz,ksz->ktns", q_rope, k_rope, precision=HIGHEST)) * scaling
-        scores = masked(scores, visible)
+        scores = (scores + jnp.einsum("tnz,ksz->ktns", q_rope, k_rope, precision=HIGHEST)) * scoring.scaling
+        scores = masked(scores, scoring.visible)
     with scope("probs"):
         probs = softmax(scores)  # [1, T, N, S]
     with scope("context"):

@@ -7,6 +7,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -29,7 +30,12 @@ def lower(config: Config, phase: str, head: str = "token", capacity: int = 256, 
     abi = graph_abi(config, phase, head, capacity, bucket)
     arguments = [jax.ShapeDtypeStruct(a.shape, DTYPES[a.dtype]) for a in abi.arguments]
     weights, inputs = arguments[: len(abi.weights)], arguments[len(abi.weights) :]
-    function = partial(prefill, config, head, capacity) if phase == "prefill" else partial(decode, config, head)
+
+    # The graph's arguments have the names of this function's.
+    def step(weights: list[Array], token: Array, position: Array, k_cache: Array, v_cache: Array) -> tuple[Array, ...]:
+        return decode(config, head, weights, token, position, (k_cache, v_cache))
+
+    function = partial(prefill, config, head, capacity) if phase == "prefill" else step
     # tf.aliasing_output is what makes the caches in place; keep_unused holds the ABI's argument order.
     donated = (3, 4) if phase == "decode" else ()
     lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(weights, *inputs)

@@ -138,17 +138,11 @@ def prefill(
 
 
 def decode(
-    config: Config,
-    head: str,
-    weights: Sequence[Array],
-    token: Array,
-    position: Array,
-    k_cache: Array,
-    v_cache: Array,
+    config: Config, head: str, weights: Sequence[Array], token: Array, position: Array, caches: tuple[Array, Array]
 ) -> tuple[Array, Array, Array]:
-    """token, position int32; caches [L, K, S, D] -> (head, k_cache, v_cache). Slots 0..position are visible."""
-    capacity = k_cache.shape[2]
-    cache = DecodeCache(k_cache, v_cache, position=position)
+    """token, position int32; k_cache and v_cache [L, K, S, D] -> (head, k_cache, v_cache). Slots 0..position are visible."""
+    capacity = caches[0].shape[2]
+    cache = DecodeCache(*caches, position=position)
     ropes = {rope: rope_rows(decode_tables(rope, capacity), rope.interleaved, position, None) for rope in config.ropes}
     seen = {window: effective_window(window, capacity) for window in config.windows}
     masks = {window: visible_to_position(position, capacity, window) for window in dict.fromkeys(seen.values())}

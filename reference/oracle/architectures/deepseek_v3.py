@@ -8,7 +8,7 @@ from __future__ import annotations
 from jax import Array
 
 from hloracle.reference.model.config import Config
-from hloracle.reference.oracle.layers import in_halves, latent_attention, linear, rms_norm, rotary, scope
+from hloracle.reference.oracle.layers import Scoring, in_halves, latent_attention, linear, rms_norm, rotary, scope
 from hloracle.reference.oracle.mlp import gated_mlp, moe
 from hloracle.reference.oracle.model import LayerInputs, Weights
 
@@ -47,7 +47,7 @@ def attention(x: Array, w: Weights, layer: LayerInputs, config: Config) -> Array
     latents, k_rope = layer.cache.update(latents.reshape(T, 1, R), k_rope)  # [1, S, R], [1, S, Z]
     expand = w["kv_b_proj.weight"].reshape(N, P + config.latent.v_head_dim, R)  # [N, P+U, R]
     q = q[:, :, :P]  # [T, N, P]
-    context = latent_attention(q, q_rope, latents, k_rope, expand, layer.visible, config.scaling)  # [T, N*U]
+    context = latent_attention(q, q_rope, latents, k_rope, expand, Scoring(layer.visible, config.scaling))  # [T, N*U]
     with scope("o_proj"):
         return linear(context, *w.linear("o_proj"))  # [T, E]
 

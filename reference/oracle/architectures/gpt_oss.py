@@ -12,6 +12,7 @@ from jax import Array
 from hloracle.reference.model.config import Config
 from hloracle.reference.oracle.layers import (
     ExpertWeights,
+    Scoring,
     clamped_swiglu,
     experts,
     linear,
@@ -46,7 +47,7 @@ def attention(x: Array, w: Weights, layer: LayerInputs, config: Config) -> Array
     with scope("k_rope"):
         k = rotary(k, layer.rope)
     k, v = layer.cache.update(k, v)  # [K, S, D]
-    context = grouped_attention(q, k, v, layer.visible, config.scaling, sinks=w["sinks"])  # [T, N*D]
+    context = grouped_attention(q, k, v, Scoring(layer.visible, config.scaling, sinks=w["sinks"]))  # [T, N*D]
     with scope("o_proj"):
         return linear(context, *w.linear("o_proj"))  # [T, E]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from jax import Array
 
 from hloracle.reference.model.config import Config
+from hloracle.reference.oracle.layers import Scoring, linear, rms_norm, rotary, scope
 from hloracle.reference.oracle.layers import attention as grouped_attention
-from hloracle.reference.oracle.layers import linear, rms_norm, rotary, scope
 from hloracle.reference.oracle.mlp import gated_mlp
 from hloracle.reference.oracle.model import LayerInputs, Weights
 
@@ -37,7 +37,7 @@ def attention(x: Array, w: Weights, layer: LayerInputs, config: Config) -> Array
         with scope("k_rope"):
             k = rotary(k, layer.rope)
     k, v = layer.cache.update(k, v)  # [K, S, D]
-    context = grouped_attention(q, k, v, layer.visible, config.scaling)  # [T, N*D]
+    context = grouped_attention(q, k, v, Scoring(layer.visible, config.scaling))  # [T, N*D]
     with scope("o_proj"):
         return linear(context, *w.linear("o_proj"))  # [T, E]
 
