@@ -10,6 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ORACLE, EMITTER = "oracle", "emitter"
+FILE = "file"  # how a graph that is a file is called as a source
+
+
+def graph_of(source: str) -> str:
+    """A source's graph in a sentence: `the emitter's graph`, but `the graph of mine` where the name is its author's."""
+    return f"the {source}'s graph" if source in (ORACLE, EMITTER, FILE) else f"the graph of {source}"
 
 
 @dataclass(frozen=True)

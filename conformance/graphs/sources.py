@@ -16,7 +16,7 @@ from hloracle.backends.devices import CPU, Device
 from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.facts import Inspected, inspect
 from hloracle.conformance.graphs.files import fits, read_graph
-from hloracle.conformance.matrix import EMITTER, ORACLE
+from hloracle.conformance.matrix import EMITTER, FILE, ORACLE
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Choice, production_graph, untuned
@@ -25,7 +25,6 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi, graph_name
 
 ENTRY_POINTS = "hloracle.sources"
-FILE = "file"
 
 
 @dataclass(frozen=True)

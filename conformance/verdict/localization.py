@@ -14,7 +14,7 @@ from hloracle.backends.devices import CPU
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import is_near_tie, limit
 from hloracle.conformance.context import Context
-from hloracle.conformance.matrix import ORACLE, Configuration, Matrix
+from hloracle.conformance.matrix import ORACLE, Configuration, Matrix, graph_of
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs.configurations import Outcome
@@ -95,7 +95,7 @@ def plan(matrix: Matrix, checks: Sequence[Check], outcomes: Sequence[Outcome], a
         if one.backend == quick or one.head == "token":
             peers = [c for c in right if c.head == "logits" and c.of_oracle != one.of_oracle]
             peer = min(peers, key=lambda c: (c.backend != quick, c.backend != one.backend), default=None)
-            return choose(one, peer, f"the {peer.source}'s graph is right" if peer else "no other graph is right")
+            return choose(one, peer, f"{graph_of(peer.source)} is right" if peer else "no other graph is right")
     return choose(order[0], None, "nothing else is right") if order else None
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from hloracle.conformance.checks.check import LEFT_OPEN, TELLING, Check
 from hloracle.conformance.checks.of_configurations import is_near_tie, mismatches
-from hloracle.conformance.matrix import ORACLE, Configuration, Matrix
+from hloracle.conformance.matrix import ORACLE, Configuration, Matrix, graph_of
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.compared import NOTHING, Compared
 from hloracle.reference.huggingface.truth import Truth
@@ -258,7 +258,8 @@ def _source(seen: _Seen) -> Finding | None:
             )
         where = " and on ".join(dict.fromkeys(map(seen.name, these))) + (" alike" if len(wrong) > 1 else "")
         if any(Configuration(ORACLE, c.backend) in seen.right for c in these):
-            return "emitter-fault", f"The oracle's graph is right and the {source}'s is wrong on {where}."
+            judged = graph_of(source).replace("'s graph", "'s")
+            return "emitter-fault", f"The oracle's graph is right and {judged} is wrong on {where}."
         if len(seen.matrix.backends) == 1:
             return "emitter-fault", f"The graph is wrong on {these[0].id}, the only compiler that ran it."
         return "emitter-fault", f"The graph is wrong on {where}."
@@ -312,11 +313,12 @@ def _compiler(seen: _Seen) -> Finding | None:
             return class_, f"Two calls on equal inputs do not give the same values ({one.id})."
         outcome = seen.outcome(one)
         elsewhere = [c for c in seen.matrix.elsewhere(one) if c in seen.right]
+        judged = graph_of(one.source).replace("the", "The", 1)
         at_home = [c for c in elsewhere if seen.matrix.family(c) == own]
         if on_device and at_home and outcome.stage != "compile":
             return (
                 "device-fault",
-                f"The {one.source}'s graph is right on {seen.name(at_home[0])} cpu and wrong on {seen.name(one)} ({one.id}).",
+                f"{judged} is right on {seen.name(at_home[0])} cpu and wrong on {seen.name(one)} ({one.id}).",
             )
         if outcome.status == "failed":
             return "compiler-fault", f"A graph that is valid fails on {seen.name(one)} ({one.id})."
@@ -324,7 +326,7 @@ def _compiler(seen: _Seen) -> Finding | None:
             right = seen.name(elsewhere[0])
             return (
                 "compiler-fault",
-                f"The {one.source}'s graph is right on {right} and wrong on {seen.name(one)} ({one.id}).",
+                f"{judged} is right on {right} and wrong on {seen.name(one)} ({one.id}).",
             )
     return None
 
