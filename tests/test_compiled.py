@@ -17,13 +17,16 @@ import pytest
 
 from hloracle.backends import iree, xla
 from hloracle.backends.compiled import compiled
+from hloracle.backends.devices import Device
 from hloracle.backends.iree import IreeCpu, compile_to_stream, iree_compile, precompile
+from hloracle.backends.named import chosen
 from hloracle.backends.xla import XlaCpu, has_compiled
 from hloracle.cli import main as cli
 from hloracle.conformance.context import Context
 from hloracle.conformance.runs.gate_zero import gate_zero, product_graph, sum_graph
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
+from hloracle.mutants import MUTANTS
 from hloracle.reports.record import load
 
 
@@ -357,6 +360,15 @@ def test_to_find_the_compiler_does_not_load_it() -> None:
 def test_gate_zero(backend: str) -> None:
     found = gate_zero(Context(threads=2), backend)
     assert (found.id, found.status) == (f"{backend}.gate-zero", "passed")
+
+
+def test_gate_zero_tries_the_toolchain_without_the_fault_of_a_run() -> None:
+    """A device that rounds in products would be noticed before any model's graph is looked at."""
+    device = Device("simulated")
+    context = Context(
+        backends=chosen([device.backend], device), device=device, threads=2, fault=MUTANTS["device-products-bfloat16"]
+    )
+    assert gate_zero(context, device.backend).status == "passed"
 
 
 @pytest.mark.parametrize(("script", "words"), [(FAILS, "the stub is out of order"), ("printf nonsense", "load failed")])
