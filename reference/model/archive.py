@@ -58,8 +58,7 @@ def archive_of(checkpoint: Checkpoint, weights: tuple[Tensor, ...]) -> Archive:
     def build(folder: Path) -> None:
         write_tensors(folder / FILE, {w.name: (NAMES[w.dtype], w.shape) for w in weights}, checkpoint.load)
 
-    build_directory(entry, build)
-    return open_archive(entry / FILE)
+    return open_archive(build_directory(entry, build) / FILE)
 
 
 def _mapped(file: BinaryIO) -> mmap.mmap:
