@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.session import Buffer, Executable
+from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.core.abi import Graph
 from hloracle.core.errors import ToolchainError
 
 
-class Interpreter:
+class Interpreter(Backend):
     """Evaluates graphs operation by operation: about a million multiplications a second."""
 
     name = "interpreter"
@@ -57,10 +57,6 @@ class Interpreter:
         return execute
 
     def upload(self, array: np.ndarray) -> Buffer:
-        """The array itself."""
-        return array
-
-    def keep(self, array: np.ndarray) -> Buffer:
         """The array itself."""
         return array
 

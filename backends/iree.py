@@ -18,8 +18,9 @@ import numpy as np
 
 from hloracle.backends.compiled import compiled
 from hloracle.backends.devices import CPU, KINDS, Device, driver_library
-from hloracle.backends.session import Buffer, Executable
+from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.core.abi import Graph
+from hloracle.core.child import exit_words
 from hloracle.core.environment import host_cpu, installed
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 
@@ -86,9 +87,7 @@ def _iree_compile(source: Path, flags: Sequence[str]) -> subprocess.CompletedPro
 
 def compile_to_stream(graph: Graph, device: Device = CPU) -> str:
     """The graph in IREE's stream dialect, where every allocation and copy is explicit."""
-    flags = _stream_flags(graph, device)
-    path, _ = compiled(graph.text, _identity(flags, device), lambda source: iree_compile(source, flags))
-    return path.read_text()
+    return _compiled(graph, device, _stream_flags(graph, device))[0].read_text()
 
 
 def precompile(graph: Graph, device: Device = CPU, with_stream: bool = False) -> bool:
@@ -97,12 +96,11 @@ def precompile(graph: Graph, device: Device = CPU, with_stream: bool = False) ->
     Args:
       with_stream: when it is made, also keep what `compile_to_stream` gives, a stage on the way to the module.
     """
-
     flags = flags_of(graph, device)
+    if not with_stream:
+        return _compiled(graph, device, flags)[1]
 
     def build(source: Path) -> bytes:
-        if not with_stream:
-            return iree_compile(source, flags)
         with TemporaryDirectory() as folder:
             module = iree_compile(source, [*flags, f"--dump-compilation-phases-to={folder}"])
             stream = [*Path(folder).glob("*.stream.mlir")]
@@ -116,8 +114,12 @@ def precompile(graph: Graph, device: Device = CPU, with_stream: bool = False) ->
 
 def module_path(graph: Graph, device: Device = CPU) -> Path:
     """The graph's module in the cache, which is compiled if it is not there."""
-    flags = flags_of(graph, device)
-    return compiled(graph.text, _identity(flags, device), lambda source: iree_compile(source, flags))[0]
+    return _compiled(graph, device, flags_of(graph, device))[0]
+
+
+def _compiled(graph: Graph, device: Device, flags: Sequence[str]) -> tuple[Path, bool]:
+    """What the compiler makes with these flags, and whether it was in the cache."""
+    return compiled(graph.text, _identity(flags, device), lambda source: iree_compile(source, flags))
 
 
 def _stream_flags(graph: Graph, device: Device) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ def compiler_path() -> str:
     return str(Path(package.origin).parent / "_mlir_libs" / "iree-compile")
 
 
-class Iree:
+class Iree(Backend):
     """IREE's runtime with a device."""
 
     name: str
@@ -178,10 +180,6 @@ class Iree:
     def upload(self, array: np.ndarray) -> Buffer:
         """Copy an array to the device."""
         return self._rt.asdevicearray(self._config.device, array)
-
-    def keep(self, array: np.ndarray) -> Buffer:
-        """Copy an array to the device."""
-        return self.upload(array)
 
     def _failed(self, stage: str, error: Exception, artifact: object = "") -> ToolchainError:
         if any(known in str(error) for known in OUT_OF_MEMORY):
@@ -294,5 +292,4 @@ def _identity(flags: Sequence[str], device: Device) -> dict[str, str]:
 def _first_error(stderr: str, status: int) -> str:
     lines = [line for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line]
-    end = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return (errors or lines or [f"iree-compile ended with {end} and no message"])[0]
+    return (errors or lines or [f"iree-compile ended with {exit_words(status)} and no message"])[0]

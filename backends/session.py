@@ -21,7 +21,7 @@ class Executable(Protocol):
 
 
 class Backend(Protocol):
-    """A compiler with a device. Compiling and running may raise ToolchainError."""
+    """A compiler with a device. Compiling and running may raise ToolchainError. What inherits `keep` copies there too."""
 
     name: str
 
@@ -34,6 +34,7 @@ class Backend(Protocol):
 
     def keep(self, array: np.ndarray) -> Buffer:
         """An array that nobody writes to any more, on the device: in place where that can be."""
+        return self.upload(array)
 
     def download(self, buffer: Buffer) -> np.ndarray:
         """Copy a buffer back."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from hloracle.backends.compiled import compiled, is_compiled
 from hloracle.backends.custom_calls import registered
-from hloracle.backends.session import Buffer, Executable
+from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.core.abi import Graph
 from hloracle.core.environment import host_cpu, installed
 from hloracle.core.errors import OutOfMemory, ToolchainError
@@ -21,7 +21,7 @@ ENTRY = "main"
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # as XLA's errors begin
 
 
-class XlaCpu:
+class XlaCpu(Backend):
     """JAX's own CPU client."""
 
     name = "xla-cpu"
@@ -58,10 +58,6 @@ class XlaCpu:
         import jax
 
         return jax.device_put(array, self._device)
-
-    def keep(self, array: np.ndarray) -> Buffer:
-        """The array on XLA's device."""
-        return self.upload(array)
 
     def download(self, buffer: Buffer) -> np.ndarray:
         """Wait for a buffer and read it back."""

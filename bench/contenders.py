@@ -124,32 +124,51 @@ def holds_blocks(path: Path) -> bool:
 
 
 class Contender(ABC):
-    """A model with its weights ready, which is timed. Times are in milliseconds."""
+    """A model with its weights ready, which is timed. Times are in milliseconds.
+
+    read_bytes: of weights, what a decode step reads.
+    """
+
+    vocabulary: int
+    read_bytes: int
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.vocabulary = 0
 
     def prompt(self, length: int) -> list[int]:
         """A prompt of random tokens, the same for all contenders."""
         return [int(t) for t in np.random.default_rng(length).integers(0, self.vocabulary, length)]
 
-    @property
     @abstractmethod
-    def read_bytes(self) -> int:
-        """Bytes of weights that a decode step reads."""
+    def go_to(self, context: int) -> None:
+        """Start over, so that the next token is at position `context`."""
 
     @abstractmethod
+    def step(self, tokens: Sequence[int]) -> int:
+        """Take one more token, or a whole prompt; returns the greedy token after it."""
+
     def decode(self, context: int) -> float:
         """Milliseconds per token of the task's number of steps from position `context` on."""
+        self.go_to(context)
+        token = 1
+        started = time.perf_counter()
+        for _ in range(self.task.tokens):
+            token = self.step([token])
+        return (time.perf_counter() - started) / self.task.tokens * 1000
 
-    @abstractmethod
     def prefill(self, length: int) -> float:
         """Milliseconds of a whole prompt, up to its next token."""
+        prompt = self.prompt(length)
+        self.go_to(0)
+        return milliseconds(lambda: self.step(prompt))
 
-    @abstractmethod
     def text(self, ids: Sequence[int], count: int) -> list[int]:
         """Greedy tokens after a prompt."""
+        self.go_to(0)
+        found = [self.step(ids)]
+        while len(found) < count:
+            found.append(self.step(found[-1:]))
+        return found
 
 
 def read_bytes(config: Config, weights: Sequence[Tensor]) -> int:
@@ -189,39 +208,37 @@ def compile_(report: Report, spec: Spec, task: Task) -> None:
 
 
 class OnSession(Contender):
-    """Graphs of ours: the emitter's on IREE, or the oracle's on XLA."""
+    """Graphs of ours: the emitter's on IREE, or the oracle's on XLA. weights: the arguments of a graph that hold them."""
 
-    def __init__(self, task: Task, spec: Spec) -> None:
+    def __init__(self, task: Task, config: Config, session: Session, weights: Sequence[Tensor]) -> None:
         super().__init__(task)
-        checkpoint = open_checkpoint(resolve(task.model, precision=spec.precision))
-        config = checkpoint.config
-        self.vocabulary = config.vocab_size
-        graphs = graphs_of(task, spec, checkpoint)
-        weight = (
-            archive_of(checkpoint, graphs[0].abi.weights).load if spec.id.startswith("emitter") else checkpoint.load
-        )
-        self.session = Session(backend_of(spec, task), graphs, weight)
-        self.config, self.weights = config, graphs[0].abi.weights
+        self.session = session
+        self.vocabulary, self.read_bytes = config.vocab_size, read_bytes(config, weights)
 
-    @property
-    def read_bytes(self) -> int:
-        return read_bytes(self.config, self.weights)
-
-    def decode(self, context: int) -> float:
+    def go_to(self, context: int) -> None:
         # What the slots before hold changes nothing about the time.
         self.session.position = context
-        token = 1
-        started = time.perf_counter()
-        for _ in range(self.task.tokens):
-            token = greedy(self.session.decode_step(token))
-        return (time.perf_counter() - started) / self.task.tokens * 1000
 
-    def prefill(self, length: int) -> float:
-        prompt = self.prompt(length)
-        return milliseconds(lambda: self.session.prefill(prompt, length))
+    def step(self, tokens: Sequence[int]) -> int:
+        head = self.session.prefill(tokens, len(tokens)) if len(tokens) > 1 else self.session.decode_step(tokens[0])
+        return greedy(head) % self.vocabulary  # with weights that mean nothing the logits may be no numbers
 
     def text(self, ids: Sequence[int], count: int) -> list[int]:
         return list(self.session.generate_streaming_greedy(ids, count, through_decode=True))
+
+
+def on_session(task: Task, spec: Spec) -> OnSession:
+    """A contender of our own graphs, over the weights of the task's model."""
+    checkpoint = open_checkpoint(resolve(task.model, precision=spec.precision))
+    graphs = graphs_of(task, spec, checkpoint)
+    weights = graphs[0].abi.weights
+    load = archive_of(checkpoint, weights).load if spec.id.startswith("emitter") else checkpoint.load
+    return OnSession(task, checkpoint.config, Session(backend_of(spec, task), graphs, load), weights)
+
+
+def torch_device(device: Device) -> str:
+    """PyTorch's name of a device; the processor where the device is not CUDA's."""
+    return f"cuda:{device.index}" if device.kind == "cuda" else "cpu"
 
 
 class Transformers(Contender):
@@ -233,48 +250,28 @@ class Transformers(Contender):
 
         from hloracle.reference.huggingface.truth import load_model
 
-        self.torch = torch
+        self.torch, self.device = torch, torch_device(task.device)
         torch.set_num_threads(task.threads)
         names = {"f32": "float32", "bf16": "bfloat16"}
-        self.model = load_model(resolve(task.model), names[spec.precision], attention=None)
-        config = open_checkpoint(resolve(task.model)).config
-        self.vocabulary = config.vocab_size
-        self.config = config
-        self.caches: dict[int, Any] = {}
-
-    @property
-    def read_bytes(self) -> int:
+        directory = resolve(task.model)
+        self.model = load_model(directory, names[spec.precision], attention=None).to(self.device)
+        config = open_checkpoint(directory).config
+        embedding = 0 if config.tie_word_embeddings else self.model.get_input_embeddings().weight.nbytes
         parameters = {id(p): p.nbytes for p in self.model.parameters()}
-        embedding = 0 if self.config.tie_word_embeddings else self.model.get_input_embeddings().weight.nbytes
-        return int(sum(parameters.values()) - embedding)
+        self.vocabulary, self.read_bytes = config.vocab_size, sum(parameters.values()) - embedding
+        self.cache: Any = None
 
-    def _step(self, tokens: Sequence[int], cache: Any) -> tuple[int, Any]:
+    def go_to(self, context: int) -> None:
+        self.cache = None
+        if context:
+            self.step(self.prompt(context))
+
+    def step(self, tokens: Sequence[int]) -> int:
+        given = self.torch.tensor([list(tokens)], device=self.device)
         with self.torch.inference_mode():
-            out = self.model(self.torch.tensor([list(tokens)]), past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return int(out.logits[0, -1].argmax()), out.past_key_values
-
-    def decode(self, context: int) -> float:
-        if context not in self.caches:
-            self.caches = {context: self._step(self.prompt(max(context, 1)), None)[1]}
-        cache, token = self.caches[context], 1
-        started = time.perf_counter()
-        for _ in range(self.task.tokens):
-            token, cache = self._step([token], cache)
-        found = (time.perf_counter() - started) / self.task.tokens * 1000
-        cache.crop(-self.task.tokens)
-        return found
-
-    def prefill(self, length: int) -> float:
-        prompt = self.prompt(length)
-        return milliseconds(lambda: self._step(prompt, None))
-
-    def text(self, ids: Sequence[int], count: int) -> list[int]:
-        fed, cache, found = list(ids), None, []
-        for _ in range(count):
-            token, cache = self._step(fed, cache)
-            found.append(token)
-            fed = [token]
-        return found
+            out = self.model(given, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        self.cache = out.past_key_values
+        return int(out.logits[0, -1].argmax())
 
 
 class LlamaCpp(Contender):
@@ -282,6 +279,7 @@ class LlamaCpp(Contender):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
+        import gguf
         from llama_cpp import Llama  # pyright: ignore[reportMissingImports]  (an extra)
 
         path = gguf_of(task.model)
@@ -291,52 +289,19 @@ class LlamaCpp(Contender):
             str(path), n_ctx=task.capacity, n_threads=task.threads, n_threads_batch=task.threads, verbose=False
         )
         self.vocabulary = self.llama.n_vocab()
-        self.path = path
-        self.filled = -1
+        # A tied embedding is read whole as the head.
+        self.read_bytes = sum(int(t.n_bytes) for t in gguf.GGUFReader(path).tensors)
 
-    @property
-    def read_bytes(self) -> int:
-        """A tied embedding is read whole as the head."""
-        import gguf
+    def go_to(self, context: int) -> None:
+        self.llama.reset()
+        self.llama._ctx.kv_cache_seq_rm(-1, 0, -1)
+        if context:
+            self.step(self.prompt(context))
 
-        return sum(int(t.n_bytes) for t in gguf.GGUFReader(self.path).tensors)
-
-    def _step(self, tokens: Sequence[int]) -> int:
+    def step(self, tokens: Sequence[int]) -> int:
         self.llama.eval(list(tokens))
         # Where they lie: a slice of the pointer would be a list of as many Python numbers.
         return int(np.argmax(np.ctypeslib.as_array(self.llama._ctx.get_logits(), (self.vocabulary,))))
-
-    def _back_to(self, context: int) -> None:
-        self.llama._ctx.kv_cache_seq_rm(-1, context, -1)
-        self.llama.n_tokens = context
-
-    def decode(self, context: int) -> float:
-        if self.filled != context:
-            self.llama.reset()
-            self._back_to(0)
-            if context:
-                self._step(self.prompt(context))
-            self.filled = context
-        token = 1
-        started = time.perf_counter()
-        for _ in range(self.task.tokens):
-            token = self._step([token])
-        found = (time.perf_counter() - started) / self.task.tokens * 1000
-        self._back_to(context)
-        return found
-
-    def prefill(self, length: int) -> float:
-        prompt, self.filled = self.prompt(length), -1
-        self._back_to(0)
-        return milliseconds(lambda: self._step(prompt))
-
-    def text(self, ids: Sequence[int], count: int) -> list[int]:
-        self._back_to(0)
-        fed, found, self.filled = list(ids), [], -1
-        for _ in range(count):
-            fed = [self._step(fed)]
-            found += fed
-        return found
 
 
 # ---- what a contender's process is asked for
@@ -350,7 +315,7 @@ def open_(spec: Spec, task: Task, started: float) -> Opened:
     if spec == MACHINE:
         _here = Reader(task.threads)
         return Opened(0.0, 0.0, 0, 0)
-    made = {"emitter": OnSession, "oracle": OnSession, "transformers": Transformers}.get(spec.id.split("/")[0])
+    made = {"emitter": on_session, "oracle": on_session, "transformers": Transformers}.get(spec.id.split("/")[0])
     _here = made(task, spec) if made else LlamaCpp(task)
     seconds = time.time() - started
     first = _here.prefill(min(task.lengths)) if task.lengths else 0.0

@@ -6,14 +6,13 @@ back its token; the device's own read bandwidth is measured beside it, and bound
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,22 +20,30 @@ import numpy as np
 
 from hloracle.backends.devices import Device
 from hloracle.backends.named import make_backend
-from hloracle.backends.session import Session, greedy
-from hloracle.bench.contenders import read_bytes
+from hloracle.backends.session import Session
+from hloracle.bench.contenders import (
+    Contender,
+    OnSession,
+    Spec,
+    Task,
+    Transformers,
+    on_session,
+    read_bytes,
+    torch_device,
+)
 from hloracle.bench.machine import milliseconds
-from hloracle.core.abi import Graph, Tensor
+from hloracle.core.abi import Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.production.choice import Choice, production_graph, production_graphs, untuned
+from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.fixtures.named import resolve
-from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi
 from hloracle.reference.model.encodings import Layout, numpy_type
 
-CAPACITY, PROMPT = 256, 128
-STEPS, ROUNDS = 32, 5
+PROMPT, STEPS, ROUNDS = 128, 32, 5
 # Where `cli/pack.py` puts a JAX of the processor, which is in the way of one that can use the device.
 JAX_FOLDER = "site-jax"
 
@@ -52,7 +59,7 @@ class Measured:
     id: str
     ms: list[float]
     bytes: int
-    prefill_ms: list[float] = dataclasses.field(default_factory=list)
+    prefill_ms: list[float] = field(default_factory=list)
     seconds: float = 0.0  # until it was ready
     failure: str = ""
 
@@ -75,17 +82,22 @@ def emitted(
     report: Report, id: str, model: str, precision: str, device: Device, choice: Choice | None = None
 ) -> Measured:  # fmt: skip
     """The production graphs of a model on IREE, written as they are untuned unless a choice is given."""
-    checkpoint = open_checkpoint(resolve(model, precision=precision))
-    specs = [("decode", "token", CAPACITY, 0), ("prefill", "token", CAPACITY, PROMPT)]
-    graphs = production_graphs(checkpoint, precision, choice or untuned(device=device), specs)
-    return _of_session(id, checkpoint.config, graphs, archive_of(checkpoint, graphs[0].abi.weights).load, device)
+    spec = Spec("emitter", id, precision, choice or untuned(device=device))
+    return _rounds(id, lambda: on_session(_task(model, device), spec))
 
 
 def emitted_of_size(report: Report, id: str, config: Config, layout: Layout, device: Device) -> Measured:
     """Decode graphs of a size, with weights that mean nothing: a step takes as long."""
-    graph = production_graph(config, ("decode", "token", CAPACITY, 0), layout, untuned(device=device))
+    task = replace(_task("", device), lengths=())
+    graph = production_graph(config, ("decode", "token", task.capacity, 0), layout, untuned(device=device))
     by_name = {w.name: w for w in graph.abi.weights}
-    return _of_session(id, config, [graph], lambda name: _numbers(by_name[name]), device)
+
+    def contender() -> Contender:
+        backend = make_backend(device.backend, task.threads, device)
+        session = Session(backend, [graph], lambda name: _numbers(by_name[name]))
+        return OnSession(task, config, session, graph.abi.weights)
+
+    return _rounds(id, contender)
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:
@@ -96,38 +108,24 @@ def _numbers(tensor: Tensor) -> np.ndarray:
     return np.resize(some.astype(numpy_type(tensor.dtype)), math.prod(tensor.shape)).reshape(tensor.shape)
 
 
-def _of_session(
-    id: str, config: Config, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray], device: Device
-) -> Measured:
+def _task(model: str, device: Device) -> Task:
+    return Task(model, (PROMPT,), (PROMPT,), STEPS, threads_available(), device)
+
+
+def _rounds(id: str, make: Callable[[], Contender]) -> Measured:
+    """Time a contender that is made here; where the task names no length, decode alone."""
     started = time.perf_counter()
-    session = Session(make_backend(device.backend, os.cpu_count() or 1, device), graphs, weight)
-    prompt = np.random.default_rng(0).integers(0, config.vocab_size, PROMPT).tolist()
-    prefill = len(graphs) > 1
-
-    def steps() -> float:
-        session.position, token = PROMPT, 1
-        begun = time.perf_counter()
-        for _ in range(STEPS):
-            token = greedy(session.decode_step(token)) % config.vocab_size
-        return (time.perf_counter() - begun) / STEPS * 1000
-
-    def whole() -> float:
-        return milliseconds(lambda: session.prefill(prompt))
-
-    if prefill:
-        whole()
-    steps()
+    contender = make()
+    lengths = contender.task.lengths
+    for length in lengths:
+        contender.prefill(length)  # warms up
+    contender.decode(PROMPT)
     ready = time.perf_counter() - started
-    of_prompts = [whole() for _ in range(ROUNDS)] if prefill else []
-    return Measured(id, [steps() for _ in range(ROUNDS)], read_bytes(config, graphs[0].abi.weights), of_prompts, ready)
+    prefill = [contender.prefill(length) for length in lengths for _ in range(ROUNDS)]
+    return Measured(id, [contender.decode(PROMPT) for _ in range(ROUNDS)], contender.read_bytes, prefill, ready)
 
 
 # ---- the others on the same device
-
-
-def torch_device(device: Device) -> str:
-    """PyTorch's name of a device; the processor where the device is not CUDA's."""
-    return f"cuda:{device.index}" if device.kind == "cuda" else "cpu"
 
 
 def bandwidth(report: Report, device: Device) -> float:
@@ -147,77 +145,52 @@ def bandwidth(report: Report, device: Device) -> float:
     return x.nbytes * 1000 / min(milliseconds(read) for _ in range(6))
 
 
-def transformers(report: Report, id: str, model: str, dtype: str, device: Device) -> Measured:
-    """Hugging Face on PyTorch's device, its own choice of attention; in float32 without TF32."""
-    import torch
+def transformers(report: Report, id: str, model: str, precision: str, device: Device) -> Measured:
+    """Hugging Face on PyTorch's device; in float32 without TF32."""
+    return _rounds(id, lambda: Transformers(_task(model, device), Spec("transformers", id, precision)))
 
-    from hloracle.reference.huggingface.truth import load_model
 
-    started = time.perf_counter()
-    where = torch_device(device)
-    directory = resolve(model)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    loaded = load_model(directory, dtype, attention=None).to(where)
-    config = open_checkpoint(directory).config
-    prompt = torch.randint(0, config.vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(0)).to(where)
+class Jitted(Contender):
+    """The JAX oracle, jitted for JAX's default device."""
 
-    def first() -> tuple[Any, Any]:
-        out = loaded(prompt, use_cache=True, logits_to_keep=1)
-        return out.logits[0, -1:].argmax(-1, keepdim=True), out.past_key_values
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        import jax
 
-    def whole() -> float:
-        return milliseconds(lambda: int(first()[0]))
+        from hloracle.reference.oracle.model import decode, prefill
 
-    def steps() -> float:
-        token, cache = first()
-        int(token)
-        begun = time.perf_counter()
-        for _ in range(STEPS):
-            out = loaded(token, past_key_values=cache, use_cache=True)
-            token, cache = out.logits[0, -1:].argmax(-1, keepdim=True), out.past_key_values
-            int(token)  # as a session does that streams its text
-        return (time.perf_counter() - begun) / STEPS * 1000
+        checkpoint = open_checkpoint(resolve(task.model))
+        config = checkpoint.config
+        abi = graph_abi(config, "decode", "token", task.capacity, 0)
+        self.vocabulary, self.read_bytes = config.vocab_size, read_bytes(config, abi.weights)
+        self._weights = [jax.device_put(checkpoint.load(w.name)) for w in abi.weights]
+        self._decode = jax.jit(partial(decode, config, "token"), donate_argnums=3)
+        self._prefill = jax.jit(partial(prefill, config, "token", task.capacity))
+        self._position, self._caches = 0, list[Any]()
 
-    with torch.inference_mode():
-        whole(), steps()
-        ready = time.perf_counter() - started
-        weights = sum({p.data_ptr(): p.nbytes for p in loaded.parameters()}.values())
-        return Measured(id, [steps() for _ in range(ROUNDS)], weights, [whole() for _ in range(ROUNDS)], ready)
+    def go_to(self, context: int) -> None:
+        if context:
+            self.step(self.prompt(context))
+
+    def step(self, tokens: Sequence[int]) -> int:
+        if len(tokens) > 1:
+            self._position = len(tokens)
+            token, *self._caches = self._prefill(self._weights, np.array(tokens, np.int32), np.int32(len(tokens)))
+        else:
+            token, *self._caches = self._decode(
+                self._weights, np.int32(tokens[0]), np.int32(self._position), self._caches
+            )
+            self._position += 1
+        return int(token)
 
 
 def oracle(report: Report, id: str, model: str, device: Device) -> Measured:
-    """The JAX oracle, jitted for JAX's own device at its highest precision: no TF32."""
+    """The JAX oracle on JAX's own device at its highest precision: no TF32."""
     os.environ["JAX_PLATFORMS"] = "cuda" if device.kind == "cuda" else "cpu"
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     sys.path[:] = [entry for entry in sys.path if os.path.basename(entry) != JAX_FOLDER]
     import jax
 
-    from hloracle.reference.oracle.model import decode, prefill
-
-    started = time.perf_counter()
-    checkpoint = open_checkpoint(resolve(model))
-    config = checkpoint.config
     where = jax.devices()[device.index if device.kind == "cuda" else 0]
-    abi = graph_abi(config, "decode", "token", CAPACITY, 0)
-    weights = [jax.device_put(checkpoint.load(w.name), where) for w in abi.weights]
-    prompt = np.random.default_rng(0).integers(0, config.vocab_size, PROMPT).astype(np.int32)
     with jax.default_device(where), jax.default_matmul_precision("highest"):
-        step = jax.jit(partial(decode, config, "token"), donate_argnums=3)
-        first = jax.jit(partial(prefill, config, "token", CAPACITY))
-
-        def whole() -> float:
-            return milliseconds(lambda: int(first(weights, prompt, np.int32(PROMPT))[0]))
-
-        def steps() -> float:
-            token, *caches = first(weights, prompt, np.int32(PROMPT))
-            current = int(token)
-            begun = time.perf_counter()
-            for i in range(STEPS):
-                token, *caches = step(weights, np.int32(current), np.int32(PROMPT + i), caches)
-                current = int(token)
-            return (time.perf_counter() - begun) / STEPS * 1000
-
-        whole(), steps()
-        ready = time.perf_counter() - started
-        rounds = [steps() for _ in range(ROUNDS)]
-        return Measured(id, rounds, read_bytes(config, abi.weights), [whole() for _ in range(ROUNDS)], ready)
+        return _rounds(id, lambda: Jitted(_task(model, device)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from hloracle.bench.machine import Reader, free_bytes
 from hloracle.bench.run import too_large
 from hloracle.conformance.context import Progress
 from hloracle.core.abi import Graph, Tensor
+from hloracle.core.child import exit_words
 from hloracle.core.environment import describe
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.production.choice import production_graphs, tuned, untuned
@@ -245,9 +245,7 @@ def run_tool(name: str, arguments: Sequence[str]) -> str:
     except OSError as error:
         raise ToolchainError(stage, f"{name} cannot be run ({error.strerror})") from None
     if done.returncode:
-        code = done.returncode
-        end = f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
         words = [line for line in done.stderr.splitlines() if line.strip()]
         said = next((line for line in words if "error" in line.lower()), words[-1] if words else "no message")
-        raise ToolchainError(stage, f"{name} ended with {end}: {said[:300]}")
+        raise ToolchainError(stage, f"{name} ended with {exit_words(done.returncode)}: {said[:300]}")
     return done.stdout

@@ -82,6 +82,12 @@ class Process:
         self.close()
         return None
 
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Kill the process, whatever it is doing."""
         kill_descendants(self._pool._processes or {})
@@ -97,29 +103,27 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
     with progress.stage("compile"):
         for spec in specs:
             if spec.id.startswith(("emitter", "oracle")):
-                with contextlib.suppress(ToolchainError, ChildDied):  # what does not compile says so when it is opened
-                    run_in_child(contenders.compile_, spec, task, timeout=OPEN_SECONDS, report=progress.report)
+                compile_first(spec, task, progress.report)
     with ExitStack() as stack:
         processes, free = [], machine.free_bytes()
         for spec in (MACHINE, *specs):
-            processes.append(Process(spec))
-            stack.callback(processes[-1].close)
+            processes.append(process := stack.enter_context(Process(spec)))
             if spec != MACHINE:
                 # All have their weights at once: one that makes others wait for a disk would be measured, and they too.
                 needed = contenders.memory_for(spec, config)
                 if needed > free:
-                    processes[-1].refuse(too_large(needed, free))
+                    process.refuse(too_large(needed, free))
                     continue
                 free -= needed
             with progress.stage(f"open {spec.title}"):
-                processes[-1].open(task)
-        rows = {p.spec.id: _row(p) for p in processes}
+                process.open(task)
+        rows = {p.spec.id: _row(p, task) for p in processes}
         with progress.stage("rounds"):
             progress.report("a round that does not count")  # XLA compiles at its first call, and weights are read in
-            _round(processes, task, {p.spec.id: _row(p) for p in processes})
+            _round(processes, {p.spec.id: _row(p, task) for p in processes})
             for nth in range(1, rounds + 1):
                 progress.report(f"round {nth} of {rounds}")
-                _round(processes, task, rows)
+                _round(processes, rows)
         with progress.stage("texts"):
             _agreement(processes, task, rows, progress.report)
         for process in processes:
@@ -127,16 +131,23 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
             row["failure"] = process.failure
             if process.failure:  # rounds before it failed are no measurement
                 row |= {"decode": [], "prefill": []}
+    bandwidth = rows.pop(MACHINE.id)["bandwidth"]
     for row in rows.values():
         for measured in row["decode"] + row["prefill"]:
             measured |= statistics_of(measured["ms"])
     found = {
         "schema": SCHEMA, "model": task.model, "contexts": list(task.contexts), "lengths": list(task.lengths),
         "tokens": task.tokens, "rounds": rounds, "threads": task.threads, "capacity": task.capacity,
-        "ignored": [why for _, why in chosen if why], "bandwidth": rows.pop(MACHINE.id)["bandwidth"], "contenders": rows,
+        "ignored": [why for _, why in chosen if why], "bandwidth": bandwidth, "contenders": rows,
         "environment": describe(),
     }  # fmt: skip
     return {**found, "targets": targets(found)}
+
+
+def compile_first(spec: Spec, task: Task, report: Report) -> None:
+    """Compile a contender in a process that ends with it. What does not compile says so when it is opened."""
+    with contextlib.suppress(ToolchainError, ChildDied):
+        run_in_child(contenders.compile_, spec, task, timeout=OPEN_SECONDS, report=report)
 
 
 def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
@@ -153,7 +164,7 @@ def too_large(needed: int, free: int) -> str:
     return f"its weights take {needed / 1e9:.1f} GB of memory, and {max(free, 0) / 1e9:.1f} GB are free"
 
 
-def _row(process: Process) -> dict[str, Any]:
+def _row(process: Process, task: Task) -> dict[str, Any]:
     opened = process.opened
     return {
         "title": process.spec.title,
@@ -165,30 +176,21 @@ def _row(process: Process) -> dict[str, Any]:
         "resident_bytes": opened.resident_bytes if opened else None,
         "agreed": None,
         "bandwidth": [],
-        "decode": [],
-        "prefill": [],
+        "decode": [{"at": context, "ms": []} for context in task.contexts],
+        "prefill": [{"at": length, "ms": []} for length in task.lengths],
     }
 
 
-def _round(processes: Sequence[Process], task: Task, rows: dict[str, Any]) -> None:
+def _round(processes: Sequence[Process], rows: dict[str, Any]) -> None:
     for process in processes:
         row = rows[process.spec.id]
         if process.spec == MACHINE:
-            found = process.ask(ROUND_SECONDS, contenders.bandwidth)
-            row["bandwidth"].append(found)
+            row["bandwidth"].append(process.ask(ROUND_SECONDS, contenders.bandwidth))
             continue
-        for kind, function, places in (
-            ("decode", contenders.decode, task.contexts), ("prefill", contenders.prefill, task.lengths),
-        ):  # fmt: skip
-            for place in places:
-                ms = process.ask(ROUND_SECONDS, function, place)
-                if ms is None:
-                    continue
-                entry = next((e for e in row[kind] if e["at"] == place), None)
-                if entry is None:
-                    entry = {"at": place, "ms": []}
-                    row[kind].append(entry)
-                entry["ms"].append(round(ms, 4))
+        for kind, function in (("decode", contenders.decode), ("prefill", contenders.prefill)):
+            for entry in row[kind]:
+                if (ms := process.ask(ROUND_SECONDS, function, entry["at"])) is not None:
+                    entry["ms"].append(round(ms, 4))
 
 
 def _agreement(processes: Sequence[Process], task: Task, rows: dict[str, Any], report: Report) -> None:

@@ -6,7 +6,6 @@ comes from the cache, and does not go there.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import math
@@ -23,11 +22,11 @@ from typing import Any
 from hloracle.backends.iree import flags_of, iree_compile
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import Spec, Task
-from hloracle.bench.run import OPEN_SECONDS, ROUND_SECONDS, Process, statistics_of, too_large
+from hloracle.bench.run import OPEN_SECONDS, ROUND_SECONDS, Process, compile_first, statistics_of, too_large
 from hloracle.conformance.context import Progress
-from hloracle.core.child import ChildDied, Report, peak_bytes, run_in_child
+from hloracle.core.child import Report, peak_bytes, run_in_child
 from hloracle.core.environment import describe
-from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.errors import InputError
 from hloracle.production.choice import production_graph, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
@@ -120,16 +119,13 @@ def _speeds(plan: Plan, failures: list[str], progress: Progress) -> Figures:
         tasks.append(Task(plan.model, (0,), plan.lengths, plan.tokens, plan.threads))
     with progress.stage("compile"):
         for task in tasks:
-            with contextlib.suppress(ToolchainError, ChildDied):  # what does not compile says so when it is opened
-                run_in_child(contenders.compile_, plan.spec, task, timeout=OPEN_SECONDS, report=progress.report)
+            compile_first(plan.spec, task, progress.report)
     rows: dict[str, dict[tuple[int, int], list[float]]] = {"decode": {}, "prefill": {}}
     with ExitStack() as stack:
-        processes = []
+        processes = [(stack.enter_context(Process(plan.spec)), task) for task in tasks]
         with progress.stage("open"):
-            for task in tasks:
-                processes.append((Process(plan.spec), task))
-                stack.callback(processes[-1][0].close)
-                processes[-1][0].open(task)
+            for process, task in processes:
+                process.open(task)
         with progress.stage("rounds"):
             for nth in range(1, plan.rounds + 1):
                 progress.report(f"round {nth} of {plan.rounds}")
@@ -254,20 +250,15 @@ def _memory(plan: Plan, failures: list[str], progress: Progress) -> list[Figures
             if weights > free:
                 failures.append(f"{model}: {too_large(weights, free)}")
                 continue
-            with contextlib.suppress(ToolchainError, ChildDied):
-                run_in_child(contenders.compile_, plan.spec, task, timeout=OPEN_SECONDS, report=progress.report)
-            process = Process(plan.spec)
-            try:
+            compile_first(plan.spec, task, progress.report)
+            with Process(plan.spec) as process:
                 process.open(task)
                 peak = process.ask(ROUND_SECONDS, peak_bytes)
-            finally:
-                process.close()
             if process.failure or process.opened is None:
                 failures.append(f"{model}: {process.failure}")
                 continue
-            found.append(
-                memory_row(model, weights, caches, process.opened.resident_bytes, peak, process.opened.seconds)
-            )
+            opened = process.opened
+            found.append(memory_row(model, weights, caches, opened.resident_bytes, peak, opened.seconds))
     return found
 
 

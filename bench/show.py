@@ -21,13 +21,11 @@ def print_figures(figures: Figures, console: Console) -> None:
     bandwidth = statistics.median(b for b in figures["bandwidth"] if b) if any(figures["bandwidth"]) else None
     first, *_ = figures["contexts"]
     longest = figures["lengths"][-1]
-    table = Table(
+    heads = (
         "", *(f"decode\n@{c}\ntok/s" for c in figures["contexts"]), "ms per token\nmedian, range", "of\nread\nspeed",
         f"prompt\n{longest}\ntok/s", "first\ntoken\nms", "load\ns", "mem.\nGB",
-        box=SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows = []
     for row in figures["contenders"].values():
         if row["failure"]:
             continue
@@ -35,17 +33,12 @@ def print_figures(figures: Figures, console: Console) -> None:
         prefill = {e["at"]: e for e in row["prefill"]}
         at = decode[first]
         share = row["read_bytes"] / at["median"] * 1000 / bandwidth if bandwidth else None
-        table.add_row(
-            escape(row["title"]),
-            *(f"{1000 / decode[c]['median']:.1f}" for c in figures["contexts"]),
-            f"{at['median']:.1f}  ({at['min']:.1f}–{at['max']:.1f})",
-            f"{share:.0%}" if share is not None else "",
-            f"{longest / prefill[longest]['median'] * 1000:.0f}",
-            f"{row['first_token_ms']:.0f}",
-            f"{row['load_seconds']:.1f}",
-            f"{row['resident_bytes'] / 1e9:.2f}",
-        )
-    console.print(table)
+        rows.append((
+            escape(row["title"]), *(f"{1000 / decode[c]['median']:.1f}" for c in figures["contexts"]), _spread(at),
+            f"{share:.0%}" if share is not None else "", f"{longest / prefill[longest]['median'] * 1000:.0f}",
+            f"{row['first_token_ms']:.0f}", f"{row['load_seconds']:.1f}", f"{row['resident_bytes'] / 1e9:.2f}",
+        ))  # fmt: skip
+    _print_table(console, heads, rows)
     for row in figures["contenders"].values():
         if row["failure"]:
             console.print(f"[red]{escape(row['title'])} was not measured: {escape(row['failure'])}[/]")
@@ -65,36 +58,29 @@ def print_figures(figures: Figures, console: Console) -> None:
 
 def print_targets(figures: Figures, console: Console) -> None:
     """What the emitted graphs were to reach, and what they reached."""
-    table = Table("target", "at least", "measured (median, range)", "", box=SIMPLE_HEAD, pad_edge=False)
+    rows = []
     for target in figures["targets"]:
-        if target["median"] is None:
-            table.add_row(target["what"], _number(target["least"]), "[dim]not measured[/]", "")
-            continue
-        met = target["median"] >= target["least"]
-        spread = "" if target["min"] == target["max"] else f"  ({target['min']:.2f}–{target['max']:.2f})"
-        table.add_row(
-            target["what"], _number(target["least"]), f"{_number(target['median'])}{spread}",
-            "[green]reached[/]" if met else "[yellow]not reached[/]",
-        )  # fmt: skip
-    console.print(table)
+        median, found, met = target["median"], "[dim]not measured[/]", ""
+        if median is not None:
+            spread = "" if target["min"] == target["max"] else f"  ({target['min']:.2f}–{target['max']:.2f})"
+            found, met = f"{_number(median)}{spread}", _verdict(median >= target["least"])
+        rows.append((target["what"], _number(target["least"]), found, met))
+    _print_table(console, ("target", "at least", "measured (median, range)", ""), rows)
 
 
 def print_tuned(figures: Figures, console: Console) -> None:
     """What was tried for each precision, and what came of it."""
     for row in figures["precisions"]:
-        table = Table(
-            escape(row["precision"]), "layout", "flags", "ms", "the best\nbefore it", "", box=SIMPLE_HEAD, pad_edge=False
-        )  # fmt: skip
-        for column in table.columns[3:5]:
-            column.justify = "right"
+        rows = []
         for tried in row["candidates"]:
             colour = {"chosen": "green", "wrong": "red", "failed": "red"}.get(tried["status"], "dim")
-            table.add_row(
+            rows.append((
                 tried["phase"], escape(tried["layout"]), escape(tried["build"]),
                 *(f"{statistics.median(tried[key]):.1f}" if tried[key] else "" for key in ("ms", "best_ms")),
                 f"[{colour}]{tried['status']}[/]",
-            )  # fmt: skip
-        console.print(table)
+            ))  # fmt: skip
+        heads = (escape(row["precision"]), "layout", "flags", "ms", "the best\nbefore it", "")
+        _print_table(console, heads, rows, slice(3, 5))
         for tried in row["candidates"]:
             if tried["detail"]:
                 what = f"{tried['phase']}, {tried['layout']}, {tried['build']}"
@@ -159,9 +145,8 @@ def print_scaling(figures: Figures, console: Console) -> None:
             )
             for e in figures["memory"]
         ]  # fmt: skip
-        heads = (
-            "model", "weights\nGB", "caches\nGB", "peak\nGB", "load\ns", f"peak /\nweights\n≤ {_most(figures)}", ""
-        )  # fmt: skip
+        share = f"peak /\nweights\n≤ {figures['memory'][0]['most']:g}"
+        heads = ("model", "weights\nGB", "caches\nGB", "peak\nGB", "load\ns", share, "")
         _print_table(console, heads, rows)
     for line in figures["failures"]:
         console.print(f"[red]not measured: {escape(line)}[/]")
@@ -216,10 +201,6 @@ def print_profile(figures: Figures, console: Console) -> None:
     )
 
 
-def _most(figures: Figures) -> str:
-    return f"{figures['memory'][0]['most']:g}"
-
-
 def _spread(entry: Figures) -> str:
     return f"{entry['median']:.1f}  ({entry['min']:.1f}–{entry['max']:.1f})"
 
@@ -228,9 +209,11 @@ def _verdict(passed: bool) -> str:
     return "[green]reached[/]" if passed else "[yellow]not reached[/]"
 
 
-def _print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_table(
+    console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: slice = slice(1, None)
+) -> None:
     table = Table(*heads, box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[1:]:
+    for column in table.columns[numbers]:
         column.justify = "right"
     for row in rows:
         table.add_row(*row)

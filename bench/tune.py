@@ -101,30 +101,25 @@ class Judge:
         bad = [check for check in configuration_checks(outcome, expected) if check.status != "passed"]
         if not bad:
             return "", ""
-        what = bad[0].kind
-        return (
-            ("failed", bad[0].detail)
-            if bad[0].status == "error"
-            else ("wrong", f"{bad[0].figure} {what}: {bad[0].detail}")
-        )
+        first = bad[0]
+        if first.status == "error":
+            return "failed", first.detail
+        return "wrong", f"{first.figure} {first.kind}: {first.detail}"
 
     def times(self, candidates: Sequence[Candidate]) -> tuple[list[list[float]], str]:
         """Milliseconds of each in every round, in which they take turns; or why one cannot be timed."""
         phase = candidates[0].phase
         task = Task(self.model, (CONTEXT,), (PROMPT,) if phase == "prefill" else (), STEPS, self.threads, self.device)
+        function, at = (contenders.prefill, PROMPT) if phase == "prefill" else (contenders.decode, CONTEXT)
         found: list[list[float]] = [[] for _ in candidates]
         with ExitStack() as stack:
-            processes = []
-            for i, candidate in enumerate(candidates):
-                processes.append(Process(Spec(f"emitter/{i}", str(candidate), self.precision, candidate.choice)))
-                stack.callback(processes[-1].close)
-                processes[-1].open(task)
+            specs = [Spec(f"emitter/{i}", str(c), self.precision, c.choice) for i, c in enumerate(candidates)]
+            processes = [stack.enter_context(Process(spec)) for spec in specs]
+            for process in processes:
+                process.open(task)
             for nth in range(self.rounds):
                 self.progress.report(f"{candidates[-1]}: round {nth + 1} of {self.rounds}")
                 for process, ms in zip(processes, found, strict=True):
-                    function, at = (
-                        (contenders.prefill, PROMPT) if phase == "prefill" else (contenders.decode, CONTEXT)
-                    )  # fmt: skip
                     if (taken := process.ask(ROUND_SECONDS, function, at)) is not None:
                         ms.append(round(taken, 4))
             failure = next((f"{p.spec.title}: {p.failure}" for p in processes if p.failure), "")

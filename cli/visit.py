@@ -196,10 +196,10 @@ def _speed(visit: Visit) -> None:
             visit.device = as_graphs
         visit.row("from here on", "CUDA graphs" if visit.device.graphs else "a stream")
     wanted: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
-        ("Hugging Face float32", transformers, (visit.model, "float32", visit.device)),
+        ("Hugging Face float32", transformers, (visit.model, "f32", visit.device)),
         ("JAX oracle f32", oracle, (visit.model, visit.device)),
         *((f"emitter {p}", emitted, (visit.model, p, visit.device)) for p in PRECISIONS[1:]),
-        ("Hugging Face bfloat16", transformers, (visit.model, "bfloat16", visit.device)),
+        ("Hugging Face bfloat16", transformers, (visit.model, "bf16", visit.device)),
     ]
     for name, function, arguments in wanted:
         _timed(visit, name, function, *arguments)

@@ -164,17 +164,16 @@ def write_file(path: Path, data: str | bytes) -> None:
             raise
 
 
-def build_directory(path: Path, build: Callable[[Path], None]) -> bool:
-    """Make the directory `path` by calling `build` on an empty one beside it, then renaming.
+def build_directory(path: Path, build: Callable[[Path], object]) -> Path:
+    """Make the directory `path`, if it is not there, by calling `build` on an empty one beside it, then renaming.
 
-    Returns True when it was built and False when it was already there. Two processes that
-    want the same entry build it once; one that dies half-way leaves nothing at `path`.
+    Returns `path`. Two processes that want the same entry build it once; one that dies half-way leaves nothing there.
     """
     if path.is_dir():
-        return False
+        return path
     with locked(path):
         if path.is_dir():
-            return False
+            return path
         with _writing(path):
             beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
             try:
@@ -183,7 +182,7 @@ def build_directory(path: Path, build: Callable[[Path], None]) -> bool:
                 os.replace(beside, path)
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
-    return True
+    return path
 
 
 @contextmanager

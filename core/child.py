@@ -94,7 +94,7 @@ def run_in_child(
                 kind, payload = ours.recv()
             except (EOFError, OSError):  # OSError: it ended in the middle of a message
                 process.join(10)
-                raise ChildDied(f"{function.__name__} died ({_exit_words(process.exitcode)})", "crash") from None
+                raise ChildDied(f"{function.__name__} died ({exit_words(process.exitcode)})", "crash") from None
             if kind == "report":
                 if report:
                     report(payload)
@@ -269,7 +269,8 @@ def _kill_group(process: BaseProcess) -> None:
             process.kill()
 
 
-def _exit_words(code: int | None) -> str:
+def exit_words(code: int | None) -> str:
+    """How a process ended, by the code that it left: a signal, or a status."""
     if code is not None and code < 0:
         return f"signal {signal.Signals(-code).name}"
     return f"exit status {code}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,7 +20,7 @@ from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
 from hloracle.localize.drive import drive
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike
-from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance
+from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
 
@@ -104,19 +104,19 @@ class Dissection:
     """
 
     phase: str
-    anchor: str | None
-    position: int | None
     first_accumulated: str | None
     first_local: str | None
     matrices: tuple[Matrix, ...]
     local: dict[tuple[str, str], float]
     peer: dict[tuple[str, str], float]
-    found: Found | None
-    worst: Worst | None
-    reproducer: Found | None
+    notes: tuple[str, ...]
+    anchor: str | None = None
+    position: int | None = None
+    found: Found | None = None
+    worst: Worst | None = None
+    reproducer: Found | None = None
     fusion_dependent: bool = False
     misused: bool = False
-    notes: tuple[str, ...] = field(default=())
 
 
 def run_with_outputs(
@@ -164,7 +164,7 @@ class _Watched:
         run, length = self.run, self.run.length
         situation = run.prefill(self.session.capabilities.capacity)
         rows = self._errors(situation, self.session.prefill(run.truth.tokens[:length], run.bucket))
-        for anchor, errors in self._cache_errors(situation, length).items():
+        for anchor, errors in self._cache_errors(length).items():
             rows[anchor] = np.maximum(rows[anchor], errors) if anchor in rows else errors
         for anchor, errors in rows.items():
             if len(errors) == 1 < length:  # the head sees the last row alone
@@ -184,7 +184,7 @@ class _Watched:
             situation = run.step(self.session.capabilities.capacity, position)
             column = {a: float(np.max(e)) for a, e in self._errors(situation, head).items()}
             if position == n - 1:
-                for anchor, errors in self._cache_errors(situation, position + 1).items():
+                for anchor, errors in self._cache_errors(position + 1).items():
                     column[anchor] = max(column.get(anchor, 0.0), float(np.max(errors)))
             columns.append(column)
         ordered = [a for a in anchors(run.config) if a in columns[-1]]
@@ -201,14 +201,14 @@ class _Watched:
             found["lm_head"] = np.maximum(found["lm_head"], situation.errors("lm_head", head))
         return found
 
-    def _cache_errors(self, situation: Situation, filled: int) -> dict[str, np.ndarray]:
+    def _cache_errors(self, filled: int) -> dict[str, np.ndarray]:
         """The errors of the returned caches: `k_cache.0` and so on -> a figure for each slot that is filled."""
-        found = {}
+        run, found = self.run, {}
         for part, cache in zip(CACHES, self.session.caches(), strict=True):
-            for layer in range(self.run.config.num_hidden_layers):
+            for layer in range(run.config.num_hidden_layers):
                 anchor, slots = f"{part}.{layer}", cache[layer, :, :filled]
                 whole = slots.shape[1] == filled  # what the session has not filled is as wrong as can be
-                found[anchor] = situation.slot_errors(anchor, slots) if whole else np.full(filled, np.inf)
+                found[anchor] = slot_errors(run.truth, run.config, anchor, slots) if whole else np.full(filled, np.inf)
         return found
 
 
@@ -238,19 +238,14 @@ def local_errors(
         except ToolchainError as error:
             failed[anchor] = error.message
             continue
-        found[anchor] = float(np.max(situation.errors(anchor, got[0])))
-        layer, part = split(anchor)
-        if len(got) > 1:
-            assert layer is not None
-            whole = float(np.max(situation.cache_errors(part, layer, got[1], all_slots=True)))
-            found[anchor] = max(found[anchor], whole)
+        found[anchor] = situation.error_of(anchor, got)
         if stop and not found[anchor] <= ANCHOR_FLOORS:
             break
     tail = anatomy.tail()
     if tail is not None:
         with suppress(ToolchainError):
-            (logits,) = bench.run(tail.graph, value)
-            found["lm_head"] = max(found.get("lm_head", 0.0), float(np.max(situation.errors("lm_head", logits))))
+            off = situation.error_of("lm_head", bench.run(tail.graph, value))
+            found["lm_head"] = max(found.get("lm_head", 0.0), off)
     for part, errors in _returned_errors(anatomy, situation, bench).items():
         for layer, off in enumerate(errors):
             anchor = f"{part}.{layer}"
@@ -267,7 +262,7 @@ def _returned_errors(anatomy: Anatomy, situation: Situation, bench: Workbench) -
             with suppress(ToolchainError):  # its subgraphs say what does not compile
                 got = bench.run(step.graph, partial(situation.value, weight=bench.weight))[0]
                 last = situation.config.num_hidden_layers - 1
-                found[part] = situation.cache_errors(part, last, got, all_slots=True)
+                found[part] = situation.cache_errors(part, last, got)
     return found
 
 
@@ -335,16 +330,11 @@ def dissect(
     worst_run, by_itself = scene.first_wrong(accumulated), scene.first_wrong(local)
     base = Dissection(
         phase=(by_itself or worst_run or ("decode", ""))[0],
-        anchor=None,
-        position=None,
         first_accumulated=worst_run[1] if worst_run else None,
         first_local=by_itself[1] if by_itself else None,
         matrices=tuple(matrices),
         local=local,
         peer=peer,
-        found=None,
-        worst=None,
-        reproducer=None,
         notes=tuple(notes),
     )
     if by_itself:
@@ -473,14 +463,9 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
     return replace(base, position=position, found=found, worst=worst, reproducer=shown)
 
 
-def _wrong(situation: Situation, anchor: str, got: list[np.ndarray]) -> bool:
+def _wrong(situation: Situation, anchor: str, got: Sequence[np.ndarray]) -> bool:
     """Whether any result of an anchor's subgraph is wrong."""
-    layer, part = split(anchor)
-    errors = [float(np.max(situation.errors(anchor, got[0])))]
-    if len(got) > 1:
-        assert layer is not None
-        errors.append(float(np.max(situation.cache_errors(part, layer, got[1], all_slots=True))))
-    return not max(errors) <= ANCHOR_FLOORS
+    return not situation.error_of(anchor, got) <= ANCHOR_FLOORS
 
 
 def _furthest(got: np.ndarray, expected: np.ndarray) -> Worst:
@@ -523,7 +508,7 @@ def _right(
 ) -> tuple[int, np.ndarray, float]:
     """Which result of a subgraph is wrong, what it should be, and how far off is still right. `padding`: see `corrected`."""
     layer, part = split(anchor)
-    if len(got) > 1 and float(np.max(situation.errors(anchor, got[0]))) <= ANCHOR_FLOORS:
+    if len(got) > 1 and not _wrong(situation, anchor, got[:1]):
         assert layer is not None
         limit = ANCHOR_FLOORS * float(np.max(situation.floors(anchor)))
         return 1, situation.cache(part, written=layer), limit
@@ -570,10 +555,9 @@ def _bisect(scene: _Scene, anatomy: Anatomy, situation: Situation, refuses: bool
     def wrong(anchor: str) -> bool:
         scene.report(f"{anatomy.graph.name} cut off at {anchor}")
         try:
-            got = bench.run(anatomy.cut(anchor), value)[0]
+            return _wrong(situation, anchor, bench.run(anatomy.cut(anchor), value))
         except ToolchainError:
             return refuses
-        return not float(np.max(situation.errors(anchor, got))) <= ANCHOR_FLOORS
 
     order = [a for a in anatomy.anchors if a != "token"]
     if not order or not wrong(order[-1]):

@@ -6,7 +6,7 @@ Legend: n tokens of the sequence, T query tokens, S keys, L layers, N/K query/kv
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,11 +135,10 @@ class Situation:
         with np.errstate(over="ignore"):
             return np.asarray(np.max(off.reshape(len(off), -1), axis=1) / floors)
 
-    def cache_errors(self, part: str, written: int, got: np.ndarray, all_slots: bool) -> np.ndarray:
+    def cache_errors(self, part: str, written: int, got: np.ndarray) -> np.ndarray:
         """The error of each layer of a whole cache [L, K, S, D]: the worst filled slot, in floors of its row.
 
-        Args:
-          all_slots: what is not filled has to be as it was, too.
+        What is not filled has to be as it was: the error is infinite where it is not.
         """
         expected = self.cache(part, written)
         found = np.zeros(len(expected))
@@ -149,13 +148,18 @@ class Situation:
             floors = self.floors(f"{part}.{layer}")[:filled]
             ratio = np.max(off[:, :filled], axis=(0, 2)) / floors
             found[layer] = np.max(ratio, initial=0.0)
-            if all_slots and np.any(off[:, filled:]):
+            if np.any(off[:, filled:]):
                 found[layer] = np.inf
         return found
 
-    def slot_errors(self, anchor: str, got: np.ndarray) -> np.ndarray:
-        """The error of each slot of one layer's cache: see the function `slot_errors`."""
-        return slot_errors(self.truth, self.config, anchor, got)
+    def error_of(self, anchor: str, results: Sequence[np.ndarray]) -> float:
+        """The largest error of what an anchor's subgraph gives: its value and, of a cache, the whole that it wrote to."""
+        worst = float(np.max(self.errors(anchor, results[0])))
+        layer, part = split(anchor)
+        if len(results) > 1:
+            assert layer is not None
+            worst = max(worst, float(np.max(self.cache_errors(part, layer, results[1]))))
+        return worst
 
     def worst(self, anchor: str, got: np.ndarray) -> Worst:
         """The element furthest from the truth, in floors."""

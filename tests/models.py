@@ -120,7 +120,7 @@ class Model:
 def model(name: str) -> Model:
     folder = cache_root() / "models" / f"shape-{name}"
     family, keys = FAMILY_SHAPES.get(name) or ("llama", {**PLAIN, **SHAPES[name]})
-    build_directory(folder, lambda empty: write_tiny(empty, family, seed=3, **keys) and None)
+    build_directory(folder, lambda empty: write_tiny(empty, family, seed=3, **keys))
     return Model(open_checkpoint(folder), T if name in FULL else S)
 
 

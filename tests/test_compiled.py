@@ -299,7 +299,7 @@ FAILS = "echo 'graph.mlir:1:2: error: the stub is out of order' >&2; exit 3"
         (FAILS, "graph.mlir:1:2: error: the stub is out of order"),
         ("echo notes >&2; echo 'x: error: first' >&2; echo 'x: error: second' >&2; exit 1", "x: error: first"),
         ("echo only words >&2; exit 1", "only words"),
-        ("exit 7", "iree-compile ended with status 7 and no message"),
+        ("exit 7", "iree-compile ended with exit status 7 and no message"),
         ("kill -SEGV $$", "iree-compile ended with signal SIGSEGV and no message"),
         ("kill -KILL $$", "iree-compile ended with signal SIGKILL and no message"),
     ],

@@ -192,7 +192,7 @@ def some_model(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def _packaged(**parts: str) -> fixtures.Packaged:
-    return fixtures.Packaged("a model", 1, "here", "MIT", 1_000_000, **parts)
+    return fixtures.Packaged("a model", 1, "MIT", 1_000_000, **parts)
 
 
 def test_packaged_fixture(some_model: dict[str, Any], empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

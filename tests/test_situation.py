@@ -10,7 +10,7 @@ import pytest
 from models import LENGTH, PHASES, SHAPES, TOKENS, T, handmade, model
 
 from hloracle.core.tolerances import ANCHOR_FLOORS, ROUNDING, SMALLEST
-from hloracle.localize.situation import Situation, row_floors, row_scales
+from hloracle.localize.situation import Situation, row_floors, row_scales, slot_errors
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.anchors import anchors, split, terms
 from hloracle.reference.model.config import Config
@@ -147,7 +147,7 @@ def test_decode_at_the_last_slot(tmp_path: Path, config: Config) -> None:
         if split(anchor)[1] == "self_attn.scores":
             assert np.isfinite(right).all(), "every slot is visible"
     np.testing.assert_array_equal(situation.cache("k_cache", 1)[1], truth.values("k_cache.1").transpose(1, 0, 2))
-    assert not situation.cache_errors("v_cache", 1, situation.cache("v_cache", 1), all_slots=True).any()
+    assert not situation.cache_errors("v_cache", 1, situation.cache("v_cache", 1)).any()
 
 
 def test_decode_of_the_first_token(tmp_path: Path, config: Config) -> None:
@@ -156,7 +156,7 @@ def test_decode_of_the_first_token(tmp_path: Path, config: Config) -> None:
     for anchor in anchors(config):
         assert not situation.errors(anchor, situation.anchor(anchor)).any()
     assert np.isneginf(situation.anchor("layers.0.self_attn.scores")[..., 1:]).all()
-    assert not situation.cache_errors("k_cache", 0, situation.cache("k_cache", 0), all_slots=True).any()
+    assert not situation.cache_errors("k_cache", 0, situation.cache("k_cache", 0)).any()
 
 
 def test_a_prompt_that_fills_its_bucket(tmp_path: Path, config: Config) -> None:
@@ -322,26 +322,25 @@ def test_whole_caches(phase: str, truth: AnchorTruth) -> None:
     situation = of(phase, truth)
     filled = LENGTH if phase == "prefill" else len(TOKENS)
     right = situation.cache("k_cache", 0)
-    assert situation.cache_errors("k_cache", 0, right.copy(), all_slots=True).tolist() == [0, 0]
+    assert situation.cache_errors("k_cache", 0, right.copy()).tolist() == [0, 0]
     for layer, slot in ((0, 0), (0, filled - 1), (1, 1)):
         got = right.copy()
         got[layer, 1, slot, 2] += 1.0
-        errors = situation.cache_errors("k_cache", 0, got, all_slots=False)
+        errors = situation.cache_errors("k_cache", 0, got)
         distance = abs(float(got[layer, 1, slot, 2]) - float(right[layer, 1, slot, 2]))
         assert errors[layer] == pytest.approx(distance / situation.floors(f"k_cache.{layer}")[slot])
         assert errors[1 - layer] == 0
     for wrong in (right[1, 1, filled, 2] + 1, np.nan):
         got = right.copy()
         got[1, 1, filled, 2] = wrong
-        assert situation.cache_errors("k_cache", 0, got, all_slots=True).tolist() == [0, np.inf]
-        assert situation.cache_errors("k_cache", 0, got, all_slots=False).tolist() == [0, 0]
+        assert situation.cache_errors("k_cache", 0, got).tolist() == [0, np.inf]
 
 
 def test_a_cache_that_was_not_written(truth: AnchorTruth) -> None:
     """What a decode step finds there is not what it has to leave."""
     for phase in PHASES:
         situation = of(phase, truth)
-        errors = situation.cache_errors("v_cache", 1, situation.cache("v_cache", 0), all_slots=True)
+        errors = situation.cache_errors("v_cache", 1, situation.cache("v_cache", 0))
         assert errors[0] == 0
         assert errors[1] > 1000
 
@@ -349,13 +348,13 @@ def test_a_cache_that_was_not_written(truth: AnchorTruth) -> None:
 def test_slots_of_the_caches_that_a_session_returns(truth: AnchorTruth) -> None:
     situation = of("decode", truth)
     got = truth.values("k_cache.1").transpose(1, 0, 2).copy()
-    assert situation.slot_errors("k_cache.1", got).tolist() == [0.0] * len(TOKENS)
+    assert slot_errors(truth, situation.config, "k_cache.1", got).tolist() == [0.0] * len(TOKENS)
     got[0, 3, 1] += 1
     got[1, 5, 0] = np.nan
-    errors = situation.slot_errors("k_cache.1", got)
+    errors = slot_errors(truth, situation.config, "k_cache.1", got)
     assert [i for i, e in enumerate(errors) if e] == [3, 5]
     assert errors[5] == np.inf
-    assert situation.slot_errors("k_cache.1", got[:, :3]).tolist() == [0, 0, 0]
+    assert slot_errors(truth, situation.config, "k_cache.1", got[:, :3]).tolist() == [0, 0, 0]
 
 
 def test_the_token(truth: AnchorTruth) -> None:

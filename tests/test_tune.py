@@ -18,7 +18,7 @@ from hloracle.backends import iree
 from hloracle.backends.devices import CPU, Device, Facts, open_device
 from hloracle.backends.named import chosen as backends_of
 from hloracle.bench import contenders, show, tune
-from hloracle.bench.contenders import OnSession, Spec, Task
+from hloracle.bench.contenders import Spec, Task, on_session
 from hloracle.bench.tune import Candidate, Judge, Tuning, first_choice, is_faster, others, run_tune
 from hloracle.cli import main as cli
 from hloracle.conformance.context import Context, Progress
@@ -379,7 +379,7 @@ def test_a_device_is_timed_as_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     for graphs in (False, True):
         choice = dataclasses.replace(untuned(device=device), graphs=graphs)
         with pytest.raises(Opened):
-            OnSession(task, Spec("emitter/0", "", "f32", choice))
+            on_session(task, Spec("emitter/0", "", "f32", choice))
     assert [d.graphs for d in opened] == [False, True]
 
 

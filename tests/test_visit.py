@@ -162,7 +162,7 @@ def test_what_is_timed(what: str) -> None:
         return
     found = {
         "emitted": lambda: emitted(report, "id", "tiny-llama", "int8", SIMULATED),
-        "transformers": lambda: transformers(report, "id", "tiny-llama", "float32", SIMULATED),
+        "transformers": lambda: transformers(report, "id", "tiny-llama", "f32", SIMULATED),
         "oracle": lambda: measured("id", oracle, "tiny-llama", SIMULATED, seconds=200, report=report),  # sets variables
     }[what]()
     assert (len(found.ms), len(found.prefill_ms)) == (5, 5)

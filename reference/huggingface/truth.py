@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.registry import load_config
+from hloracle.reference.model.weights import loaded_otherwise
 
 TRUTH_VERSION = "5"
 PACKAGES = ("torch", "transformers")
@@ -146,11 +147,7 @@ def _moved(entry: Path, tokens: list[int]) -> str:
 
 
 def _compute(
-    report: Report,
-    directory: Path,
-    missing: dict[str, list[int]],
-    count: int,
-    versions: dict[str, str],
+    report: Report, directory: Path, missing: dict[str, list[int]], count: int, versions: dict[str, str]
 ) -> None:
     import torch
 
@@ -182,16 +179,13 @@ def _compute(
                 "nudged": float(np.max([np.max(np.abs(logits - exact)) for logits, _ in near])),
                 "caches": float(np.max([np.max(np.abs(kept - caches)) for _, kept in near]) / scale),
             }
-            build_directory(Path(entry), _writer(about, logits, exact))
+            build_directory(Path(entry), partial(_write, about, logits, exact))
 
 
-def _writer(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        np.save(folder / "logits.npy", logits)
-        np.save(folder / "exact.npy", exact)
-        (folder / "truth.json").write_text(json.dumps(about))
-
-    return write
+def _write(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray, folder: Path) -> None:
+    np.save(folder / "logits.npy", logits)
+    np.save(folder / "exact.npy", exact)
+    (folder / "truth.json").write_text(json.dumps(about))
 
 
 def load_model(directory: Path, dtype: str = "float32", attention: str | None = "eager") -> Any:
@@ -221,13 +215,8 @@ def load_model(directory: Path, dtype: str = "float32", attention: str | None = 
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"transformers cannot load it ({error})", directory, "check the checkpoint's files") from error
     model, loaded = found
-    problems = [
-        f"{kind.replace('_', ' ')}: {', '.join(map(str, sorted(names)[:4]))}" for kind, names in loaded.items() if names
-    ]
-    if problems:
-        raise InputError(
-            f"transformers loads other weights ({'; '.join(problems)})", directory, "check the checkpoint's files"
-        )
+    if problems := loaded_otherwise(loaded):
+        raise InputError(f"transformers loads other weights ({problems})", directory, "check the checkpoint's files")
     return model.eval()
 
 

@@ -20,9 +20,8 @@ from hloracle.core.cache import build_directory, cache_root, digest
 from hloracle.core.errors import InputError
 from hloracle.reference.model import encodings
 from hloracle.reference.model.checkpoint import Checkpoint
-from hloracle.reference.model.tensor_file import write_tensors
+from hloracle.reference.model.tensor_file import DTYPES, NAMES, write_tensors
 
-NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "i8": "I8", "ui8": "U8"}
 FILE = "weights.safetensors"
 MADV_POPULATE_READ = 22  # which Python 3.11's mmap does not name
 
@@ -38,9 +37,8 @@ class Archive:
     def load(self, name: str) -> np.ndarray:
         """One argument of a graph, as it lies in the file: what is written to it stays in this process."""
         dtype, shape, at = self.tensors[name]
-        type = encodings.numpy_type(next(ours for ours, theirs in NAMES.items() if theirs == dtype))
-        count = int(np.prod(shape)) * type.itemsize
-        found: np.ndarray = np.asarray(self.data[at : at + count]).view(type).reshape(shape)
+        count = int(np.prod(shape)) * DTYPES[dtype].itemsize
+        found: np.ndarray = np.asarray(self.data[at : at + count]).view(DTYPES[dtype]).reshape(shape)
         return found
 
 
@@ -60,8 +58,7 @@ def archive_of(checkpoint: Checkpoint, weights: tuple[Tensor, ...]) -> Archive:
     def build(folder: Path) -> None:
         write_tensors(folder / FILE, {w.name: (NAMES[w.dtype], w.shape) for w in weights}, checkpoint.load)
 
-    build_directory(entry, build)
-    return open_archive(entry / FILE)
+    return open_archive(build_directory(entry, build) / FILE)
 
 
 def _mapped(file: BinaryIO) -> mmap.mmap:
@@ -84,7 +81,7 @@ def open_archive(path: Path) -> Archive:
             for name, entry in header.items() if name != "__metadata__"
         }  # fmt: skip
         end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
-        if unknown := {dtype for dtype, _, _ in found.values()} - set(NAMES.values()):
+        if unknown := {dtype for dtype, _, _ in found.values()} - set(DTYPES):
             raise ValueError(f"dtype {min(unknown)}")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError) as error:
         raise InputError(f"is damaged ({error})", path, "remove it, and run again") from None

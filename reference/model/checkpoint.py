@@ -21,10 +21,12 @@ from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, Layout, argument_parts, exactly
 from hloracle.reference.model.registry import FAMILIES, load_config
+from hloracle.reference.model.tensor_file import NAMES
 from hloracle.reference.model.weights import (
     default_layout,
     joined,
     matrices,
+    mismatches,
     parts_in,
     stored,
     stored_shapes,
@@ -34,7 +36,6 @@ from hloracle.reference.model.weights import (
 DTYPES = ("BF16", "F16", "F32")
 # What the encoded weights of a quantized checkpoint are made of; transformers reads the float ones, which are the same.
 ENCODED = "encoded.safetensors"
-ENCODED_DTYPES = {"f32": "F32", "i8": "I8", "ui8": "U8"}
 QUANTIZED = ("int8", "int4")
 # A weight that transformers recomputes, and old checkpoints still carry.
 DERIVED_SUFFIX = ".rotary_emb.inv_freq"
@@ -181,17 +182,10 @@ def open_checkpoint(directory: Path) -> Checkpoint:
         name: at for name, at in found.items()
         if not name.endswith(DERIVED_SUFFIX) and not (unread and name not in wanted and re.match(unread, name))
     }  # fmt: skip
-    fix = "use the weights that belong to this config.json"
-    problems = [f"missing {name}" for name in wanted if name not in found]
-    problems += [f"extra {name} in {found[name][0].name}" for name in found if name not in wanted]
-    problems += [
-        f"{name} in {found[name][0].name} is {list(found[name][1])}, not {list(shape)}"
-        for name, shape in wanted.items()
-        if name in found and found[name][1] != shape
-    ]
-    if problems:
-        shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise InputError(f"weights do not match config.json: {shown}", directory, fix)
+    places = {name: f" in {path.name}" for name, (path, _) in found.items()}
+    if problems := mismatches(wanted, {name: shape for name, (_, shape) in found.items()}, places):
+        fix = "use the weights that belong to this config.json"
+        raise InputError(f"weights do not match config.json: {problems}", directory, fix)
     precision, encoded = _open_encoded(directory / ENCODED, config) if (directory / ENCODED).exists() else ("", {})
     return Checkpoint(directory, config, {name: found[name][0] for name in wanted}, precision, encoded)
 
@@ -199,7 +193,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
 def encoded_types(config: Config, layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Name -> dtype and shape of each tensor in a quantized checkpoint's second file."""
     return {
-        tensor.name: (ENCODED_DTYPES[tensor.dtype], tensor.shape)
+        tensor.name: (NAMES[tensor.dtype], tensor.shape)
         for weight, shape in matrices(config).items() if weight in layout
         for tensor in ENCODINGS[layout[weight]].tensors(weight, shape)
     }  # fmt: skip

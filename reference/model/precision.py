@@ -16,7 +16,7 @@ import numpy as np
 
 from hloracle.core.errors import InputError
 from hloracle.reference.model.checkpoint import ENCODED, Checkpoint, encoded_types
-from hloracle.reference.model.encodings import ENCODINGS, NARROW, Layout, numpy_type
+from hloracle.reference.model.encodings import ENCODINGS, NARROW, Layout
 from hloracle.reference.model.tensor_file import NAMES, write_tensors
 from hloracle.reference.model.weights import default_layout, matrices, stored
 
@@ -65,7 +65,7 @@ def write_in_precision(base: Checkpoint, directory: Path, precision: str, given:
             )  # fmt: skip
         return parts[0] if precision in NARROW else found
 
-    dtype = NAMES[numpy_type(precision).name] if precision in NARROW else "F32"
+    dtype = NAMES[precision] if precision in NARROW else "F32"
     types = {name: (dtype if name in of else "F32", base.shape(name)) for name in base.files}
     write_tensors(directory / "model.safetensors", types, rounded)
     if precision not in NARROW:

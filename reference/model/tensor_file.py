@@ -9,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-DTYPES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
-NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint8": "U8"}
+from hloracle.reference.model.encodings import numpy_type
+
+# What safetensors calls the dtypes of an ABI, and what NumPy has for those.
+NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "i8": "I8", "ui8": "U8"}
+DTYPES = {name: numpy_type(dtype) for dtype, name in NAMES.items()}
 # Where data begins at a multiple of this, a runtime may use it as it lies in the file.
 ALIGNMENT = 64
 
@@ -27,7 +30,7 @@ def write_tensors(
 
     def size(name: str) -> int:
         dtype, shape = types[name]
-        return math.prod(shape) * DTYPES[dtype]
+        return math.prod(shape) * DTYPES[dtype].itemsize
 
     names = sorted(types, key=lambda name: size(name) % ALIGNMENT != 0)
     header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
@@ -43,6 +46,7 @@ def write_tensors(
         file.write(text)
         for name in names:
             array = np.asarray(tensor(name), order="C")  # ascontiguousarray makes a vector of a scalar
-            if (NAMES[array.dtype.name], array.shape) != types[name]:
+            dtype, shape = types[name]
+            if (array.dtype, array.shape) != (DTYPES[dtype], shape):
                 raise ValueError(f"{name} is {array.dtype.name} {array.shape}, not {types[name]}")
             file.write(array.data if array.dtype.name != "bfloat16" else array.view(np.uint16).data)

@@ -159,3 +159,27 @@ def stored_shapes(config: Config, found: Set[str] = frozenset()) -> dict[str, tu
             one = size[1:] if parts == 1 else (size[1] // parts, *size[2:])
             shapes |= dict.fromkeys((n for i in range(how[name].count) for n in how[name].names(i)), one)
     return shapes
+
+
+def mismatches(
+    wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], places: Mapping[str, str]
+) -> str:
+    """What is missing, extra or misshapen among the tensors that were found, in words; empty where nothing is.
+
+    Args:
+      places: of a tensor that was found, what is said of where it is.
+    """
+    problems = [f"missing {name}" for name in wanted if name not in found]
+    problems += [f"extra {name}{places[name]}" for name in found if name not in wanted]
+    problems += [
+        f"{name}{places[name]} is {list(found[name])}, not {list(shape)}"
+        for name, shape in wanted.items()
+        if name in found and found[name] != shape
+    ]
+    return "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
+
+
+def loaded_otherwise(info: Mapping[str, Collection[object]]) -> str:
+    """What transformers did not load as it is, of its `output_loading_info`, in words: it makes up what is missing."""
+    kinds = ((kind.replace("_", " "), sorted(map(str, names))) for kind, names in info.items() if names)
+    return "; ".join(f"{kind}: {', '.join(names[:4])}" for kind, names in kinds)
