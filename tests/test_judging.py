@@ -21,6 +21,8 @@ from hloracle.conformance.verdict.verdict import decide
 from hloracle.core.abi import Abi, Graph, Tensor
 
 IDS = [configuration.id for configuration in CONFIGURATIONS]
+XLA, IREE, TOKEN = "emitter/xla-cpu", "emitter/iree-cpu", "emitter/iree-cpu/token"
+ORACLE_XLA, ORACLE_IREE = "oracle/xla-cpu", "oracle/iree-cpu"
 
 
 @pytest.fixture
@@ -53,11 +55,11 @@ def graphs(*heads: str) -> Inspected:
     return found
 
 
-def judged(quick: bool = False) -> Run:
+def judged(**how: Any) -> Run:
     """A run of the bundled emitter whose configurations were all judged."""
     evidence = Evidence(truths=by_hand.TRUTHS, asked=by_hand.asked())
     evidence.graphs = {"emitter": graphs("logits", "token"), "oracle": graphs("logits")}
-    run = a_run(evidence, Settings("m", quick=quick), model=model("plain").checkpoint)
+    run = a_run(evidence, Settings("m", **how), model=model("plain").checkpoint)
     module.judge_all(run)
     return run
 
@@ -84,7 +86,7 @@ def test_one_configuration_is_wrong(
     quick: bool, wrong: by_hand.Change, configuration: str, answers: dict[str, Any]
 ) -> None:
     answers["wrong"][configuration] = wrong
-    passed = class_of(judged(quick)) in ("conforms", "near-tie")
+    passed = class_of(judged(quick=quick)) in ("conforms", "near-tie")
     # A quick run asks the oracle on IREE where a judged graph is wrong there: it tells whose fault that is.
     asked = [id for id in IDS if id != "oracle/iree-cpu" or not quick]
     if quick and configuration.startswith("emitter/iree-cpu"):
@@ -105,7 +107,7 @@ def asked_of(answers: dict[str, Any], small: bool, **wrong: by_hand.Change) -> l
     return list(answers["streamed"])
 
 
-def test_all_cells_of_a_small_model_stream(answers: dict[str, Any]) -> None:
+def test_all_configurations_of_a_small_model_stream(answers: dict[str, Any]) -> None:
     assert asked_of(answers, small=True) == IDS
 
 
@@ -117,7 +119,9 @@ def test_of_a_larger_one_the_emitters_on_iree(answers: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "wrong", [by_hand.WRONG_POSITION, by_hand.on_stream(apart=99.0), by_hand.on_slots(STREAM.id, 0, "k_cache.0", 12)]
 )
-def test_what_only_a_stream_shows_every_other_cell_is_asked(wrong: by_hand.Change, answers: dict[str, Any]) -> None:
+def test_what_only_a_stream_shows_every_other_configuration_is_asked(
+    wrong: by_hand.Change, answers: dict[str, Any]
+) -> None:
     """Each with logits, once more: graph or compiler, emitter or oracle."""
     others = ["oracle/iree-cpu", "emitter/xla-cpu", "oracle/xla-cpu"]
     assert asked_of(answers, False, **{"emitter/iree-cpu": wrong}) == ["emitter/iree-cpu", *others]
@@ -143,12 +147,12 @@ def test_whose_fault_a_stream_shows(ids: tuple[str, ...], class_: str, answers: 
 
 
 @pytest.mark.parametrize("stage", ["compile", "memory", "timeout", "process"])
-def test_a_cell_that_gave_nothing_is_not_asked_again(stage: str, answers: dict[str, Any]) -> None:
+def test_a_configuration_that_gave_nothing_is_not_asked_again(stage: str, answers: dict[str, Any]) -> None:
     wrong = {"emitter/iree-cpu": by_hand.WRONG_POSITION, "oracle/xla-cpu": by_hand.failed(stage)}
     assert asked_of(answers, False, **wrong) == ["emitter/iree-cpu", "oracle/iree-cpu", "emitter/xla-cpu"]
 
 
-def test_a_cell_that_failed_is_no_reason_to_ask_the_others(answers: dict[str, Any]) -> None:
+def test_a_configuration_that_failed_is_no_reason_to_ask_the_others(answers: dict[str, Any]) -> None:
     """It was not asked: it says nothing of positions."""
     wrong = {"emitter/iree-cpu": by_hand.failed("compile")}
     assert asked_of(answers, False, **wrong) == ["emitter/iree-cpu"]
@@ -192,3 +196,31 @@ def test_what_is_judged_again_takes_the_place_of_what_was(answers: dict[str, Any
     streaming = {o.configuration.id for o in evidence.outcomes if o.streams}
     assert streaming == {id.rpartition(".")[0] for id in ids if id.endswith(".streamed-logits")}
     assert streaming == {c.id for c in CONFIGURATIONS if c.head == "logits"}
+
+
+# ---- a run that ends as soon as the verdict's class is known
+
+# Is it the oracle or the compiler? The other compiler is asked at once; then the judged graph on it.
+ORACLE_FIRST = [XLA, ORACLE_XLA, ORACLE_IREE, "device", TOKEN, IREE]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "asked"),
+    [
+        pytest.param((), [XLA, ORACLE_XLA, "probes", "device", TOKEN, IREE, ORACLE_IREE], id="nothing is wrong"),
+        pytest.param((XLA,), [XLA, ORACLE_XLA], id="the graph"),
+        pytest.param((TOKEN,), [XLA, ORACLE_XLA, "probes", "device", TOKEN, IREE, ORACLE_IREE], id="the graph that picks the token"),
+        pytest.param((XLA, ORACLE_XLA), ORACLE_FIRST, id="everything on one compiler"),
+        pytest.param((ORACLE_XLA,), ORACLE_FIRST, id="the oracle on one compiler"),
+        pytest.param((ORACLE_XLA, ORACLE_IREE), [XLA, ORACLE_XLA, ORACLE_IREE], id="the oracle"),
+        pytest.param((IREE,), [XLA, ORACLE_XLA, "probes", "device", TOKEN, IREE], id="one compiler"),
+    ],
+)  # fmt: skip
+def test_a_run_ends_where_its_class_is_known(
+    wrong: tuple[str, ...], asked: list[str], answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "probe", lambda run: answers["asked"].append("probes"))
+    monkeypatch.setattr(module, "on_device", lambda run: answers["asked"].append("device"))
+    answers["wrong"] = dict.fromkeys(wrong, by_hand.WRONG_LOGITS)
+    judged(early_exit=True)
+    assert answers["asked"] == asked
