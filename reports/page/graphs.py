@@ -1,4 +1,4 @@
-"""The graphs side by side: censuses by kind, scopes with their operations aligned, and a layer as a drawing."""
+"""The graphs side by side: censuses by kind, scopes with their operations aligned, and what a layer's parts read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hloracle.core.record import Graph, ListedOp, Listing, Record, Scope
 from hloracle.reports.facts import badness, in_order, layer_of, limits_of, share, source_of
 from hloracle.reports.page import heat
 from hloracle.reports.page.align import Pair, align
-from hloracle.reports.page.blocks import drawing
 
 PHASES = ("decode", "prefill")
 
@@ -150,22 +149,27 @@ def _mark(rows: Sequence[dict[str, Any]], wrong: Wrong) -> bool:
 
 
 def block(record: Record) -> dict[str, Any] | None:
-    """The drawing of one layer: its parts with an error each, and the wrong one marked."""
-    if record["block"] is None or not record["block"]["nodes"]:
+    """One layer's parts in the order of computation: what each reads, its error, and which is the wrong one."""
+    found, wrong = record["block"], record["verdict"]["anchor"]
+    if found is None or not found["nodes"]:
         return None
-    wrong, found = record["verdict"]["anchor"], drawing(record["block"])
     shares = by_itself(record) if record["localization"] else _worst_of_layers(record)
-    for entry in found["nodes"]:
-        anchor = entry["node"]["anchor"]
+    reads: list[list[int]] = [[] for _ in found["nodes"]]
+    for read, reader in found["edges"]:
+        reads[reader].append(read)
+    parts = []
+    for node, read_here in zip(found["nodes"], reads, strict=True):
+        anchor = node["anchor"]
         layer, kind = layer_of(anchor)
-        entry["wrong"] = bool(anchor) and anchor == wrong
-        entry["share"] = shares.get(anchor, shares.get(kind) if layer is not None else None)
-        entry["shade"] = None if entry["share"] is None else heat.shade(entry["share"])
+        error = shares.get(anchor, shares.get(kind) if layer is not None else None)
+        parts.append(
+            {"node": node, "kind": kind, "reads": read_here, "share": error, "wrong": bool(anchor) and anchor == wrong}
+        )
     return {
-        **found,
-        "layer": record["block"]["layer"],
-        "wrong": any(entry["wrong"] for entry in found["nodes"]),
-        "measured": any(entry["share"] is not None for entry in found["nodes"]),
+        "layer": found["layer"],
+        "graph": found["graph"],
+        "parts": parts,
+        "wrong": any(part["wrong"] for part in parts),
         "by_itself": record["localization"] is not None,
     }
 
@@ -209,14 +213,13 @@ def _census(record: Record, phase: str) -> dict[str, Any]:
     others = [graphs[0]["ops"] for graphs, own in zip(columns, judged, strict=True) if not own]
     base = others[0] if len(others) == 1 else None
     counts = [graphs[0]["ops"] for graphs in columns]
-    largest = max((n for ops in counts for n in ops.values()), default=0) or 1
     rows = []
     for op in sorted({op for ops in counts for op in ops}, key=lambda op: (-max(c.get(op, 0) for c in counts), op)):
         entries = []
         for ops, own in zip(counts, judged, strict=True):
             n = ops.get(op, 0)
             delta = n - base.get(op, 0) if base is not None and own else None
-            entries.append({"n": n, "delta": delta, "width": f"{100 * n / largest:.4g}", "judged": own})
+            entries.append({"n": n, "delta": delta, "judged": own})
         rows.append({"op": op, "entries": entries})
     heads = [{"graphs": graphs, "title": source_of(record, graphs[0]["source"])["title"]} for graphs in columns]
     return {"phase": phase, "columns": heads, "rows": rows}

@@ -60,7 +60,6 @@ def render(record: Record) -> str:
         "maps": heat.heat_maps(record),
         "floors": heat.floors(record),
         "logits": charts.logits(record),
-        "leads": charts.leads(record),
         "phases": phases,
         "wrong_shown": any(phase["wrong"] for phase in phases),
         "block": graphs.block(record),
