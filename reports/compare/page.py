@@ -17,10 +17,10 @@ from hloracle.reports.compare.change import SEVERITIES, Change, capital, name
 from hloracle.reports.compare.comparison import Comparison
 from hloracle.reports.compare.families import FamilyDiff
 from hloracle.reports.compare.graphs import FIGURES, Figure, GraphDiff
-from hloracle.reports.compare.speed import APART, LUCK, Peer, ratios
+from hloracle.reports.compare.speed import APART, ratios
 from hloracle.reports.compare.texts import Row, ScopeDiff
 from hloracle.reports.compare.tokens import PromptDiff
-from hloracle.reports.compare.values import FLOOR_MOVED, ValueDiff
+from hloracle.reports.compare.values import FLOOR_MOVED
 from hloracle.reports.facts import VERDICTS, judged, worst_share
 from hloracle.reports.page.base import draw
 
@@ -80,16 +80,11 @@ def render(comparison: Comparison) -> str:
         "families": [_family(diff) for diff in found.families],
         "loud": [check for check in found.checks if not check.quiet],
         "quiet": [check for check in found.checks if check.quiet],
-        "margins": [
-            {"title": title, "rows": [_margin(row) for row in rows]}
-            for title, rows in (("Logits", found.logits), ("Anchors", found.anchors))
-            if rows
-        ],
+        "margins": [(title, rows) for title, rows in (("Logits", found.logits), ("Anchors", found.anchors)) if rows],
         "floors": found.floors.moved[:FLOORS],
         "figures": _figures(found),
         "graphs": graphs,
         "texts": _texts(found),
-        "plots": [_plot(peer) for peer in found.speed.peers],
         "ratios": ratios,
         "pairs": [
             {
@@ -103,7 +98,7 @@ def render(comparison: Comparison) -> str:
                 ("Environment", "Of", found.environment),
             )
         ],
-        "rule": {"apart": APART, "luck": LUCK, "floor": FLOOR_MOVED},
+        "rule": {"apart": APART, "floor": FLOOR_MOVED},
     }
     return draw("diff.html.j2", context, styles=["diff.css"])
 
@@ -191,16 +186,6 @@ def _prompt(prompt: PromptDiff) -> dict[str, Any]:
     ]
     worst = min((list(SEVERITIES).index(diff.severity) for diff in prompt.tokens), default=len(SEVERITIES) - 1)
     return {"id": prompt.id, "state": prompt.state, "diffs": diffs, "severity": list(SEVERITIES)[worst]}
-
-
-def _margin(row: ValueDiff) -> dict[str, Any]:
-    bars = [_bar(worst.share) if worst else None for worst in (row.before, row.after)]
-    return {"row": row, "bars": bars}
-
-
-def _bar(share: float) -> dict[str, Any]:
-    over = not share <= 1
-    return {"width": "100" if over else f"{100 * share:.4g}", "over": over}
 
 
 def _family(diff: FamilyDiff) -> dict[str, Any]:
@@ -332,19 +317,3 @@ def _common(a: str, b: str) -> int:
 
 def _cut(line: str, begin: int, end: int) -> Parts:
     return line[:begin], line[begin : len(line) - end], line[len(line) - end :]
-
-
-# ---- speed
-
-
-def _plot(peer: Peer) -> dict[str, Any]:
-    """The rounds as points on one axis, base above head."""
-    every = [*peer.base, *peer.head]
-    low, high = min(every), max(every)
-    margin = 0.04 * (high - low) or 0.01
-    left, span = low - margin, high - low + 2 * margin
-    return {
-        "peer": peer,
-        "points": [[f"{100 * (ratio - left) / span:.2f}" for ratio in side] for side in (peer.base, peer.head)],
-        "ends": [text.figure(low), text.figure(high)],
-    }

@@ -63,10 +63,10 @@ class _Group:
         return self.found["prompt"] if self.found and self.found["prompt"] in self.prompts() else self.worst().prompt
 
 
-def heat_maps(record: Record, drawn: int = MAPS) -> list[dict[str, Any]]:
+def heat_maps(record: Record) -> list[dict[str, Any]]:
     """For each configuration and phase its worst value, the first that is over its limit, and a map.
 
-    What was taken apart comes first, then the worst. Only the first `drawn` have a `map`.
+    What was taken apart comes first, then the worst. Only the first MAPS have a `map`.
     """
     limits = limits_of(record)
     groups = [group for group in _groups(record, limits) if group.measured]
@@ -86,7 +86,7 @@ def heat_maps(record: Record, drawn: int = MAPS) -> list[dict[str, Any]]:
                 "first": next((over[a] for a in anchors if a in over), None),
                 "worst": group.worst(),
                 "limits": limits,
-                "map": _map(group, TIPS if i == 0 else TIPS // 4) if i < drawn else None,
+                "map": _map(group, TIPS if i == 0 else TIPS // 4) if i < MAPS else None,
             }
         )
     return rows
