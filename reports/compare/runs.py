@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
 from hloracle.core.record import Record
@@ -13,14 +12,8 @@ from hloracle.reports.compare.change import Change, name, names
 from hloracle.reports.facts import VERDICTS
 
 OF_ENVIRONMENT: Final[tuple[Literal["date", "commit", "hloracle", "python", "platform", "cpu", "cores"], ...]] = (
-    "date",
-    "commit",
-    "hloracle",
-    "python",
-    "platform",
-    "cpu",
-    "cores",
-)
+    "date", "commit", "hloracle", "python", "platform", "cpu", "cores",
+)  # fmt: skip
 MOST = 8  # that were not compared and are told one by one
 
 
@@ -97,18 +90,9 @@ def caveats(base: Record, head: Record) -> Iterator[str]:
         yield f"The two runs differ in {' and '.join(differing)}, so they are not of the same graphs."
     if (x := base["settings"]["tokens"]) != (y := head["settings"]["tokens"]):
         yield f"After each prompt the base compared {x} tokens and the head {y}: the first {min(x, y)} are held together."
-    dates = [_moment(record["environment"]["date"]) for record in (base, head)]
+    dates = [text.moment(record["environment"]["date"]) for record in (base, head)]
     if dates[0] and dates[1] and dates[1] < dates[0]:
         yield "The base's run is the younger one. Are the two records the right way round?"
-
-
-def _moment(date: str) -> datetime | None:
-    """A run's date, if it is one; without a zone it is UTC, as all that hloracle writes."""
-    try:
-        found = datetime.fromisoformat(date)
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def left_out_changes(base: Record, head: Record) -> Iterator[Change]:
