@@ -27,9 +27,8 @@ def shown(rows: list[Row]) -> str:
 def drawn(rows: list[Row]) -> dict[str, Row]:
     """The drawings of a single series by title, and its lanes."""
     columns = history_charts.Columns(rows, [range(i, i + 1) for i in range(len(rows))], max(len(rows), 12))
-    processors = {cpu: chr(65 + i) for i, cpu in enumerate(dict.fromkeys(row["cpu"] for row in rows))}
     found = {d["title"]: d for d in history_charts.drawings(columns)}
-    return found | {"lanes": history_charts.lanes(columns, processors)}
+    return found | {"lanes": history_charts.lanes(columns)}
 
 
 # ---- drawings

@@ -20,7 +20,6 @@ from hloracle.reports.history.row import Graph, Row, Source
 # of ten, and would leave no room for what is right.
 DECADES = {-3: "≤ 0.001×", -2: "0.01×", -1: "0.1×", 0: "limit", 1: "≥ 10×"}
 RATIOS = (1e-3, 1e3)  # a speed beyond these stands at the axis' end; the table has its number
-PROCESSORS = 6  # that have a lane of their own
 
 Drawing = dict[str, Any]
 
@@ -104,14 +103,11 @@ def drawings(columns: Columns) -> list[Drawing]:
     return [PLAIN | drawing for drawing in (_shares(columns), _speed(columns), _operations(columns))]
 
 
-# ---- verdicts and processors
+# ---- verdicts
 
 
-def lanes(columns: Columns, processors: dict[str, str]) -> dict[str, Any]:
-    """A lane for each class of verdict that occurs, and for each processor if there is more than one.
-
-    A column's runs each have their mark. Processors that come late share a lane.
-    """
+def lanes(columns: Columns) -> dict[str, Any]:
+    """A lane for each class of verdict that occurs. A column's runs each have their mark."""
     found = []
     classes = [row["verdict"]["class"] for row in columns.runs]
     for name, verdict in VERDICTS.items():
@@ -119,18 +115,8 @@ def lanes(columns: Columns, processors: dict[str, str]) -> dict[str, Any]:
             d = blocks(columns.where([class_ == name for class_ in classes]))
             found.append({"label": verdict.title, "kind": verdict.kind, "d": d, "count": classes.count(name)})
     told = ", ".join(f"{lane['label']} {lane['count']}" for lane in found)
-    names = list(processors) if len(processors) > 1 else []
-    machines = [
-        {
-            "label": "–".join(dict.fromkeys((processors[some[0]], processors[some[-1]]))),
-            "d": blocks(columns.where([row["cpu"] in some for row in columns.runs])),
-        }
-        for some in (*([name] for name in names[:PROCESSORS]), names[PROCESSORS:])
-        if some
-    ]
     newest = VERDICTS[classes[-1]].title
-    label = f"Verdicts by run, oldest to newest: {told}. The newest: {newest}."
-    return {"verdicts": found, "processors": machines, "label": label}
+    return {"verdicts": found, "label": f"Verdicts by run, oldest to newest: {told}. The newest: {newest}."}
 
 
 def blocks(there: Sequence[bool]) -> str:

@@ -76,7 +76,6 @@ def _minute(row: Row) -> str:
 def _series(index: int, runs: list[Row], most: int) -> dict[str, Any]:
     bins = bins_of(len(runs), DRAWN)
     columns = Columns(runs, bins, max(len(bins), LEAST))
-    processors = _letters(row["cpu"] for row in runs)
     events, notes = _events(runs)
     contenders, sources = _contenders(runs), sources_of(runs)
     model, device, precision, source = _series_of(runs[-1])
@@ -91,8 +90,7 @@ def _series(index: int, runs: list[Row], most: int) -> dict[str, Any]:
         "newest": _newest(runs),
         "span": columns.span,
         "binned": max(map(len, bins)) if len(runs) > DRAWN else 0,
-        "lanes": lanes(columns, processors),
-        "processors": [{"letter": letter, "cpu": cpu} for cpu, letter in processors.items()],
+        "lanes": lanes(columns),
         "marks": sorted({columns.column(event["at"]) for event in events if event["kind"] in DRAWN_AS_LINES}),
         "drawings": drawings(columns),
         "labels": _labels(columns),
@@ -101,15 +99,9 @@ def _series(index: int, runs: list[Row], most: int) -> dict[str, Any]:
         "notes": notes,
         "contenders": [{"title": title} for title in contenders.values()],
         "sources": sources,
-        "rows": [numbers(row, list(contenders), sources, processors) for row in runs[::-1][:most]],
+        "rows": [numbers(row, list(contenders), sources) for row in runs[::-1][:most]],
         "rows_left_out": max(len(runs) - most, 0),
     }
-
-
-def _letters(cpus: Iterable[str]) -> dict[str, str]:
-    """A letter for each processor, in the order in which they came."""
-    names = dict.fromkeys(cpus)
-    return {name: chr(ord("A") + i) if i < 26 else f"#{i + 1}" for i, name in enumerate(names)}
 
 
 def _contenders(runs: Sequence[Row]) -> dict[str, str]:
@@ -306,12 +298,10 @@ DRAWN_AS_LINES = ("Processor", "Versions", "Weights", "Settings")
 
 
 def _mutant(row: Row) -> dict[str, Any]:
-    return numbers(row, [], [], {}) | {"mutant": row["mutant"], "model": row["model"]["name"]}
+    return numbers(row, [], []) | {"mutant": row["mutant"], "model": row["model"]["name"]}
 
 
-def numbers(
-    row: Row, contenders: Sequence[str], sources: Sequence[Source], processors: dict[str, str]
-) -> dict[str, Any]:
+def numbers(row: Row, contenders: Sequence[str], sources: Sequence[Source]) -> dict[str, Any]:
     """A line of the table; what was not measured is a dash."""
     tokens, ratio = row["tokens"], row["speed"]["ratio"]
     speeds = {c["id"]: text.figure(1000 / c["ms_per_token"]) for c in row["speed"]["contenders"]}
@@ -336,5 +326,5 @@ def numbers(
         "operations": [text.count(graph["op_total"]) if graph else "–" for graph in counts],
         "peak": "–" if row["peak_bytes"] is None else text.size(row["peak_bytes"]),
         "seconds": "–" if row["seconds"] is None else text.duration(row["seconds"]),
-        "processor": processors.get(row["cpu"], ""),
+        "processor": row["cpu"],
     }

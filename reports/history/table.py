@@ -32,7 +32,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 def _cells(row: Row) -> list[Text]:
     first, own = row["speed"]["contenders"][:1], judged(row)
-    found = numbers(row, [contender["id"] for contender in first], [own], {})
+    found = numbers(row, [contender["id"] for contender in first], [own])
     settings, fault = row["settings"], f", mutant {row['mutant']}" if row["mutant"] else ""
     words = [
         found["commit"],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hloracle.core.record import Graph, ListedOp, Listing, Record, Scope
-from hloracle.reports.facts import badness, in_order, layer_of, limits_of, share, source_of
+from hloracle.reports.facts import in_order, layer_of, limits_of, share, source_of
 from hloracle.reports.page import heat
-from hloracle.reports.page.align import Pair, align
+from hloracle.reports.page.align import Pair, align, merged
 
 PHASES = ("decode", "prefill")
 
@@ -53,7 +53,7 @@ def _phase(record: Record, phase: str, sides: Sequence[Side | None]) -> dict[str
     listed = [side.listing["scopes"] if side else [] for side in sides]
     wrong = _wrong(record, phase, sides)
     scopes: list[dict[str, Any]] = []
-    for anchor in _merged([[scope["anchor"] for scope in side] for side in listed]):
+    for anchor in merged(*([scope["anchor"] for scope in side] for side in listed)):
         left, right = (_standing_for(anchor, side) for side in listed)
         scopes.append(_scope(f"{phase}-{len(scopes)}", anchor, left, right, wrong))
     return {"phase": phase, "sides": sides, "scopes": scopes, "wrong": any(scope["here"] for scope in scopes)}
@@ -80,20 +80,6 @@ def _wrong(record: Record, phase: str, sides: Sequence[Side | None]) -> Wrong | 
         return Wrong(at, None, found["anchor"])
     mine = shown is None or operation["graph"] == shown.listing["name"]
     return Wrong(at, operation["line"] if mine else None, operation["anchor"])
-
-
-def _merged(orders: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Two orders as one: what only the second has stands after what it follows there."""
-    first, second = orders
-    merged = list(first)
-    at = -1
-    for name in second:
-        if name in merged:
-            at = merged.index(name)
-        else:
-            at += 1
-            merged.insert(at, name)
-    yield from merged
 
 
 def _standing_for(anchor: str, scopes: Sequence[Scope]) -> Scope | None:
@@ -185,13 +171,9 @@ def by_itself(record: Record) -> dict[str, float]:
 def _worst_of_layers(record: Record) -> dict[str, float]:
     """Kind of anchor -> the worst of the judged graphs, over all layers, positions and prompts."""
     limits = limits_of(record)
-    worst: dict[str, float] = {}
-    for matrix in record["anchors"]:
-        if source_of(record, matrix["source"])["judged"]:
-            for value in heat.values_of(matrix, limits):
-                kind = layer_of(value.anchor)[1]
-                worst[kind] = max(worst.get(kind, 0.0), value.share, key=badness)
-    return worst
+    judged = [matrix for matrix in record["anchors"] if source_of(record, matrix["source"])["judged"]]
+    values = (value for matrix in judged for value in heat.values_of(matrix, limits))
+    return {kind: v.share for kind, v in heat.worst_by(values, lambda v: layer_of(v.anchor)[1]).items()}
 
 
 def censuses(record: Record) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hloracle.core.record import Answer, Configuration, Family, Prompt, Record, Reference
+from hloracle.core.record import Answer, Configuration, Prompt, Record, Reference
 from hloracle.reports import text
 from hloracle.reports.facts import (
     VERDICTS,
@@ -25,7 +25,6 @@ from hloracle.reports.facts import (
     noun,
     token_totals,
     took,
-    worst_share,
 )
 from hloracle.reports.page import charts, compiled, graphs, heat
 from hloracle.reports.page.base import draw
@@ -52,7 +51,8 @@ def render(record: Record) -> str:
         "totals": token_totals(record),
         "prompts": prompts,
         "checks": by_status(record["checks"]),
-        "families": [_family(row) for row in families(record)],
+        "families": families(record),
+        "verdicts": VERDICTS,
         "tally": _tally(record),
         "chain": charts.chain(record),
         "maps": heat.heat_maps(record),
@@ -143,10 +143,6 @@ def _tally(record: Record) -> list[tuple[str, int]]:
     statuses = [check["status"] for check in record["checks"]]
     order = ("passed", "skipped") if record["passed"] else ("failed", "error", "skipped", "passed")
     return [(s, statuses.count(s)) for s in order if s in statuses]
-
-
-def _family(row: Family) -> dict[str, Any]:
-    return {"row": row, "verdict": VERDICTS[row["verdict"]], "share": worst_share(row)}
 
 
 # ---- the matrix
