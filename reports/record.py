@@ -191,10 +191,10 @@ def _source_contradictions(record: Record) -> Iterator[str]:
 def _token_contradictions(record: Record) -> Iterator[str]:
     references = {p["id"]: p["reference"] for p in record["prompts"]}
     for i, prompt in enumerate(record["prompts"]):
-        reference = prompt["reference"]
-        for part in (("pieces", reference["pieces"]), ("gaps", reference["gaps"])):
-            if part[1] is not None and len(part[1]) != len(reference["tokens"]):
-                yield f"prompts[{i}].reference.{part[0]}: {len(part[1])} for {len(reference['tokens'])} tokens"
+        truth = prompt["reference"]
+        for part, some in (("pieces", truth["pieces"]), ("gaps", truth["gaps"])):
+            if some is not None and len(some) != len(truth["tokens"]):
+                yield f"prompts[{i}].reference.{part}: {len(some)} for {len(truth['tokens'])} tokens"
     heads = {configuration["id"]: configuration["head"] for configuration in record["configurations"]}
     for id, entry in record["tokens"].items():
         path = ("tokens", id)

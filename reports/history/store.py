@@ -94,7 +94,7 @@ def read(store: Path) -> list[Row]:
 def row_of(record: Record, commit: str | None = None) -> Row:
     """What the history keeps of a valid record. What was not measured is null, never zero. No string is long."""
     verdict, environment = record["verdict"], record["environment"]
-    statuses = [check["status"] for check in record["checks"]]
+    statuses: list[str] = [check["status"] for check in record["checks"]]
     row = {
         "schema": SCHEMA,
         "run": digest(json.dumps(record, sort_keys=True, separators=(",", ":"))),
