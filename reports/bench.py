@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,7 @@ def render(figures: Figures) -> str:
         *(_drawing(figures, "decode", at, bandwidth) for at in figures["contexts"]),
         *(_drawing(figures, "prefill", at, None) for at in figures["lengths"]),
     ]
-    context = {
-        "figures": figures,
-        "bandwidth": f"{bandwidth / 1e9:.1f} GB/s" if bandwidth else "not measured",
-        "drawings": drawings,
-        "rows": list(_rows(figures, bandwidth)),
-        "failures": [(row["title"], row["failure"]) for row in figures["contenders"].values() if row["failure"]],
-        "targets": list(_targets(figures)),
-    }
+    context = {"figures": figures, "bandwidth": bandwidth, "drawings": drawings}
     return draw("bench.html.j2", context, styles=["bench.css"])
 
 
@@ -48,47 +40,7 @@ def _drawing(figures: Figures, kind: str, at: int, bandwidth: float | None) -> d
         if entry is None:
             continue
         speeds = {key: tokens * 1000 / entry[of] for key, of in (("speed", "median"), ("low", "max"), ("high", "min"))}
-        limit = bandwidth / row["read_bytes"] if bandwidth and row["read_bytes"] else None
+        limit = bandwidth / row["read_bytes"] if bandwidth and row["read_bytes"] else 0.0
         bars.append({"title": row["title"], "ours": id.startswith("emitter/"), "limit": limit, **speeds})
-    most = max((max(bar["high"], bar["limit"] or 0) for bar in bars), default=1.0)
-    for bar in bars:
-        bar |= {f"{key}_at": f"{bar[key] / most * 100:.4g}" for key in ("speed", "low", "high")}
-        bar["limit_at"] = f"{bar['limit'] / most * 100:.4g}" if bar["limit"] else ""
-        bar["label"] = f"{bar['speed']:,.0f}" if bar["speed"] >= 100 else f"{bar['speed']:.1f}"
     what = f"Decode at position {at:,}" if kind == "decode" else f"A prompt of {at:,} tokens"
-    return {"title": what, "bars": bars, "limits": any(bar["limit"] for bar in bars)}
-
-
-def _rows(figures: Figures, bandwidth: float | None) -> Iterator[dict[str, Any]]:
-    for row in figures["contenders"].values():
-        if row["failure"]:
-            continue
-        entry = row["decode"][0]
-        share = row["read_bytes"] / entry["median"] * 1000 / bandwidth if bandwidth else None
-        agreed = row["agreed"]
-        yield {
-            "title": row["title"],
-            "ms": f"{entry['median']:.2f}",
-            "range": f"{entry['min']:.2f}–{entry['max']:.2f}",
-            "share": f"{share:.0%}" if share is not None else "–",
-            "weights": f"{row['read_bytes'] / 1e6:,.0f} MB",
-            "first": f"{row['first_token_ms']:.0f} ms",
-            "load": f"{row['load_seconds']:.1f} s",
-            "resident": f"{row['resident_bytes'] / 1e9:.2f} GB",
-            "agreed": f"{agreed['equal']} of {agreed['total']}" if agreed else "–",
-        }
-
-
-def _targets(figures: Figures) -> Iterator[dict[str, Any]]:
-    for target in figures["targets"]:
-        median = target["median"]
-        reached = "skipped" if median is None else "passed" if median >= target["least"] else "failed"
-        spread = "" if median is None or target["min"] == target["max"] else f"{target['min']:.2f}–{target['max']:.2f}"
-        yield {
-            "what": target["what"],
-            "least": "–" if target["least"] is None else f"{target['least']:g}",
-            "measured": "not measured" if median is None else f"{median:.2f}",
-            "range": spread,
-            "status": reached,
-            "words": {"skipped": "not measured", "passed": "reached", "failed": "not reached"}[reached],
-        }
+    return {"title": what, "bars": bars, "most": max((max(bar["high"], bar["limit"]) for bar in bars), default=1.0)}

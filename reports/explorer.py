@@ -16,7 +16,7 @@ from hloracle.core.cache import write_file
 from hloracle.core.record import Graph, ListedOp, Listing, Record, Scope
 from hloracle.reports.facts import badness, layer_of, limits_of
 from hloracle.reports.page.graphs import by_itself
-from hloracle.reports.page.heat import values_of
+from hloracle.reports.page.heat import values_of, worst_by
 
 GRAPHS, ERRORS = "graphs.json", "errors.json"
 MOST = 1e38  # stands for infinity and NaN, which JSON has no word for
@@ -114,9 +114,6 @@ def _shares(record: Record, graph: Graph) -> dict[str, float]:
         wrong = found["source"], found["phase"]
         return by_itself(record) if own == wrong else {}
     limits = limits_of(record)
-    worst: dict[str, float] = {}
-    for matrix in record["anchors"]:
-        if (matrix["source"], matrix["phase"]) == own:
-            for value in values_of(matrix, limits):
-                worst[value.anchor] = max(worst.get(value.anchor, 0.0), value.share, key=badness)
-    return worst
+    matrices = [matrix for matrix in record["anchors"] if (matrix["source"], matrix["phase"]) == own]
+    values = (value for matrix in matrices for value in values_of(matrix, limits))
+    return {anchor: worst.share for anchor, worst in worst_by(values, lambda v: v.anchor).items()}

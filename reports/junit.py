@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Literal
 
 from hloracle.core.record import Check, Class, Configuration, Family, Record
@@ -54,22 +53,13 @@ def _suite(
         errors=str(sum(case.find("error") is not None for case in cases)),
         skipped=str(sum(case.find("skipped") is not None for case in cases)),
     )
-    if timestamp := _timestamp(record["environment"]["date"]):
-        suite.set("timestamp", timestamp)
+    # JUnit's time has no zone, and readers take it for UTC.
+    if moment := text.moment(record["environment"]["date"]):
+        suite.set("timestamp", moment.strftime("%Y-%m-%dT%H:%M:%S"))
     if seconds is not None:
         suite.set("time", _seconds(seconds))
     suite.extend(cases)
     return suite
-
-
-def _timestamp(date: str) -> str:
-    """JUnit's has no time zone, and readers take it for UTC; empty where the record's is no date."""
-    try:
-        found = datetime.fromisoformat(date)
-        found = found if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return ""
-    return found.strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _properties(record: Record) -> ET.Element:

@@ -8,11 +8,11 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
-from hloracle.core.record import SCHEMA, Answer, Family, Record, Reference, Speed
+from hloracle.core.record import SCHEMA, Answer, Family, Record, Speed
 from hloracle.reports.facts import VERDICTS, answers_of, differences, limits_of, of_limit
 from hloracle.reports.text import one_line
 from hloracle.reports.typed import path_words, problem, schema_text
@@ -191,7 +191,10 @@ def _source_contradictions(record: Record) -> Iterator[str]:
 def _token_contradictions(record: Record) -> Iterator[str]:
     references = {p["id"]: p["reference"] for p in record["prompts"]}
     for i, prompt in enumerate(record["prompts"]):
-        yield from _lengths(prompt["reference"], ("pieces", "gaps"), ("prompts", i, "reference"))
+        truth = prompt["reference"]
+        for part, some in (("pieces", truth["pieces"]), ("gaps", truth["gaps"])):
+            if some is not None and len(some) != len(truth["tokens"]):
+                yield f"prompts[{i}].reference.{part}: {len(some)} for {len(truth['tokens'])} tokens"
     heads = {configuration["id"]: configuration["head"] for configuration in record["configurations"]}
     for id, entry in record["tokens"].items():
         path = ("tokens", id)
@@ -325,14 +328,6 @@ def _leaves(path: str) -> bool:
     """Whether a path may lead out of the folder that it is relative to, on any system."""
     parts = PurePosixPath(path.replace("\\", "/"))
     return parts.is_absolute() or ".." in parts.parts or ":" in path
-
-
-def _lengths(
-    entry: Reference, names: Sequence[Literal["pieces", "gaps"]], path: tuple[str | int, ...]
-) -> Iterator[str]:
-    for name in names:
-        if (some := entry[name]) is not None and len(some) != len(entry["tokens"]):
-            yield f"{path_words((*path, name))}: {len(some)} for {len(entry['tokens'])} tokens"
 
 
 def _verdict_contradictions(record: Record) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from datetime import UTC, datetime
 
 # Format, surrogate, private and unassigned characters, and the two line separators: drawn as nothing, as a box,
 # or, for the bidirectional controls, as another order of the characters around them.
@@ -46,6 +47,15 @@ def one_line(text: str, limit: int) -> str:
     """The visible text on one line, of at most `limit` characters."""
     line = visible(" ".join(text[: limit * 4].split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def moment(date: str) -> datetime | None:
+    """A record's date in UTC, which it is in where it names no zone; None where it is no date."""
+    try:
+        found = datetime.fromisoformat(date)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def one_command(command: str) -> str:

@@ -238,7 +238,7 @@ def test_files(files: Callable[..., list[str]], tmp_path: Path, capsys: pytest.C
 def test_json(files: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.invoke(["diff", *files(conforms(), without_results()), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert printed["schema"] == "hloracle-diff/2"
+    assert printed["schema"] == "hloracle-diff/3"
     assert printed["counts"]["regression"] == sum(c["severity"] == "regression" for c in printed["changes"]) > 0
     assert printed["head"]["class"] == "harness-error"
 

@@ -381,7 +381,7 @@ def _list(rows: list[Row]) -> str:
 
 def test_list_shows_the_newest_first() -> None:
     lines = _list(mixed()).splitlines()
-    names = "commit began model on verdict tokens models error ÷ limit tokens/s × peer decode ops"
+    names = "commit began model on verdict tokens models error ÷ limit tokens/s of the peer decode ops"
     assert lines[0].split() == names.split()
     assert any("Near tie, mutant rope-sign" in line for line in lines)
     assert any("Emitter fault" in line for line in lines)

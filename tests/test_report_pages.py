@@ -47,9 +47,9 @@ from hloracle.reports.history.store import row_of
 from hloracle.reports.history.table import table
 from hloracle.reports.page import charts, graphs, heat, html
 from hloracle.reports.page.align import align
-from hloracle.reports.page.axes import bins_of, every, log_axis
-from hloracle.reports.page.blocks import HEIGHT, WIDTH, drawing
+from hloracle.reports.page.axes import bins_of, every
 from hloracle.reports.record import to_json, validate
+from hloracle.reports.text import figure
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = resources.files("hloracle.reports").joinpath("templates", "report.js").read_text("utf-8")
@@ -295,11 +295,14 @@ def test_page_says_how_near_an_error_came_to_a_token() -> None:
         c["id"] for c in conforms()["configurations"] if c["head"] != "token"
     }
     assert all(row["worst"]["ratio"] == max(p["ratio"] for p in row["points"]) <= 1 for row in rows)
-    assert re.search(r"nearest at step \d+: lead [\d,.e]+× the doubled error", text)
+    for row in rows:
+        nearest = row["nearest"]
+        assert nearest["nearest"] == min(p["nearest"] for p in row["points"])
+        assert f"{figure(nearest['nearest'][0])}×step {nearest['nearest'][1]} of {nearest['prompt']}" in text
     record = near_tie()
     prompt = prompt_of(record)
     prompt["reference"]["gaps"][1] = 1e-12
-    assert "step 1: the doubled error is larger than the lead" in section(record, "logits")
+    assert re.search(rf"e-\d+×step 1 of {prompt['id']}", section(record, "logits"))
 
 
 def test_speed_is_compared_round_by_round() -> None:
@@ -351,15 +354,17 @@ def test_every_listed_operation_is_on_the_page(make: Any) -> None:
         assert {op["text"] for scope in listing["scopes"] for op in scope["ops"]} == set(found)
 
 
-def test_parts_of_a_layer_stand_apart_and_below_what_they_read() -> None:
-    block = conforms()["block"]
-    found = drawing(block)
-    places = [(n["x"], n["y"]) for n in found["nodes"]]
-    assert all(places[a][1] + HEIGHT < places[b][1] for a, b in block["edges"])
-    assert all(
-        a == b or a[1] != b[1] or abs(a[0] - b[0]) >= WIDTH for i, a in enumerate(places) for b in places[i + 1 :]
-    )
-    assert all(n["x"] + WIDTH <= found["width"] and n["y"] + HEIGHT <= found["height"] for n in found["nodes"])
+def test_parts_of_a_layer_stand_below_what_they_read() -> None:
+    record = failing()
+    found = graphs.block(record)
+    assert found is not None
+    read = [(i, at) for at, part in enumerate(found["parts"]) for i in part["reads"]]
+    assert sorted(read) == sorted((a, b) for a, b in record["block"]["edges"])
+    assert all(i < at for i, at in read)
+    (wrong,) = [part for part in found["parts"] if part["wrong"]]
+    assert wrong["node"]["anchor"] == record["verdict"]["anchor"]
+    assert wrong["share"] > 1
+    assert f"✕ {figure(wrong['share'])}×" in section(record, "graphs")
 
 
 def test_a_census_says_how_the_judged_differs() -> None:
@@ -566,11 +571,11 @@ def test_bins_leave_nothing_out(n: int, most: int) -> None:
     assert len(every(n, most)) <= most
 
 
-def test_axis_holds_what_it_is_given() -> None:
-    axis = log_axis([1e-7, 3.0, None, float("nan"), float("inf"), 0.0], (-2, 1))
-    assert (axis.low, axis.high) == (-7, 1)
-    assert axis.at(0.0) == axis.begin < axis.at(1.0) < axis.end < axis.at(float("nan"))
+def test_nothing_is_worse_than_nan() -> None:
     assert badness(None) < badness(0.0) < badness(float("nan"))
+
+
+def test_a_record_with_two_near_ties_is_valid() -> None:
     record = near_tie()
     disagree(record, steps=(0, 1), near_ties=2)
     validate(record)

@@ -82,12 +82,8 @@ def _agreed(configuration: Configuration) -> str:
     return f"{text.count(configuration['agreed'])} of {text.count(configuration['total'])} tokens equal"
 
 
-def compare_checks(base: Record, head: Record) -> tuple[CheckDiff, ...]:
+def compare_checks(base: Record, head: Record) -> Iterator[CheckDiff]:
     """Those that are not the same in both records, in the head's order."""
-    return tuple(_checks(base, head))
-
-
-def _checks(base: Record, head: Record) -> Iterator[CheckDiff]:
     before, after = ({check["id"]: check for check in record["checks"]} for record in (base, head))
     for id in dict.fromkeys([*after, *before]):
         a, b = before.get(id), after.get(id)
@@ -135,21 +131,14 @@ def check_changes(base: Record, head: Record, checks: Sequence[CheckDiff]) -> It
                 "not there" if status is None else f"{status}{f': {name(figure, 120)}' if figure else ''}"
                 for status, figure in zip(diff.status, diff.figure, strict=True)
             )
-            detail = f"{name(diff.title, 120)}"
+            detail = name(diff.title, 120)
             if diff.status[1] not in (None, "passed") and details[diff.id]:
                 detail += f": {name(details[diff.id], 200)}"
+            words, where = f"the check “{name(diff.id)}” {words}", (diff.configuration,) if diff.configuration else ()
             yield Change(
-                "check",
-                severity,
-                diff.id,
-                f"the check “{name(diff.id)}” {words}",
-                was,
-                now,
-                detail,
-                configurations=(diff.configuration,) if diff.configuration else (),
-                status=diff.status,
-                asks=diff.kind,
-            )
+                "check", severity, diff.id, words, was, now, detail,
+                configurations=where, status=diff.status, asks=diff.kind,
+            )  # fmt: skip
         elif diff.status[1] in ("failed", "error") and diff.figure[0] != diff.figure[1]:
             words = f"the check “{name(diff.id)}” fails by another figure"
             was, now = (name(figure, 120) for figure in diff.figure)
@@ -166,13 +155,8 @@ def canary_changes(base: Record, head: Record) -> Iterator[Change]:
     words = {None: "no canary was run", True: "the canary was caught", False: "the canary was missed"}
     if caught[0] != caught[1]:
         # A run that is wrong is its own canary, so that there is none beside it.
-        severity = (
-            "better"
-            if caught[1]
-            else "regression"
-            if caught[0] and (caught[1] is False or head["passed"])
-            else "changed"
-        )
+        missing = caught[0] and (caught[1] is False or head["passed"])
+        severity = "better" if caught[1] else "regression" if missing else "changed"
         was, now = ("not run" if c is None else "caught" if c else "missed" for c in caught)
         lost = "all" if caught[1] is None else ""
         yield Change("canary", severity, "canary", words[caught[1]], was, now, lost=lost)

@@ -28,7 +28,6 @@ from hloracle.reports.compare.families import FamilyDiff, compare_families, fami
 from hloracle.reports.compare.graphs import Graphs, compare_graphs, graph_changes
 from hloracle.reports.compare.runs import (
     Pair,
-    Stage,
     caveats,
     environment_changes,
     environment_of,
@@ -36,7 +35,6 @@ from hloracle.reports.compare.runs import (
     left_out,
     left_out_changes,
     settings_of,
-    stages_of,
 )
 from hloracle.reports.compare.speed import Memory, Speed, compare_memory, compare_speed, speed_changes
 from hloracle.reports.compare.tokens import PromptDiff, compare_prompts, prompt_changes
@@ -51,7 +49,7 @@ from hloracle.reports.compare.values import (
 )
 from hloracle.reports.facts import VERDICTS
 
-SCHEMA: Final = "hloracle-diff/2"
+SCHEMA: Final = "hloracle-diff/3"
 PLACE: Final[tuple[Literal["anchor", "operation", "prompt", "step", "fusion_dependent"], ...]] = (
     "anchor", "operation", "prompt", "step", "fusion_dependent",
 )  # fmt: skip
@@ -90,7 +88,6 @@ class Comparison:
     memory: tuple[Memory, ...]
     settings: tuple[Pair, ...]
     environment: tuple[Pair, ...]
-    stages: tuple[Stage, ...]
 
     def of(self, *severities: str) -> tuple[Change, ...]:
         """The changes of these severities, in their order."""
@@ -200,8 +197,8 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
     logits, anchors = compare_logits(base, head), compare_anchors(base, head)
     floors = compare_floors(base, head) if same_model else Floors(0, (), ())
     graphs = compare_graphs(base, head)
-    speed, memory = compare_speed(base, head), compare_memory(base, head)
-    checks = compare_checks(base, head)
+    speed, memory = compare_speed(base, head), tuple(compare_memory(base, head))
+    checks = tuple(compare_checks(base, head))
     families = compare_families(base, head)
     gone = configurations_gone(base, head)
     changes = [
@@ -243,7 +240,6 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
         memory=memory,
         settings=tuple(settings_of(base, head)),
         environment=tuple(environment_of(base, head)),
-        stages=tuple(stages_of(base, head)),
     )
 
 

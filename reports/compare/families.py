@@ -124,9 +124,8 @@ def family_changes(base: Record, head: Record, families: Sequence[FamilyDiff]) -
             words = f"other models are judged too: {names(new)}"
             if bad:
                 words = f"other models are judged too, and {names(bad)} {'does' if len(bad) == 1 else 'do'} not pass"
-            yield Change(
-                "family", "regression" if bad else "better", "families", words, "none judged", f"{len(new)} judged"
-            )
+            severity = "regression" if bad else "better"
+            yield Change("family", severity, "families", words, "none judged", f"{len(new)} judged")
         return
     own = head["model"]["name"]
     for diff in families:

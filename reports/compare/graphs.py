@@ -159,14 +159,9 @@ def graph_changes(base: Record, head: Record, graphs: Graphs) -> Iterator[Change
         places = tuple(dict.fromkeys(place for graph in listed for place in graph.places))
         telling = max(changed, key=lambda graph: (bool(graph.places), len(graph.ops), graph.text is not None))
         what = f"changed in {text.plural(len(places), 'scope')}" if places else telling.what
-        yield Change(
-            "graph",
-            "changed",
-            source["id"],
-            f"the {name(noun(source['title']), 60)} {what}",
-            *_operations(telling, base, head),
-            "; ".join(filter(None, [names([p or "outside of every scope" for p in places]), _sizes(telling)])),
-        )
+        words = f"the {name(noun(source['title']), 60)} {what}"
+        why = "; ".join(filter(None, [names([p or "outside of every scope" for p in places]), _sizes(telling)]))
+        yield Change("graph", "changed", source["id"], words, *_operations(telling, base, head), why)
 
 
 def _operations(graph: GraphDiff, base: Record, head: Record) -> tuple[str, str]:

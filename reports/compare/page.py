@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -17,11 +17,11 @@ from hloracle.reports.compare.change import SEVERITIES, Change, capital, name
 from hloracle.reports.compare.comparison import Comparison
 from hloracle.reports.compare.families import FamilyDiff
 from hloracle.reports.compare.graphs import FIGURES, Figure, GraphDiff
-from hloracle.reports.compare.speed import APART, LUCK, Peer, ratios
+from hloracle.reports.compare.speed import APART, ratios
 from hloracle.reports.compare.texts import Row, ScopeDiff
 from hloracle.reports.compare.tokens import PromptDiff
-from hloracle.reports.compare.values import FLOOR_MOVED, ValueDiff
-from hloracle.reports.facts import VERDICTS, judged, worst_share
+from hloracle.reports.compare.values import FLOOR_MOVED, Worst
+from hloracle.reports.facts import VERDICTS, badness, judged, token_totals, worst_share
 from hloracle.reports.page.base import draw
 
 ROWS = 25  # of the table of changes that are not folded
@@ -80,16 +80,11 @@ def render(comparison: Comparison) -> str:
         "families": [_family(diff) for diff in found.families],
         "loud": [check for check in found.checks if not check.quiet],
         "quiet": [check for check in found.checks if check.quiet],
-        "margins": [
-            {"title": title, "rows": [_margin(row) for row in rows]}
-            for title, rows in (("Logits", found.logits), ("Anchors", found.anchors))
-            if rows
-        ],
+        "margins": [(title, rows) for title, rows in (("Logits", found.logits), ("Anchors", found.anchors)) if rows],
         "floors": found.floors.moved[:FLOORS],
         "figures": _figures(found),
         "graphs": graphs,
         "texts": _texts(found),
-        "plots": [_plot(peer) for peer in found.speed.peers],
         "ratios": ratios,
         "pairs": [
             {
@@ -103,7 +98,7 @@ def render(comparison: Comparison) -> str:
                 ("Environment", "Of", found.environment),
             )
         ],
-        "rule": {"apart": APART, "luck": LUCK, "floor": FLOOR_MOVED},
+        "rule": {"apart": APART, "floor": FLOOR_MOVED},
     }
     return draw("diff.html.j2", context, styles=["diff.css"])
 
@@ -121,40 +116,31 @@ def _side(who: str, record: Record) -> dict[str, Any]:
 
 def _facts(c: Comparison) -> Iterator[dict[str, Any]]:
     """What a run comes to in a few numbers, the head's and the base's."""
-    yield {"name": "Tokens equal", **_both(c, _tokens_equal)}
-    yield {"name": "Checks passed", **_both(c, _checks_passed)}
+    records = (c.base, c.head)
+    yield _fact("Tokens equal", map(_tokens_equal, records))
+    yield _fact("Checks passed", map(_checks_passed, records))
     if c.families:
-        yield {"name": "Models that pass", **_both(c, _models_passed)}
+        yield _fact("Models that pass", map(_models_passed, records))
     for title, rows in (("Worst logit", c.logits), ("Worst anchor", c.anchors)):
-        before, after = (_worst([row.before for row in rows]), _worst([row.after for row in rows]))
-        if before or after:
-            yield {"name": title, "after": after or "not compared", "before": before or "not compared"}
-    peers = [peer for peer in c.speed.peers if peer.outcome]
-    if peers:
-        before, after = (f"{text.figure(statistics.median(r))}×" for r in (peers[0].base, peers[0].head))
-        unit = f"of {name(peers[0].title, 30)}’s, "
-        yield {
-            "name": "Time per token",
-            "after": after,
-            "before": before,
-            "unit": unit,
-            "same": c.speed.outcome == "same",
-        }
-    totals = [_decode_operations(record) for record in (c.base, c.head)]
-    if None not in totals:
-        yield {"name": "Operations of decode", "after": totals[1], "before": totals[0]}
+        if rows:
+            yield _fact(title, (_worst(row.before for row in rows), _worst(row.after for row in rows)))
+    if peers := [peer for peer in c.speed.peers if peer.outcome]:
+        times = (f"{text.figure(statistics.median(r))}×" for r in (peers[0].base, peers[0].head))
+        same = c.speed.outcome == "same"
+        yield _fact("Time per token", times) | {"unit": f"of {name(peers[0].title, 30)}’s, ", "same": same}
+    totals = [_decode_operations(record) for record in records]
+    if all(totals):
+        yield _fact("Operations of decode", totals)
 
 
-def _both(c: Comparison, figure: Any) -> dict[str, str]:
-    return {"after": figure(c.head), "before": figure(c.base)}
+def _fact(name: str, pair: Iterable[str]) -> dict[str, Any]:
+    before, after = pair
+    return {"name": name, "before": before, "after": after, "unit": "", "same": before == after}
 
 
 def _tokens_equal(record: Record) -> str:
-    compared = [
-        configuration for entry in record["tokens"].values() for configuration in entry["configurations"].values()
-    ]
-    agreed, total = (sum(configuration[key] for configuration in compared) for key in ("agreed", "total"))
-    return f"{text.count(agreed)} of {text.count(total)}" if total else "none compared"
+    tokens = token_totals(record)
+    return f"{text.count(tokens['agreed'])} of {text.count(tokens['total'])}" if tokens["total"] else "none compared"
 
 
 def _checks_passed(record: Record) -> str:
@@ -167,19 +153,16 @@ def _models_passed(record: Record) -> str:
     return f"{sum(row['passed'] for row in rows)} of {len(rows)}"
 
 
-def _worst(found: Sequence[Any]) -> str:
+def _worst(found: Iterable[Worst | None]) -> str:
     shares = [worst.share for worst in found if worst is not None]
-    if not shares:
-        return ""
-    worst = next((share for share in shares if share != share), max(shares))
-    return f"{text.figure(worst)} of its limit"
+    return f"{text.figure(max(shares, key=badness))} of its limit" if shares else "not compared"
 
 
-def _decode_operations(record: Record) -> str | None:
-    """Of what is judged: the emitted graph, or the user's."""
+def _decode_operations(record: Record) -> str:
+    """Of what is judged: the emitted graph, or the user's. Empty where there is none."""
     own = judged(record)["id"]
     found = [g for g in record["graphs"] if g["phase"] == "decode" and g["source"] == own]
-    return text.count(found[0]["op_total"]) if found else None
+    return text.count(found[0]["op_total"]) if found else ""
 
 
 # ---- tokens and numbers
@@ -191,16 +174,6 @@ def _prompt(prompt: PromptDiff) -> dict[str, Any]:
     ]
     worst = min((list(SEVERITIES).index(diff.severity) for diff in prompt.tokens), default=len(SEVERITIES) - 1)
     return {"id": prompt.id, "state": prompt.state, "diffs": diffs, "severity": list(SEVERITIES)[worst]}
-
-
-def _margin(row: ValueDiff) -> dict[str, Any]:
-    bars = [_bar(worst.share) if worst else None for worst in (row.before, row.after)]
-    return {"row": row, "bars": bars}
-
-
-def _bar(share: float) -> dict[str, Any]:
-    over = not share <= 1
-    return {"width": "100" if over else f"{100 * share:.4g}", "over": over}
 
 
 def _family(diff: FamilyDiff) -> dict[str, Any]:
@@ -332,19 +305,3 @@ def _common(a: str, b: str) -> int:
 
 def _cut(line: str, begin: int, end: int) -> Parts:
     return line[:begin], line[begin : len(line) - end], line[len(line) - end :]
-
-
-# ---- speed
-
-
-def _plot(peer: Peer) -> dict[str, Any]:
-    """The rounds as points on one axis, base above head."""
-    every = [*peer.base, *peer.head]
-    low, high = min(every), max(every)
-    margin = 0.04 * (high - low) or 0.01
-    left, span = low - margin, high - low + 2 * margin
-    return {
-        "peer": peer,
-        "points": [[f"{100 * (ratio - left) / span:.2f}" for ratio in side] for side in (peer.base, peer.head)],
-        "ends": [text.figure(low), text.figure(high)],
-    }

@@ -1,26 +1,19 @@
-"""What two runs are of, how they were made, and how long their stages took."""
+"""What two runs are of, and how they were made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
-from hloracle.core.record import Record, Timing
+from hloracle.core.record import Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name, names
 from hloracle.reports.facts import VERDICTS
 
 OF_ENVIRONMENT: Final[tuple[Literal["date", "commit", "hloracle", "python", "platform", "cpu", "cores"], ...]] = (
-    "date",
-    "commit",
-    "hloracle",
-    "python",
-    "platform",
-    "cpu",
-    "cores",
-)
+    "date", "commit", "hloracle", "python", "platform", "cpu", "cores",
+)  # fmt: skip
 MOST = 8  # that were not compared and are told one by one
 
 
@@ -36,15 +29,6 @@ class Pair:
     def same(self) -> bool:
         """Whether both read the same, as they are shown: cut to a line."""
         return self.before == self.after
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage's seconds, None where a run did not go through it, and whether they were spent on reading the cache."""
-
-    name: str
-    seconds: tuple[float | None, float | None]
-    reused: tuple[bool, bool]
 
 
 def identity_changes(base: Record, head: Record) -> Iterator[Change]:
@@ -106,18 +90,9 @@ def caveats(base: Record, head: Record) -> Iterator[str]:
         yield f"The two runs differ in {' and '.join(differing)}, so they are not of the same graphs."
     if (x := base["settings"]["tokens"]) != (y := head["settings"]["tokens"]):
         yield f"After each prompt the base compared {x} tokens and the head {y}: the first {min(x, y)} are held together."
-    dates = [_moment(record["environment"]["date"]) for record in (base, head)]
+    dates = [text.moment(record["environment"]["date"]) for record in (base, head)]
     if dates[0] and dates[1] and dates[1] < dates[0]:
         yield "The base's run is the younger one. Are the two records the right way round?"
-
-
-def _moment(date: str) -> datetime | None:
-    """A run's date, if it is one; without a zone it is UTC, as all that hloracle writes."""
-    try:
-        found = datetime.fromisoformat(date)
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def left_out_changes(base: Record, head: Record) -> Iterator[Change]:
@@ -175,23 +150,3 @@ def environment_changes(base: Record, head: Record) -> Iterator[Change]:
     for pair in environment_of(base, head):
         if not pair.same and pair.name not in ("date", "commit"):
             yield Change("environment", "note", pair.name, f"{pair.name} is another", pair.before, pair.after)
-
-
-def stages_of(base: Record, head: Record) -> Iterator[Stage]:
-    """The head's stages in their order, then those that the base alone went through."""
-    # A stage may come twice, such as a configuration that is run again; the n-th is held to the n-th.
-    both: list[dict[tuple[str, int], Timing]] = []
-    for record in (base, head):
-        seen: dict[str, int] = {}
-        both.append({})
-        for timing in record["timings"]:
-            nth = seen[timing["stage"]] = seen.get(timing["stage"], 0) + 1
-            both[-1][timing["stage"], nth] = timing
-    for key in dict.fromkeys([*both[1], *both[0]]):
-        found = [timings.get(key) for timings in both]
-        seconds = tuple(timing["seconds"] if timing else None for timing in found)
-        yield Stage(
-            key[0],
-            (seconds[0], seconds[1]),
-            (bool(found[0] and found[0]["reused"]), bool(found[1] and found[1]["reused"])),
-        )

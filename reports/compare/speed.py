@@ -202,12 +202,8 @@ def ratios(rounds: Sequence[float]) -> str:
     return f"{text.figure(statistics.median(rounds))} ({text.figure(min(rounds))}–{text.figure(max(rounds))})"
 
 
-def compare_memory(base: Record, head: Record) -> tuple[Memory, ...]:
+def compare_memory(base: Record, head: Record) -> Iterator[Memory]:
     """What the production graph needs, and the run's peak."""
-    return tuple(_memory(base, head))
-
-
-def _memory(base: Record, head: Record) -> Iterator[Memory]:
     reason = "another checkpoint" if base["model"]["digest"] != head["model"]["digest"] else ""
     for key in SAME:
         if not reason and base["settings"][key] != head["settings"][key]:
@@ -248,30 +244,20 @@ def speed_changes(base: Record, head: Record, speed: Speed, memory: Sequence[Mem
         judged = [p for p in speed.peers if p.outcome]
         by = [percent(p.change if speed.outcome == "slower" else 1 / p.change) for p in (peer, *judged)]
         least = "at least " if len(set(by)) > 1 else ""
-        yield Change(
-            "speed",
-            "regression" if speed.outcome == "slower" else "better",
-            name(speed.title, 60),
-            f"{family} decodes {least}{by[0]} {speed.outcome}",
-            before,
-            after,
-            f"time per token in units of a peer's, round by round; all rounds are apart, against {names([p.title for p in judged])}",
-        )
+        against = names([p.title for p in judged])
+        why = f"time per token in units of a peer's, round by round; all rounds are apart, against {against}"
+        severity = "regression" if speed.outcome == "slower" else "better"
+        words = f"{family} decodes {least}{by[0]} {speed.outcome}"
+        yield Change("speed", severity, name(speed.title, 60), words, before, after, why)
     elif base["speed"]["contenders"] and not head["speed"]["contenders"] and head["passed"]:
         words = f"how fast {family} decodes is no longer measured"
         yield Change("speed", "worse", "speed", words, "measured", "not measured", name(head["speed"]["reason"], 160))
     for entry in memory:
         if entry.outcome in ("more", "less"):
-            worse = "regression" if entry.id == "resident" else "worse"
-            ratio = entry.head / entry.base
-            yield Change(
-                "memory",
-                worse if entry.outcome == "more" else "better",
-                entry.id,
-                f"{family} takes {percent(ratio)} {entry.outcome} memory"
-                if entry.id == "resident"
-                else f"the run's peak memory is {percent(ratio)} {'higher' if entry.outcome == 'more' else 'lower'}",
-                text.size(entry.base),
-                text.size(entry.head),
-                f"{name(entry.title, 60)}; up to {100 * entry.tolerance:.0f} % is noise",
-            )
+            more, ratio = entry.outcome == "more", percent(entry.head / entry.base)
+            worse, words = "worse", f"the run's peak memory is {ratio} {'higher' if more else 'lower'}"
+            if entry.id == "resident":
+                worse, words = "regression", f"{family} takes {ratio} {entry.outcome} memory"
+            before, after = text.size(entry.base), text.size(entry.head)
+            why = f"{name(entry.title, 60)}; up to {100 * entry.tolerance:.0f} % is noise"
+            yield Change("memory", worse if more else "better", entry.id, words, before, after, why)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from hloracle.core.record import ListedOp, Listing
 from hloracle.reports import text
+from hloracle.reports.page.align import merged
 
 CONTEXT: Final = 3  # equal lines around those that differ, as in every unified diff
 # Of more lines that differ in one scope nobody reads the difference, and to find it takes their square.
@@ -178,7 +179,7 @@ class _Texts:
     def _pairs(self) -> Iterator[tuple[str, tuple[int, ...], _Group, _Group]]:
         """The groups that stand for the same layers, each pair once; one that a record has not is empty."""
         nothing = _Group(None, ())
-        for scope in _merged(self.base.groups, self.head.groups):
+        for scope in merged(list(self.head.groups), self.base.groups):
             before, after = self.base.groups.get(scope, {}), self.head.groups.get(scope, {})
             layers: dict[tuple[int, int], list[int]] = {}
             pairs: dict[tuple[int, int], tuple[_Group, _Group]] = {}
@@ -260,20 +261,6 @@ class _Reader:
             return here != there  # what the first layer reads is made outside of all layers
         group = side.groups.get(maker.scope, {}).get(layer)
         return group is not None and group.layer != layer
-
-
-def _merged(base: Iterable[str], head: Iterable[str]) -> list[str]:
-    """The head's scopes in its order, each that only the base has behind the one that it stood behind."""
-    there = set(head)
-    behind: dict[str, list[str]] = {}
-    last = ""
-    for scope in base:
-        if scope in there:
-            last = scope
-        else:
-            behind.setdefault(last, []).append(scope)
-    first = [] if "" in there else behind.get("", [])
-    return [*first, *(s for scope in head for s in (scope, *behind.get(scope, [])))]
 
 
 def _aligned(base: Sequence[_Line], head: Sequence[_Line]) -> list[tuple[int, int]] | None:

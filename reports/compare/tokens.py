@@ -196,14 +196,8 @@ def prompt_changes(
         id = name(prompt.id, 60)
         if prompt.state == "gone":
             if set(prompt.counts) - set(gone) or not prompt.counts:
-                yield Change(
-                    "prompt",
-                    "regression",
-                    prompt.id,
-                    f"the prompt {id} is no longer run",
-                    _compared_in(prompt, 0),
-                    "not there",
-                )
+                words = f"the prompt {id} is no longer run"
+                yield Change("prompt", "regression", prompt.id, words, _compared_in(prompt, 0), "not there")
             continue
         if prompt.state == "new":
             short = [
@@ -222,15 +216,9 @@ def prompt_changes(
         if prompt.lost:
             words = f"{id} is no longer compared in {names(prompt.lost)}"
             yield Change(
-                "tokens",
-                "regression",
-                prompt.id,
-                words,
-                "compared",
-                "not compared",
-                configurations=prompt.lost,
-                lost="part",
-            )
+                "tokens", "regression", prompt.id, words, "compared", "not compared",
+                configurations=prompt.lost, lost="part",
+            )  # fmt: skip
         if prompt.found:
             words = f"{id} is now compared in {names(prompt.found)}"
             yield Change("tokens", "better", prompt.id, words, "not compared", "compared", configurations=prompt.found)
@@ -239,13 +227,9 @@ def prompt_changes(
 
 
 def _tokens_change(prompt: PromptDiff, diff: TokensDiff) -> Change:
-    id, compared = (
-        name(prompt.id, 60),
-        [configuration for configuration, (_, after) in prompt.counts.items() if after is not None],
-    )
-    configurations = (
-        "every configuration" if len(diff.configurations) == len(compared) > 1 else names(diff.configurations)
-    )
+    id, compared = name(prompt.id, 60), sum(after is not None for _, after in prompt.counts.values())
+    everywhere = len(diff.configurations) == compared > 1
+    configurations = "every configuration" if everywhere else names(diff.configurations)
     detail = ""
     if len(diff.steps) == 1:
         (step,) = diff.steps

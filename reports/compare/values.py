@@ -271,14 +271,8 @@ def value_changes(
 def _anchors_lost(configuration: str, phases: Sequence[ValueDiff]) -> Change:
     if all(diff.after is None for diff in phases):
         before, after = (text.plural(sum(diff.counts[i] for diff in phases), "anchor") for i in (0, 1))
-        return _lost(
-            "anchors",
-            configuration,
-            f"the anchors of {name(configuration)} are no longer compared",
-            before,
-            after,
-            "all",
-        )
+        words = f"the anchors of {name(configuration)} are no longer compared"
+        return _lost("anchors", configuration, words, before, after, "all")
     lost = [(diff.phase, key) for diff in phases for key in diff.lost]
     how, before, after = "no longer compared", "compared", "not compared"
     if not lost:
@@ -324,28 +318,18 @@ def floor_changes(base: Record, head: Record, floors: Floors) -> Iterator[Change
     """Limits that were raised, and floors that moved: one change each."""
     if floors.raised:
         first = floors.raised[0]
-        yield Change(
-            "floors",
-            "worse",
-            "limits",
-            f"more is accepted at {_some(floors.raised)}",
-            f"{text.figure(first.limits[0])} floors",
-            f"{text.figure(first.limits[1])} floors",
-            "the limit, in floors, was raised",
-        )
+        words, why = f"more is accepted at {_some(floors.raised)}", "the limit, in floors, was raised"
+        before, after = (f"{text.figure(limit)} floors" for limit in first.limits)
+        yield Change("floors", "worse", "limits", words, before, after, why)
     if floors.moved:
         first = floors.moved[0]
         elsewhere = any(base["environment"][key] != head["environment"][key] for key in ("cpu", "cores"))
         elsewhere = elsewhere or base["settings"]["threads"] != head["settings"]["threads"]
-        yield Change(
-            "floors",
-            "note" if elsewhere else "changed",
-            "floors",
-            f"the measured noise moved by more than {100 * FLOOR_MOVED:.0f} % at {_some(floors.moved)}",
-            text.figure(first.before),
-            text.figure(first.after),
-            f"the most at {name(first.anchor)}" + ("; another machine rounds otherwise" if elsewhere else ""),
-        )
+        severity, why = "changed", f"the most at {name(first.anchor)}"
+        if elsewhere:
+            severity, why = "note", f"{why}; another machine rounds otherwise"
+        words = f"the measured noise moved by more than {100 * FLOOR_MOVED:.0f} % at {_some(floors.moved)}"
+        yield Change("floors", severity, "floors", words, text.figure(first.before), text.figure(first.after), why)
 
 
 def _some(diffs: tuple[FloorDiff, ...]) -> str:

@@ -15,13 +15,11 @@ from typing import Any, Literal
 from hloracle.reports import text
 from hloracle.reports.facts import VERDICTS, badness
 from hloracle.reports.history.row import Graph, Row, Source
-from hloracle.reports.page.axes import log_axis
 
-NEAR, FAR = 1e-3, 10.0  # multiples of a limit: what is beyond stands at the axis' end
+# Decades of the axis of errors, in multiples of a limit. What is beyond stands at its end: what is wrong is wrong by powers
+# of ten, and would leave no room for what is right.
+DECADES = {-3: "≤ 0.001×", -2: "0.01×", -1: "0.1×", 0: "limit", 1: "≥ 10×"}
 RATIOS = (1e-3, 1e3)  # a speed beyond these stands at the axis' end; the table has its number
-CROSSED = 4  # columns of other machines that a line of speeds goes across
-LABELS = 8  # changes of a graph that have their number beside them
-PROCESSORS = 6  # that have a lane of their own
 
 Drawing = dict[str, Any]
 
@@ -86,36 +84,30 @@ def linear_axis(values: Iterable[float], most: int = 3) -> LinearAxis:
     return LinearAxis(first * step, max(last, first + 1) * step, step)
 
 
-def stair(ys: Sequence[float | None], crossed: Sequence[bool] = ()) -> str:
-    """A step for each column. It ends where there is no value, unless that column may be crossed."""
+def stair(ys: Sequence[float | None]) -> str:
+    """A step for each column; it ends where there is no value."""
     path, pen = "", False
     for i, y in enumerate(ys):
         if y is not None:
             path += f"{'L' if pen else 'M'}{i} {y:.4g}h1"
-            pen = True
-        elif not (crossed and crossed[i]):
-            pen = False
+        pen = y is not None
     return path
 
 
-# What not every drawing has: a limit, a level to hold values to, marks, numbers.
-PLAIN: Drawing = {"limit_y": "", "level_y": "", "points": [], "texts": [], "legend": [], "lede": ""}
+# What not every drawing has: a limit, a level to hold values to, marks.
+PLAIN: Drawing = {"limit_y": "", "level_y": "", "points": [], "legend": [], "lede": ""}
 
 
-def drawings(columns: Columns, processors: dict[str, str]) -> list[Drawing]:
-    """The series' drawings; `processors` gives each a letter."""
-    drawn = [_shares(columns), _speed(columns, processors), _operations(columns)]
-    return [PLAIN | drawing for drawing in drawn]
+def drawings(columns: Columns) -> list[Drawing]:
+    """The series' drawings."""
+    return [PLAIN | drawing for drawing in (_shares(columns), _speed(columns), _operations(columns))]
 
 
-# ---- verdicts and processors
+# ---- verdicts
 
 
-def lanes(columns: Columns, processors: dict[str, str]) -> dict[str, Any]:
-    """A lane for each class of verdict that occurs, and for each processor if there is more than one.
-
-    A column's runs each have their mark. Processors that come late share a lane.
-    """
+def lanes(columns: Columns) -> dict[str, Any]:
+    """A lane for each class of verdict that occurs. A column's runs each have their mark."""
     found = []
     classes = [row["verdict"]["class"] for row in columns.runs]
     for name, verdict in VERDICTS.items():
@@ -123,18 +115,8 @@ def lanes(columns: Columns, processors: dict[str, str]) -> dict[str, Any]:
             d = blocks(columns.where([class_ == name for class_ in classes]))
             found.append({"label": verdict.title, "kind": verdict.kind, "d": d, "count": classes.count(name)})
     told = ", ".join(f"{lane['label']} {lane['count']}" for lane in found)
-    names = list(processors) if len(processors) > 1 else []
-    machines = [
-        {
-            "label": "–".join(dict.fromkeys((processors[some[0]], processors[some[-1]]))),
-            "d": blocks(columns.where([row["cpu"] in some for row in columns.runs])),
-        }
-        for some in (*([name] for name in names[:PROCESSORS]), names[PROCESSORS:])
-        if some
-    ]
     newest = VERDICTS[classes[-1]].title
-    label = f"Verdicts by run, oldest to newest: {told}. The newest: {newest}."
-    return {"verdicts": found, "processors": machines, "label": label}
+    return {"verdicts": found, "label": f"Verdicts by run, oldest to newest: {told}. The newest: {newest}."}
 
 
 def blocks(there: Sequence[bool]) -> str:
@@ -152,19 +134,12 @@ def _shares(columns: Columns) -> Drawing:
         "logit": [float(logit["share"]) if (logit := row["logit"]) else None for row in columns.runs],
     }
     series = {part: columns.worst(values) for part, values in shares.items()}
-    # What is wrong is wrong by powers of ten, and would leave no room for what is right.
-    worst = [x for values in series.values() for x in values if x is not None]
-    axis = log_axis((min(x, FAR) for x in worst if x >= NEAR), (-1, 1), begin=94, end=10)
-    ticks = [{"y": t["x"], "label": t["label"]} for t in axis.ticks(5)]
-    ticks[-1]["label"] = f"≥ {ticks[-1]['label']}"
-    if any(x < NEAR for x in worst):
-        ticks[0]["label"] = f"≤ {ticks[0]['label']}"
     paths = [
-        {"kind": f"stair {style}", "d": stair([None if x is None else axis.at(x) for x in series[part]])}
+        {"kind": f"stair {style}", "d": stair([None if x is None else _error_at(x) for x in series[part]])}
         for part, style in (("logit", "other dash1"), ("anchor", "judged"))
     ]
     over = [
-        {"x": columns.middle(i), "y": axis.place(x), "kind": "over"}
+        {"x": columns.middle(i), "y": f"{_error_at(x):.4g}"}
         for values in series.values()
         for i, x in enumerate(values)
         if x is not None and not x <= 1
@@ -180,8 +155,8 @@ def _shares(columns: Columns) -> Drawing:
         "lede": "as a multiple of its limit",
         "label": f"Largest error as a multiple of its limit, by run, on a logarithmic axis. {'; '.join(told)}.",
         "height": 130,
-        "ticks": ticks,
-        "limit_y": axis.place(1.0),
+        "ticks": [{"y": f"{_error_at(10.0**decade):.4g}", "label": label} for decade, label in DECADES.items()],
+        "limit_y": f"{_error_at(1.0):.4g}",
         "paths": paths,
         "points": over,
         "legend": [("judged", "worst value at an anchor"), ("other dash1", "worst logit")]
@@ -190,10 +165,19 @@ def _shares(columns: Columns) -> Drawing:
     }
 
 
+def _error_at(x: float) -> float:
+    """The place of a multiple of a limit in percent from the top; NaN and infinity stand above all decades."""
+    if not x < math.inf:
+        return 8.5
+    low, high = min(DECADES), max(DECADES)
+    decade = math.log10(x) if x > 0 else low
+    return 94.0 - 84.0 * (min(max(decade, low), high) - low) / (high - low)
+
+
 # ---- speed
 
 
-def _speed(columns: Columns, processors: dict[str, str]) -> Drawing:
+def _speed(columns: Columns) -> Drawing:
     """Ratios, because a machine's own speed changes by more than graphs do; and a line only through runs of one machine.
 
     A column shows the median of its runs' medians, and the slowest and the fastest round of all of them.
@@ -210,19 +194,12 @@ def _speed(columns: Columns, processors: dict[str, str]) -> Drawing:
     others = f"; in some runs of {', '.join(text.one_line(p, 40) for p in peers[1:4])}" if peers[1:] else ""
     ratios = [ratio["median"] for _, ratio in timed if ratio["peer"] == peers[0]]
     elsewhere = f"; beside another peer in {_runs(len(timed) - len(ratios))}" if peers[1:] else ""
-    cpus = dict.fromkeys(row["cpu"] for row, _ in timed)
-    styles = {cpu: f"judged dash{min(i, 3)}" if i else "judged" for i, cpu in enumerate(cpus)}
-    several = []
-    for style in dict.fromkeys(styles.values()):
-        letters = [processors[cpu] for cpu in cpus if styles[cpu] == style]
-        more = f" and {len(letters) - 3} more" if letters[3:] else ""
-        several.append((style, f"median on {', '.join(letters[:3])}{more}"))
-    return drawing | _speed_lines(columns, [row for row, _ in timed], styles) | {
+    return drawing | _speed_lines(columns, [row for row, _ in timed]) | {
         "lede": f"of the production graph, as a multiple of the speed of {peer} in the same run{others}",
         "label": f"Decode speed as a multiple of that of {peer}, by run: measured in {_runs(len(ratios))}, the newest "
         f"{text.figure(ratios[-1])}, lowest {text.figure(min(ratios))}, highest {text.figure(max(ratios))}{elsewhere}.",
         "legend": [
-            *(several if len(cpus) > 1 else [("judged", "median of the rounds")]),
+            ("judged", "median of the rounds"),
             ("band", "slowest to fastest round"),
             ("level", "as fast as the peer"),
         ],
@@ -230,7 +207,7 @@ def _speed(columns: Columns, processors: dict[str, str]) -> Drawing:
     }  # fmt: skip
 
 
-def _speed_lines(columns: Columns, timed: Sequence[Row], styles: dict[str, str]) -> Drawing:
+def _speed_lines(columns: Columns, timed: Sequence[Row]) -> Drawing:
     least, most = (columns.of([_ratio(row, key) for row in columns.runs]) for key in EXTREMES)
     axis = linear_axis([1.0, *(x for values in (*least, *most) for x in values)])
     band = "".join(
@@ -242,8 +219,7 @@ def _speed_lines(columns: Columns, timed: Sequence[Row], styles: dict[str, str])
     for machine in dict.fromkeys(map(machine_of, timed)):
         medians = columns.of([_ratio(row, "median") if machine_of(row) == machine else None for row in columns.runs])
         ys = [axis.at(median(values)) if values else None for values in medians]
-        crossed = _crossed([y is None and bool(low) for y, low in zip(ys, least, strict=True)])
-        paths.append({"kind": f"stair {styles[machine[0]]}", "d": stair(ys, crossed)})
+        paths.append({"kind": "stair judged", "d": stair(ys)})
     return {"ticks": axis.ticks(lambda x: f"{x:.4g}×"), "level_y": f"{axis.at(1.0):.4g}", "paths": paths}
 
 
@@ -260,15 +236,6 @@ def _ratio(row: Row, key: Literal["median", "least", "most"]) -> float | None:
     low, high = RATIOS
     ratio = row["speed"]["ratio"]
     return min(max(ratio[key], low), high) if ratio else None
-
-
-def _crossed(others: Sequence[bool]) -> list[bool]:
-    """Of the columns that only other machines have, those of runs short enough to see what a line across them joins."""
-    crossed = []
-    for other, group in itertools.groupby(others):
-        n = len(list(group))
-        crossed += [other and n <= CROSSED] * n
-    return crossed
 
 
 # ---- operations
@@ -291,43 +258,28 @@ def sources_of(runs: Sequence[Row]) -> list[Source]:
 
 
 def _operations(columns: Columns) -> Drawing:
-    """A column shows the newest of its graphs, and each that changed."""
+    """A column shows the newest of its graphs."""
     drawing: Drawing = {"title": "Operations of decode", "lede": "how many stand in the graph’s text", "height": 120}
-    found = [(source, [graph_of(row, source["id"]) for row in columns.runs]) for source in sources_of(columns.runs)]
-    found = [(source, graphs) for source, graphs in found if any(graphs)]
-    if not found:
+    sources = sources_of(columns.runs)
+    if not sources:
         return drawing | {"missing": "None of these runs had a decode graph."}
-    axis = linear_axis(graph["op_total"] for _, graphs in found for graph in graphs if graph)
-    paths, points, texts, told, legend = [], [], [], [], []
-    for source, graphs in found:
+    graphs = [[graph_of(row, source["id"]) for row in columns.runs] for source in sources]
+    counts = [[graph["op_total"] if graph else None for graph in some] for some in graphs]
+    axis = linear_axis(n for some in counts for n in some if n is not None)
+    paths, told, legend = [], [], []
+    for source, some, numbers in zip(sources, graphs, counts, strict=True):
         style, title = "judged" if source["judged"] else "other dash1", text.one_line(source["title"], 60)
         legend.append((style, title))
-        ys = [None if graph is None else axis.at(graph["op_total"]) for graph in graphs]
-        paths.append({"kind": f"stair {style}", "d": stair([some[-1] if some else None for some in columns.of(ys)])})
-        numbered: list[dict[str, str]] = []
-        previous: Graph | None = None
-        changes = 0
-        for i, graph in enumerate(graphs):
-            if graph is None:
-                continue
-            if previous is not None and previous["digest"] != graph["digest"]:
-                changes += 1
-                n = columns.column(i)
-                place = {"x": f"{100 * n / columns.span:.4g}", "y": f"{axis.at(graph['op_total']):.4g}"}
-                points.append(place | {"kind": "change"})
-                if delta := graph["op_total"] - previous["op_total"]:
-                    numbered.append(place | {"label": text.signed(delta)})
-            previous = graph
-        texts += numbered if len(numbered) <= LABELS else []
-        if previous is not None:
-            told.append(f"{title}: newest {text.count(previous['op_total'])}, changed {text.plural(changes, 'time')}")
+        newest = [column[-1] if column else None for column in columns.of(numbers)]
+        paths.append({"kind": f"stair {style}", "d": stair([None if n is None else axis.at(n) for n in newest])})
+        known = [graph for graph in some if graph]
+        changes = sum(a["digest"] != b["digest"] for a, b in itertools.pairwise(known))
+        told.append(f"{title}: newest {text.count(known[-1]['op_total'])}, changed {text.plural(changes, 'time')}")
     return drawing | {
         "label": f"Operations of the decode graphs by run. {'; '.join(told)}.",
         "ticks": axis.ticks(lambda x: text.count(round(x)) if axis.step >= 1 else f"{x:g}"),
         "paths": paths,
-        "points": points,
-        "texts": texts,
-        "legend": legend + ([("change", "the graph’s text changed")] if points else []),
+        "legend": legend,
         "missing": "",
     }
 

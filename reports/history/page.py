@@ -7,13 +7,12 @@ oldest to the newest, a column each. Runs with a deliberate fault are no part of
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hloracle.reports import text
-from hloracle.reports.facts import VERDICTS, badness
+from hloracle.reports.facts import VERDICTS
 from hloracle.reports.history.charts import Columns, drawings, graph_of, judged, lanes, sources_of
 from hloracle.reports.history.row import SCHEMA, Graph, Row, Source
 from hloracle.reports.page.axes import bins_of, every
@@ -23,10 +22,9 @@ DRAWN = 200  # columns of a drawing: more runs share columns
 LEAST = 12  # columns, so that three runs are not drawn as planks
 SERIES = 24  # that are drawn, the latest first
 ROWS = 600  # of all tables of numbers together
-TIPS = 1200  # columns of all series together that say what they hold
 EVENTS = 40  # of a series that are listed
 MUTANTS = 100  # runs with a deliberate fault that are listed
-APART, APART_ON_A_PHONE = 4.5, 20  # percent of a drawing's width that two numbers above it need
+LABELS = 4  # columns that are named
 FEW = 8  # changes of one kind: of more, those to something that was there before are left out
 
 _COMMIT = re.compile(r"[0-9a-f]{8,64}(\+?)")
@@ -42,13 +40,12 @@ def render(rows: Sequence[Row]) -> str:
     ordered = sorted(together.values(), key=lambda runs: str(runs[-1]["date"]), reverse=True)
     drawn = ordered[:SERIES]
     most = max(ROWS // max(len(drawn), 1), 10)
-    tips = TIPS // max(len(drawn), 1)
     mutants = [row for row in reversed(rows) if row["mutant"]]
     context = {
         "schema": SCHEMA,
         "count": len(rows),
         "dates": [_day(rows[0]), _day(rows[-1])] if rows else [],
-        "series": [_series(i, runs, most, tips) for i, runs in enumerate(drawn)],
+        "series": [_series(i, runs, most) for i, runs in enumerate(drawn)],
         "left_out": len(ordered) - len(drawn),
         "mutants": [_mutant(row) for row in mutants[:MUTANTS]],
         "mutants_left_out": max(len(mutants) - MUTANTS, 0),
@@ -72,12 +69,14 @@ def _day(row: Row) -> str:
     return str(row["date"])[: len("2025-11-21")]
 
 
-def _series(index: int, runs: list[Row], most: int, tips: int) -> dict[str, Any]:
+def _minute(row: Row) -> str:
+    return str(row["date"])[: len("2025-11-21T05:12")].replace("T", " ")
+
+
+def _series(index: int, runs: list[Row], most: int) -> dict[str, Any]:
     bins = bins_of(len(runs), DRAWN)
     columns = Columns(runs, bins, max(len(bins), LEAST))
-    processors = _letters(row["cpu"] for row in runs)
     events, notes = _events(runs)
-    marks = _marks(events, columns)
     contenders, sources = _contenders(runs), sources_of(runs)
     model, device, precision, source = _series_of(runs[-1])
     return {
@@ -91,26 +90,18 @@ def _series(index: int, runs: list[Row], most: int, tips: int) -> dict[str, Any]
         "newest": _newest(runs),
         "span": columns.span,
         "binned": max(map(len, bins)) if len(runs) > DRAWN else 0,
-        "lanes": lanes(columns, processors),
-        "processors": [{"letter": letter, "cpu": cpu} for cpu, letter in processors.items()],
-        "marks": marks,
-        "drawings": drawings(columns, processors),
+        "lanes": lanes(columns),
+        "marks": sorted({columns.column(event["at"]) for event in events if event["kind"] in DRAWN_AS_LINES}),
+        "drawings": drawings(columns),
         "labels": _labels(columns),
-        "tips": [_tip([runs[i] for i in bin_]) for bin_ in bins] if len(bins) <= tips else [],
         "events": events[::-1][:EVENTS],
         "events_left_out": max(len(events) - EVENTS, 0),
         "notes": notes,
         "contenders": [{"title": title} for title in contenders.values()],
         "sources": sources,
-        "rows": [_numbers(row, list(contenders), sources, processors) for row in runs[::-1][:most]],
+        "rows": [numbers(row, list(contenders), sources) for row in runs[::-1][:most]],
         "rows_left_out": max(len(runs) - most, 0),
     }
-
-
-def _letters(cpus: Iterable[str]) -> dict[str, str]:
-    """A letter for each processor, in the order in which they came."""
-    names = dict.fromkeys(cpus)
-    return {name: chr(ord("A") + i) if i < 26 else f"#{i + 1}" for i, name in enumerate(names)}
 
 
 def _contenders(runs: Sequence[Row]) -> dict[str, str]:
@@ -120,17 +111,16 @@ def _contenders(runs: Sequence[Row]) -> dict[str, str]:
 
 
 def _labels(columns: Columns) -> list[dict[str, Any]]:
-    """The names of some columns, counted from the newest; of every second one, `alternate`, there is no room on a phone."""
+    """The names of some columns, counted from the newest: as many as there is room for on a phone."""
     n = len(columns.bins)
     labels = []
     month = _day(columns.runs[0])[:4] != _day(columns.runs[-1])[:4]
-    for k, back in enumerate(every(n, max(1, 8 * n // columns.span))):
+    for back in every(n, max(1, LABELS * n // columns.span)):
         i = n - 1 - back
         row = columns.runs[columns.bins[i][-1]]
         last = i + 1 == columns.span  # its name would stand out over the page's edge
         place = {"x": "100", "anchor": "end"} if last else {"x": columns.middle(i), "anchor": "middle"}
-        when = _day(row)[:7] if month else _day(row)[5:]
-        labels.append({**place, "commit": short(row["commit"]), "when": when, "alternate": k % 2 == 1})
+        labels.append({**place, "commit": short(row["commit"]), "when": _day(row)[:7] if month else _day(row)[5:]})
     return labels
 
 
@@ -141,31 +131,19 @@ def _newest(runs: Sequence[Row]) -> dict[str, Any]:
     row = runs[-1]
     state, _ = CHANGES["Verdict"]
     alike = list(itertools.takewhile(lambda r: state(r) == state(row), reversed(runs)))
-    ratio = row["speed"]["ratio"]
-    ours = row["speed"]["contenders"][0] if row["speed"]["contenders"] else None
-    titles = {c["id"]: c["title"] for c in row["speed"]["contenders"]}
-    own = graph_of(row, judged(row)["id"])
+    speed = row["speed"]
+    titles = {c["id"]: c["title"] for c in speed["contenders"]}
     other = next((g for s in row["sources"] if not s["judged"] and (g := graph_of(row, s["id"]))), None)
     return {
+        "row": row,
         "verdict": VERDICTS[row["verdict"]["class"]],
-        "anchor": row["verdict"]["anchor"] or "",
-        "not_compared": "; ".join(row["verdict"]["not_compared"]),
         "commit": short(row["commit"]),
-        "date": row["date"][:16].replace("T", " "),
+        "date": _minute(row),
         "runs": len(alike),
         "since": "" if len(alike) == len(runs) else short(alike[-1]["commit"]),
-        "tokens": row["tokens"],
-        "families": row["families"] or {},
-        "checks": [(name, n) for name, n in row["checks"].items() if n],
-        "worst": row["anchor"] or {},
-        "logit": row["logit"] or {},
-        "tokens_per_second": 1000 / ours["ms_per_token"] if ours else "",
-        "ratio": ratio or {},
-        "peer": titles.get(ratio["peer"], ratio["peer"]) if ratio else "",
-        "reason": row["speed"]["reason"],
-        "operations": own or {},
-        "flops": text.si(own["flops"]) if own and own["flops"] is not None else "",
-        "other": other or {},
+        "peer": titles.get(speed["ratio"]["peer"], speed["ratio"]["peer"]) if speed["ratio"] else "",
+        "graph": graph_of(row, judged(row)["id"]),
+        "other": other,
     }
 
 
@@ -178,7 +156,7 @@ def _events(runs: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
     for i, (before, after) in enumerate(itertools.pairwise(_with_known(runs)), start=1):
         for kind, (state, words) in CHANGES.items():
             if state(before) != state(after) and (told := words(before, after)):
-                event = {"at": i, "kind": kind, "words": told, "number": "", "new": True}
+                event = {"at": i, "kind": kind, "words": told, "new": True}
                 event |= {"commit": short(after["commit"]), "day": _day(after), "state": state(after)}
                 found.append(event)
     notes = []
@@ -191,33 +169,6 @@ def _events(runs: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
                 known.append(event["state"])
             notes.append(f"{kind} changed {len(some)} times; shown is only what had not been there before.")
     return [event for event in found if event["new"]], notes
-
-
-def _marks(events: Sequence[dict[str, Any]], columns: Columns) -> list[dict[str, Any]]:
-    """A line for each column in which the surroundings changed. Gives those events the number that stands at it.
-
-    Lines that are too near for a number each have those of all of them above the first. For those that are `alternate`
-    there is no room on a phone.
-    """
-    marks: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if event["kind"] in DRAWN_AS_LINES:
-            n = columns.column(event["at"])
-            marks.setdefault(n, {"at": n, "number": len(marks) + 1, "x": 100 * n / columns.span, "label": ""})
-            event["number"] = str(marks[n]["number"])
-    first: dict[str, Any] | None = None
-    shown = -math.inf
-    for mark in marks.values():
-        if first is None or mark["x"] - first["x"] >= APART:
-            first = mark
-            mark["alternate"] = mark["x"] - shown < APART_ON_A_PHONE
-            shown = shown if mark["alternate"] else mark["x"]
-        one, last = first["number"], mark["number"]
-        first["label"] = str(one) if one == last else f"{one}–{last}"
-    return [
-        mark | {"x": f"{mark['x']:.4g}", "anchor": "start" if mark["x"] < APART else "middle"}
-        for mark in marks.values()
-    ]
 
 
 def _verdict_words(before: _Known, after: _Known) -> str:
@@ -346,40 +297,11 @@ DRAWN_AS_LINES = ("Processor", "Versions", "Weights", "Settings")
 # ---- numbers
 
 
-def _tip(runs: Sequence[Row]) -> str:
-    """What a column holds, a line each: of several runs the worst, the range of speeds, the newest graph."""
-    first, last = runs[0], runs[-1]
-    name = f"{short(last['commit'])}, {last['date'][:16].replace('T', ' ')}"
-    lines = [name if len(runs) == 1 else f"{len(runs)} runs, {short(first['commit'])} to {name}"]
-    lines += [", ".join(VERDICTS[c].title for c in dict.fromkeys(row["verdict"]["class"] for row in runs))]
-    if tokens := [row["tokens"] for row in runs if row["tokens"]["total"]]:
-        worst = max(tokens, key=lambda t: int(t["total"] - t["agreed"]))
-        lines.append(f"{text.count(worst['agreed'])} of {text.count(worst['total'])} tokens equal")
-    if anchors := [found for row in runs if (found := row["anchor"])]:
-        anchor = max(anchors, key=lambda found: badness(float(found["share"])))
-        words = f"{text.figure(anchor['share'])} of its limit"
-        lines.append(f"worst anchor at {text.one_line(anchor['name'], 60)}: {words}")
-    if logits := [error for row in runs if (error := row["logit"])]:
-        logit = max(logits, key=lambda error: badness(float(error["share"])))
-        lines.append(f"worst logit: {text.figure(logit['share'])} of its limit")
-    if ratios := [row["speed"]["ratio"] for row in runs if row["speed"]["ratio"]]:
-        low, high = min(r["least"] for r in ratios), max(r["most"] for r in ratios)
-        speed = (
-            f"{text.figure(ratios[-1]['median'])}× the peer’s speed " if len(runs) == 1 else "times the peer’s speed: "
-        )
-        lines.append(f"{speed}({text.figure(low)}–{text.figure(high)})")
-    if graph := graph_of(last, judged(last)["id"]):
-        lines.append(f"decode: {text.count(graph['op_total'])} operations")
-    return "\n".join(lines)
-
-
 def _mutant(row: Row) -> dict[str, Any]:
-    return _numbers(row, [], [], {}) | {"mutant": row["mutant"], "model": row["model"]["name"]}
+    return numbers(row, [], []) | {"mutant": row["mutant"], "model": row["model"]["name"]}
 
 
-def _numbers(
-    row: Row, contenders: Sequence[str], sources: Sequence[Source], processors: dict[str, str]
-) -> dict[str, Any]:
+def numbers(row: Row, contenders: Sequence[str], sources: Sequence[Source]) -> dict[str, Any]:
     """A line of the table; what was not measured is a dash."""
     tokens, ratio = row["tokens"], row["speed"]["ratio"]
     speeds = {c["id"]: text.figure(1000 / c["ms_per_token"]) for c in row["speed"]["contenders"]}
@@ -387,7 +309,7 @@ def _numbers(
     checks = row["checks"]
     return {
         "commit": short(row["commit"]),
-        "date": row["date"][:16].replace("T", " "),
+        "date": _minute(row),
         "verdict": VERDICTS[row["verdict"]["class"]],
         "at": row["verdict"]["anchor"] or "",
         "tokens": f"{text.count(tokens['agreed'])}/{text.count(tokens['total'])}" if tokens["total"] else "–",
@@ -404,5 +326,5 @@ def _numbers(
         "operations": [text.count(graph["op_total"]) if graph else "–" for graph in counts],
         "peak": "–" if row["peak_bytes"] is None else text.size(row["peak_bytes"]),
         "seconds": "–" if row["seconds"] is None else text.duration(row["seconds"]),
-        "processor": processors.get(row["cpu"], ""),
+        "processor": row["cpu"],
     }

@@ -11,10 +11,9 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from hloracle.core import record as record_types
 from hloracle.core.cache import digest, locked, write_file
@@ -26,17 +25,21 @@ from hloracle.reports.history.row import (
     LEFT_OUT,
     LONGEST,
     SCHEMA,
+    Checks,
     Families,
     Graph,
+    Model,
     Ratio,
     Row,
+    Settings,
+    Source,
     Speed,
     WorstAnchor,
     WorstLogit,
-)
+)  # fmt: skip
 from hloracle.reports.page.heat import values_of
 from hloracle.reports.record import load
-from hloracle.reports.text import one_line, value
+from hloracle.reports.text import moment, one_line, value
 from hloracle.reports.typed import problem, schema_text
 
 SCHEMA_FILE = Path(__file__).with_name("history.schema.json")
@@ -89,48 +92,27 @@ def read(store: Path) -> list[Row]:
 
 
 def row_of(record: Record, commit: str | None = None) -> Row:
-    """What the history keeps of a valid record. What was not measured is null, never zero."""
-    model, settings, environment = record["model"], record["settings"], record["environment"]
-    statuses = [check["status"] for check in record["checks"]]
-    found = environment["commit"] if commit is None else commit
-    return {
+    """What the history keeps of a valid record. What was not measured is null, never zero. No string is long."""
+    verdict, environment = record["verdict"], record["environment"]
+    statuses: list[str] = [check["status"] for check in record["checks"]]
+    row = {
         "schema": SCHEMA,
         "run": digest(json.dumps(record, sort_keys=True, separators=(",", ":"))),
-        "commit": None if found is None else _cut(found),
+        "commit": environment["commit"] if commit is None else commit,
         "date": _utc(environment["date"]),
-        "mutant": _cut(record["mutant"]),
-        "sources": [
-            {"id": _cut(source["id"]), "title": _cut(source["title"]), "judged": source["judged"]}
-            for source in record["sources"]
-        ],
-        "model": {
-            "name": _cut(model["name"]),
-            "architecture": _cut(model["architecture"]),
-            "digest": _cut(model["digest"]),
-            "parameters": model["parameters"],
-        },
-        "settings": {
-            "device": _cut(settings["device"]),
-            "precision": _cut(settings["precision"]),
-            "threads": settings["threads"],
-            "tokens": settings["tokens"],
-            "capacity": settings["capacity"],
-            "buckets": settings["buckets"],
-        },
+        "mutant": record["mutant"],
+        "sources": [_kept_of(Source, source) for source in record["sources"]],
+        "model": _kept_of(Model, record["model"]),
+        "settings": _kept_of(Settings, record["settings"]),
         "verdict": {
-            "class": record["verdict"]["class"],
+            "class": verdict["class"],
             "passed": record["passed"],
-            "anchor": None if record["verdict"]["anchor"] is None else _cut(record["verdict"]["anchor"]),
-            "not_compared": [_cut(phrase) for phrase in record["verdict"]["not_compared"][:LEFT_OUT]],
+            "anchor": verdict["anchor"],
+            "not_compared": verdict["not_compared"][:LEFT_OUT],
         },
         "tokens": token_totals(record),
         "families": _families(record),
-        "checks": {
-            "passed": statuses.count("passed"),
-            "failed": statuses.count("failed"),
-            "error": statuses.count("error"),
-            "skipped": statuses.count("skipped"),
-        },
+        "checks": {status: statuses.count(status) for status in Checks.__annotations__},
         "logit": _worst_logit(record),
         "anchor": _worst_anchor(record),
         "floor": _floor(record),
@@ -138,10 +120,16 @@ def row_of(record: Record, commit: str | None = None) -> Row:
         "speed": _speed(record),
         "peak_bytes": record["memory"]["peak_bytes"] or None,
         "seconds": round(took(record), 3) if record["timings"] else None,
-        "cpu": _cut(environment["cpu"]),
-        "hloracle": _cut(environment["hloracle"]),
-        "packages": {_cut(name): _cut(version) for name, version in environment["packages"].items()},
+        "cpu": environment["cpu"],
+        "hloracle": environment["hloracle"],
+        "packages": environment["packages"],
     }
+    return cast(Row, _cut(row))
+
+
+def _kept_of(kept: type, node: Any) -> dict[str, Any]:
+    """Of a part of the record what the history's own type has, under the same names."""
+    return {key: node[key] for key in kept.__annotations__}
 
 
 # ---- the store
@@ -227,17 +215,19 @@ def _check(row: Any) -> None:
 # ---- a row
 
 
-def _cut(value: str) -> str:
-    return value if len(value) <= LONGEST else value[: LONGEST - 1] + "…"
+def _cut(node: Any) -> Any:
+    """Whatever holds strings, with each of them cut."""
+    if isinstance(node, dict):
+        return {_cut(key): _cut(entry) for key, entry in node.items()}
+    if isinstance(node, list):
+        return [_cut(entry) for entry in node]
+    return node[: LONGEST - 1] + "…" if isinstance(node, str) and len(node) > LONGEST else node
 
 
 def _utc(date: str) -> str:
     """In one form and one zone, so that dates are in order as strings are."""
-    try:
-        moment = datetime.fromisoformat(date)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat(timespec="seconds")
-    except (ValueError, OverflowError):
-        return date[: len("2025-11-21T05:12")]
+    found = moment(date)
+    return found.isoformat(timespec="seconds") if found else date[: len("2025-11-21T05:12")]
 
 
 def _figure(x: float) -> Float:
@@ -248,7 +238,7 @@ def _figure(x: float) -> Float:
 def _families(record: Record) -> Families | None:
     """How many models of a suite pass, and which do not, by name."""
     rows = record["families"]
-    bad = [_cut(row["model"]) for row in rows if not row["passed"]]
+    bad = [row["model"] for row in rows if not row["passed"]]
     return {"passed": len(rows) - len(bad), "total": len(rows), "failing": bad[:FAILING]} if rows else None
 
 
@@ -262,7 +252,7 @@ def _worst_logit(record: Record) -> WorstLogit | None:
     if not found:
         return None
     ratio, id, prompt = max(found, key=lambda entry: badness(entry[0]))
-    return {"share": _figure(ratio), "configuration": _cut(id), "prompt": _cut(prompt)}
+    return {"share": _figure(ratio), "configuration": id, "prompt": prompt}
 
 
 def _worst_anchor(record: Record) -> WorstAnchor | None:
@@ -272,10 +262,10 @@ def _worst_anchor(record: Record) -> WorstAnchor | None:
         return None
     worst, matrix = max(found, key=lambda pair: badness(pair[0].share))
     return {
-        "name": _cut(worst.anchor),
+        "name": worst.anchor,
         "floors": _figure(value(worst.error) or 0.0),
         "share": _figure(worst.share),
-        "configuration": _cut(matrix["configuration"]),
+        "configuration": matrix["configuration"],
         "phase": matrix["phase"],
     }
 
@@ -293,7 +283,7 @@ def _graphs(record: Record) -> Iterator[Graph]:
     for (source, phase), graphs in groups.items():
         one = min(graphs, key=lambda graph: (graph["head"] != "logits", graph["bucket"] or 0))
         yield {
-            "source": _cut(source),
+            "source": source,
             "phase": phase,
             "op_total": one["op_total"],
             "op_kinds": one["op_kinds"],
@@ -309,11 +299,11 @@ def _speed(record: Record) -> Speed:
     speed = record["speed"]
     timed = [contender for contender in speed["contenders"] if contender["ms_per_token"]]
     return {
-        "reason": _cut(speed["reason"]),
+        "reason": speed["reason"],
         "contenders": [
             {
-                "id": _cut(contender["id"]),
-                "title": _cut(contender["title"]),
+                "id": contender["id"],
+                "title": contender["title"],
                 "ms_per_token": float(f"{median(contender['ms_per_token']):.6g}"),
                 "resident_bytes": contender["resident_bytes"],
             }
@@ -328,7 +318,7 @@ def _ratio(ours: record_types.Contender, peer: record_types.Contender) -> Ratio 
     if not all(0 < ratio < math.inf for ratio in ratios):
         return None
     median_, least, most = (float(f"{x:.6g}") for x in (median(ratios), min(ratios), max(ratios)))
-    return {"peer": _cut(peer["id"]), "median": median_, "least": least, "most": most, "rounds": len(ratios)}
+    return {"peer": peer["id"], "median": median_, "least": least, "most": most, "rounds": len(ratios)}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Two sequences of operations side by side: what is alike, what has another form, what only one has."""
+"""Two sequences side by side: of operations, what is alike, has another form, or is only in one; of names, one order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hloracle.core.record import ListedOp
@@ -49,3 +49,16 @@ def _worth(a: ListedOp, b: ListedOp) -> int:
     if a["op"] != b["op"]:
         return 0
     return ALIKE if a["type"] == b["type"] else SAME_KIND
+
+
+def merged(first: Sequence[str], second: Iterable[str]) -> list[str]:
+    """Two orders of names as one: the first, and what only the second has behind the name that it follows there."""
+    known = set(first)
+    behind: dict[str | None, list[str]] = {}
+    last = None
+    for name in second:
+        if name in known:
+            last = name
+        else:
+            behind.setdefault(last, []).append(name)
+    return [*behind.get(None, []), *(n for name in first for n in (name, *behind.get(name, [])))]

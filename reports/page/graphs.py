@@ -1,16 +1,15 @@
-"""The graphs side by side: censuses by kind, scopes with their operations aligned, and a layer as a drawing."""
+"""The graphs side by side: censuses by kind, scopes with their operations aligned, and what a layer's parts read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hloracle.core.record import Graph, ListedOp, Listing, Record, Scope
-from hloracle.reports.facts import badness, in_order, layer_of, limits_of, share, source_of
+from hloracle.reports.facts import in_order, layer_of, limits_of, share, source_of
 from hloracle.reports.page import heat
-from hloracle.reports.page.align import Pair, align
-from hloracle.reports.page.blocks import drawing
+from hloracle.reports.page.align import Pair, align, merged
 
 PHASES = ("decode", "prefill")
 
@@ -54,7 +53,7 @@ def _phase(record: Record, phase: str, sides: Sequence[Side | None]) -> dict[str
     listed = [side.listing["scopes"] if side else [] for side in sides]
     wrong = _wrong(record, phase, sides)
     scopes: list[dict[str, Any]] = []
-    for anchor in _merged([[scope["anchor"] for scope in side] for side in listed]):
+    for anchor in merged(*([scope["anchor"] for scope in side] for side in listed)):
         left, right = (_standing_for(anchor, side) for side in listed)
         scopes.append(_scope(f"{phase}-{len(scopes)}", anchor, left, right, wrong))
     return {"phase": phase, "sides": sides, "scopes": scopes, "wrong": any(scope["here"] for scope in scopes)}
@@ -81,20 +80,6 @@ def _wrong(record: Record, phase: str, sides: Sequence[Side | None]) -> Wrong | 
         return Wrong(at, None, found["anchor"])
     mine = shown is None or operation["graph"] == shown.listing["name"]
     return Wrong(at, operation["line"] if mine else None, operation["anchor"])
-
-
-def _merged(orders: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Two orders as one: what only the second has stands after what it follows there."""
-    first, second = orders
-    merged = list(first)
-    at = -1
-    for name in second:
-        if name in merged:
-            at = merged.index(name)
-        else:
-            at += 1
-            merged.insert(at, name)
-    yield from merged
 
 
 def _standing_for(anchor: str, scopes: Sequence[Scope]) -> Scope | None:
@@ -150,22 +135,27 @@ def _mark(rows: Sequence[dict[str, Any]], wrong: Wrong) -> bool:
 
 
 def block(record: Record) -> dict[str, Any] | None:
-    """The drawing of one layer: its parts with an error each, and the wrong one marked."""
-    if record["block"] is None or not record["block"]["nodes"]:
+    """One layer's parts in the order of computation: what each reads, its error, and which is the wrong one."""
+    found, wrong = record["block"], record["verdict"]["anchor"]
+    if found is None or not found["nodes"]:
         return None
-    wrong, found = record["verdict"]["anchor"], drawing(record["block"])
     shares = by_itself(record) if record["localization"] else _worst_of_layers(record)
-    for entry in found["nodes"]:
-        anchor = entry["node"]["anchor"]
+    reads: list[list[int]] = [[] for _ in found["nodes"]]
+    for read, reader in found["edges"]:
+        reads[reader].append(read)
+    parts = []
+    for node, read_here in zip(found["nodes"], reads, strict=True):
+        anchor = node["anchor"]
         layer, kind = layer_of(anchor)
-        entry["wrong"] = bool(anchor) and anchor == wrong
-        entry["share"] = shares.get(anchor, shares.get(kind) if layer is not None else None)
-        entry["shade"] = None if entry["share"] is None else heat.shade(entry["share"])
+        error = shares.get(anchor, shares.get(kind) if layer is not None else None)
+        parts.append(
+            {"node": node, "kind": kind, "reads": read_here, "share": error, "wrong": bool(anchor) and anchor == wrong}
+        )
     return {
-        **found,
-        "layer": record["block"]["layer"],
-        "wrong": any(entry["wrong"] for entry in found["nodes"]),
-        "measured": any(entry["share"] is not None for entry in found["nodes"]),
+        "layer": found["layer"],
+        "graph": found["graph"],
+        "parts": parts,
+        "wrong": any(part["wrong"] for part in parts),
         "by_itself": record["localization"] is not None,
     }
 
@@ -181,13 +171,9 @@ def by_itself(record: Record) -> dict[str, float]:
 def _worst_of_layers(record: Record) -> dict[str, float]:
     """Kind of anchor -> the worst of the judged graphs, over all layers, positions and prompts."""
     limits = limits_of(record)
-    worst: dict[str, float] = {}
-    for matrix in record["anchors"]:
-        if source_of(record, matrix["source"])["judged"]:
-            for value in heat.values_of(matrix, limits):
-                kind = layer_of(value.anchor)[1]
-                worst[kind] = max(worst.get(kind, 0.0), value.share, key=badness)
-    return worst
+    judged = [matrix for matrix in record["anchors"] if source_of(record, matrix["source"])["judged"]]
+    values = (value for matrix in judged for value in heat.values_of(matrix, limits))
+    return {kind: v.share for kind, v in heat.worst_by(values, lambda v: layer_of(v.anchor)[1]).items()}
 
 
 def censuses(record: Record) -> list[dict[str, Any]]:
@@ -209,14 +195,13 @@ def _census(record: Record, phase: str) -> dict[str, Any]:
     others = [graphs[0]["ops"] for graphs, own in zip(columns, judged, strict=True) if not own]
     base = others[0] if len(others) == 1 else None
     counts = [graphs[0]["ops"] for graphs in columns]
-    largest = max((n for ops in counts for n in ops.values()), default=0) or 1
     rows = []
     for op in sorted({op for ops in counts for op in ops}, key=lambda op: (-max(c.get(op, 0) for c in counts), op)):
         entries = []
         for ops, own in zip(counts, judged, strict=True):
             n = ops.get(op, 0)
             delta = n - base.get(op, 0) if base is not None and own else None
-            entries.append({"n": n, "delta": delta, "width": f"{100 * n / largest:.4g}", "judged": own})
+            entries.append({"n": n, "delta": delta, "judged": own})
         rows.append({"op": op, "entries": entries})
     heads = [{"graphs": graphs, "title": source_of(record, graphs[0]["source"])["title"]} for graphs in columns]
     return {"phase": phase, "columns": heads, "rows": rows}

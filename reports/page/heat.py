@@ -63,10 +63,10 @@ class _Group:
         return self.found["prompt"] if self.found and self.found["prompt"] in self.prompts() else self.worst().prompt
 
 
-def heat_maps(record: Record, drawn: int = MAPS) -> list[dict[str, Any]]:
+def heat_maps(record: Record) -> list[dict[str, Any]]:
     """For each configuration and phase its worst value, the first that is over its limit, and a map.
 
-    What was taken apart comes first, then the worst. Only the first `drawn` have a `map`.
+    What was taken apart comes first, then the worst. Only the first MAPS have a `map`.
     """
     limits = limits_of(record)
     groups = [group for group in _groups(record, limits) if group.measured]
@@ -86,7 +86,7 @@ def heat_maps(record: Record, drawn: int = MAPS) -> list[dict[str, Any]]:
                 "first": next((over[a] for a in anchors if a in over), None),
                 "worst": group.worst(),
                 "limits": limits,
-                "map": _map(group, TIPS if i == 0 else TIPS // 4) if i < drawn else None,
+                "map": _map(group, TIPS if i == 0 else TIPS // 4) if i < MAPS else None,
             }
         )
     return rows
@@ -125,7 +125,8 @@ def _kinds(anchors: Iterable[str]) -> list[str]:
     return kinds
 
 
-def _worst_by(values: Iterable[Value], key: Callable[[Value], Any]) -> dict[Any, Value]:
+def worst_by(values: Iterable[Value], key: Callable[[Value], Any]) -> dict[Any, Value]:
+    """What `key` gives -> the worst of the values that it gives this for."""
     worst: dict[Any, Value] = {}
     for value in values:
         if (k := key(value)) not in worst or badness(value.share) > badness(worst[k].share):
@@ -143,15 +144,15 @@ def _map(group: _Group, tips: int) -> dict[str, Any]:
 
     The positions are those of the prompt that was taken apart, or else of the worst one.
     """
-    worst = _worst_by(group.measured, lambda v: layer_of(v.anchor))
+    worst = worst_by(group.measured, lambda v: layer_of(v.anchor))
     layers = sorted({layer for layer, _ in worst if layer is not None})
     prompt = group.shown()
     positions = sorted({p for m in group.matrices if m["prompt"] == prompt for p in m["positions"]})
     bins = bins_of(len(positions))
     column = {positions[k]: n for n, columns in enumerate(bins) for k in columns}
     of_prompt = [v for v in group.measured if v.prompt == prompt]
-    here = _worst_by(of_prompt, lambda v: (layer_of(v.anchor)[1], column[v.position]))
-    of_kind = _worst_by(group.measured, lambda v: layer_of(v.anchor)[1])
+    here = worst_by(of_prompt, lambda v: (layer_of(v.anchor)[1], column[v.position]))
+    of_kind = worst_by(group.measured, lambda v: layer_of(v.anchor)[1])
     by_layer = {kind: [worst.get((layer, kind)) for layer in layers] for kind in of_kind}
     by_position = {kind: [here.get((kind, n)) for n in range(len(bins))] for kind in of_kind}
 

@@ -9,13 +9,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hloracle.core.record import Answer, Configuration, Family, Prompt, Record, Reference
+from hloracle.core.record import Answer, Configuration, Prompt, Record, Reference
 from hloracle.reports import text
 from hloracle.reports.facts import (
     VERDICTS,
     answers_of,
     at_fault,
-    badness,
     by_status,
     closest_call,
     comparisons,
@@ -24,10 +23,8 @@ from hloracle.reports.facts import (
     in_order,
     judged,
     noun,
-    of_limit,
     token_totals,
     took,
-    worst_share,
 )
 from hloracle.reports.page import charts, compiled, graphs, heat
 from hloracle.reports.page.base import draw
@@ -49,18 +46,18 @@ def render(record: Record) -> str:
         "sentence": _sentence(record),
         "comparisons": comparisons(record),
         "shown": EVIDENCE,
-        "next": _next(record),
+        "next": list(_next(record)),
         "matrix": _matrix(record),
         "totals": token_totals(record),
         "prompts": prompts,
         "checks": by_status(record["checks"]),
-        "families": [_family(row) for row in families(record)],
+        "families": families(record),
+        "verdicts": VERDICTS,
         "tally": _tally(record),
         "chain": charts.chain(record),
         "maps": heat.heat_maps(record),
         "floors": heat.floors(record),
         "logits": charts.logits(record),
-        "leads": charts.leads(record),
         "phases": phases,
         "wrong_shown": any(phase["wrong"] for phase in phases),
         "block": graphs.block(record),
@@ -89,43 +86,31 @@ def _sentence(record: Record) -> str:
     return f"{of}{at}: {words.meaning[0].lower()}{words.meaning[1:]}"
 
 
-def _next(record: Record) -> list[dict[str, Any]]:
-    """What to look at next, as lead, text, and where on this page it is (empty if it is not)."""
-    return list(_next_after_pass(record) if record["passed"] else _next_after_failure(record))
-
-
-def _item(lead: str, words: str = "", href: str = "") -> dict[str, Any]:
-    return {"lead": lead, "text": words, "href": href}
-
-
-def _next_after_failure(record: Record) -> Iterator[dict[str, Any]]:
+def _next(record: Record) -> Iterator[tuple[str, str, str]]:
+    """What to do about a run that has not passed, as lead, words, and where on this page it is (empty if it is not)."""
+    if record["passed"]:
+        return
     verdict, row = record["verdict"], at_fault(record)
     architecture = row["architecture"] if row else record["model"]["architecture"]
     anchor = row["anchor"] if row else verdict["anchor"]
-    at = f"at {anchor}" if anchor else "from the top"
-    for i, bad in enumerate(families(record)):
-        if not bad["passed"] and i < 3:
-            title, where = VERDICTS[bad["verdict"]].title.lower(), f" at {bad['anchor']}" if bad["anchor"] else ""
-            yield _item(f"See {bad['model']}", f"{title}{where}", f"#family-{i}")
+    yield *_advice(record, architecture, f"at {anchor}" if anchor else "from the top"), ""
+    if row:
+        yield f"See {row['model']}", VERDICTS[row["verdict"]].title.lower(), "#family-0"
     if (found := record["localization"]) is not None:
         if (op := found["operation"]) is not None:
             line = "" if op["line"] is None else f"line {op['line']} of "
-            yield _item("See the first wrong operation", f"{op['name']}, {line}{op['graph']}", "#operation")
+            yield "See the first wrong operation", f"{op['name']}, {line}{op['graph']}", "#operation"
         if (reproducer := found["reproducer"]) is not None:
             words = "it shows the fault by itself" if reproducer["shown"] else "it did not show the fault by itself"
-            yield _item("Run the reproducer", words, "#reproducer")
-    yield _item(*_advice(record, architecture, at))
+            yield "Run the reproducer", words, "#reproducer"
     for i, prompt in enumerate(record["prompts"]):
         if prompt["id"] == verdict["prompt"]:
             step = "" if verdict["step"] is None else f", step {verdict['step']}"
-            yield _item("See the tokens side by side", f"{prompt['id']}{step}", f"#prompt-{i}")
-    for column in record["configurations"]:
-        if column["status"] == "failed":
-            yield _item(f"{column['id']} gave no result", text.one_line(column["message"], 160), "#configurations")
-    for i, check in enumerate(by_status(record["checks"])):
-        if check["status"] in ("failed", "error") and i < 3:
-            words = f"measured {check['figure']}, limit {check['limit']}" if check["figure"] else check["detail"]
-            yield _item(check["title"], words, f"#check-{i}")
+            yield "See the tokens side by side", f"{prompt['id']}{step}", f"#prompt-{i}"
+    if any(column["status"] == "failed" for column in record["configurations"]):
+        yield "See why configurations gave no result", "", "#configurations"
+    if any(check["status"] in ("failed", "error") for check in record["checks"]):
+        yield "See the checks that did not pass", "", "#checks"
 
 
 def _advice(record: Record, architecture: str, at: str) -> tuple[str, str]:
@@ -153,51 +138,11 @@ def _advice(record: Record, architecture: str, at: str) -> tuple[str, str]:
     return found[record["verdict"]["class"]]
 
 
-def _next_after_pass(record: Record) -> Iterator[dict[str, Any]]:
-    ratios = [
-        (ratio, prompt, id)
-        for prompt, entry in record["tokens"].items()
-        for id, answer in entry["configurations"].items()
-        if (ratio := of_limit(answer)) is not None
-    ]
-    if record["verdict"]["class"] == "near-tie":
-        for i, prompt in enumerate(record["prompts"]):
-            entry = record["tokens"][prompt["id"]]
-            if entry["agreed"] != entry["total"]:
-                words = f"{entry['agreed']} of {entry['total']} tokens equal in the worst configuration"
-                yield _item(f"Tokens differ on {prompt['id']}", words, f"#prompt-{i}")
-    if ratios:
-        ratio, on, id = max(ratios)
-        yield _item("Largest logit error", f"{text.figure(ratio)} of its limit, {id} on {on}", "#logits")
-    values = [m["worst"] for m in heat.heat_maps(record, drawn=0)]
-    if values:
-        v = max(values, key=lambda v: badness(v.share))
-        words = f"{text.figure(v.share)} of its limit, {v.anchor} at position {v.position} of {v.prompt}"
-        yield _item("Largest error at an anchor", words, "#anchors")
-    rows = [(row, worst) for row in record["families"][1:] if (worst := row["worst"])]
-    if rows:
-        row, worst = max(rows, key=lambda pair: badness(worst_share(pair[0])))
-        words = f"{text.figure(worst_share(row))} of its limit, {worst['anchor']} of {row['model']}"
-        yield _item("Largest error in another model", words, "#families")
-    calls = [(*call[::-1], i) for i, p in enumerate(record["prompts"]) if (call := closest_call(p)) is not None]
-    if calls:
-        gap, step, i = min(calls)
-        words = f"the truth's two best tokens are {text.figure(gap)} apart, {record['prompts'][i]['id']} at step {step}"
-        yield _item("Closest call", words, f"#prompt-{i}")
-    for i, check in enumerate(by_status(record["checks"])):
-        if check["status"] == "skipped":
-            yield _item("Not checked", check["title"], f"#check-{i}")
-
-
 def _tally(record: Record) -> list[tuple[str, int]]:
     """How many checks have each status, without those that none has: what the verdict rests on first."""
     statuses = [check["status"] for check in record["checks"]]
     order = ("passed", "skipped") if record["passed"] else ("failed", "error", "skipped", "passed")
     return [(s, statuses.count(s)) for s in order if s in statuses]
-
-
-def _family(row: Family) -> dict[str, Any]:
-    return {"row": row, "verdict": VERDICTS[row["verdict"]], "share": worst_share(row)}
 
 
 # ---- the matrix
