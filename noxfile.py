@@ -102,18 +102,18 @@ def pythons(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def lowest(session: nox.Session) -> None:
-    """The lowest versions in the ranges of pyproject.toml, and all families: lower ones are right on some of them."""
+    """The lowest versions in the ranges of pyproject.toml: lower ones are right on some families. Arguments: families."""
     session.install(".[test]", *LOWEST)
     quick_tests(session)
-    session.run("hloracle", "suite")
+    session.run("hloracle", "suite", *session.posargs)
 
 
 @nox.session(default=False)
 def highest(session: nox.Session) -> None:
-    """The highest versions in the ranges that are released, and all families."""
+    """The highest versions in the ranges that are released. Arguments: families, or all of them."""
     session.install("--upgrade", "--upgrade-strategy", "eager", ".[test]")
     quick_tests(session)
-    session.run("hloracle", "suite")
+    session.run("hloracle", "suite", *session.posargs)
 
 
 @nox.session(name="conformance-cpu", venv_backend="none", requires=["environment"])
