@@ -156,9 +156,8 @@ def mutants(session: nox.Session) -> None:
 
     What came of all of them is written to mutants/outcomes.json, from which reports tell it.
     """
-    run(session, "hloracle", "mutants", *session.posargs)
-    if session.posargs in ([], ["--fresh"]):
-        run(session, "python", "-m", "hloracle.studies.pin_mutants")
+    pin = ["--pin"] if session.posargs in ([], ["--fresh"]) else []
+    run(session, "hloracle", "mutants", *session.posargs, *pin)
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

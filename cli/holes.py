@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hloracle.cli.options import progress_shown
+from hloracle.cli import options
+from hloracle.cli.options import progress_shown, tell
 from hloracle.core.console import Output
 
 if TYPE_CHECKING:  # what it imports takes longer than a command line needs to be parsed
@@ -25,13 +25,12 @@ STATES = ("noticed", "explained", "missed")
 @click.argument("families", nargs=-1, metavar="[FAMILY]...")
 @click.option("--kind", "kinds", multiple=True, help="Spoil this kind of thing alone; may be given several times.")
 @click.option("--list", "listing", is_flag=True, help="List them instead of running them.")
-@click.option("--jobs", type=click.IntRange(1), default=None, help="How many run at a time; all processors by default.")
-@click.option("--fresh", is_flag=True, help="Judge also those whose outcome is in the cache.")
-@click.option("--json", "as_json", is_flag=True, help="Print what came of each as JSON.")
-@click.option("--pin", is_flag=True, help="Write down what came of them, in mutants/holes.json.")
+@options.jobs
+@options.reuse
+@options.as_json
+@options.pin
 def holes(
-    families: tuple[str, ...], kinds: tuple[str, ...], listing: bool, jobs: int | None, fresh: bool, as_json: bool,
-    pin: bool,
+    families: tuple[str, ...], kinds: tuple[str, ...], listing: bool, jobs: int, reuse: bool, as_json: bool, pin: bool,
 ) -> int:  # fmt: skip
     """Spoil everything that a run could observe, one thing at a time, and see each noticed.
 
@@ -39,23 +38,22 @@ def holes(
     spoiled at every result, slot, position, length and token id, and judged as `run` and as `check` judge graphs. Exits
     with 0 only if both notice each of them, but those of which a reason says that nobody can, and notice none of these.
     """
-    from hloracle.core.environment import threads_available
-    from hloracle.studies.holes import as_records, pins, problems, run_holes, selected, write_pins
+    from hloracle.studies.holes import PINS, as_records, pins, problems, run_holes, selected
+    from hloracle.studies.study import write_pins
 
     items = selected(families, kinds)
-    out = Output(highlight=False)
     if listing:
-        print_items(items, out)
+        print_items(items, Output(highlight=False))
         return 0
     with progress_shown() as progress:
-        outcomes = run_holes(items, jobs or threads_available(), progress.report, fresh=fresh)
+        outcomes = run_holes(items, jobs, progress.report, reuse)
     found = problems(outcomes)
-    if as_json:
-        click.echo(json.dumps({"spoilings": as_records(outcomes), "problems": found}, indent=1))
-    else:
-        print_outcomes(outcomes, found, out)
+    tell(
+        {"spoilings": as_records(outcomes), "problems": found}, as_json,
+        lambda console: print_outcomes(outcomes, found, console),
+    )  # fmt: skip
     if pin and not found:
-        write_pins(pins(outcomes))
+        write_pins(PINS, pins(outcomes))
     return 1 if found else 0
 
 

@@ -164,7 +164,7 @@ def print_trial(trial: Trial, console: Console) -> None:
     if trial.right:
         word, colour = ("caught", "green") if trial.place == "exact" else ("nearly", "yellow")
     else:
-        word, colour = ("misplaced" if trial.killed else "survived" if trial.verdict != "crashed" else "crashed"), "red"
+        word, colour = ("misplaced" if trial.killed else "survived" if not trial.crashed else "crashed"), "red"
     operation = f", {trial.operation}" if trial.operation else ""
     took = "reused" if trial.reused else f"{trial.seconds:4.1f} s"
     console.print(

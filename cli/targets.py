@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import click
@@ -10,15 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hloracle.cli.options import (
-    DEFAULT_MODEL,
-    MODEL_HELP,
-    model_argument,
-    precision_option,
-    progress_shown,
-    threads_option,
-)
-from hloracle.core.console import Output
+from hloracle.cli import options
+from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.core.errors import InputError
 from hloracle.core.record import Compiled
 
@@ -26,19 +18,19 @@ BUCKET, CAPACITY = 64, 256
 
 
 @click.command(epilog=MODEL_HELP)
-@model_argument(DEFAULT_MODEL)
-@precision_option()
+@options.model(DEFAULT_MODEL)
+@options.precision
 @click.option("--cuda-target", default="", metavar="sm_NN", help="What is compiled for on CUDA. sm_89, if not given.")
-@click.option("--json", "as_json", is_flag=True, help="Print what came of each graph as JSON.")
-@threads_option()
-def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads: int | None) -> int:
+@options.as_json
+@options.threads
+def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads: int) -> int:
     """Compile MODEL's emitted graphs for every target that IREE's compiler has; no device is needed.
 
     Exits with 1 if they do not compile for the processor or for CUDA, which hloracle runs them on.
     """
     from hloracle.backends.devices import known_cuda_targets
+    from hloracle.conformance.record.record import compiled_rows
     from hloracle.conformance.runs.code_generation import compile_all, for_every_target
-    from hloracle.core.environment import threads_available
     from hloracle.production.choice import production_graphs, untuned
     from hloracle.reference.fixtures.named import resolve
     from hloracle.reference.model.checkpoint import open_checkpoint
@@ -58,16 +50,10 @@ def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads
                 for device in for_every_target(cuda_target)
                 for graph in production_graphs(checkpoint, precision, untuned(device=device), specs)
             ]
-            rows = compile_all(wanted, threads or threads_available())
-    from hloracle.conformance.record.record import compiled_rows
-
+            rows = compile_all(wanted, threads)
     found = compiled_rows(rows)
-    if as_json:
-        click.echo(
-            json.dumps({"model": model, "precision": precision, "cuda_targets": known, "compiled": found}, indent=1)
-        )
-    else:
-        print_targets(found, known, Output(highlight=False))
+    told = {"model": model, "precision": precision, "cuda_targets": known, "compiled": found}
+    tell(told, as_json, lambda console: print_targets(found, known, console))
     return 1 if any(row.message for row in rows if row.kind in ("cpu", "cuda")) else 0
 
 

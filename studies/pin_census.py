@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hloracle.conformance import checks
 from hloracle.conformance.checks.census import census_key, held_key, layer_kind, uses
 from hloracle.conformance.graphs.facts import inspect
 from hloracle.core.abi import Graph
-from hloracle.core.cache import write_file
 from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.config import Config, Layer
@@ -27,6 +26,7 @@ from hloracle.reference.model.encodings import ENCODINGS
 from hloracle.reference.model.registry import from_hf
 from hloracle.reference.model.weights import taken_shapes
 from hloracle.reference.oracle.lower import lower
+from hloracle.studies.study import write_rows
 
 # Other options that checkpoints of an architecture have, besides those of its tiny model.
 _DEFAULT_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
@@ -156,5 +156,4 @@ def held() -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    rows = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in (census() | held()).items()]  # a line each
-    write_file(Path(__file__).with_name("census.json"), "{\n" + ",\n".join(rows) + "\n}\n")
+    write_rows(Path(str(checks.__file__)).with_name("census.json"), census() | held())
