@@ -14,7 +14,6 @@ from rich.markup import escape
 
 from hloracle.cli import options
 from hloracle.cli.bench import BENCH_COMMANDS
-from hloracle.cli.holes import holes
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, prepare_folder, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
 from hloracle.cli.targets import targets
@@ -71,10 +70,9 @@ def cli() -> None:
 @options.rounds
 @options.reuse
 @click.option(
-    "--mutant",
-    default="",
+    "--mutant", default="",
     help="Plant a deliberate fault, to see it caught; `hloracle mutants` lists them. It says the precision and the layout.",
-)
+)  # fmt: skip
 @options.timeout
 @options.record_as_json
 @options.threads
@@ -180,9 +178,7 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
 @cli.command(epilog=MODEL_HELP)
 @options.model()
 @click.option("--phase", type=click.Choice(["prefill", "decode"]), required=True, help="Which of the two graphs.")
-@click.option(
-    "--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True, help="Who writes it."
-)
+@options.source
 @click.option(
     "--head", type=click.Choice(["token", "logits"]), default="logits", show_default=True, help="What it answers with."
 )
@@ -197,14 +193,10 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
 )  # fmt: skip
 @click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
 @click.option(
-    "--taps",
-    is_flag=False,
-    flag_value="all",
-    default=None,
-    metavar="[ANCHORS]",
+    "--taps", is_flag=False, flag_value="all", default=None, metavar="[ANCHORS]",
     help="Also return the values at anchors: `all` (as without a value), or a comma-separated list of names and "
     "patterns, such as `layers.0.*,norm`.",
-)
+)  # fmt: skip
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it."
 )
@@ -228,18 +220,9 @@ def emit(output: Path, **asked: Any) -> int:
 @click.option("-n", "count", type=int, default=48, show_default=True, help="At most so many tokens.")
 @click.option("--stream", is_flag=True, help="Print each token as soon as it is known.")
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the model's chat template.")
+@options.source
 @click.option(
-    "--source",
-    type=click.Choice(["emitter", "reference"]),
-    default="emitter",
-    show_default=True,
-    help="Whose graphs run.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(["iree-cpu", "xla-cpu"]),
-    default=None,
-    help="What runs them: IREE on --device, if not given.",
+    "--backend", type=click.Choice(["iree-cpu", "xla-cpu"]), help="What runs them: IREE on --device, if not given."
 )
 @options.device
 @options.precision
@@ -310,6 +293,43 @@ def mutants(ids: tuple[str, ...], listing: bool, jobs: int, reuse: bool, as_json
 
 
 @cli.command()
+@click.argument("families", nargs=-1, metavar="[FAMILY]...")
+@click.option("--kind", "kinds", multiple=True, help="Spoil this kind of thing alone; may be given several times.")
+@click.option("--list", "listing", is_flag=True, help="List them instead of running them.")
+@options.jobs
+@options.reuse
+@options.as_json
+@options.pin
+def holes(
+    families: tuple[str, ...], kinds: tuple[str, ...], listing: bool, jobs: int, reuse: bool, as_json: bool, pin: bool,
+) -> int:  # fmt: skip
+    """Spoil everything that a run could observe, one thing at a time, and see each noticed.
+
+    The right graphs of each FAMILY's tiny model (llama, gemma3_text, mixtral and deepseek_v3, where none is named) are
+    spoiled at every result, slot, position, length and token id, and judged as `run` and as `check` judge graphs. Exits
+    with 0 only if both notice each of them, but those of which a reason says that nobody can, and notice none of these.
+    """
+    from hloracle.cli.show import print_items, print_outcomes
+    from hloracle.studies.holes import PINS, as_records, pins, problems, run_holes, selected
+    from hloracle.studies.study import write_pins
+
+    items = selected(families, kinds)
+    if listing:
+        print_items(items, Output(highlight=False))
+        return 0
+    with progress_shown() as progress:
+        outcomes = run_holes(items, jobs, progress.report, reuse)
+    found = problems(outcomes)
+    tell(
+        {"spoilings": as_records(outcomes), "problems": found}, as_json,
+        lambda console: print_outcomes(outcomes, found, console),
+    )  # fmt: skip
+    if pin and not found:
+        write_pins(PINS, pins(outcomes))
+    return 1 if found else 0
+
+
+@cli.command()
 def models() -> int:
     """List the architectures and the models that can be named."""
     from rich.table import Table
@@ -338,7 +358,7 @@ def fetch(name: str, precision: str) -> int:
     return 0
 
 
-for _command in (holes, targets, *BENCH_COMMANDS, *RECORD_COMMANDS):
+for _command in (targets, *BENCH_COMMANDS, *RECORD_COMMANDS):
     cli.add_command(_command)
 
 

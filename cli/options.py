@@ -98,6 +98,10 @@ as_json: Option = click.option("--json", "as_json", is_flag=True, help="Print wh
 record_as_json: Option = click.option(
     "--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table."
 )
+source: Option = click.option(
+    "--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True,
+    help="Who writes the graphs.",
+)  # fmt: skip
 tokens: Option = click.option(
     "--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt."
 )

@@ -1,10 +1,12 @@
-"""A record on the terminal: the matrix of prompts and configurations, what failed, and the verdict."""
+"""Records, mutants and holes on the terminal."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,7 +14,18 @@ from rich.table import Table
 
 from hloracle.core.record import Answers, Check, Contender, Family, Record
 from hloracle.mutants import Mutant
+from hloracle.studies.holes import JUDGES, Item, Outcome, all_of, tally
 from hloracle.studies.mutants import Trial
+
+STATES = ("noticed", "explained", "missed")  # of what was spoiled
+
+
+def figures_table(first: str, *others: str, **style: Any) -> Table:
+    """A table whose first column has names, and all others have figures."""
+    table = Table(first, **style)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def print_record(record: Record, out: Path, console: Console) -> None:
@@ -25,12 +38,10 @@ def print_record(record: Record, out: Path, console: Console) -> None:
         # So that the whole matrix fits 80 columns, also that of a device, which has seven configurations.
         headings = [configuration.replace("/", "\n") for configuration in configurations]
         close = len(configurations) > 5
-        table = Table(
+        table = figures_table(
             "prompt", *(h.replace("-", "\n") if close else h for h in headings), padding=(0, 0 if close else 1),
             title=f"tokens equal to Hugging Face's, {escape(record['model']['name'])}",
         )  # fmt: skip
-        for column in table.columns[1:]:
-            column.justify = "right"
         table.columns[0].no_wrap = True
         for prompt, row in record["tokens"].items():
             table.add_row(escape(prompt), *(_agreed(row, configuration) for configuration in configurations))
@@ -83,9 +94,8 @@ def _print_verdict(record: Record, out: Path, console: Console) -> None:
 def print_families(record: Record, out: Path, console: Console) -> None:
     """A row for each model of a suite, what failed in those that do not pass, and the verdict of all."""
     names = ("family", "tokens", "worst anchor,\nin floors", "op\nkinds", "matmuls", "mutants\nkilled")
-    table = Table(*names, box=None, pad_edge=False)
-    for column in (1, 3, 4, 5):
-        table.columns[column].justify = "right"
+    table = figures_table(*names, box=None, pad_edge=False)
+    table.columns[2].justify = "left"
     table.columns[2].overflow = "fold"
     for row in record["families"]:
         table.add_row(*_family(row))
@@ -179,14 +189,14 @@ def print_trials(trials: Sequence[Trial], problems: Sequence[str], console: Cons
     count = len(trials)
     killed = sum(t.killed for t in trials)
     class_ = sum(t.killed and t.verdict == t.mutant.class_ for t in trials)
+    crashed = sum(t.crashed for t in trials)
     places = [t.place for t in trials if t.killed]
     console.print(_by_family(trials))
     console.print(
         f"{count} mutants over {len({t.mutant.mechanism for t in trials})} mechanisms: {killed} caught, "
         f"{class_} in the right class, {places.count('exact')} at exactly the expected anchor, "
-        f"{places.count('consumer')} at its direct consumer; {sum(t.verdict == 'crashed' for t in trials)} crashed, "
-        f"{count - killed - sum(t.verdict == 'crashed' for t in trials)} survived; "
-        f"{sum(t.reused for t in trials)} reused from the cache",
+        f"{places.count('consumer')} at its direct consumer; {crashed} crashed, "
+        f"{count - killed - crashed} survived; {sum(t.reused for t in trials)} reused from the cache",
         soft_wrap=True,
     )
     for problem in problems:
@@ -194,9 +204,8 @@ def print_trials(trials: Sequence[Trial], problems: Sequence[str], console: Cons
 
 
 def _by_family(trials: Sequence[Trial]) -> Table:
-    table = Table("family", "killed", "in their class", "at their anchor", "at a consumer", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    headings = ("family", "killed", "in their class", "at their anchor", "at a consumer")
+    table = figures_table(*headings, box=None, pad_edge=False)
     for family in dict.fromkeys(t.mutant.architecture for t in trials):
         of = [t for t in trials if t.mutant.architecture == family]
         killed = [t for t in of if t.killed]
@@ -207,3 +216,39 @@ def _by_family(trials: Sequence[Trial]) -> Table:
         )
         table.add_row(family, f"[{colour}]{len(killed)}/{len(of)}[/]", *map(str, counts))
     return table
+
+
+def print_items(items: Sequence[Item], console: Console) -> None:
+    """What there is to spoil, one on a line; after a dash, why nobody can tell."""
+    for family, id in items:
+        spoiling = all_of(family)[id]
+        reason = f" – {spoiling.reason}" if spoiling.reason else ""
+        console.print(escape(f"{family:<12} {id:<58} {spoiling.what}{reason}"), soft_wrap=True)
+
+
+def print_outcomes(outcomes: Sequence[Outcome], problems: Sequence[str], console: Console) -> None:
+    """How many were noticed, by kind and family, by each judge; and what is not as it should be."""
+    families = list(dict.fromkeys(o.family for o in outcomes))
+    for judge in JUDGES:
+        counts = tally(outcomes, judge)
+        console.print(f"by {judge}: {' / '.join(STATES)}", soft_wrap=True)
+        table = figures_table("", *families, box=None, pad_edge=False)
+        for kind in dict.fromkeys(kind for kind, _ in counts):
+            table.add_row(kind, *(_cell(counts.get((kind, family), Counter())) for family in families))
+        sums = (sum((c for (_, f), c in counts.items() if f == family), Counter()) for family in families)
+        table.add_row("all", *map(_cell, sums))
+        console.print(table)
+    reused = sum(o.reused for o in outcomes)
+    seconds = sum(o.seconds for o in outcomes if not o.reused)
+    console.print(
+        f"{len(outcomes)} spoilings, {len(problems)} problems; {reused} reused from the cache, the others took "
+        f"{seconds:.0f} s of one processor",
+        soft_wrap=True,
+    )
+    for problem in problems:
+        console.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
+
+
+def _cell(counts: Counter[str]) -> str:
+    colour = "red" if counts["missed"] else "green"
+    return f"[{colour}]{' / '.join(str(counts[state]) for state in STATES)}[/]" if counts else ""

@@ -15,7 +15,7 @@ from typing import Any
 
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.checks.of_configurations import truth_check
-from hloracle.conformance.checks.of_graphs import NOT_PINNED, PINNED, fewer_ops, graph_checks
+from hloracle.conformance.checks.of_graphs import NOT_PINNED, fewer_ops, graph_checks, pinned
 from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.facts import Inspected, inspect
@@ -236,7 +236,7 @@ def static_checks(run: Run) -> list[Check]:
         if source.counts_as:
             found.append(fewer_ops(graphs[source.name], graphs[ORACLE], config, source.name))
         else:
-            found.append(Question("fewer-ops", PINNED["fewer-ops"], source.name).skipped(NOT_PINNED))
+            found.append(pinned("fewer-ops", source.name).skipped(NOT_PINNED))
     # Where no judged graph can be run, none of the oracle's was lowered.
     return [*found, *(graph_checks(ORACLE, graphs[ORACLE], config) if graphs[ORACLE] else [])]
 

@@ -10,8 +10,8 @@ import pytest
 from models import SHAPES, S, T, model
 
 from hloracle.conformance.graphs.facts import inspect
-from hloracle.conformance.graphs.listing import Block, Reading, read
-from hloracle.conformance.record.record import LONGEST_LINE, _block, _graph_row, _line, _listing
+from hloracle.conformance.graphs.listing import LONGEST_LINE, Block, Reading, _shown, read
+from hloracle.conformance.record.record import _block, _graph_row, _listing
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
 from hloracle.mutants import planted
@@ -274,8 +274,7 @@ def test_the_layer_that_is_drawn_is_that_of_the_phase_that_was_taken_apart() -> 
 
 def test_long_lines_are_cut_and_tables_first() -> None:
     table = '%c = stablehlo.constant dense<"0x' + "0123456789ABCDEF" * 500 + '"> : tensor<2x32xf32> loc("norm")'
-    assert _line([table], 1) == '%c = stablehlo.constant dense<"0x0123456789ABCDEF01234567…"> : tensor<2x32xf32>'
+    assert _shown(table) == '%c = stablehlo.constant dense<"0x0123456789ABCDEF01234567…"> : tensor<2x32xf32>'
     long = "%x = stablehlo.add " + "%a, " * 1000 + ": tensor<f32>"
-    assert len(_line([long], 1)) <= LONGEST_LINE + 3
-    assert _line([long], 1).endswith(": tensor<f32>")
-    assert _line([long], None) == ""
+    assert len(_shown(long)) <= LONGEST_LINE + 3
+    assert _shown(long).endswith(": tensor<f32>")

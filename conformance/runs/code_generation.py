@@ -123,13 +123,9 @@ def compile_checks(rows: Sequence[Compiled], kind: str = "cuda") -> list[Check]:
         wrong = [row for row in own if not row.ok]
         bad = "; ".join(f"{row.graph}: {row.message}" for row in wrong)
         at = wrong[0].anchor if wrong else ""
-        figure = f"{len(right)} of {len(own)}"
         title = f"every graph compiles for {KINDS[kind].compiler} ({target})"
-        found.append(
-            Question("compiles", title, source, f"iree-{kind}").judged(
-                not bad, figure, f"{len(own)} of {len(own)}", bad, at
-            )
-        )
+        question = Question("compiles", title, source, f"iree-{kind}")
+        found.append(question.counted(len(right), len(own), bad, at))
         if kind == "cuda" and right:
             found.append(arithmetic_check(source, f"iree-{kind}", {row.graph: row.arithmetic for row in right}))
     return found
