@@ -10,7 +10,6 @@ import dataclasses
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,8 +36,6 @@ from hloracle.reference.model.encodings import Layout, numpy_type
 
 CAPACITY, PROMPT = 256, 128
 STEPS, ROUNDS = 32, 5
-# Where `cli/pack.py` puts a JAX of the processor, which is in the way of one that can use the device.
-JAX_FOLDER = "site-jax"
 
 
 @dataclass(frozen=True)
@@ -189,7 +186,6 @@ def oracle(report: Report, id: str, model: str, device: Device) -> Measured:
     """The JAX oracle, jitted for JAX's own device at its highest precision: no TF32."""
     os.environ["JAX_PLATFORMS"] = "cuda" if device.kind == "cuda" else "cpu"
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    sys.path[:] = [entry for entry in sys.path if os.path.basename(entry) != JAX_FOLDER]
     import jax
 
     from hloracle.reference.oracle.model import decode, prefill
