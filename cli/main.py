@@ -16,7 +16,6 @@ from hloracle.cli import options
 from hloracle.cli.bench import BENCH_COMMANDS
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, prepare_folder, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
-from hloracle.cli.targets import targets
 from hloracle.core.console import Output, terminal, verdict_stands
 from hloracle.core.errors import InputError
 from hloracle.core.program import Interrupted, run_command_line, run_program
@@ -358,7 +357,48 @@ def fetch(name: str, precision: str) -> int:
     return 0
 
 
-for _command in (targets, *BENCH_COMMANDS, *RECORD_COMMANDS):
+@cli.command(epilog=MODEL_HELP)
+@options.model(DEFAULT_MODEL)
+@options.precision
+@click.option("--cuda-target", default="", metavar="sm_NN", help="What is compiled for on CUDA. sm_89, if not given.")
+@options.as_json
+@options.threads
+def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads: int) -> int:
+    """Compile MODEL's emitted graphs for every target that IREE's compiler has; no device is needed.
+
+    Exits with 1 if they do not compile for the processor or for CUDA, which hloracle runs them on.
+    """
+    from hloracle.backends.devices import known_cuda_targets
+    from hloracle.cli.show import print_targets
+    from hloracle.conformance.record.record import compiled_rows
+    from hloracle.conformance.runs.code_generation import compile_all, for_every_target
+    from hloracle.production.choice import production_graphs, untuned
+    from hloracle.reference.fixtures.named import resolve
+    from hloracle.reference.model.checkpoint import open_checkpoint
+
+    with progress_shown() as progress:
+        with progress.stage("model"):
+            checkpoint = open_checkpoint(resolve(model, progress.report, precision))
+        with progress.stage("compile"):
+            known = known_cuda_targets()
+            if cuda_target and cuda_target not in known:
+                where = f"--cuda-target {cuda_target}"
+                raise InputError("is not known to this compiler", where, f"name one of {', '.join(known)}")
+            progress.report("compiling for every target")
+            specs = [("decode", "token", 256, 0), ("prefill", "token", 256, 64)]
+            wanted = [
+                ("emitter", graph, device)
+                for device in for_every_target(cuda_target)
+                for graph in production_graphs(checkpoint, precision, untuned(device=device), specs)
+            ]
+            rows = compile_all(wanted, threads)
+    found = compiled_rows(rows)
+    told = {"model": model, "precision": precision, "cuda_targets": known, "compiled": found}
+    tell(told, as_json, lambda console: print_targets(found, known, console))
+    return 1 if any(row.message for row in rows if row.kind in ("cpu", "cuda")) else 0
+
+
+for _command in (*BENCH_COMMANDS, *RECORD_COMMANDS):
     cli.add_command(_command)
 
 

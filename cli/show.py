@@ -1,4 +1,4 @@
-"""Records, mutants and holes on the terminal."""
+"""Records, mutants, holes and targets on the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hloracle.core.record import Answers, Check, Contender, Family, Record
+from hloracle.core.record import Answers, Check, Compiled, Contender, Family, Record
 from hloracle.mutants import Mutant
 from hloracle.studies.holes import JUDGES, Item, Outcome, all_of, tally
 from hloracle.studies.mutants import Trial
@@ -48,7 +48,8 @@ def print_record(record: Record, out: Path, console: Console) -> None:
         console.print(table)
     _print_checks([check for check in record["checks"] if check["status"] != "passed"], console)
     passed = sum(c["status"] == "passed" for c in record["checks"])
-    console.print(f"{passed} of {len(record['checks'])} checks passed; {_reused(record)}")
+    reused = f"reused from the cache: {', '.join(record['reused'])}" if record["reused"] else "nothing was reused"
+    console.print(f"{passed} of {len(record['checks'])} checks passed; {reused}")
     if record["settings"]["ignored"]:
         console.print(f"[yellow]{escape(record['settings']['ignored'])}[/]", soft_wrap=True)
     if record["speed"]["contenders"]:
@@ -153,12 +154,6 @@ def _agreed(row: Answers, configuration: str) -> str:
     return f"[{colour}]{found['agreed']}/{found['total']}[/]"
 
 
-def _reused(record: Record) -> str:
-    if not record["reused"]:
-        return "nothing was reused"
-    return f"reused from the cache: {', '.join(record['reused'])}"
-
-
 def print_mutants(mutants: Sequence[Mutant], console: Console) -> None:
     """What there is to plant, one on a line."""
     for m in mutants:
@@ -252,3 +247,23 @@ def print_outcomes(outcomes: Sequence[Outcome], problems: Sequence[str], console
 def _cell(counts: Counter[str]) -> str:
     colour = "red" if counts["missed"] else "green"
     return f"[{colour}]{' / '.join(str(counts[state]) for state in STATES)}[/]" if counts else ""
+
+
+def print_targets(rows: Sequence[Compiled], known: Sequence[str], console: Console) -> None:
+    """A row for each target, a column for each graph; the compiler's message below."""
+    graphs = list(dict.fromkeys(row["graph"] for row in rows))
+    table = Table("target", *(escape(graph) for graph in graphs), box=None, pad_edge=False)
+    of = {(row["compiler"], row["target"], row["graph"]): row for row in rows}
+    for compiler, target in dict.fromkeys((row["compiler"], row["target"]) for row in rows):
+        marks = []
+        for graph in graphs:
+            row = of[compiler, target, graph]
+            marks.append(f"[green]✓[/] {row['seconds']:.1f} s" if row["status"] == "compiled" else "[red]✗[/]")
+        table.add_row(escape(" ".join(filter(None, (compiler, target)))), *marks)
+    console.print(table)
+    for row in rows:
+        if row["status"] == "failed":
+            console.print(
+                f"[red]✗[/] {escape(row['compiler'])}, {escape(row['graph'])}: {escape(row['message'])}", soft_wrap=True
+            )
+    console.print(f"CUDA targets of this compiler: {', '.join(known)}", soft_wrap=True)
