@@ -36,7 +36,7 @@ def environment(session: nox.Session) -> None:
     if WHEELS:
         wheels = sorted(str(wheel) for wheel in Path(WHEELS).glob("*.whl") if not wheel.name.startswith("hloracle-"))
         if not wheels:
-            session.error(f"HLORACLE_WHEELS={WHEELS}: holds no wheels; name the folder that `unpack.sh` made")
+            session.error(f"HLORACLE_WHEELS={WHEELS}: holds no wheels; name a folder that `pip wheel` made")
         session.install("--no-index", "--no-deps", *wheels)
         session.install("--no-index", "--no-deps", "--no-build-isolation", "-e", ".")
     else:
@@ -156,9 +156,8 @@ def mutants(session: nox.Session) -> None:
 
     What came of all of them is written to mutants/outcomes.json, from which reports tell it.
     """
-    run(session, "hloracle", "mutants", *session.posargs)
-    if session.posargs in ([], ["--fresh"]):
-        run(session, "python", "-m", "hloracle.studies.pin_mutants")
+    pin = ["--pin"] if session.posargs in ([], ["--fresh"]) else []
+    run(session, "hloracle", "mutants", *session.posargs, *pin)
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

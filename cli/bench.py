@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from hloracle.cli.options import (
-    DEFAULT_MODEL,
-    MODEL_HELP,
-    PRECISIONS,
-    device_options,
-    model_argument,
-    out_option,
-    precision_option,
-    prepare_folder,
-    progress_shown,
-    threads_option,
-)
-from hloracle.core.console import Output
+from hloracle.cli import options
+from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, prepare_folder, progress_shown, tell
 
 # As in bench/scaling.py, which imports more than a command line needs to be parsed.
 SCALING_PARTS = ("decode", "prefill", "layers", "memory")
 
 
 @click.command(epilog=MODEL_HELP)
-@model_argument(DEFAULT_MODEL)
-@click.option(
-    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS,
-    help="Of the emitted graphs; may be given several times. All of them by default.",
-)  # fmt: skip
-@click.option(
-    "--context", "contexts", type=click.IntRange(0), multiple=True, default=(16,), show_default=True,
-    help="Position of the first decode step that is timed; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--length", "lengths", type=click.IntRange(1), multiple=True, default=(32, 256), show_default=True,
-    help="Tokens of a prompt that is timed; may be given several times.",
-)  # fmt: skip
+@options.model(DEFAULT_MODEL)
+@options.precisions
+@options.several("--context", "contexts", click.IntRange(0), (16,), "Position of the first decode step that is timed")
+@options.several("--length", "lengths", click.IntRange(1), (32, 256), "Tokens of a prompt that is timed")
 @click.option("--tokens", type=click.IntRange(1), default=16, show_default=True, help="Decode steps a round.")
 @click.option(
     "--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds; contenders take turns in each."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@threads_option()
-@out_option("bench.json and bench.html")
-def bench(
-    model: str, precisions: tuple[str, ...], contexts: tuple[int, ...], lengths: tuple[int, ...], tokens: int,
-    rounds: int, as_json: bool, threads: int | None, out: Path,
-) -> int:  # fmt: skip
+@options.as_json
+@options.threads
+@options.out("bench.json and bench.html")
+def bench(precisions: tuple[str, ...], rounds: int, as_json: bool, out: Path, **asked: Any) -> int:
     """How fast the emitted graphs are on IREE, beside the oracle on XLA, Hugging Face, and llama.cpp where it can be had.
 
     Each contender has a process of its own; they take turns. The machine's own read bandwidth is measured with them, and
@@ -60,44 +37,32 @@ def bench(
     from hloracle.bench.contenders import Task, contenders
     from hloracle.bench.run import run_bench
     from hloracle.bench.show import print_figures
-    from hloracle.core.environment import threads_available
     from hloracle.reports.bench import write_bench
 
     prepare_folder(out)
-    task = Task(
-        model, tuple(sorted(set(contexts))), tuple(sorted(set(lengths))), tokens, threads or threads_available()
-    )  # fmt: skip
+    task = Task(**asked)
     with progress_shown() as progress:
-        figures = run_bench(task, rounds, contenders(model, list(dict.fromkeys(precisions))), progress)
+        figures = run_bench(task, rounds, contenders(task.model, precisions), progress)
     write_bench(figures, out)
-    if as_json:
-        click.echo(json.dumps(figures, indent=1))
-    else:
-        print_figures(figures, Output(highlight=False))
+    tell(figures, as_json, lambda console: print_figures(figures, console))
     rows = figures["contenders"].items()
     return 1 if any(row["failure"] for id, row in rows if id.startswith("emitter/")) else 0
 
 
 @click.command(epilog=MODEL_HELP)
-@model_argument(DEFAULT_MODEL)
-@device_options
-@click.option(
-    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS,
-    help="May be given several times. All of them by default.",
-)  # fmt: skip
-@click.option(
-    "--target-cpu", "cpus", multiple=True, default=("host",), show_default=True, metavar="NAME",
-    help="What to compile for, in LLVM's words (`host`, `x86-64-v3`, `znver3`); given several times, the fastest is taken.",
+@options.model(DEFAULT_MODEL)
+@options.device
+@options.precisions
+@options.several(
+    "--target-cpu", "cpus", str, ("host",),
+    "What to compile for, in LLVM's words (`host`, `x86-64-v3`, `znver3`), of which the fastest is taken", metavar="NAME",
 )  # fmt: skip
 @click.option(
     "--rounds", type=click.IntRange(3), default=5, show_default=True, help="In which two candidates take turns."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what came of each candidate as JSON.")
-@threads_option()
-def tune(
-    model: str, device: str, cuda_target: str, precisions: tuple[str, ...], cpus: tuple[str, ...], rounds: int,
-    as_json: bool, threads: int | None,
-) -> int:  # fmt: skip
+@options.as_json
+@options.threads
+def tune(device: str, cuda_target: str, as_json: bool, **asked: Any) -> int:
     """Find the fastest right way to write and compile MODEL's graphs on this machine, or on a device of it.
 
     Candidates (how weights lie, the compiler's flags for each phase, the CPU that it compiles for; on CUDA, whether a step's
@@ -109,23 +74,16 @@ def tune(
     from hloracle.backends.devices import open_device
     from hloracle.bench.show import print_tuned
     from hloracle.bench.tune import Tuning, run_tune
-    from hloracle.core.environment import threads_available
 
-    asked = Tuning(
-        model, tuple(dict.fromkeys(precisions)), tuple(dict.fromkeys(cpus)), threads or threads_available(), rounds,
-        open_device(device, cuda_target),
-    )  # fmt: skip
+    tuning = Tuning(device=open_device(device, cuda_target), **asked)
     with progress_shown() as progress:
-        figures = run_tune(asked, progress)
-    if as_json:
-        click.echo(json.dumps(figures, indent=1))
-    else:
-        print_tuned(figures, Output(highlight=False))
+        figures = run_tune(tuning, progress)
+    tell(figures, as_json, lambda console: print_tuned(figures, console))
     return 0 if all(row["file"] for row in figures["precisions"]) else 1
 
 
 @click.command(epilog=MODEL_HELP)
-@model_argument(DEFAULT_MODEL)
+@options.model(DEFAULT_MODEL)
 @click.option(
     "--phase", type=click.Choice(["decode", "prefill"]), default="decode", show_default=True,
     help="A step at the middle of the cache, or a prompt.",
@@ -134,12 +92,10 @@ def tune(
 @click.option(
     "--capacity", type=click.IntRange(1), default=256, show_default=True, help="Slots of the key and value caches."
 )
-@precision_option()
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@threads_option()
-def profile(
-    model: str, phase: str, length: int, capacity: int, precision: str, as_json: bool, threads: int | None
-) -> int:  # fmt: skip
+@options.precision
+@options.as_json
+@options.threads
+def profile(as_json: bool, **asked: Any) -> int:
     """Where the time of one decode step, or of one prompt, goes: the emitted graph's dispatches on IREE.
 
     Measured by IREE's own tools, on weights that are all one number: times do not hang on them. A row is of the dispatches
@@ -148,52 +104,39 @@ def profile(
     """
     from hloracle.bench.profile import Asked, run_profile
     from hloracle.bench.show import print_profile
-    from hloracle.core.environment import threads_available
 
-    asked = Asked(model, phase, precision, length, capacity, threads or threads_available())
     with progress_shown() as progress:
-        figures = run_profile(asked, progress)
-    if as_json:
-        click.echo(json.dumps(figures, indent=1))
-    else:
-        print_profile(figures, Output(highlight=False))
+        figures = run_profile(Asked(**asked), progress)
+    tell(figures, as_json, lambda console: print_profile(figures, console))
     return 0
 
 
 @click.command(epilog=MODEL_HELP)
-@model_argument("synthetic-llama-135m")
-@click.option(
-    "--part", "parts", type=click.Choice(SCALING_PARTS), multiple=True, default=SCALING_PARTS,
-    help="What is measured; may be given several times. All by default.",
+@options.model("synthetic-llama-135m")
+@options.several("--part", "parts", click.Choice(SCALING_PARTS), SCALING_PARTS, "What is measured")
+@options.several(
+    "--context", "contexts", click.IntRange(1), (256, 512, 1024, 2048, 4096), "Cache slots at which decode is timed"
+)
+@options.several(
+    "--length", "lengths", click.IntRange(1), (32, 64, 128, 256, 512, 1024), "Tokens of a prompt that is timed"
+)
+@options.several(
+    "--layers", "layers", click.IntRange(1), (8, 16, 24, 32, 48, 64, 80),
+    "Layers of a model of MODEL's shape that is emitted and compiled",
 )  # fmt: skip
-@click.option(
-    "--context", "contexts", type=click.IntRange(1), multiple=True, default=(256, 512, 1024, 2048, 4096), show_default=True,
-    help="Cache slots at which decode is timed; may be given several times.",
+@options.several(
+    "--beside", "beside", str, ("synthetic-llama-1b", "synthetic-llama-3b"),
+    "A model whose memory is measured after MODEL's", metavar="MODEL",
 )  # fmt: skip
-@click.option(
-    "--length", "lengths", type=click.IntRange(1), multiple=True, default=(32, 64, 128, 256, 512, 1024), show_default=True,
-    help="Tokens of a prompt that is timed; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--layers", type=click.IntRange(1), multiple=True, default=(8, 16, 24, 32, 48, 64, 80), show_default=True,
-    help="Layers of a model of MODEL's shape that is emitted and compiled; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--beside", multiple=True, default=("synthetic-llama-1b", "synthetic-llama-3b"), show_default=True, metavar="MODEL",
-    help="A model whose memory is measured after MODEL's; may be given several times.",
-)  # fmt: skip
-@precision_option()
+@options.precision
 @click.option("--tokens", type=click.IntRange(1), default=16, show_default=True, help="Decode steps of a measurement.")
 @click.option(
     "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, of which medians are taken."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@threads_option()
-@out_option("scaling.json and scaling.html")
-def scale(
-    model: str, parts: tuple[str, ...], contexts: tuple[int, ...], lengths: tuple[int, ...], layers: tuple[int, ...],
-    beside: tuple[str, ...], precision: str, tokens: int, rounds: int, as_json: bool, threads: int | None, out: Path,
-) -> int:  # fmt: skip
+@options.as_json
+@options.threads
+@options.out("scaling.json and scaling.html")
+def scale(model: str, beside: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:
     """How time and memory grow with the context, a prompt's length, the layers, and the model's size.
 
     Compiles graphs of MODEL's shape with more and more layers, nothing of which comes from the cache: processor time must
@@ -204,22 +147,14 @@ def scale(
     """
     from hloracle.bench.scaling import Plan, run_scaling
     from hloracle.bench.show import print_scaling
-    from hloracle.core.environment import threads_available
     from hloracle.reports.scaling import write_scaling
 
     prepare_folder(out)
-    plan = Plan(
-        model, tuple(sorted(set(contexts))), tuple(sorted(set(lengths))), tuple(sorted(set(layers))),
-        tuple(dict.fromkeys((model, *beside))), tuple(dict.fromkeys(parts)), precision, tokens, rounds,
-        threads or threads_available(),
-    )  # fmt: skip
+    plan = Plan(model, models=tuple(dict.fromkeys((model, *beside))), **asked)
     with progress_shown() as progress:
         figures = run_scaling(plan, progress)
     write_scaling(figures, out)
-    if as_json:
-        click.echo(json.dumps(figures, indent=1))
-    else:
-        print_scaling(figures, Output(highlight=False))
+    tell(figures, as_json, lambda console: print_scaling(figures, console))
     return 0 if all(one["passed"] for one in figures["growth"]) and not figures["failures"] else 1
 
 

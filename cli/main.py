@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,10 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from hloracle.cli import options
 from hloracle.cli.bench import BENCH_COMMANDS
-from hloracle.cli.holes import holes
-from hloracle.cli.options import (
-    DEFAULT_MODEL,
-    MODEL_HELP,
-    device_options,
-    joined_option,
-    layout_option,
-    model_argument,
-    out_option,
-    precision_option,
-    prepare_folder,
-    progress_shown,
-    threads_option,
-    timeout_option,
-)
+from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, prepare_folder, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
-from hloracle.cli.targets import targets
 from hloracle.core.console import Output, terminal, verdict_stands
 from hloracle.core.errors import InputError
 from hloracle.core.program import Interrupted, run_command_line, run_program
@@ -74,28 +59,24 @@ def cli() -> None:
 
 
 @cli.command(epilog=MODEL_HELP)
-@model_argument(DEFAULT_MODEL)
-@device_options
-@precision_option()
-@layout_option()
-@joined_option()
-@click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
-@click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
-@click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
-@click.option("--fresh", is_flag=True, help="Run every configuration, also those whose outcome is in the cache.")
+@options.model(DEFAULT_MODEL)
+@options.device
+@options.precision
+@options.layout()
+@options.joined("fused")
+@options.tokens
+@options.capacity
+@options.rounds
+@options.reuse
 @click.option(
-    "--mutant",
-    default="",
+    "--mutant", default="",
     help="Plant a deliberate fault, to see it caught; `hloracle mutants` lists them. It says the precision and the layout.",
-)
-@timeout_option
-@click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
-@threads_option()
-@out_option()
-def run(
-    model: str, device: str, cuda_target: str, precision: str, layout: str | None, joined: bool | None, tokens: int,
-    capacity: int, rounds: int, fresh: bool, mutant: str, timeout: float, as_json: bool, threads: int | None, out: Path,
-) -> int:  # fmt: skip
+)  # fmt: skip
+@options.timeout
+@options.record_as_json
+@options.threads
+@options.out()
+def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
     """Check the emitted graphs of MODEL (default: a real model of 135 million parameters).
 
     Compiles the oracle's and the emitter's graphs with XLA and IREE, runs every prompt through each,
@@ -106,33 +87,26 @@ def run(
     from hloracle.backends.devices import open_device
     from hloracle.mutants import named
 
-    open_device(device, cuda_target)  # refuses a device before anything is written
-    fault = named(mutant) if mutant else None
-    if fault:  # in weights that are held otherwise it would not be planted
-        precision, layout, joined = fault.held
+    open_device(asked["device"], asked["cuda_target"])  # refuses a device before anything is written
+    if mutant:  # in weights that are held otherwise it would not be planted
+        asked["fault"] = fault = named(mutant)
+        asked["precision"], asked["layout"], asked["fused"] = fault.held
     prepare_folder(out)
     with progress_shown() as progress:
-        record = hloracle.run(
-            model, tokens=tokens, capacity=capacity, precision=precision, layout=layout, fused=joined, device=device,
-            cuda_target=cuda_target, threads=threads, timeout=timeout, reuse=not fresh, rounds=rounds, out=out,
-            progress=progress, fault=fault,
-        ).data  # fmt: skip
+        record = hloracle.run(model, out=out, progress=progress, **asked).data
     return _finish(record, out, as_json)
 
 
 @cli.command()
 @click.argument("families", nargs=-1, metavar="[FAMILY]...")
-@click.option("--jobs", type=click.IntRange(1), default=None, help="Families at a time; all processors by default.")
-@click.option("--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none.")
-@click.option("--fresh", is_flag=True, help="Run every configuration, also those whose outcome is in the cache.")
-@click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
-@device_options
-@threads_option()
-@out_option()
-def suite(
-    families: tuple[str, ...], jobs: int | None, rounds: int, fresh: bool, as_json: bool, device: str, cuda_target: str,
-    threads: int | None, out: Path,
-) -> int:  # fmt: skip
+@options.jobs
+@options.rounds
+@options.reuse
+@options.record_as_json
+@options.device
+@options.threads
+@options.out()
+def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **asked: Any) -> int:
     """Check a tiny model of every FAMILY (llama, qwen3, …), and the real model in full beside them.
 
     Families that are named run alone, without the real model. The table has a row for each model, and the report is
@@ -147,28 +121,27 @@ def suite(
     from hloracle.studies.mutants import counted
 
     chosen = selected(families)
-    open_device(device, cuda_target)  # refuses a device before anything is removed
+    open_device(asked["device"], asked["cuda_target"])  # refuses a device before anything is removed
     prepare_folder(out)
     for name in selected(()):
         remove_family(out, name)
     told = Told(lambda name, record: write_family(record, out, name), counted)
     with progress_shown() as progress:
         record = hloracle.suite(
-            chosen, None if families else DEFAULT_MODEL, jobs, told, reuse=not fresh, rounds=rounds, device=device,
-            cuda_target=cuda_target, threads=threads, out=out, progress=progress,
-        ).data  # fmt: skip
+            chosen, None if families else DEFAULT_MODEL, jobs, told, out=out, progress=progress, **asked
+        ).data
     return _finish(record, out, as_json, print_families)
 
 
 @cli.command(epilog=MODEL_HELP)
 @click.argument("graphs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="GRAPH...")
 @click.option(
-    "--abi", "abis", type=click.Path(path_type=Path), multiple=True,
+    "--abi", type=click.Path(path_type=Path), multiple=True,
     help="The graph's ABI file; one for each graph, in order. By default NAME.abi.json beside NAME.mlir.",
 )  # fmt: skip
 @click.option("--model", required=True, help="The model that the graphs claim to compute.")
-@precision_option()
-@click.option("--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt.")
+@options.precision
+@options.tokens
 @click.option(
     "--backend", "backends", multiple=True, metavar="NAME",
     help="What compiles the graph and runs it: iree-cpu, xla-cpu, or one of an installed package; may be given several "
@@ -179,14 +152,11 @@ def suite(
     help="A custom_call that the graph may have, and the shared library with its function, which XLA calls; may be given "
     "several times. See docs/custom-call.md.",
 )  # fmt: skip
-@timeout_option
-@click.option("--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table.")
-@threads_option()
-@out_option()
-def check(
-    graphs: tuple[Path, ...], abis: tuple[Path, ...], model: str, precision: str, tokens: int, backends: tuple[str, ...],
-    custom_calls: tuple[str, ...], timeout: float, as_json: bool, threads: int | None, out: Path,
-) -> int:  # fmt: skip
+@options.timeout
+@options.record_as_json
+@options.threads
+@options.out()
+def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:
     """Judge StableHLO files that anyone wrote against MODEL.
 
     \b
@@ -200,48 +170,36 @@ def check(
 
     prepare_folder(out)
     with progress_shown() as progress:
-        record = hloracle.check(
-            *graphs, model=model, abi=abis, backends=backends or None, tokens=tokens, precision=precision,
-            custom_calls=custom_calls, timeout=timeout, threads=threads, out=out, progress=progress,
-        ).data  # fmt: skip
+        record = hloracle.check(*graphs, backends=backends or None, out=out, progress=progress, **asked).data
     return _finish(record, out, as_json)
 
 
 @cli.command(epilog=MODEL_HELP)
-@model_argument()
+@options.model()
 @click.option("--phase", type=click.Choice(["prefill", "decode"]), required=True, help="Which of the two graphs.")
-@click.option(
-    "--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True, help="Who writes it."
-)
+@options.source
 @click.option(
     "--head", type=click.Choice(["token", "logits"]), default="logits", show_default=True, help="What it answers with."
 )
 @click.option("--bucket", type=int, default=64, show_default=True, help="Prompt tokens of a prefill graph.")
-@click.option("--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches.")
-@precision_option()
-@layout_option("panels")
-@joined_option(False)
+@options.capacity
+@options.precision
+@options.layout("panels")
+@options.joined("join", False)
 @click.option(
     "--gemm", metavar="TARGET", default=None,
     help="Leave products with weights to a custom_call of this name (docs/custom-call.md). Takes --layout rows.",
 )  # fmt: skip
 @click.option("--portable", is_flag=True, help="Write versioned StableHLO bytecode instead of text.")
 @click.option(
-    "--taps",
-    is_flag=False,
-    flag_value="all",
-    default=None,
-    metavar="[ANCHORS]",
+    "--taps", is_flag=False, flag_value="all", default=None, metavar="[ANCHORS]",
     help="Also return the values at anchors: `all` (as without a value), or a comma-separated list of names and "
     "patterns, such as `layers.0.*,norm`.",
-)
+)  # fmt: skip
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), required=True, help="The graph's file; its ABI goes beside it."
 )
-def emit(
-    model: str, phase: str, source: str, head: str, bucket: int, capacity: int, precision: str, layout: str, joined: bool,
-    gemm: str | None, portable: bool, taps: str | None, output: Path,
-) -> int:  # fmt: skip
+def emit(output: Path, **asked: Any) -> int:
     """Write one graph of MODEL, and NAME.abi.json beside it.
 
     Weights are arguments of the graph, so only MODEL's config matters; in int8 and int4 also which of its weights a GGUF
@@ -249,38 +207,28 @@ def emit(
     """
     from hloracle.production.emit import Emission, emit_file
 
-    asked = Emission(model, phase, source, head, bucket, capacity, precision, layout, joined, gemm, portable, taps)
-    with terminal.status("emitting") if terminal.is_terminal else _silence():
-        graph_path, abi_path = emit_file(asked, output)
+    with terminal.status("emitting"):
+        graph_path, abi_path = emit_file(Emission(**asked), output)
     click.echo(f"{graph_path}\n{abi_path}")
     return 0
 
 
 @cli.command(epilog=MODEL_HELP)
-@model_argument()
+@options.model()
 @click.option("-p", "--prompt", required=True, help="What to continue.")
 @click.option("-n", "count", type=int, default=48, show_default=True, help="At most so many tokens.")
 @click.option("--stream", is_flag=True, help="Print each token as soon as it is known.")
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the model's chat template.")
+@options.source
 @click.option(
-    "--source",
-    type=click.Choice(["emitter", "reference"]),
-    default="emitter",
-    show_default=True,
-    help="Whose graphs run.",
+    "--backend", type=click.Choice(["iree-cpu", "xla-cpu"]), help="What runs them: IREE on --device, if not given."
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["iree-cpu", "xla-cpu"]),
-    default=None,
-    help="What runs them: IREE on --device, if not given.",
-)
-@device_options
-@precision_option()
-@threads_option()
+@options.device
+@options.precision
+@options.threads
 def generate(
     model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str | None, device: str,
-    cuda_target: str, precision: str, threads: int | None,
+    cuda_target: str, precision: str, threads: int,
 ) -> int:  # fmt: skip
     """Continue a prompt with MODEL at temperature 0, on the compiled graphs.
 
@@ -288,20 +236,19 @@ def generate(
     transformers does.
     """
     from hloracle.backends.devices import open_device
-    from hloracle.core.environment import threads_available
     from hloracle.production.generate import Engine, generate_text
 
     opened = open_device(device, cuda_target)
     if backend and opened.remote:
         raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {opened}")
-    with terminal.status("loading") if terminal.is_terminal else _silence():
-        engine = Engine(source, backend or opened.backend, threads or threads_available(), precision, opened)
+    with terminal.status("loading"):
+        engine = Engine(source, backend or opened.backend, threads, precision, opened)
         pieces = generate_text(
             model, prompt, count, raw, engine,
             tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
         )  # fmt: skip
         first = next(pieces, "")
-    for piece in (first, *pieces) if not stream else _chain(first, pieces):
+    for piece in (first, *pieces) if not stream else chain([first], pieces):
         click.echo(piece, nl=False)
         if stream:
             sys.stdout.flush()
@@ -312,10 +259,11 @@ def generate(
 @cli.command()
 @click.argument("ids", nargs=-1, metavar="[MUTANT]...")
 @click.option("--list", "listing", is_flag=True, help="List them instead of running them.")
-@click.option("--jobs", type=click.IntRange(1), default=None, help="How many run at a time; all processors by default.")
-@click.option("--fresh", is_flag=True, help="Plant also those whose outcome is in the cache.")
-@click.option("--json", "as_json", is_flag=True, help="Print what came of each as JSON.")
-def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, fresh: bool, as_json: bool) -> int:
+@options.jobs
+@options.reuse
+@options.as_json
+@options.pin
+def mutants(ids: tuple[str, ...], listing: bool, jobs: int, reuse: bool, as_json: bool, pin: bool) -> int:
     """Plant deliberate faults, one a run, and see each caught, in its class and at its place.
 
     Each mutant goes through a whole run of a tiny model of its family. MUTANT is an id, a mechanism (`rope`), a part
@@ -324,8 +272,8 @@ def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, fresh: bool, 
     that reads it.
     """
     from hloracle.cli.show import print_mutants, print_trial, print_trials
-    from hloracle.core.environment import threads_available
-    from hloracle.studies.mutants import as_records, problems, run_mutants, selected
+    from hloracle.studies.mutants import PINS, as_records, pins, problems, run_mutants, selected
+    from hloracle.studies.study import write_pins
 
     chosen = selected(ids)
     if listing:
@@ -334,14 +282,49 @@ def mutants(ids: tuple[str, ...], listing: bool, jobs: int | None, fresh: bool, 
     out = Output(highlight=False)
     with progress_shown() as progress:
         trials = run_mutants(
-            chosen, jobs or threads_available(), progress.report,
-            lambda t: None if as_json else print_trial(t, out), fresh,
+            chosen, jobs, progress.report, lambda t: None if as_json else print_trial(t, out), reuse
         )  # fmt: skip
     found = problems(trials)
-    if as_json:
-        click.echo(json.dumps({"trials": as_records(trials), "problems": found}, indent=1))
-    else:
-        print_trials(trials, found, out)
+    tell({"trials": as_records(trials), "problems": found}, as_json, lambda out: print_trials(trials, found, out))
+    if pin and not found:
+        write_pins(PINS, pins(dict.fromkeys(m.architecture for m in chosen)))
+    return 1 if found else 0
+
+
+@cli.command()
+@click.argument("families", nargs=-1, metavar="[FAMILY]...")
+@click.option("--kind", "kinds", multiple=True, help="Spoil this kind of thing alone; may be given several times.")
+@click.option("--list", "listing", is_flag=True, help="List them instead of running them.")
+@options.jobs
+@options.reuse
+@options.as_json
+@options.pin
+def holes(
+    families: tuple[str, ...], kinds: tuple[str, ...], listing: bool, jobs: int, reuse: bool, as_json: bool, pin: bool,
+) -> int:  # fmt: skip
+    """Spoil everything that a run could observe, one thing at a time, and see each noticed.
+
+    The right graphs of each FAMILY's tiny model (llama, gemma3_text, mixtral and deepseek_v3, where none is named) are
+    spoiled at every result, slot, position, length and token id, and judged as `run` and as `check` judge graphs. Exits
+    with 0 only if both notice each of them, but those of which a reason says that nobody can, and notice none of these.
+    """
+    from hloracle.cli.show import print_items, print_outcomes
+    from hloracle.studies.holes import PINS, as_records, pins, problems, run_holes, selected
+    from hloracle.studies.study import write_pins
+
+    items = selected(families, kinds)
+    if listing:
+        print_items(items, Output(highlight=False))
+        return 0
+    with progress_shown() as progress:
+        outcomes = run_holes(items, jobs, progress.report, reuse)
+    found = problems(outcomes)
+    tell(
+        {"spoilings": as_records(outcomes), "problems": found}, as_json,
+        lambda console: print_outcomes(outcomes, found, console),
+    )  # fmt: skip
+    if pin and not found:
+        write_pins(PINS, pins(outcomes))
     return 1 if found else 0
 
 
@@ -363,7 +346,7 @@ def models() -> int:
 
 @cli.command()
 @click.argument("name")
-@precision_option()
+@options.precision
 def fetch(name: str, precision: str) -> int:
     """Bring the model NAME into the cache, and print where its checkpoint directory is."""
     from hloracle.reference.fixtures.named import resolve
@@ -374,28 +357,56 @@ def fetch(name: str, precision: str) -> int:
     return 0
 
 
-for _command in (holes, targets, *BENCH_COMMANDS, *RECORD_COMMANDS):
+@cli.command(epilog=MODEL_HELP)
+@options.model(DEFAULT_MODEL)
+@options.precision
+@click.option("--cuda-target", default="", metavar="sm_NN", help="What is compiled for on CUDA. sm_89, if not given.")
+@options.as_json
+@options.threads
+def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads: int) -> int:
+    """Compile MODEL's emitted graphs for every target that IREE's compiler has; no device is needed.
+
+    Exits with 1 if they do not compile for the processor or for CUDA, which hloracle runs them on.
+    """
+    from hloracle.backends.devices import known_cuda_targets
+    from hloracle.cli.show import print_targets
+    from hloracle.conformance.record.record import compiled_rows
+    from hloracle.conformance.runs.code_generation import compile_all, for_every_target
+    from hloracle.production.choice import production_graphs, untuned
+    from hloracle.reference.fixtures.named import resolve
+    from hloracle.reference.model.checkpoint import open_checkpoint
+
+    with progress_shown() as progress:
+        with progress.stage("model"):
+            checkpoint = open_checkpoint(resolve(model, progress.report, precision))
+        with progress.stage("compile"):
+            known = known_cuda_targets()
+            if cuda_target and cuda_target not in known:
+                where = f"--cuda-target {cuda_target}"
+                raise InputError("is not known to this compiler", where, f"name one of {', '.join(known)}")
+            progress.report("compiling for every target")
+            specs = [("decode", "token", 256, 0), ("prefill", "token", 256, 64)]
+            wanted = [
+                ("emitter", graph, device)
+                for device in for_every_target(cuda_target)
+                for graph in production_graphs(checkpoint, precision, untuned(device=device), specs)
+            ]
+            rows = compile_all(wanted, threads)
+    found = compiled_rows(rows)
+    told = {"model": model, "precision": precision, "cuda_targets": known, "compiled": found}
+    tell(told, as_json, lambda console: print_targets(found, known, console))
+    return 1 if any(row.message for row in rows if row.kind in ("cpu", "cuda")) else 0
+
+
+for _command in (*BENCH_COMMANDS, *RECORD_COMMANDS):
     cli.add_command(_command)
 
 
 # ---- shared by the commands
 
 
-@contextmanager
-def _silence() -> Iterator[None]:
-    yield
-
-
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
-
-
 def _finish(
-    record: Record,
-    out: Path,
-    as_json: bool,
-    show: Callable[[Record, Path, Console], None] | None = None,
+    record: Record, out: Path, as_json: bool, show: Callable[[Record, Path, Console], None] | None = None
 ) -> int:
     from hloracle.cli.show import print_record
     from hloracle.core.environment import untried_line

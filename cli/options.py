@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
-from hloracle.core.console import terminal
+from hloracle.core.console import Output, terminal
+from hloracle.core.environment import threads_available
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 # As in reference/model/encodings.py, which imports more than a command line needs to be parsed.
@@ -18,12 +21,12 @@ MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a
 Option = Callable[[Callable[..., int]], Callable[..., int]]
 
 
-def model_argument(default: str | None = None) -> Option:
+def model(default: str | None = None) -> Option:
     """The argument MODEL, as MODEL_HELP says; it has to be given where there is no default."""
     return click.argument("model", default=default, required=default is None)
 
 
-def out_option(files: str = "report.json, report.html, summary.md and junit.xml") -> Option:
+def out(files: str = "report.json, report.html, summary.md and junit.xml") -> Option:
     """`--out`, the folder `out` by default. files: what the command writes there, in words for its help."""
     return click.option(
         "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out"), show_default=True,
@@ -31,15 +34,28 @@ def out_option(files: str = "report.json, report.html, summary.md and junit.xml"
     )  # fmt: skip
 
 
-def precision_option() -> Option:
-    """`--precision`, one of PRECISIONS, with float32 as the default."""
+def several(flag: str, name: str, type: Any, default: Sequence[Any], words: str, **more: Any) -> Option:
+    """An option that may be given several times. Each value counts once; numbers are put in order."""
+
+    def once(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(sorted(set(values)) if isinstance(type, click.IntRange) else dict.fromkeys(values))
+
     return click.option(
-        "--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True,
-        help="What weights are held in: all sums are float32, and the truth is Hugging Face's over the same weights.",
+        flag, name, type=type, multiple=True, default=default, show_default=True, callback=once,
+        help=f"{words}; may be given several times.", **more,
     )  # fmt: skip
 
 
-def layout_option(default: str | None = None) -> Option:
+precision: Option = click.option(
+    "--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True,
+    help="What weights are held in: all sums are float32, and the truth is Hugging Face's over the same weights.",
+)  # fmt: skip
+precisions: Option = several(
+    "--precision", "precisions", click.Choice(PRECISIONS), PRECISIONS, "What weights of the emitted graphs are held in"
+)
+
+
+def layout(default: str | None = None) -> Option:
     """`--layout`, `panels` or `rows`; without a default None stands for what `hloracle tune` found."""
     words = "How floats lie: 16 rows side by side, which is read faster; or as in the checkpoint."
     return click.option(
@@ -48,15 +64,15 @@ def layout_option(default: str | None = None) -> Option:
     )  # fmt: skip
 
 
-def joined_option(default: bool | None = None) -> Option:
+def joined(name: str, default: bool | None = None) -> Option:
     """`--joined/--separate`; without a default None stands for what `hloracle tune` found."""
     return click.option(
-        "--joined/--separate", "joined", default=default, show_default=default is not None,
+        "--joined/--separate", name, default=default, show_default=default is not None,
         help="Whether weights that are multiplied with the same values, such as q_proj, k_proj and v_proj, are one.",
     )  # fmt: skip
 
 
-def device_options(function: Callable[..., int]) -> Callable[..., int]:
+def device(function: Callable[..., int]) -> Callable[..., int]:
     """`--device` and `--cuda-target`: see `open_device`."""
     device = click.option(
         "--device", default="cpu", show_default=True, envvar="HLORACLE_DEVICE", show_envvar=True,
@@ -70,14 +86,37 @@ def device_options(function: Callable[..., int]) -> Callable[..., int]:
     return device(target(function))
 
 
-def threads_option() -> Option:
-    """`--threads`, at least 1; None where it is not given, which a command reads as `threads_available()`."""
-    return click.option(
-        "--threads", type=click.IntRange(1), default=None, help="CPU threads; all that are available when not given."
-    )
-
-
-timeout_option: Option = click.option(
+threads: Option = click.option(
+    "--threads", type=click.IntRange(1), default=threads_available,
+    help="CPU threads; all that are available when not given.",
+)  # fmt: skip
+jobs: Option = click.option(
+    "--jobs", type=click.IntRange(1), default=threads_available,
+    help="How many run at a time; all processors by default.",
+)  # fmt: skip
+as_json: Option = click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+record_as_json: Option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table."
+)
+source: Option = click.option(
+    "--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True,
+    help="Who writes the graphs.",
+)  # fmt: skip
+tokens: Option = click.option(
+    "--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt."
+)
+rounds: Option = click.option(
+    "--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none."
+)
+reuse: Option = click.option(
+    "--fresh", "reuse", is_flag=True, default=True, flag_value=False,
+    help="Run everything, also that whose outcome is in the cache.",
+)  # fmt: skip
+pin: Option = click.option("--pin", is_flag=True, help="Write down in mutants/ what came of them.")
+capacity: Option = click.option(
+    "--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches."
+)
+timeout: Option = click.option(
     "--timeout", type=float, default=1800, show_default=True, metavar="SECONDS",
     help="What a graph on a backend may take; after one that does not end, the others are given a tenth of it.",
 )  # fmt: skip
@@ -105,3 +144,11 @@ def prepare_folder(out: Path) -> None:
 
     write_file(out / ".hloracle", "")
     (out / ".hloracle").unlink()
+
+
+def tell(found: Any, as_json: bool, words: Callable[[Console], None]) -> None:
+    """Print what was found: as JSON, or in words."""
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+    else:
+        words(Output(highlight=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -11,15 +10,15 @@ import click
 from hloracle.core.console import Output, verdict_stands
 from hloracle.core.errors import InputError
 
+# Whoever reads a file says what is wrong with it.
+READ, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
+
 
 @click.command()
-@click.argument("base", type=click.Path(path_type=Path), metavar="BASE.json")
-@click.argument("head", type=click.Path(path_type=Path), metavar="HEAD.json")
-@click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="The page's file.")
-@click.option(
-    "--summary", type=click.Path(path_type=Path, dir_okay=False), default=None,
-    help="The file of a summary in Markdown, for a comment on a pull request.",
-)  # fmt: skip
+@click.argument("base", type=READ, metavar="BASE.json")
+@click.argument("head", type=READ, metavar="HEAD.json")
+@click.option("-o", "output", type=FILE, help="The page's file.")
+@click.option("--summary", type=FILE, help="The file of a summary in Markdown, for a comment on a pull request.")
 @click.option("--link", default="", help="Where the page will be, for the summary to lead to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON instead of words.")
 @click.option(
@@ -58,17 +57,15 @@ def history() -> None:
     """
 
 
-def _store_option() -> Callable[[Callable[..., int]], Callable[..., int]]:
-    return click.option(
-        "--store", type=click.Path(path_type=Path, dir_okay=False), default=Path("hloracle-history.jsonl"),
-        show_default=True, help="The file that holds the history.",
-    )  # fmt: skip
+store_option = click.option(
+    "--store", type=FILE, default=Path("hloracle-history.jsonl"), show_default=True, help="The file that holds the history."
+)  # fmt: skip
 
 
 @history.command()
-@click.argument("reports", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="REPORT.json...")
+@click.argument("reports", type=READ, nargs=-1, required=True, metavar="REPORT.json...")
 @click.option("--commit", default=None, help="The revision that was judged, in place of what the records say.")
-@_store_option()
+@store_option
 def add(reports: tuple[Path, ...], commit: str | None, store: Path) -> int:
     """Append the runs of records to the history. One that is there already stays as it is."""
     from hloracle.reports.history.store import add as add_runs
@@ -80,7 +77,7 @@ def add(reports: tuple[Path, ...], commit: str | None, store: Path) -> int:
 
 
 @history.command("list")
-@_store_option()
+@store_option
 def list_runs(store: Path) -> int:
     """List the runs, the newest first."""
     from hloracle.reports.history.store import read
@@ -92,11 +89,8 @@ def list_runs(store: Path) -> int:
 
 
 @history.command()
-@click.option(
-    "-o", "output", type=click.Path(path_type=Path, dir_okay=False), default=Path("history.html"), show_default=True,
-    help="The page's file.",
-)  # fmt: skip
-@_store_option()
+@click.option("-o", "output", type=FILE, default=Path("history.html"), show_default=True, help="The page's file.")
+@store_option
 def page(output: Path, store: Path) -> int:
     """Draw the history as one page that works offline.
 
@@ -112,7 +106,7 @@ def page(output: Path, store: Path) -> int:
 
 
 @click.command()
-@click.argument("report", type=click.Path(path_type=Path))
+@click.argument("report", type=READ)
 @click.option(
     "-o", "output", type=click.Path(path_type=Path, file_okay=False), required=True, help="The folder for both files."
 )
@@ -132,10 +126,8 @@ def explorer(report: Path, output: Path) -> int:
 
 
 @click.command()
-@click.argument("report", type=click.Path(path_type=Path), metavar="REPORT.json")
-@click.option(
-    "--graph", type=click.Path(path_type=Path), default=None, help="The file that `hloracle check` judged: point to it."
-)
+@click.argument("report", type=READ, metavar="REPORT.json")
+@click.option("--graph", type=READ, help="The file that `hloracle check` judged: point to it.")
 def annotate(report: Path, graph: Path | None) -> int:
     """Print REPORT.json, a run's record, as annotations for GitHub: its verdict, and the checks that did not pass.
 
@@ -152,9 +144,9 @@ def annotate(report: Path, graph: Path | None) -> int:
 
 
 @click.command()
-@click.argument("archive", type=click.Path(path_type=Path), required=False, metavar="[RECORDS.zip]")
+@click.argument("archive", type=READ, required=False, metavar="[RECORDS.zip]")
 @click.option("--link", default="", help="Where the run is, for the reader to go on.")
-@click.option("-o", "output", type=click.Path(path_type=Path), required=True, help="The comment's file, Markdown.")
+@click.option("-o", "output", type=READ, required=True, help="The comment's file, Markdown.")
 def comment(archive: Path | None, link: str, output: Path) -> int:
     """Draw the comment on a pull request from RECORDS.zip, which its own run has left.
 

@@ -1,18 +1,31 @@
-"""A record on the terminal: the matrix of prompts and configurations, what failed, and the verdict."""
+"""Records, mutants, holes and targets on the terminal."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hloracle.core.record import Answers, Check, Contender, Family, Record
+from hloracle.core.record import Answers, Check, Compiled, Contender, Family, Record
 from hloracle.mutants import Mutant
+from hloracle.studies.holes import JUDGES, Item, Outcome, all_of, tally
 from hloracle.studies.mutants import Trial
+
+STATES = ("noticed", "explained", "missed")  # of what was spoiled
+
+
+def figures_table(first: str, *others: str, **style: Any) -> Table:
+    """A table whose first column has names, and all others have figures."""
+    table = Table(first, **style)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def print_record(record: Record, out: Path, console: Console) -> None:
@@ -25,19 +38,18 @@ def print_record(record: Record, out: Path, console: Console) -> None:
         # So that the whole matrix fits 80 columns, also that of a device, which has seven configurations.
         headings = [configuration.replace("/", "\n") for configuration in configurations]
         close = len(configurations) > 5
-        table = Table(
+        table = figures_table(
             "prompt", *(h.replace("-", "\n") if close else h for h in headings), padding=(0, 0 if close else 1),
             title=f"tokens equal to Hugging Face's, {escape(record['model']['name'])}",
         )  # fmt: skip
-        for column in table.columns[1:]:
-            column.justify = "right"
         table.columns[0].no_wrap = True
         for prompt, row in record["tokens"].items():
             table.add_row(escape(prompt), *(_agreed(row, configuration) for configuration in configurations))
         console.print(table)
     _print_checks([check for check in record["checks"] if check["status"] != "passed"], console)
     passed = sum(c["status"] == "passed" for c in record["checks"])
-    console.print(f"{passed} of {len(record['checks'])} checks passed; {_reused(record)}")
+    reused = f"reused from the cache: {', '.join(record['reused'])}" if record["reused"] else "nothing was reused"
+    console.print(f"{passed} of {len(record['checks'])} checks passed; {reused}")
     if record["settings"]["ignored"]:
         console.print(f"[yellow]{escape(record['settings']['ignored'])}[/]", soft_wrap=True)
     if record["speed"]["contenders"]:
@@ -83,9 +95,8 @@ def _print_verdict(record: Record, out: Path, console: Console) -> None:
 def print_families(record: Record, out: Path, console: Console) -> None:
     """A row for each model of a suite, what failed in those that do not pass, and the verdict of all."""
     names = ("family", "tokens", "worst anchor,\nin floors", "op\nkinds", "matmuls", "mutants\nkilled")
-    table = Table(*names, box=None, pad_edge=False)
-    for column in (1, 3, 4, 5):
-        table.columns[column].justify = "right"
+    table = figures_table(*names, box=None, pad_edge=False)
+    table.columns[2].justify = "left"
     table.columns[2].overflow = "fold"
     for row in record["families"]:
         table.add_row(*_family(row))
@@ -143,12 +154,6 @@ def _agreed(row: Answers, configuration: str) -> str:
     return f"[{colour}]{found['agreed']}/{found['total']}[/]"
 
 
-def _reused(record: Record) -> str:
-    if not record["reused"]:
-        return "nothing was reused"
-    return f"reused from the cache: {', '.join(record['reused'])}"
-
-
 def print_mutants(mutants: Sequence[Mutant], console: Console) -> None:
     """What there is to plant, one on a line."""
     for m in mutants:
@@ -164,7 +169,7 @@ def print_trial(trial: Trial, console: Console) -> None:
     if trial.right:
         word, colour = ("caught", "green") if trial.place == "exact" else ("nearly", "yellow")
     else:
-        word, colour = ("misplaced" if trial.killed else "survived" if trial.verdict != "crashed" else "crashed"), "red"
+        word, colour = ("misplaced" if trial.killed else "survived" if not trial.crashed else "crashed"), "red"
     operation = f", {trial.operation}" if trial.operation else ""
     took = "reused" if trial.reused else f"{trial.seconds:4.1f} s"
     console.print(
@@ -179,14 +184,14 @@ def print_trials(trials: Sequence[Trial], problems: Sequence[str], console: Cons
     count = len(trials)
     killed = sum(t.killed for t in trials)
     class_ = sum(t.killed and t.verdict == t.mutant.class_ for t in trials)
+    crashed = sum(t.crashed for t in trials)
     places = [t.place for t in trials if t.killed]
     console.print(_by_family(trials))
     console.print(
         f"{count} mutants over {len({t.mutant.mechanism for t in trials})} mechanisms: {killed} caught, "
         f"{class_} in the right class, {places.count('exact')} at exactly the expected anchor, "
-        f"{places.count('consumer')} at its direct consumer; {sum(t.verdict == 'crashed' for t in trials)} crashed, "
-        f"{count - killed - sum(t.verdict == 'crashed' for t in trials)} survived; "
-        f"{sum(t.reused for t in trials)} reused from the cache",
+        f"{places.count('consumer')} at its direct consumer; {crashed} crashed, "
+        f"{count - killed - crashed} survived; {sum(t.reused for t in trials)} reused from the cache",
         soft_wrap=True,
     )
     for problem in problems:
@@ -194,9 +199,8 @@ def print_trials(trials: Sequence[Trial], problems: Sequence[str], console: Cons
 
 
 def _by_family(trials: Sequence[Trial]) -> Table:
-    table = Table("family", "killed", "in their class", "at their anchor", "at a consumer", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    headings = ("family", "killed", "in their class", "at their anchor", "at a consumer")
+    table = figures_table(*headings, box=None, pad_edge=False)
     for family in dict.fromkeys(t.mutant.architecture for t in trials):
         of = [t for t in trials if t.mutant.architecture == family]
         killed = [t for t in of if t.killed]
@@ -207,3 +211,59 @@ def _by_family(trials: Sequence[Trial]) -> Table:
         )
         table.add_row(family, f"[{colour}]{len(killed)}/{len(of)}[/]", *map(str, counts))
     return table
+
+
+def print_items(items: Sequence[Item], console: Console) -> None:
+    """What there is to spoil, one on a line; after a dash, why nobody can tell."""
+    for family, id in items:
+        spoiling = all_of(family)[id]
+        reason = f" – {spoiling.reason}" if spoiling.reason else ""
+        console.print(escape(f"{family:<12} {id:<58} {spoiling.what}{reason}"), soft_wrap=True)
+
+
+def print_outcomes(outcomes: Sequence[Outcome], problems: Sequence[str], console: Console) -> None:
+    """How many were noticed, by kind and family, by each judge; and what is not as it should be."""
+    families = list(dict.fromkeys(o.family for o in outcomes))
+    for judge in JUDGES:
+        counts = tally(outcomes, judge)
+        console.print(f"by {judge}: {' / '.join(STATES)}", soft_wrap=True)
+        table = figures_table("", *families, box=None, pad_edge=False)
+        for kind in dict.fromkeys(kind for kind, _ in counts):
+            table.add_row(kind, *(_cell(counts.get((kind, family), Counter())) for family in families))
+        sums = (sum((c for (_, f), c in counts.items() if f == family), Counter()) for family in families)
+        table.add_row("all", *map(_cell, sums))
+        console.print(table)
+    reused = sum(o.reused for o in outcomes)
+    seconds = sum(o.seconds for o in outcomes if not o.reused)
+    console.print(
+        f"{len(outcomes)} spoilings, {len(problems)} problems; {reused} reused from the cache, the others took "
+        f"{seconds:.0f} s of one processor",
+        soft_wrap=True,
+    )
+    for problem in problems:
+        console.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
+
+
+def _cell(counts: Counter[str]) -> str:
+    colour = "red" if counts["missed"] else "green"
+    return f"[{colour}]{' / '.join(str(counts[state]) for state in STATES)}[/]" if counts else ""
+
+
+def print_targets(rows: Sequence[Compiled], known: Sequence[str], console: Console) -> None:
+    """A row for each target, a column for each graph; the compiler's message below."""
+    graphs = list(dict.fromkeys(row["graph"] for row in rows))
+    table = Table("target", *(escape(graph) for graph in graphs), box=None, pad_edge=False)
+    of = {(row["compiler"], row["target"], row["graph"]): row for row in rows}
+    for compiler, target in dict.fromkeys((row["compiler"], row["target"]) for row in rows):
+        marks = []
+        for graph in graphs:
+            row = of[compiler, target, graph]
+            marks.append(f"[green]✓[/] {row['seconds']:.1f} s" if row["status"] == "compiled" else "[red]✗[/]")
+        table.add_row(escape(" ".join(filter(None, (compiler, target)))), *marks)
+    console.print(table)
+    for row in rows:
+        if row["status"] == "failed":
+            console.print(
+                f"[red]✗[/] {escape(row['compiler'])}, {escape(row['graph'])}: {escape(row['message'])}", soft_wrap=True
+            )
+    console.print(f"CUDA targets of this compiler: {', '.join(known)}", soft_wrap=True)

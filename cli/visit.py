@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from hloracle.backends.devices import Device, open_device
 from hloracle.backends.named import backends_on, chosen
 from hloracle.bench.device import Measured, bandwidth, emitted, emitted_of_size, measured, oracle, transformers
 from hloracle.bench.tune import FASTER
+from hloracle.cli import options
 from hloracle.cli.options import DEFAULT_MODEL, PRECISIONS
 from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
@@ -34,10 +29,9 @@ from hloracle.conformance.settings import Settings
 from hloracle.conformance.suite import Told, family_run, run_families, selected
 from hloracle.core.cache import write_file
 from hloracle.core.child import ChildDied, run_in_child, threads
-from hloracle.core.console import Output
 from hloracle.core.environment import describe, threads_available
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.program import run_command_line
+from hloracle.core.program import run_program
 from hloracle.core.record import Record
 from hloracle.mutants import MUTANTS
 from hloracle.production.choice import untuned
@@ -46,6 +40,7 @@ from hloracle.reference.model.registry import from_hf
 from hloracle.reference.model.weights import default_layout
 from hloracle.reports.record import write_all
 
+T = TypeVar("T")
 SCHEMA = "hloracle-visit/1"
 MINUTES = 9.0
 F32 = "emitter f32"
@@ -59,7 +54,7 @@ SAMPLE = (
 
 @dataclass
 class Visit:
-    """What a visit has found so far. `rows` are those of the table: what, result, whether it is as it should be."""
+    """What a visit has found so far. A row is what, its result, and whether it is as it should be."""
 
     device: Device
     model: str
@@ -74,28 +69,28 @@ class Visit:
         return self.deadline - time.monotonic()
 
     def row(self, what: str, result: str, right: bool | None = None) -> None:
-        """Add a row to the table, and write down at once all that was found."""
+        """Print a row, and write down at once all that was found."""
         self.rows.append((what, result, right))
         self.found["rows"] = self.rows
         write_file(self.out / "visit.json", json.dumps(self.found, indent=1, default=str) + "\n")
         click.echo(f"{'' if right is None else 'ok ' if right else 'NOT '}{what}: {result}")
 
-    @contextmanager
-    def part(self, name: str, least: float) -> Iterator[bool]:
-        """Whether there is time for it; what goes wrong in it is a row of the table, and the visit goes on.
+    def part(self, name: str, least: float, work: Callable[[], T]) -> T | None:
+        """What the work gives, if there is time for it; what goes wrong in it is a row, and the visit goes on.
 
         least: seconds that it takes at least.
         """
         if self.left < least:
             self.row(name, f"not done: {max(self.left, 0):.0f} s were left", False)
-            yield False
-            return
+            return None
         begun = time.monotonic()
         try:
-            yield True
+            return work()
         except (InputError, ToolchainError, ChildDied) as error:
             self.row(name, " ".join(str(error).split()), False)
-        self.found.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
+            return None
+        finally:
+            self.found.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
 
     def limit(self, most: float) -> float:
         """The seconds that something may take: `most`, or what is left."""
@@ -104,8 +99,11 @@ class Visit:
 
 def visit(visit: Visit, brief: bool = False) -> bool:
     """Every part; whether all was done and all was right."""
-    for part in (_conformance, _speed, partial(_families, brief=brief), _precisions, _mutants):
-        part(visit)
+    visit.part("conformance f32", 60, lambda: _judged(visit, "f32", 240))
+    _speed(visit)
+    visit.part("families", 60, lambda: _families(visit, ["llama"] if brief else selected(())))
+    _precisions(visit)
+    visit.part("mutants", 30, lambda: _mutants(visit))
     if not brief:
         _sizes(visit)
         _layouts(visit)
@@ -120,9 +118,9 @@ def _context(visit: Visit, threads: int) -> Context:
     return Context(backends=chosen(backends_on(visit.device), visit.device), device=visit.device, threads=threads)
 
 
-def _judged(visit: Visit, name: str, precision: str, seconds: float) -> None:
+def _judged(visit: Visit, precision: str, seconds: float) -> None:
     """A whole run of the real model on the device; its report goes to a folder of its own."""
-    folder = visit.out / name
+    folder = visit.out / precision
     settings = Settings(visit.model, precision=precision, out=folder, rounds=0)
     context = _context(visit, threads_available())
     record = run_in_child(_record, settings, context, timeout=visit.limit(seconds)).value
@@ -134,45 +132,31 @@ def _judged(visit: Visit, name: str, precision: str, seconds: float) -> None:
     visit.row(f"{precision}: {record['verdict']['class']}", words, record["passed"])
 
 
-def _conformance(visit: Visit) -> None:
-    with visit.part("conformance f32", 60) as go:
-        if go:
-            _judged(visit, "f32", "f32", 240)
+def _families(visit: Visit, names: list[str]) -> None:
+    settings = [family_run(name, visit.out, _context(visit, 1)) for name in names]
+    kept: dict[str, Record] = {}
 
+    def keep(name: str, record: Record) -> str:
+        kept[name] = record
+        write_file(visit.out / "families" / f"{name}.json", json.dumps(record, default=str))
+        return ""
 
-def _families(visit: Visit, brief: bool) -> None:
-    with visit.part("families", 60) as go:
-        if not go:
-            return
-        names = ["llama"] if brief else selected(())
-        settings = [family_run(name, visit.out, _context(visit, 1)) for name in names]
-        kept: dict[str, Record] = {}
-
-        def keep(name: str, record: Record) -> str:
-            kept[name] = record
-            write_file(visit.out / "families" / f"{name}.json", json.dumps(record, default=str))
-            return ""
-
-        begun = time.monotonic()
-        _, rows = run_families(
-            settings, min(threads_available(), len(names)), Told(keep), Progress(), lambda line: None
-        )
-        bad = [row["architecture"] for row in rows if not row["passed"]]
-        agreed, total = (
-            sum(c[key] for r in kept.values() for c in r["configurations"] if c["backend"] == visit.device.backend)
-            for key in ("agreed", "total")
-        )
-        words = f"{len(rows) - len(bad)} of {len(rows)} pass, {agreed}/{total} tokens, {time.monotonic() - begun:.0f} s"
-        visit.row("families", words + (f"; not {', '.join(bad)}" if bad else ""), not bad)
+    begun = time.monotonic()
+    _, rows = run_families(settings, min(threads_available(), len(names)), Told(keep), Progress(), lambda line: None)
+    bad = [row["architecture"] for row in rows if not row["passed"]]
+    agreed, total = (
+        sum(c[key] for r in kept.values() for c in r["configurations"] if c["backend"] == visit.device.backend)
+        for key in ("agreed", "total")
+    )
+    words = f"{len(rows) - len(bad)} of {len(rows)} pass, {agreed}/{total} tokens, {time.monotonic() - begun:.0f} s"
+    visit.row("families", words + (f"; not {', '.join(bad)}" if bad else ""), not bad)
 
 
 def _precisions(visit: Visit) -> None:
     """Side by side where there are processors enough: most of it is Hugging Face's truth, which is computed on them."""
 
     def judge(precision: str) -> None:
-        with visit.part(f"conformance {precision}", 45) as go:
-            if go:
-                _judged(visit, precision, precision, 200)
+        visit.part(f"conformance {precision}", 45, lambda: _judged(visit, precision, 200))
 
     with threads(4 if threads_available() >= 8 else 1) as submit:
         judged = [submit(judge, precision) for precision in PRECISIONS[1:]]
@@ -184,10 +168,7 @@ def _precisions(visit: Visit) -> None:
 
 
 def _speed(visit: Visit) -> None:
-    with visit.part("bandwidth", 20) as go:
-        if go:
-            visit.found["bandwidth"] = run_in_child(bandwidth, visit.device, timeout=visit.limit(60)).value
-            visit.row("bandwidth", f"{visit.found['bandwidth'] / 1e9:.0f} GB/s, read by PyTorch")
+    visit.part("bandwidth", 20, lambda: _bandwidth(visit))
     plain = _timed(visit, F32, emitted, visit.model, "f32", visit.device)
     if visit.device.kind == "cuda":
         as_graphs = dataclasses.replace(visit.device, graphs=True)
@@ -205,10 +186,13 @@ def _speed(visit: Visit) -> None:
         _timed(visit, name, function, *arguments)
 
 
+def _bandwidth(visit: Visit) -> None:
+    visit.found["bandwidth"] = run_in_child(bandwidth, visit.device, timeout=visit.limit(60)).value
+    visit.row("bandwidth", f"{visit.found['bandwidth'] / 1e9:.0f} GB/s, read by PyTorch")
+
+
 def _timed(visit: Visit, name: str, function: Callable[..., Any], *arguments: Any) -> Measured | None:
-    with visit.part(name, 15) as go:
-        if not go:
-            return None
+    def work() -> Measured:
         found = measured(name, function, *arguments, seconds=visit.limit(90), report=lambda line: None)
         visit.found.setdefault("speed", {})[name] = dataclasses.asdict(found)
         if found.median is None:
@@ -220,7 +204,8 @@ def _timed(visit: Visit, name: str, function: Callable[..., Any], *arguments: An
         prefill = f", a prompt of 128 in {min(found.prefill_ms):.1f} ms" if found.prefill_ms else ""
         visit.row(name, f"{1000 / found.median:.0f} tokens/s{spread}{share}{prefill}{_against(visit, name, found)}")
         return found
-    return None
+
+    return visit.part(name, 15, work)
 
 
 def _against(visit: Visit, name: str, found: Measured) -> str:
@@ -252,22 +237,18 @@ def _layouts(visit: Visit) -> None:
 
 
 def _mutants(visit: Visit) -> None:
-    with visit.part("mutants", 30) as go:
-        if not go:
-            return
+    def planted(id: str) -> str:
+        mutant = MUTANTS[id]
+        settings = Settings(mutant.model, 4, 32, choice=untuned(device=visit.device), early_exit=True)
+        context = dataclasses.replace(_context(visit, 1), fault=mutant)
+        verdict = run_in_child(_record, settings, context, timeout=visit.limit(90)).value["verdict"]
+        return "" if verdict["class"] == mutant.class_ else f"{id} is {verdict['class']}"
 
-        def planted(id: str) -> str:
-            mutant = MUTANTS[id]
-            settings = Settings(mutant.model, 4, 32, choice=untuned(device=visit.device), early_exit=True)
-            context = dataclasses.replace(_context(visit, 1), fault=mutant)
-            verdict = run_in_child(_record, settings, context, timeout=visit.limit(90)).value["verdict"]
-            return "" if verdict["class"] == mutant.class_ else f"{id} is {verdict['class']}"
-
-        with threads(min(threads_available(), len(SAMPLE))) as submit:
-            tried = [submit(planted, id) for id in SAMPLE]
-            wrong = [one.result() for one in tried if one.result()]
-        words = f"{len(SAMPLE) - len(wrong)} of {len(SAMPLE)} caught in their class"
-        visit.row("mutants, a sample", words + (f"; {', '.join(wrong)}" if wrong else ""), not wrong)
+    with threads(min(threads_available(), len(SAMPLE))) as submit:
+        tried = [submit(planted, id) for id in SAMPLE]
+        wrong = [one.result() for one in tried if one.result()]
+    words = f"{len(SAMPLE) - len(wrong)} of {len(SAMPLE)} caught in their class"
+    visit.row("mutants, a sample", words + (f"; {', '.join(wrong)}" if wrong else ""), not wrong)
 
 
 # ---- the program
@@ -283,17 +264,11 @@ def _mutants(visit: Visit) -> None:
     "--minutes", type=click.FloatRange(0.5), default=MINUTES, show_default=True, help="All of it takes at most so long."
 )
 @click.option("--brief", is_flag=True, help="One family instead of all: to try the script itself.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("out/visit"),
-    show_default=True,
-    help="Folder for records, reports and visit.json.",
-)
+@options.out("records, reports and visit.json")
 def command(device: str, cuda_target: str, model: str, minutes: float, brief: bool, out: Path) -> int:
     """Check and measure everything on a GPU: conformance in each precision, all families, speed against Hugging Face and JAX.
 
-    What is found goes to a folder at once; a table of it is printed last. Exits with 0 only if all of it was done and right.
+    What is found is printed, and goes to a folder, at once. Exits with 0 only if all of it was done and right.
     """
     begun = time.monotonic()
     opened = open_device(device, cuda_target)
@@ -303,35 +278,12 @@ def command(device: str, cuda_target: str, model: str, minutes: float, brief: bo
     found.found = {"schema": SCHEMA, "device": str(opened), "facts": dataclasses.asdict(facts) if facts else None}
     found.found |= {"target": opened.target, "environment": describe()}
     capability = f", compute capability {'.'.join(map(str, facts.capability))}" if facts and facts.capability else ""
-    found.row(
-        "device",
-        f"{opened.name}{capability}, compiled for {opened.target or opened.kind}, {facts.driver if facts else ''}".rstrip(
-            ", "
-        ),
-    )
+    where = f"{opened.name}{capability}, compiled for {opened.target or opened.kind}"
+    found.row("device", f"{where}, {facts.driver}" if facts and facts.driver else where)
     right = visit(found, brief)
-    console = Output(highlight=False)
-    console.width = max(console.width, 140)
-    console.print(table(found, time.monotonic() - begun))
+    click.echo(f"{time.monotonic() - begun:.0f} s on {opened}")
     return 0 if right else 1
 
 
-def table(visit: Visit, seconds: float) -> Table:
-    """The rows of a visit that took so many seconds."""
-    made = Table(
-        "what", "result", title=f"{seconds:.0f} s on {visit.device}", box=None, pad_edge=False, title_justify="left"
-    )
-    for what, result, right in visit.rows:
-        mark = "" if right is None else "[green]✓[/] " if right else "[red]✗[/] "
-        made.add_row(f"{mark}{escape(what)}", escape(result))
-    return made
-
-
-def main() -> None:
-    """The program: see the module."""
-    os.environ["JAX_PLATFORMS"] = "cpu"  # as in cli.py; the oracle's timing alone is to run elsewhere
-    sys.exit(run_command_line(command, sys.argv[1:]))
-
-
 if __name__ == "__main__":
-    main()
+    run_program(command)

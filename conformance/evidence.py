@@ -61,6 +61,14 @@ class Evidence:
         """The graphs of a source that parse."""
         return [g for g, facts in self.graphs.get(source, []) if not facts.error]
 
+    def heads(self, source: str) -> set[str]:
+        """What the graphs of a source answer with."""
+        return {g.abi.head for g, _ in self.graphs[source]}
+
+    def compared_head(self, source: str) -> str:
+        """The head whose graphs are compared on every backend: logits, where the source has such graphs."""
+        return "logits" if "logits" in self.heads(source) else "token"
+
     @property
     def judged(self) -> list[str]:
         """The sources that are judged."""

@@ -30,16 +30,14 @@ def configurations(run: Run) -> list[Configuration]:
     A source that has graphs with logits and graphs that pick the token runs the latter on the first backend alone.
     """
     evidence, names = run.evidence, run.context.names
-    first, others = [], []
-    for source in evidence.judged:
-        heads = {g.abi.head for g, _ in evidence.graphs[source]}
-        if heads == {"logits", "token"}:
-            first.append(Configuration(source, names[0], "token"))
+    found = [
+        Configuration(source, names[0], "token")
+        for source in evidence.judged if evidence.heads(source) == {"logits", "token"}
+    ]  # fmt: skip
     for name in names:
         for source in (*evidence.judged, *([ORACLE] if asks_oracle(run, name) else [])):
-            heads = {g.abi.head for g, _ in evidence.graphs[source]}
-            others.append(Configuration(source, name, "logits" if "logits" in heads else "token"))
-    return [*first, *others]
+            found.append(Configuration(source, name, evidence.compared_head(source)))
+    return found
 
 
 def asks_oracle(run: Run, backend: str) -> bool:

@@ -76,8 +76,7 @@ def _look_at(run: Run, source: Source) -> AnchorOutcome:
     # To compile two more graphs takes IREE longest; of how it compiles them the configurations tell.
     quick = run.settings.quick or isinstance(source, Files)
     backend = context.matrix.quick if quick else context.names[0]
-    heads = {g.abi.head for g, _ in evidence.graphs[source.name]}
-    return _look(run, Configuration(source.name, backend, "logits" if "logits" in heads else "token"), with_canary=True)
+    return _look(run, Configuration(source.name, backend, evidence.compared_head(source.name)), with_canary=True)
 
 
 def _look_everywhere(run: Run) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.checks.of_configurations import truth_check
-from hloracle.conformance.checks.of_graphs import NOT_PINNED, PINNED, fewer_ops, graph_checks
+from hloracle.conformance.checks.of_graphs import NOT_PINNED, fewer_ops, graph_checks, pinned
 from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.facts import Inspected, inspect
@@ -93,17 +93,13 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
         reference(run)
         evidence.checks.append(truth_check(evidence.truths))
     else:
-        if not settings.verdict_only and not _given(run):
+        if not _given(run):
             probe(run)
         truth_and_modules(run, others)
         evidence.checks.append(truth_check(evidence.truths))
         on_device(run)
     judge_all(run)
-    if (
-        (_given(run) or settings.verdict_only)
-        and not settings.early_exit
-        and not (settings.verdict_only and evidence.bad)
-    ):
+    if _given(run) and not settings.early_exit:
         probe(run)
     look_inside(run)
 
@@ -181,7 +177,7 @@ def gates(run: Run, graphs: dict[str, list[Graph]]) -> bool:
 def _read(run: Run, graphs: dict[str, list[Graph]]) -> tuple[dict[str, Inspected], Shown, int]:
     """The graphs of all sources with the facts about them; and what a reader is shown of those from files."""
     places = {s.name: s.paths if isinstance(s, Files) else () for s in run.sources}
-    show_files = _given(run) and not run.settings.verdict_only
+    show_files = _given(run) and not run.settings.early_exit
     try:
         found = run.context.child(
             _inspect, graphs, places, run.model.config, show_files, timeout=PREPARE_SECONDS
@@ -236,7 +232,7 @@ def static_checks(run: Run) -> list[Check]:
         if source.counts_as:
             found.append(fewer_ops(graphs[source.name], graphs[ORACLE], config, source.name))
         else:
-            found.append(Question("fewer-ops", PINNED["fewer-ops"], source.name).skipped(NOT_PINNED))
+            found.append(pinned("fewer-ops", source.name).skipped(NOT_PINNED))
     # Where no judged graph can be run, none of the oracle's was lowered.
     return [*found, *(graph_checks(ORACLE, graphs[ORACLE], config) if graphs[ORACLE] else [])]
 
@@ -302,7 +298,7 @@ def compare_speed(run: Run, verdict: Verdict) -> None:
         evidence.speed_reason = "a graph from a file is not timed"
     elif not verdict.passed:
         evidence.speed_reason = "the run did not pass, so its speed means nothing"
-    elif settings.early_exit or settings.verdict_only or not settings.rounds:
+    elif settings.early_exit or not settings.rounds:
         evidence.speed_reason = "it was left out"
     elif judged is None or peer is None:
         evidence.speed_reason = "no graph decodes"
@@ -327,7 +323,7 @@ def show(run: Run) -> None:
     if _given(run):  # they were read when they were parsed
         evidence.shown = [reading for reading in evidence.shown if reading[:2] in wanted]
         return
-    if settings.early_exit or settings.quick or settings.verdict_only or not evidence.graphs:
+    if settings.early_exit or settings.quick or not evidence.graphs:
         return
     with run.context.progress.stage("read the graphs") as stage:
         try:

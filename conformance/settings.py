@@ -26,9 +26,10 @@ class Settings:
     rounds: of the speed comparison; 0 leaves it out.
     quick: for one of many models. One bucket, and the anchors on a quick backend alone.
     early_exit: leave out what can no longer change the verdict's class: a configuration, a canary beside a fault that was
-      noticed, anchors by themselves after the first wrong one. Prompts that do not fit the capacity are left out, too.
+      noticed, anchors by themselves after the first wrong one. Nothing is timed or shown. Prompts that do not fit the
+      capacity are left out, too.
     every_token: a tiny model is given each token of its vocabulary, also in a quick run, or one that exits early.
-    verdict_only: what is wrong is not taken apart, and what is right neither timed nor shown.
+    verdict_only: what is wrong is not taken apart.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
     """
 

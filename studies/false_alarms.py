@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
-import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -178,13 +176,13 @@ def run_models(
     """
     found: dict[int, Trial] = {}
 
-    def finish(key: str, record: Record | str, seconds: float) -> None:
-        seed = int(key.partition(" ")[0])
+    def finish(item: tuple[int, str], record: Record | str, seconds: float) -> None:
+        seed, _ = item
         found[seed] = trial_of(seed, record, seconds)
         done(found[seed])
         report(f"{len(found)} of {len(seeds)} models, last seed {seed}")
 
-    run_each(_judged, [f"{seed} {mutant}" for seed in seeds], jobs, TIMEOUT_SECONDS, report, finish)
+    run_each(_judged, [(seed, mutant) for seed in seeds], jobs, TIMEOUT_SECONDS, report, finish)
     return [found[seed] for seed in seeds]
 
 
@@ -199,10 +197,10 @@ def run_count(
     return trials
 
 
-def _judged(report: Report, key: str) -> Record:
+def _judged(report: Report, item: tuple[int, str]) -> Record:
     """The record of a run on a seed's model, in a child process; the model is written where it is thrown away."""
-    seed, _, mutant = key.partition(" ")
-    model = draw_model(int(seed))
+    seed, mutant = item
+    model = draw_model(seed)
     directory = cache_root() / f"seed-{seed}"
     write_tiny(directory, seed=model.seed, dtype=model.dtype, draw=draw_weight, **model.config)
     settings = Settings(str(directory), model.tokens, model.capacity, early_exit=True)
@@ -271,18 +269,6 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
     )
 
 
-@contextmanager
-def own_cache() -> Iterator[None]:
-    """A cache that goes when this ends: hundreds of models that nobody asks for again must not stay."""
-    folder = tempfile.mkdtemp(prefix="hloracle-")
-    try:
-        with environment("HLORACLE_CACHE", folder):
-            yield
-    finally:
-        # A worker that was interrupted may still be writing.
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--count", type=click.IntRange(1), default=200, show_default=True, help="Models to judge.")
 @click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, help="Run this model alone; may be repeated.")
@@ -300,7 +286,17 @@ def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
         if trial.alarms:
             click.echo(f"seed {trial.seed} ALARM: {'; '.join(trial.alarms)}")
 
-    with own_cache(), xla_flags(NO_OPTIMIZER), _progress() as report:
+    with (
+        # Hundreds of models that nobody asks for again must not stay. A worker that was interrupted may still be writing.
+        TemporaryDirectory(prefix="hloracle-", ignore_cleanup_errors=True) as folder,
+        environment("HLORACLE_CACHE", folder),
+        xla_flags(NO_OPTIMIZER),
+        terminal.status("starting") as status,
+    ):
+
+        def report(line: str) -> None:
+            status.update(f"[dim]{line}[/]")
+
         if seeds:
             trials = run_models(list(dict.fromkeys(seeds)), jobs, report, mutant, done)
         else:
@@ -310,16 +306,6 @@ def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
         click.echo(f"more than {MOST_REFUSED:.0%} of the models were refused: too little was tried")
         return 1
     return 1 if any(t.alarms for t in trials) else 0
-
-
-@contextmanager
-def _progress() -> Iterator[Report]:
-    """What is done, on a terminal; nothing in a pipe."""
-    if not terminal.is_terminal:
-        yield lambda line: None
-        return
-    with terminal.status("starting") as status:
-        yield lambda line: status.update(f"[dim]{line}[/]")
 
 
 if __name__ == "__main__":

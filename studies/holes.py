@@ -6,8 +6,6 @@ slot, position, length and token id. Each spoiled graph is judged by `run` and, 
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import tempfile
 from collections import Counter
@@ -21,17 +19,16 @@ from hloracle import mutants
 from hloracle.backends.named import chosen
 from hloracle.backends.plain import plain_compilers
 from hloracle.conformance.context import Context, Progress
-from hloracle.conformance.graphs.sources import Emitter, Request, graphs_of, open_files
+from hloracle.conformance.graphs.sources import Emitter, Request, open_files
 from hloracle.conformance.matrix import EMITTER
 from hloracle.conformance.run import run
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.verdict import PASSING
 from hloracle.core.abi import Graph
-from hloracle.core.cache import Entry, digest, write_file
+from hloracle.core.cache import Entry, digest
 from hloracle.core.child import ChildDied, Report, alone, run_in_child
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.pool import run_each
 from hloracle.core.record import Record
 from hloracle.localize.spoil import KINDS, Spoiling, spoil, spoilings
 from hloracle.reference.fixtures.named import resolve
@@ -39,6 +36,7 @@ from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.contract import BUCKETS
 from hloracle.reference.model.registry import FAMILIES as ALL_FAMILIES
 from hloracle.studies.mutants import common
+from hloracle.studies.study import Study
 
 # Plain attention; a window, and a cache of another base for RoPE; experts; latents, whose caches differ in width.
 FAMILIES = ("llama", "gemma3_text", "mixtral", "deepseek_v3")
@@ -95,6 +93,11 @@ class Outcome:
         """What was spoiled, and why nobody could tell, if so; KeyError where this version has no such spoiling."""
         return all_of(self.family)[self.id]
 
+    @property
+    def crashed(self) -> bool:
+        """Whether one of the judges gave no verdict."""
+        return any(judgement.class_ == CRASHED for judgement in self.by.values())
+
     def state(self, judge: str) -> str:
         """`noticed`; `explained`, where a reason says that nobody can tell and it passed; or `missed`."""
         expected = "explained" if self.spoiling.reason else "noticed"
@@ -135,47 +138,31 @@ def all_of(family: str) -> dict[str, Spoiling]:
     return spoilings(_checkpoint(family).config, CAPACITY, BUCKET, every_token=family == FAMILIES[0])
 
 
-def run_holes(
-    items: Sequence[Item], jobs: int, report: Report, done: Callable[[Outcome], None] = lambda outcome: None,
-    fresh: bool = False,
-) -> list[Outcome]:  # fmt: skip
+def run_holes(items: Sequence[Item], jobs: int, report: Report, reuse: bool = True) -> list[Outcome]:
     """Each of these spoilings judged twice, `jobs` of them at a time; in their order.
 
     Args:
-      fresh: judge also those whose outcome is in the cache.
+      reuse: take outcomes from the cache.
 
     Raises InputError when a right model does not conform: then nothing can be told of a wrong one.
     """
-    found: dict[Item, Outcome] = {}
+    study = Study(
+        "spoilings", TIMEOUT_SECONDS, lambda item: item[0], _right, _refuse, _judged, _outcome, lambda item: _entry(*item)
+    )  # fmt: skip
+    return study.run(items, jobs, report, lambda outcome: None, reuse)
 
-    def finish(outcome: Outcome) -> None:
-        found[outcome.family, outcome.id] = outcome
-        done(outcome)
-        report(f"{len(found)} of {len(items)} spoilings, last {outcome.family} {outcome.id}")
 
-    def right(family: str, answer: dict[str, Judgement] | str, seconds: float) -> None:
-        by = {JUDGES[0]: Judgement(CRASHED, answer)} if isinstance(answer, str) else answer
-        for judge, judgement in by.items():
-            if not judgement.passed:
-                fix = f"close in on it with `hloracle {judge}`"
-                raise InputError(f"does not conform with nothing spoiled: {judgement}", f"tiny-{family}", fix)
+def _refuse(family: str, answer: dict[str, Judgement] | str) -> None:
+    by = {JUDGES[0]: Judgement(CRASHED, answer)} if isinstance(answer, str) else answer
+    for judge, judgement in by.items():
+        if not judgement.passed:
+            fix = f"close in on it with `hloracle {judge}`"
+            raise InputError(f"does not conform with nothing spoiled: {judgement}", f"tiny-{family}", fix)
 
-    def judged(item: Item, answer: dict[str, Judgement] | str, seconds: float) -> None:
-        family, id = item
-        by = {judge: Judgement(CRASHED, answer) for judge in JUDGES} if isinstance(answer, str) else answer
-        outcome = Outcome(family, id, by, seconds)
-        if all(judgement.class_ != CRASHED for judgement in by.values()):
-            _entry(outcome.family, outcome.id).save(outcome)
-        finish(outcome)
 
-    for kept in (None if fresh else _kept(*item) for item in items):
-        if kept:
-            finish(kept)
-    left = [item for item in items if item not in found]
-    report("the right models")
-    run_each(_right, list(dict.fromkeys(family for family, _ in left)), jobs, TIMEOUT_SECONDS, report, right)
-    run_each(_judged, left, jobs, TIMEOUT_SECONDS, report, judged)
-    return [found[item] for item in items]
+def _outcome(item: Item, answer: dict[str, Judgement] | str, seconds: float, right: Any) -> Outcome:
+    by = {judge: Judgement(CRASHED, answer) for judge in JUDGES} if isinstance(answer, str) else answer
+    return Outcome(*item, by, seconds)
 
 
 # ---- judging
@@ -268,12 +255,6 @@ def _settings(family: str, id: str) -> Settings:
 
 
 @cache
-def _emitted(family: str) -> list[Graph]:
-    request = Request(_checkpoint(family), "decode", "logits", CAPACITY)
-    return graphs_of(Emitter(), request, [BUCKET], ["logits", "token"])
-
-
-@cache
 def _checkpoint(family: str) -> Checkpoint:
     return open_checkpoint(resolve(f"tiny-{family}"))
 
@@ -313,10 +294,8 @@ def as_records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 def pins(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     """By family: how many spoilings were noticed by both judges, how many are explained, and what decides it.
 
-    Raises InputError where there is a problem, or XLA was given other flags: what is written down holds without.
+    Raises InputError where there is a problem.
     """
-    if flags := os.environ.get("XLA_FLAGS"):
-        raise InputError(f"is {flags!r}", "XLA_FLAGS", "unset it: what is written down is what comes of them without")
     if bad := problems(outcomes):
         raise InputError(f"{len(bad)} spoilings are not as they should be", bad[0], "close the hole, not the study")
     found: dict[str, dict[str, Any]] = {}
@@ -328,13 +307,6 @@ def pins(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def write_pins(found: dict[str, dict[str, Any]]) -> None:
-    """A line for each family; those of other families stay."""
-    kept = json.loads(PINS.read_text()) if PINS.is_file() else {}
-    rows = [f"{json.dumps(family)}: {json.dumps(pin)}" for family, pin in {**kept, **found}.items()]
-    write_file(PINS, "{\n" + ",\n".join(rows) + "\n}\n")
-
-
 def pin_key(family: str) -> str:
     """What decides what comes of a family's spoilings, but for the machine."""
     return digest(*(_question(family, id) for id in all_of(family)))[:32]
@@ -343,11 +315,6 @@ def pin_key(family: str) -> str:
 def _question(family: str, id: str) -> str:
     # How it is spoiled stands in our code.
     return digest(repr((all_of(family)[id], TOKENS, CAPACITY, BUCKET, BACKEND)), common(family))
-
-
-def _kept(family: str, id: str) -> Outcome | None:
-    found = _entry(family, id).load()
-    return dataclasses.replace(found, reused=True) if found else None
 
 
 def _entry(family: str, id: str) -> Entry[Outcome]:

@@ -24,7 +24,6 @@ from hloracle.core.cache import Entry, digest
 from hloracle.core.child import Report, alone
 from hloracle.core.environment import host_cpu, versions
 from hloracle.core.errors import InputError
-from hloracle.core.pool import run_each
 from hloracle.core.record import Mutants, Record
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant
@@ -33,6 +32,7 @@ from hloracle.production.choice import untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.contract import BUCKETS
+from hloracle.studies.study import Study
 
 # One bucket, with prompts that nearly fill it and are longer than any window, and decode steps up to the cache's last slot.
 TOKENS, CAPACITY = 4, 32
@@ -50,6 +50,7 @@ AT_CONSUMER = 0.05
 
 
 Run = tuple[str, str, str]  # a model, how its weights are held, and the kind of device
+Right = tuple[Record, dict[str, set[str]]]  # the record of a right model, and what reads what: see `_consumers`
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ class Trial:
         return MUTANTS[self.id]
 
     @property
+    def crashed(self) -> bool:
+        """Whether the run gave no verdict."""
+        return self.verdict == "crashed"
+
+    @property
     def killed(self) -> bool:
         """A crash is no kill: it notices nothing."""
         return self.verdict not in ("conforms", "near-tie", "crashed")
@@ -102,49 +108,29 @@ def selected(ids: Sequence[str]) -> list[Mutant]:
 
 def run_mutants(
     mutants: Sequence[Mutant], jobs: int, report: Report, done: Callable[[Trial], None] = lambda trial: None,
-    fresh: bool = False,
+    reuse: bool = True,
 ) -> list[Trial]:  # fmt: skip
     """Every mutant through a run of its own, in a process of its own, `jobs` at a time; in the order of `mutants`.
 
     Args:
-      fresh: plant also those whose outcome is in the cache.
+      done: is told of each as it ends. reuse: take outcomes from the cache.
 
     Raises InputError when a right model does not conform: then nothing can be told of a wrong one.
     """
-    found: dict[str, Trial] = {}
-    right: dict[Run, tuple[Record, dict[str, set[str]]]] = {}
-
-    def finish(trial: Trial) -> None:
-        found[trial.id] = trial
-        done(trial)
-        report(f"{len(found)} of {len(mutants)} mutants, last {trial.id}")
-
-    def judged(key: Run, answer: tuple[Record, dict[str, set[str]]] | str, seconds: float) -> None:
-        if isinstance(answer, str) or not answer[0]["passed"]:
-            why = answer if isinstance(answer, str) else answer[0]["verdict"]["explanation"]
-            raise InputError(f"does not conform without any fault: {why}", key[0], f"run `{_command(*key)}`")
-        right[key] = answer
-
-    def planted(id: str, record: Record | str, seconds: float) -> None:
-        mutant = MUTANTS[id]
-        trial = _trial(mutant, record, seconds, *right[mutant.run])
-        if trial.verdict != "crashed":
-            _entry(mutant).save(trial)
-        finish(trial)
-
-    for trial in (None if fresh else _kept(m) for m in mutants):
-        if trial:
-            finish(trial)
-    left = [m for m in mutants if m.id not in found]
-    report("the right models")
-    run_each(_right, list(dict.fromkeys(m.run for m in left)), jobs, TIMEOUT_SECONDS, report, judged)
-    run_each(_judged, [m.id for m in left], jobs, TIMEOUT_SECONDS, report, planted)
-    return [found[m.id] for m in mutants]
+    study = Study(
+        "mutants", TIMEOUT_SECONDS, lambda id: MUTANTS[id].run, _right, _refuse, _judged, _trial, lambda id: _entry(MUTANTS[id])
+    )  # fmt: skip
+    return study.run([m.id for m in mutants], jobs, report, done, reuse)
 
 
-def _trial(
-    mutant: Mutant, record: Record | str, seconds: float, clean: Record, consumers: dict[str, set[str]]
-) -> Trial:
+def _refuse(key: Run, answer: Right | str) -> None:
+    if isinstance(answer, str) or not answer[0]["passed"]:
+        why = answer if isinstance(answer, str) else answer[0]["verdict"]["explanation"]
+        raise InputError(f"does not conform without any fault: {why}", key[0], f"run `{_command(*key)}`")
+
+
+def _trial(id: str, record: Record | str, seconds: float, right: Right) -> Trial:
+    mutant, (clean, consumers) = MUTANTS[id], right
     if isinstance(record, str):
         return Trial(mutant.id, "crashed", None, None, None, "elsewhere", seconds, record)
     verdict = record["verdict"]
@@ -173,7 +159,7 @@ def _judged(report: Report, id: str) -> Record:
     return _run(report, mutant.run, capacity, id)
 
 
-def _right(report: Report, key: Run) -> tuple[Record, dict[str, set[str]]]:
+def _right(report: Report, key: Run) -> Right:
     """The record of a run without any fault, and what reads what.
 
     Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
@@ -231,7 +217,7 @@ def _consumers(model: str) -> dict[str, set[str]]:
 def problems(trials: Sequence[Trial]) -> list[str]:
     """Why these trials do not show what they should; empty when they do."""
     found = [f"{t.id} survived: {t.detail}" for t in trials if t.verdict in ("conforms", "near-tie")]
-    found += [f"{t.id} crashed: {t.detail}" for t in trials if t.verdict == "crashed"]
+    found += [f"{t.id} crashed: {t.detail}" for t in trials if t.crashed]
     found += [
         f"{t.id} is {t.verdict}, not {t.mutant.class_}" for t in trials
         if t.killed and t.verdict != t.mutant.class_
@@ -264,11 +250,11 @@ def as_records(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 def outcomes(architecture: str) -> tuple[int, int, bool] | None:
     """How many of a family's mutants were noticed, in their class and at their place; how many there are; and whether
-    that is what `pin_mutants` wrote down, not what came of them on this machine.
+    that is what was written down in PINS, not what came of them on this machine.
 
     None unless each of them has been planted since anything changed that decides what comes of it.
     """
-    trials = [_kept(m) for m in MUTANTS.values() if m.architecture == architecture]
+    trials = [_entry(m).load() for m in MUTANTS.values() if m.architecture == architecture]
     if trials and None not in trials:
         return sum(t.right for t in trials if t), len(trials), False
     if any(t and not t.right for t in trials):  # something else came of it here
@@ -285,14 +271,21 @@ def counted(architecture: str) -> Mutants:
     return {"killed": killed, "total": total, "pinned": pinned, "reason": "" if total else "not run"}
 
 
+def pins(families: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What is written down of these families. Raises InputError where a family's mutants were not all planted."""
+    found: dict[str, dict[str, Any]] = {}
+    for family in families:
+        known = outcomes(family)
+        if known is None:
+            raise InputError("not all of its mutants have been planted", family, f"run `hloracle mutants {family}`")
+        killed, total, _ = known
+        found[family] = {"killed": killed, "total": total, "of": pin_key(family)}
+    return found
+
+
 def pin_key(architecture: str) -> str:
     """What decides what comes of a family's mutants, but for the machine."""
     return digest(*(_question(m) for m in MUTANTS.values() if m.architecture == architecture))[:32]
-
-
-def _kept(mutant: Mutant) -> Trial | None:
-    found = _entry(mutant).load()
-    return dataclasses.replace(found, reused=True) if found else None
 
 
 def _entry(mutant: Mutant) -> Entry[Trial]:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hloracle.conformance import checks
 from hloracle.conformance.checks.census import census_key, held_key, layer_kind, uses
 from hloracle.conformance.graphs.facts import inspect
-from hloracle.core.abi import Graph
-from hloracle.core.cache import write_file
 from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.config import Config, Layer
@@ -27,6 +24,7 @@ from hloracle.reference.model.encodings import ENCODINGS
 from hloracle.reference.model.registry import from_hf
 from hloracle.reference.model.weights import taken_shapes
 from hloracle.reference.oracle.lower import lower
+from hloracle.studies.study import write_rows
 
 # Other options that checkpoints of an architecture have, besides those of its tiny model.
 _DEFAULT_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
@@ -55,16 +53,15 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
 CAPACITY, BUCKET = 128, 64
 
 
-def graphs() -> Iterator[tuple[str, Callable[..., Graph], str, str, Config]]:
-    """(source, what makes its graphs, phase, head, config) of every row."""
+def graphs() -> Iterator[tuple[str, bool, str, str, Config]]:
+    """(source, whether its graphs find their own place, phase, head, config) of every row."""
     for architecture, raw in TINY.items():
         for changes in ({}, *VARIANTS.get(architecture, ())):
             config = from_hf({**raw, **changes})
             for one, phase in itertools.product((config, *others(config)), PHASES):
-                for make in (emit, Emitter(on_device=True).emit):
-                    yield "emitter", make, phase, "logits", one
-                    yield "emitter", make, phase, "token", one
-                yield "oracle", lower, phase, "logits", one
+                for on_device, head in itertools.product((False, True), ("logits", "token")):
+                    yield "emitter", on_device, phase, head, one
+                yield "oracle", False, phase, "logits", one
 
 
 def others(config: Config) -> Iterator[Config]:
@@ -84,12 +81,13 @@ def others(config: Config) -> Iterator[Config]:
 def census() -> dict[str, dict[str, Any]]:
     """Every row of census.json, for the versions that are installed."""
     rows = {}
-    for source, make, phase, head, config in graphs():
+    for source, on_device, phase, head, config in graphs():
         bucket = BUCKET if phase == "prefill" else 0
         abi = graph_abi(config, phase, head, CAPACITY, bucket)
-        key = census_key(source, abi, config, isinstance(make, partial))
+        key = census_key(source, abi, config, on_device)
         if key in rows:
             continue
+        make = lower if source == "oracle" else Emitter(on_device=on_device).emit
 
         def ops(layers: Sequence[Layer]) -> Counter[str]:
             deep = dataclasses.replace(config, layers=tuple(layers))  # noqa: B023
@@ -156,5 +154,4 @@ def held() -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    rows = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in (census() | held()).items()]  # a line each
-    write_file(Path(__file__).with_name("census.json"), "{\n" + ",\n".join(rows) + "\n}\n")
+    write_rows(Path(str(checks.__file__)).with_name("census.json"), census() | held())

@@ -29,6 +29,7 @@ from hloracle.mutants import MUTANTS
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reports.record import to_json, validate
+from hloracle.studies.study import write_rows
 
 MODEL = "tiny-llama"
 TOKENS = 4
@@ -125,18 +126,10 @@ def command(names: Sequence[str]) -> int:
         validate(record)
         if name in PLANTED and record["verdict"]["class"] != name:
             raise InputError(f"got the verdict {record['verdict']['class']!r}", PLANTED[name], "plant another mutant")
-        FOLDER.mkdir(exist_ok=True)
-        text = (
-            "{\n"
-            + ",\n".join(
-                f"{json.dumps(key)}: {json.dumps(part, separators=(',', ':'))}" for key, part in record.items()
-            )
-            + "\n}\n"
-        )
-        (FOLDER / f"{name}.json").write_text(text)
-        click.echo(f"{name}: {record['verdict']['class']}, {len(text):,} bytes")
-        if len(text) > LARGEST:
-            raise InputError(f"has {len(text):,} bytes", name, f"cut it below {LARGEST:,}")
+        length = write_rows(FOLDER / f"{name}.json", cast(dict[str, Any], record), (",", ":"))
+        click.echo(f"{name}: {record['verdict']['class']}, {length:,} bytes")
+        if length > LARGEST:
+            raise InputError(f"has {length:,} bytes", name, f"cut it below {LARGEST:,}")
     return 0
 
 

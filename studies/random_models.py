@@ -9,12 +9,10 @@ Exit status 0 if all conform; 1 otherwise, and each one that does not is told wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from hloracle.conformance.context import Context, Progress
@@ -22,28 +20,23 @@ from hloracle.conformance.run import run
 from hloracle.conformance.settings import QUICK_CAPACITY, Settings
 from hloracle.conformance.suite import TIMEOUT_SECONDS, TOKENS, selected, worst_anchor
 from hloracle.core.child import Report
+from hloracle.core.console import Output, terminal
 from hloracle.core.environment import threads_available
 from hloracle.core.pool import run_each
 from hloracle.core.program import run_program
 from hloracle.core.record import Record
 from hloracle.reference.fixtures.random_model import write_random
 
-console = Console(highlight=False)
+Item = tuple[str, int]  # an architecture and a seed
 
 
-def judged_random(report: Report, item: str) -> Record:
-    """The record of a model that is made here: `ARCHITECTURE SEED`."""
-    architecture, seed = item.split()
+def judged_random(report: Report, item: Item) -> Record:
+    """The record of a model that is made here."""
+    architecture, seed = item
     with TemporaryDirectory(prefix="hloracle-") as folder:
-        directory = write_random(architecture, int(seed), Path(folder) / architecture)
+        directory = write_random(architecture, seed, Path(folder) / architecture)
         settings = Settings(str(directory), TOKENS, QUICK_CAPACITY, quick=True, rounds=0)
         return run(settings, Context(Progress(report)))
-
-
-def again(item: str) -> str:
-    """The command that makes and judges this one again."""
-    architecture, seed = item.split()
-    return f"python -m hloracle.studies.random_models --first {seed} --seeds 1 {architecture}"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,36 +44,36 @@ def again(item: str) -> str:
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Models of each architecture.")
 @click.option("--first", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
 @click.option(
-    "--jobs", type=click.IntRange(1), default=None, help="Models at a time; one for each core when not given."
+    "--jobs",
+    type=click.IntRange(1),
+    default=threads_available,
+    help="Models at a time; one for each core when not given.",
 )
-def command(architectures: Sequence[str], seeds: int, first: int, jobs: int | None) -> int:
+def command(architectures: Sequence[str], seeds: int, first: int, jobs: int) -> int:
     """Judge random models of each architecture: other shapes, options and RoPE types for each seed."""
-    items = [f"{name} {seed}" for seed in range(first, first + seeds) for name in selected(architectures)]
+    items = [(name, seed) for seed in range(first, first + seeds) for name in selected(architectures)]
     table = Table("architecture", "seed", "verdict", "tokens", "worst anchor, in floors", "seconds")
     wrong: list[str] = []
 
-    def finish(item: str, answer: Record | str, seconds: float) -> None:
-        architecture, seed = item.split()
+    def finish(item: Item, answer: Record | str, seconds: float) -> None:
+        architecture, seed = item
+        again = f"python -m hloracle.studies.random_models --first {seed} --seeds 1 {architecture}"
         if isinstance(answer, str):
-            table.add_row(architecture, seed, "died", "", "", f"{seconds:.1f}")
-            wrong.append(f"{item} died: {answer}\n  {again(item)}")
+            table.add_row(architecture, str(seed), "died", "", "", f"{seconds:.1f}")
+            wrong.append(f"{architecture} {seed} died: {answer}\n  {again}")
             return
-        tokens = [sum(c["agreed"] for c in answer["configurations"]), sum(c["total"] for c in answer["configurations"])]
-        worst = worst_anchor(answer)
+        verdict, worst = answer["verdict"]["class"], worst_anchor(answer)
+        agreed, total = (sum(c[key] for c in answer["configurations"]) for key in ("agreed", "total"))
         shown = f"{worst['floors']:.2f}" if worst else "none"
-        table.add_row(
-            architecture, seed, answer["verdict"]["class"], f"{tokens[0]}/{tokens[1]}", shown, f"{seconds:.1f}"
-        )
+        table.add_row(architecture, str(seed), verdict, f"{agreed}/{total}", shown, f"{seconds:.1f}")
         if not answer["passed"]:
-            bad = "; ".join(
-                f"{c['id']}: {c['detail'] or c['figure']}"
-                for c in answer["checks"]
-                if c["status"] not in ("passed", "skipped")
-            )
-            wrong.append(f"{item} is {answer['verdict']['class']}: {bad}\n  {again(item)}")
+            bad = [c for c in answer["checks"] if c["status"] not in ("passed", "skipped")]
+            words = "; ".join(f"{c['id']}: {c['detail'] or c['figure']}" for c in bad)
+            wrong.append(f"{architecture} {seed} is {verdict}: {words}\n  {again}")
 
-    with console.status("judging") if console.is_terminal else nullcontext():
-        run_each(judged_random, items, jobs or threads_available(), TIMEOUT_SECONDS, lambda line: None, finish)
+    with terminal.status("judging"):
+        run_each(judged_random, items, jobs, TIMEOUT_SECONDS, lambda line: None, finish)
+    console = Output(highlight=False)
     console.print(table)
     for line in wrong:
         console.print(line, markup=False)

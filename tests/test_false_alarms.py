@@ -273,10 +273,10 @@ def stub(monkeypatch: pytest.MonkeyPatch, refused: Sequence[int] = (), alarming:
     asked: list[int] = []
 
     def run_each(
-        function: Any, items: Sequence[str], jobs: int, timeout: float, report: Report, done: Callable[..., None]
+        function: Any, items: Sequence[tuple[int, str]], jobs: int, timeout: float, report: Report, done: Callable[..., None]
     ) -> None:
         for item in items:
-            seed = int(item.split()[0])
+            seed, _ = item
             asked.append(seed)
             bad = (
                 check("reference.noise", "failed", "why") if seed in refused else check("emitter.f64", "failed", "why")

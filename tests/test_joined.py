@@ -271,9 +271,10 @@ def test_the_piece_of_a_part_holds_the_whole_product(folder: Path) -> None:
     for part in "qkv":
         piece = anatomy.subgraph(f"layers.0.self_attn.{part}_proj")
         assert [a.name for a in piece.graph.abi.arguments] == arguments
-    drawn = {node.anchor: node.weights for node in read(graph).blocks[0].nodes}
-    assert drawn["layers.0.self_attn.q_proj"] == tuple(ENCODINGS["int4"].arguments(QKV))
-    assert drawn["layers.0.self_attn.k_proj"] == drawn["layers.0.self_attn.v_proj"] == ()
+    nodes, _ = read(graph).blocks[0]
+    drawn = {node["anchor"]: node["weights"] for node in nodes}
+    assert drawn["layers.0.self_attn.q_proj"] == list(ENCODINGS["int4"].arguments(QKV))
+    assert drawn["layers.0.self_attn.k_proj"] == drawn["layers.0.self_attn.v_proj"] == []
 
 
 # Whose slice is another one; of which precision; with biases.

@@ -10,8 +10,8 @@ import pytest
 from models import SHAPES, S, T, model
 
 from hloracle.conformance.graphs.facts import inspect
-from hloracle.conformance.graphs.listing import Block, Reading, read
-from hloracle.conformance.record.record import LONGEST_LINE, _block, _graph_row, _line, _listing
+from hloracle.conformance.graphs.listing import LONGEST_LINE, Block, Reading, _shown, read
+from hloracle.conformance.record.record import _block, _graph_row, _listing
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
 from hloracle.mutants import planted
@@ -48,13 +48,13 @@ EVERY = [(shape, source, phase) for shape in SHAPES for source in SOURCES for ph
 def test_every_operation_is_listed_once_at_its_line(shape: str, source: str, phase: str) -> None:
     lines = graph(shape, source, phase).text.splitlines()
     listed = [op for scope in reading(shape, source, phase).scopes for op in scope.ops]
-    computing = [op for op in listed if op.op != "constant"]
+    computing = [op for op in listed if op["op"] != "constant"]
     written = [i for i, line in enumerate(lines, 1) if WRITTEN.search(line)]
-    assert sorted(op.line or 0 for op in computing) == written
+    assert sorted(op["line"] or 0 for op in computing) == written
     for op in listed:
-        assert op.line is not None
-        assert f"stablehlo.{op.op}" in lines[op.line - 1]
-        assert op.type in lines[op.line - 1]
+        assert op["line"] is not None
+        assert f"stablehlo.{op['op']}" in lines[op["line"] - 1]
+        assert op["type"] in lines[op["line"] - 1]
 
 
 TINY_LLAMA = from_hf(TINY["llama"])  # three layers
@@ -233,9 +233,9 @@ def test_what_is_computed_elsewhere_is_not_counted_as_nothing(
 def test_a_layer_as_a_drawing(shape: str, source: str) -> None:
     blocks = reading(shape, source, "decode").blocks
     assert sorted(blocks) == list(range(config(shape).num_hidden_layers))
-    for layer, block in blocks.items():
+    for layer, (nodes, edges) in blocks.items():
         before = "embed_tokens" if layer == 0 else f"layers.{layer - 1}"
-        reads = named_edges(block)
+        reads = named_edges((nodes, edges))
         assert (before, f"layers.{layer}.input_layernorm") in reads
         assert (f"layers.{layer}.self_attn.q_proj", f"layers.{layer}.self_attn.q_rope") in reads
         assert (f"k_cache.{layer}", f"layers.{layer}.self_attn.scores") in reads
@@ -246,13 +246,14 @@ def test_a_layer_as_a_drawing(shape: str, source: str) -> None:
         assert ("", f"layers.{layer}.post_attention_layernorm") in reads
         assert ("", f"layers.{layer}") in reads
         assert (f"layers.{layer}.self_attn.scores", f"layers.{layer}.self_attn.context") not in reads
-        assert all(a < b for a, b in block.edges)
-        down = next(n for n in block.nodes if n.anchor == f"layers.{layer}.mlp.down_proj")
-        assert f"model.layers.{layer}.mlp.down_proj.weight" in down.weights
+        assert all(a < b for a, b in edges)
+        down = next(n for n in nodes if n["anchor"] == f"layers.{layer}.mlp.down_proj")
+        assert f"model.layers.{layer}.mlp.down_proj.weight" in down["weights"]
 
 
 def named_edges(block: Block) -> set[tuple[str, str]]:
-    return {(block.nodes[a].anchor, block.nodes[b].anchor) for a, b in block.edges}
+    nodes, edges = block
+    return {(nodes[a]["anchor"], nodes[b]["anchor"]) for a, b in edges}
 
 
 def test_a_wire_that_goes_elsewhere_is_drawn_elsewhere() -> None:
@@ -273,8 +274,7 @@ def test_the_layer_that_is_drawn_is_that_of_the_phase_that_was_taken_apart() -> 
 
 def test_long_lines_are_cut_and_tables_first() -> None:
     table = '%c = stablehlo.constant dense<"0x' + "0123456789ABCDEF" * 500 + '"> : tensor<2x32xf32> loc("norm")'
-    assert _line([table], 1) == '%c = stablehlo.constant dense<"0x0123456789ABCDEF01234567…"> : tensor<2x32xf32>'
+    assert _shown(table) == '%c = stablehlo.constant dense<"0x0123456789ABCDEF01234567…"> : tensor<2x32xf32>'
     long = "%x = stablehlo.add " + "%a, " * 1000 + ": tensor<f32>"
-    assert len(_line([long], 1)) <= LONGEST_LINE + 3
-    assert _line([long], 1).endswith(": tensor<f32>")
-    assert _line([long], None) == ""
+    assert len(_shown(long)) <= LONGEST_LINE + 3
+    assert _shown(long).endswith(": tensor<f32>")

@@ -18,7 +18,7 @@ from hloracle.core.errors import InputError
 from hloracle.mutants import MUTANTS, Mutant
 from hloracle.reference.model.registry import FAMILIES
 from hloracle.studies import mutants as mutation
-from hloracle.studies import pin_mutants
+from hloracle.studies import study
 from hloracle.studies.mutants import Trial, problems, selected
 
 MUTANT = MUTANTS["norm-sum"]
@@ -34,7 +34,7 @@ def record(class_: str = "emitter-fault", anchor: str | None = MUTANT.anchor, **
 
 
 def trial(found: dict[str, Any] | str) -> Trial:
-    return mutation._trial(MUTANT, found, 1.0, CLEAN, CONSUMERS)
+    return mutation._trial(MUTANT.id, found, 1.0, (CLEAN, CONSUMERS))
 
 
 def test_caught_at_its_place() -> None:
@@ -105,11 +105,11 @@ def test_a_wrong_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = record("emitter-fault")
     wrong["verdict"]["explanation"] = "it is wrong"
     for answer in ((wrong, CONSUMERS), "_right died (signal SIGSEGV)"):
-        monkeypatch.setattr(mutation, "run_each", lambda f, items, *a, answer=answer: a[-1](items[0], answer, 1.0))
+        monkeypatch.setattr(study, "run_each", lambda f, items, *a, answer=answer: a[-1](items[0], answer, 1.0))
         with pytest.raises(
             InputError, match=r"tiny-llama: does not conform without any fault: (it is wrong|_right died)"
         ) as caught:
-            mutation.run_mutants([MUTANT], 1, lambda line: None, fresh=True)
+            mutation.run_mutants([MUTANT], 1, lambda line: None, reuse=False)
         assert str(caught.value).endswith("run `hloracle run tiny-llama --precision f32 --layout rows`")
 
 
@@ -161,9 +161,9 @@ def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(
             else:
                 done(item, record("conforms", None, tokens=clean[weights]), 1.0)
 
-    monkeypatch.setattr(mutation, "run_each", each)
+    monkeypatch.setattr(study, "run_each", each)
     mutants = [next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu")) for weights in HELD]
-    found = mutation.run_mutants([*mutants, mutants[0]], 1, lambda line: None, fresh=True)
+    found = mutation.run_mutants([*mutants, mutants[0]], 1, lambda line: None, reuse=False)
     assert right == [("tiny-llama", weights, "cpu") for weights in HELD]
     assert {t.detail for t in found} == {"every logit is the right one, bit for bit"}
 
@@ -198,12 +198,12 @@ def planting(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> list[s
                 ids.append(item)
                 done(item, answers.get(item) or record(MUTANTS[item].class_, MUTANTS[item].anchor), 1.0)
 
-    monkeypatch.setattr(mutation, "run_each", each)
+    monkeypatch.setattr(study, "run_each", each)
     return ids
 
 
-def run(*ids: str, fresh: bool = False) -> list[Trial]:
-    return mutation.run_mutants([MUTANTS[id] for id in ids], 1, lambda line: None, fresh=fresh)
+def run(*ids: str, reuse: bool = True) -> list[Trial]:
+    return mutation.run_mutants([MUTANTS[id] for id in ids], 1, lambda line: None, reuse=reuse)
 
 
 def test_an_outcome_is_reused(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_an_outcome_is_reused(own_cache: Path, monkeypatch: pytest.MonkeyPatch) 
     assert planted == ["norm-sum", "norm-centered"]
     assert second[0] == dataclasses.replace(first, reused=True)
     assert [t.mutant.id for t in second] == planted
-    assert run("norm-sum", fresh=True)[0] == first
+    assert run("norm-sum", reuse=False)[0] == first
     assert planted[2:] == ["norm-sum"]
 
 
@@ -254,15 +254,16 @@ def test_what_was_pinned_is_known_while_nothing_has_changed(
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.setattr(mutation, "PINS", file)
     with pytest.raises(InputError, match=r"^llama: not all of its mutants have been planted; run `hloracle mutants ll"):
-        pin_mutants.pins()
+        mutation.pins(FAMILIES)
     for mutant in MUTANTS.values():
         keep(caught(mutant))
-    pins = pin_mutants.pins()
+    pins = mutation.pins(FAMILIES)
     assert list(pins) == list(FAMILIES)
     assert sum(int(pin["total"]) for pin in pins.values()) == len(MUTANTS)
     for path in own_cache.glob("*.json"):
         path.unlink()
-    file.write_text(json.dumps(pins))
+    study.write_pins(file, pins)
+    assert list(json.loads(file.read_text())) == list(FAMILIES)
     killed = pins["mistral"]["killed"]
     assert mutation.outcomes("mistral") == (killed, killed, True)
     # What has come of one of them here, something else, is not told by what came of all elsewhere.
@@ -275,7 +276,7 @@ def test_what_was_pinned_is_known_while_nothing_has_changed(
     assert mutation.outcomes("mistral") is None
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     with pytest.raises(InputError, match="XLA_FLAGS: is '--xla_cpu_enable_fast_math=true'; unset it"):
-        pin_mutants.pins()
+        study.write_pins(file, pins)
 
 
 @pytest.mark.parametrize(
@@ -340,9 +341,9 @@ def test_an_unknown_one_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def fake(trials: dict[str, Trial]) -> Callable[..., list[Trial]]:
     def run(
-        mutants: Sequence[Any], jobs: int, report: Report, done: Callable[[Trial], None], fresh: bool
+        mutants: Sequence[Any], jobs: int, report: Report, done: Callable[[Trial], None], reuse: bool
     ) -> list[Trial]:
-        found = [trials.get(m.id, dataclasses.replace(caught(m), reused=not fresh)) for m in mutants]
+        found = [trials.get(m.id, dataclasses.replace(caught(m), reused=reuse)) for m in mutants]
         for t in found:
             done(t)
         return found

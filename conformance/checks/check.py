@@ -117,6 +117,11 @@ class Question:
             **asdict(self), status=status, figure=str(figure), limit=str(limit), detail=told[0], anchor=told[1]
         )
 
+    def counted(self, right: int, total: int, detail: str = "", anchor: str = "", what: str = "") -> Check:
+        """Passed if there are some, and all of them are right. what: they are, in words."""
+        figure, limit = f"{right} of {total}{what}", f"{total} of {total}{what}"
+        return self.judged(0 < right == total, figure, limit, detail, anchor)
+
     def skipped(self, reason: str) -> Check:
         """The check does not apply here, or was left out; why."""
         return Check(**asdict(self), status="skipped", detail=reason)

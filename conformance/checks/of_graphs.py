@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from hloracle.conformance.checks.census import census_pin, held_kinds, held_ops, op_kinds_for
 from hloracle.conformance.checks.check import Check, Question
-from hloracle.conformance.graphs.facts import GraphFacts, Inspected, table_digest
+from hloracle.conformance.graphs.facts import Inspected, table_digest
 from hloracle.conformance.matrix import EMITTER
-from hloracle.core.abi import Graph
 from hloracle.reference.model.anchors import CACHES, products
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.rope import decode_tables, prefill_tables
@@ -41,16 +40,9 @@ def graph_checks(source: str, graphs: Inspected, config: Config, counts_as: str 
     """
     counts_as = source if counts_as is None else counts_as
     broken = [f"{g.name}: {f.error}" for g, f in graphs if f.error]
-    whole = len(graphs) - len(broken)
-    checks = [
-        Question("parse", "every graph parses and verifies", source).judged(
-            bool(graphs) and not broken,
-            f"{whole} of {len(graphs)}",
-            f"{len(graphs)} of {len(graphs)}",
-            "; ".join(broken),
-            next((f.places.get("error", "") for _, f in graphs if f.error), ""),
-        )
-    ]
+    place = next((f.places.get("error", "") for _, f in graphs if f.error), "")
+    question = Question("parse", "every graph parses and verifies", source)
+    checks = [question.counted(len(graphs) - len(broken), len(graphs), "; ".join(broken), place)]
     parsed = [(g, f) for g, f in graphs if not f.error]
     allowed: Counter[str] = Counter()
     for _, facts in parsed:
@@ -84,59 +76,49 @@ def graph_checks(source: str, graphs: Inspected, config: Config, counts_as: str 
             if taken != own:
                 bad.append(graph.name)
                 missing += [name for name in CACHES if taken.get(name) != own.get(name)]
-        checks.append(
-            Question("caches-donated", "decode graphs donate both caches, each to its own result", source).judged(
-                not bad,
-                f"{len(aliased) - len(bad)} of {len(aliased)}", f"{len(aliased)} of {len(aliased)}", ", ".join(bad),
-                f"{min(missing)}.0" if missing else "",
-            )
-        )  # fmt: skip
+        question = Question("caches-donated", "decode graphs donate both caches, each to its own result", source)
+        place = f"{min(missing)}.0" if missing else ""
+        checks.append(question.counted(len(aliased) - len(bad), len(aliased), ", ".join(bad), place))
     # A graph that somebody else wrote may fuse its projections, so that other counts are no fault.
-    if counts_as:
-        return [*checks, *_pinned(source, counts_as, parsed, config)]
-    kinds = ("census", "matmuls", "weights", "op-kinds", "tables")
-    return [*checks, *(Question(kind, PINNED[kind], source).skipped(NOT_PINNED) for kind in kinds)]
+    if not counts_as:
+        kinds = ("census", "matmuls", "weights", "op-kinds", "tables")
+        return [*checks, *(pinned(kind, source).skipped(NOT_PINNED) for kind in kinds)]
+    checks.append(_census(source, counts_as, parsed, config))
+    checks += _counts(source, counts_as, parsed, config)
+    return [*checks, _tables(source, parsed, config)]
 
 
-def _pinned(source: str, counts_as: str, parsed: Inspected, config: Config) -> list[Check]:
-    counts = _counts(source, counts_as, parsed, config)
-    return [_census(source, counts_as, parsed, config), *counts, _tables(source, parsed, config)]
+def pinned(kind: str, source: str) -> Question:
+    """What is asked of sources with pinned counts alone: a kind in PINNED."""
+    return Question(kind, PINNED[kind], source)
 
 
-def _counts(source: str, counts_as: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> list[Check]:
+def _counts(source: str, counts_as: str, parsed: Inspected, config: Config) -> list[Check]:
     """Matmuls and weights of every graph; op kinds of the emitter's decode graph with logits."""
     wanted, weights = products(config), len(weight_shapes(config))
     matmuls = sum(wanted.values())
     bad = [f"{g.name} has {sum(f.matmuls.values())}" for g, f in parsed if sum(f.matmuls.values()) != matmuls]
     counts = sorted({sum(f.matmuls.values()) for _, f in parsed})
     place = next((a for a, count in wanted.items() for _, f in parsed if f.matmuls.get(a, 0) != count), "")
-    title = PINNED["matmuls"]
-    checks = [
-        Question("matmuls", title, source).judged(
-            bool(parsed) and not bad, _join(counts), matmuls, "; ".join(bad), place
-        )
-    ]
+    holds = bool(parsed) and not bad
+    checks = [pinned("matmuls", source).judged(holds, _join(counts), matmuls, "; ".join(bad), place)]
     held = {g.name: len({part for w in g.abi.weights for part in parts_in(w.weight)}) for g, _ in parsed}
     bad = [f"{name} has {count}" for name, count in held.items() if count != weights]
     counts = sorted(set(held.values()))
-    title = PINNED["weights"]
-    checks.append(
-        Question("weights", title, source).judged(bool(parsed) and not bad, _join(counts), weights, "; ".join(bad))
-    )
+    holds = bool(parsed) and not bad
+    checks.append(pinned("weights", source).judged(holds, _join(counts), weights, "; ".join(bad)))
     if counts_as == EMITTER:
         kinds = [len(f.ops) for g, f in parsed if (g.abi.phase, g.abi.head) == ("decode", "logits")]
         new = {kind for g, _ in parsed if g.abi.phase == "decode" for kind in held_kinds(g, config)}
         new |= ON_DEVICE_KINDS if any(g.on_device for g, _ in parsed) else set()
         most = MAX_DECODE_OP_KINDS + len(op_kinds_for(config) | new)
-        title = PINNED["op-kinds"]
         holds = bool(kinds) and max(kinds) <= most
-        checks.append(Question("op-kinds", title, source).judged(holds, _join(kinds), f"at most {most}"))
+        checks.append(pinned("op-kinds", source).judged(holds, _join(kinds), f"at most {most}"))
     return checks
 
 
-def _tables(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:
+def _tables(source: str, parsed: Inspected, config: Config) -> Check:
     """Tables of numbers in a graph are the RoPE tables, bit for bit: a rounding more is too little to see in the values."""
-    title = PINNED["tables"]
     bad, places = [], []
     for graph, facts in parsed:
         abi = graph.abi
@@ -146,10 +128,8 @@ def _tables(source: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Con
         if set(facts.tables) != right:
             bad.append(f"{graph.name} has {'another table' if facts.tables else 'no table'}")
             places.append(facts.places.get("tables", ""))
-    figure, all_ = f"{len(parsed) - len(bad)} of {len(parsed)} graphs", f"{len(parsed)} of {len(parsed)} graphs"
-    return Question("tables", title, source).judged(
-        bool(parsed) and not bad, figure, all_, "; ".join(bad), next(iter(places), "")
-    )
+    whole, place = len(parsed) - len(bad), next(iter(places), "")
+    return pinned("tables", source).counted(whole, len(parsed), "; ".join(bad), place, " graphs")
 
 
 def _join(counts: Sequence[int]) -> str:
@@ -170,15 +150,14 @@ def fewer_ops(judged: Inspected, oracle: Inspected, config: Config, source: str 
     decode = next(((ours, theirs) for name, ours, theirs in pairs if "decode" in name), None)
     figure = f"{decode[0]} in decode" if decode else "no pair"
     limit = f"fewer than {decode[1]}" if decode else "a pair"
-    question = Question("fewer-ops", PINNED["fewer-ops"], source)
-    return question.judged(bool(pairs) and not bad, figure, limit, "; ".join(bad))
+    return pinned("fewer-ops", source).judged(bool(pairs) and not bad, figure, limit, "; ".join(bad))
 
 
 # ---- census
 
 
-def _census(source: str, counts_as: str, parsed: Sequence[tuple[Graph, GraphFacts]], config: Config) -> Check:
-    question = Question("census", PINNED["census"], source)
+def _census(source: str, counts_as: str, parsed: Inspected, config: Config) -> Check:
+    question = pinned("census", source)
     pins = [(graph, facts, census_pin(counts_as, graph, config)) for graph, facts in parsed]
     if all(pin is None for _, _, pin in pins):
         return question.skipped("no census is pinned for a model of this kind")
@@ -191,9 +170,8 @@ def _census(source: str, counts_as: str, parsed: Sequence[tuple[Graph, GraphFact
         if kinds:
             words = ", ".join(f"{k} {facts.ops.get(k, 0)} instead of {pin.get(k, 0)}" for k in kinds)
             bad.append(f"{graph.name}: {words}")
-    figure = f"{len(pins) - len(bad)} of {len(pins)} graphs"
     place = next((f.places["census"] for _, f in parsed if f.places.get("census")), "")
-    return question.judged(not bad, figure, f"{len(pins)} of {len(pins)} graphs", "; ".join(bad), place)
+    return question.counted(len(pins) - len(bad), len(pins), "; ".join(bad), place, " graphs")
 
 
 def _other_count(kind: str, found: int, pinned: int) -> bool:

@@ -235,31 +235,31 @@ def _odd_one_out(scopes: dict[str, Counter[str]]) -> str:
 
 
 def _walk(operations: Sequence[Any], ir: Any, allowed: Sequence[str]) -> dict[str, Any]:
+    """The facts that follow from single operations, and the place of the first of each kind of finding."""
     ops: Counter[str] = Counter()
     scopes: dict[str, Counter[str]] = {}
-    others: list[str] = []
-    random: list[str] = []
-    reductions: list[str] = []
-    beyond: list[str] = []
-    custom_calls: list[str] = []
-    allowed_calls = dict.fromkeys(allowed, 0)
-    f64: list[str] = []
-    matmuls: Counter[str] = Counter()
-    tables: list[str] = []
-    places: dict[str, str] = {}
     by_layer: dict[str, Counter[str]] = {}
+    matmuls: Counter[str] = Counter()
+    allowed_calls = dict.fromkeys(allowed, 0)
+    beyond: list[str] = []
+    found: dict[str, list[str]] = {}
+    places: dict[str, str] = {}
 
     def place(operation: Any) -> str:
         """The anchor of an operation, or of what first uses it."""
         todo, seen = [operation], 0
         while todo and seen < 100:
             seen += 1
-            found = todo.pop(0)
-            if name := name_of(found.location):
+            user = todo.pop(0)
+            if name := name_of(user.location):
                 return anchor_of(name)
             # Uses are listed the last first.
-            todo += [use.owner for result in found.results for use in reversed(list(result.uses))]
+            todo += [use.owner for result in user.results for use in reversed(list(result.uses))]
         return ""
+
+    def note(field: str, words: str, operation: Any) -> None:
+        found.setdefault(field, []).append(words)
+        places.setdefault(field, place(operation))
 
     def visit(operation: Any) -> Any:
         dialect, _, kind = operation.name.partition(".")
@@ -268,51 +268,42 @@ def _walk(operations: Sequence[Any], ir: Any, allowed: Sequence[str]) -> dict[st
             ops[kind] += 1
             scopes.setdefault(LAYER.sub("layers.*", anchor), Counter())[kind] += 1
             by_layer.setdefault(anchor, Counter())[kind] += 1
+            where = anchor or "the function"
             if kind == "custom_call":
                 target = ir.StringAttr(operation.attributes["call_target_name"]).value
                 if target in allowed:
                     allowed_calls[target] += 1
                 else:
-                    custom_calls.append(target)
-                    places.setdefault("custom_calls", place(operation))
+                    note("custom_calls", target, operation)
             if kind == "rng":
-                random.append(f"stablehlo.rng in {anchor or 'the function'}")
-                places.setdefault("random", place(operation))
+                note("random", f"stablehlo.rng in {where}", operation)
             if kind in ("reduce", "reduce_window") and (begins := _begins_wrongly(operation, ir)):
-                reductions.append(f"stablehlo.{kind} in {anchor or 'the function'}, {begins}")
-                places.setdefault("reductions", place(operation))
+                note("reductions", f"stablehlo.{kind} in {where}, {begins}", operation)
             if kind in COLLECTIVE:
                 beyond.append(f"stablehlo.{kind}, which is of several devices")
             if any("f64" in str(r.type) for r in operation.results):
-                f64.append(f"{kind} in {anchor or 'the function'}")
-                places.setdefault("f64", place(operation))
+                note("f64", f"{kind} in {where}", operation)
             if kind == "dot_general":
                 matmuls[anchor_of(anchor)] += 1
-            if kind == "constant" and (found := _table(_elements(operation), ir)):
-                tables.append(found)
-                places.setdefault("tables", place(operation))
+            if kind == "constant" and (table := _table(_elements(operation), ir)):
+                note("tables", table, operation)
         elif dialect not in ("func", "builtin"):
             if dialect in ("sdy", "mpmd"):
                 beyond.append(f"{operation.name}, which places values on several devices")
-            others.append(operation.name)
-            places.setdefault("others", place(operation))
+            note("others", operation.name, operation)
         return ir.WalkResult.ADVANCE
 
     for operation in operations:
         operation.operation.walk(visit)
     places["census"] = _odd_one_out(by_layer)
     return {
+        **{field: tuple(words) for field, words in found.items()},
         "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
         "scopes": {scope: dict(sorted(kinds.items())) for scope, kinds in scopes.items()},
-        "others": tuple(sorted(set(others))),
-        "custom_calls": tuple(custom_calls),
+        "others": tuple(sorted(set(found.get("others", ())))),
         "allowed_calls": allowed_calls,
-        "f64": tuple(f64),
-        "random": tuple(random),
-        "reductions": tuple(reductions),
         "beyond": tuple(dict.fromkeys(beyond)),
         "matmuls": dict(matmuls),
-        "tables": tuple(tables),
         "places": places,
     }
 

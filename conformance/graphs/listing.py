@@ -15,7 +15,8 @@ from typing import Any
 
 from hloracle.core.abi import DTYPE_BYTES, Graph
 from hloracle.core.cache import digest
-from hloracle.localize.text import TYPE, anchor_at, function_named
+from hloracle.core.record import ListedOp, Node
+from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
 from hloracle.reference.model.anchors import CACHES, split
 
 # One operation on floating-point numbers for each element of the result.
@@ -29,16 +30,9 @@ WRITES_A_PART = {"dynamic_update_slice": 1, "scatter": 2}  # -> which operand is
 ELSEWHERE = frozenset(["func.call", "custom_call", "composite"])  # computes in another function
 LAYER_IN_NAME = re.compile(r"\blayers\.\d+\b")
 SLOT = {"dynamic_slice": 1, "dynamic_update_slice": 2}  # -> the operand that says where along the first axis
+LONGEST_LINE = 600  # characters of a graph's line that are kept
+TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
 FIRST = re.compile(r"((?:start|limit)_indices=array<i64: )(\d+)")  # of a slice's
-
-
-@dataclass(frozen=True)
-class Op:
-    """`op` is without its dialect where that is StableHLO; `type` is its result's; `line` counts from 1."""
-
-    op: str
-    type: str
-    line: int | None
 
 
 @dataclass(frozen=True)
@@ -52,24 +46,11 @@ class Scope:
     signature: str
     flops: int | None
     bytes: int | None
-    ops: tuple[Op, ...]
+    ops: list[ListedOp]
 
 
-@dataclass(frozen=True)
-class Node:
-    """A part of a block; `anchor` is empty where it is none, such as for a sum in the middle."""
-
-    anchor: str
-    ops: dict[str, int]
-    weights: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Block:
-    """One layer: edges go from what computes to what reads, as indices of nodes."""
-
-    nodes: tuple[Node, ...]
-    edges: tuple[tuple[int, int], ...]
+# One layer: its nodes, and what goes from one to another, as pairs of their indices. See core/record.py.
+Block = tuple[list[Node], list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -102,6 +83,7 @@ class _Reader:
 
     def __init__(self, graph: Graph, block: Any, lines: dict[int, int]) -> None:
         self._lines = lines
+        self._text = graph.text.splitlines()
         self._arguments = dict(zip(block.arguments, graph.abi.arguments, strict=False))
         self._operations = list(block.operations)
         self._cache = graph.abi.results[graph.abi.result("k_cache")].shape
@@ -120,21 +102,26 @@ class _Reader:
     def scopes(self) -> tuple[Scope, ...]:
         found = []
         for anchor, inside in self._places.items():
-            ops: list[Op] = []
+            ops: list[ListedOp] = []
             listed: set[int] = set()
             for i in inside:
                 used = (self._makers.get(operand) for operand in self._operations[i].operands)
                 for j in [*(j for j in used if j is not None and self._kinds[j] == "constant"), i]:
                     if j not in listed:
                         listed.add(j)
-                        ops.append(Op(self._kinds[j], _type(self._operations[j]), self._lines.get(j)))
+                        ops.append(self._listed(j))
             flops: int | None = None
             nbytes: int | None = None
             if all(_is_counted(self._kinds[i], self._operations[i]) for i in inside):
                 flops = sum(_flops(self._kinds[i], self._operations[i]) for i in inside)
                 nbytes = self._traffic(inside)
-            found.append(Scope(anchor, self._signature(anchor, inside), flops, nbytes, tuple(ops)))
+            found.append(Scope(anchor, self._signature(anchor, inside), flops, nbytes, ops))
         return tuple(found)
+
+    def _listed(self, i: int) -> ListedOp:
+        line = self._lines.get(i)
+        text = "" if line is None else _shown(self._text[line - 1])
+        return {"op": self._kinds[i], "type": _type(self._operations[i]), "line": line, "text": text}
 
     def _signature(self, anchor: str, inside: Sequence[int]) -> str:
         """Equal for scopes of two layers that do the same with their own layers' values."""
@@ -273,12 +260,20 @@ class _Reader:
                         edges[at, n] = None
             anchor = self._anchors[run[0]]
             kinds = Counter(self._kinds[i] for i in run)
-            made.append(Node(anchor if last[anchor] == n else "", dict(kinds), tuple(dict.fromkeys(weights))))
-        outer = [Node(name, {}, ()) for name in before]
+            name = anchor if last[anchor] == n else ""
+            made.append(Node(anchor=name, ops=dict(kinds), weights=list(dict.fromkeys(weights))))
+        outer = [Node(anchor=name, ops={}, weights=[]) for name in before]
         shift = len(outer)
-        return Block(
-            (*outer, *made), tuple((-1 - a if a < 0 else a + shift, b + shift) for a, b in edges)
-        )  # fmt: skip
+        return [*outer, *made], [[-1 - a if a < 0 else a + shift, b + shift] for a, b in edges]
+
+
+def _shown(line: str) -> str:
+    """A line of a graph's text without its location; what is longer than anyone reads, such as a table, is cut."""
+    text = TABLE.sub(r"\1…", line)
+    if len(text) > LONGEST_LINE:
+        kept = LONGEST_LINE // 2
+        text = f"{text[:kept]} … {text[-kept:]}"
+    return LOCATION.sub("", text).strip()
 
 
 def _kind(operation: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.core.cache import build_directory, cache_root, digest, file_digest
+from hloracle.core.cache import Entry, digest, file_digest
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.reference.huggingface.tokenizer import encode, has_tokenizer, load_tokenizer
@@ -142,14 +141,9 @@ def _tokenized(directory: Path, fill: int, report: Report | None) -> Texts:
     files = [directory / name for name in TOKENIZER_FILES]
     content = [f"{f.name} {file_digest(f)}" for f in files if f.is_file()]
     key = digest(SUITE_VERSION, metadata.version("transformers"), str(fill), *content)
-    entry = cache_root() / "prompts" / key[:32]
-
-    def build(folder: Path) -> None:
-        found = run_in_child(_tokenize, directory, fill, timeout=600, report=report).value
-        (folder / "prompts.json").write_text(json.dumps(found))
-
-    build_directory(entry, build)
-    return {name: (text, ids) for name, (text, ids) in json.loads((entry / "prompts.json").read_text()).items()}
+    entry: Entry[Texts] = Entry("prompts", key, Texts)
+    found, _ = entry.get(lambda: run_in_child(_tokenize, directory, fill, timeout=600, report=report).value)
+    return found
 
 
 def _tokenize(report: Report, directory: Path, fill: int) -> Texts:

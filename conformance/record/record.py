@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -31,15 +30,17 @@ from hloracle.core.abi import Graph
 from hloracle.core.cache import digest
 from hloracle.core.environment import MemoryWatch, describe
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.localize.text import LOCATION
 from hloracle.reference.huggingface.truth import Truth
 from hloracle.reference.model.anchors import split
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import parts_in, weight_shapes
 
 REFERENCE_ARITHMETIC = "float32, and float64 for its noise, by PyTorch on the processor, no TF32"
-LONGEST_LINE = 600  # characters of a graph's line that are kept
-TABLE = re.compile(r"(0x[0-9A-Fa-f]{24})[0-9A-Fa-f]{24,}")  # a constant's values
+
+
+def _filled(form: Any, value: Any, **others: Any) -> Any:
+    """A typed dictionary of the record, from the attributes of the same names; and from what else is given by name."""
+    return {key: others[key] if key in others else getattr(value, key) for key in form.__annotations__}
 
 
 def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
@@ -123,20 +124,16 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
 
 def _verdict(verdict: Verdict) -> record.Verdict:
     level, because = verdict.sure or ("", [])
-    confidence = record.Confidence(level=cast(Any, level), because=because)
-    return {
-        "class": cast(record.Class, verdict.class_),
-        "anchor": verdict.anchor,
-        "operation": verdict.operation,
-        "prompt": verdict.prompt,
-        "step": verdict.step,
-        "explanation": verdict.explanation,
-        "compared": list(verdict.compared),
-        "not_compared": list(verdict.not_compared),
-        "evidence": list(verdict.evidence),
-        "confidence": confidence if verdict.sure else None,
-        "fusion_dependent": verdict.fusion_dependent,
-    }
+    found: record.Verdict = _filled(
+        record.Verdict,
+        verdict,
+        **{"class": verdict.class_},
+        compared=list(verdict.compared),
+        not_compared=list(verdict.not_compared),
+        evidence=list(verdict.evidence),
+        confidence={"level": level, "because": because} if verdict.sure else None,
+    )
+    return found
 
 
 def _sources(run: Run) -> list[record.Source]:
@@ -155,19 +152,8 @@ def _title(source: Source) -> str:
 
 def check_row(check: Check) -> record.Check:
     """A check for the record."""
-    return {
-        "id": check.id,
-        "kind": check.kind,
-        "source": check.source,
-        "backend": check.backend,
-        "head": cast(Literal["", "token", "logits", "both"], check.head),
-        "title": check.title,
-        "status": check.status,
-        "figure": check.figure,
-        "limit": check.limit,
-        "detail": check.detail,
-        "error": cast(record.Stage, check.error),
-    }
+    found: record.Check = _filled(record.Check, check)
+    return found
 
 
 def _environment(device: Device) -> record.Environment:
@@ -177,11 +163,10 @@ def _environment(device: Device) -> record.Environment:
 def compiled_rows(rows: Sequence[Compiled]) -> list[record.Compiled]:
     """What came of graphs that were compiled for targets that nothing was run on."""
     return [
-        {
-            "source": row.source, "graph": row.graph, "compiler": KINDS[row.kind].compiler, "target": row.target,
-            "status": "compiled" if row.ok else "failed", "message": row.message, "arithmetic": list(row.arithmetic),
-            "seconds": row.seconds,
-        }
+        _filled(
+            record.Compiled, row, compiler=KINDS[row.kind].compiler, status="compiled" if row.ok else "failed",
+            arithmetic=list(row.arithmetic),
+        )
         for row in rows
     ]  # fmt: skip
 
@@ -225,61 +210,47 @@ def _flat(config: Config) -> dict[str, record.Scalar]:
 
 
 def _rows(configuration: Configuration, prompt: str, rows: Rows) -> record.Anchors:
-    found = {
-        "configuration": configuration.id,
-        "source": configuration.source,
-        "prompt": prompt,
-        **dataclasses.asdict(rows),
-    }
-    return cast(record.Anchors, found)
+    found: record.Anchors = _filled(
+        record.Anchors, rows, configuration=configuration.id, source=configuration.source, prompt=prompt
+    )
+    return found
 
 
 def _localization(found: Localization) -> record.Localization:
-    return {
-        "configuration": found.plan.suspect.id,
-        "source": found.plan.suspect.source,
-        "reason": found.plan.reason,
-        "phase": cast(record.Phase, found.phase),
-        "prompt": found.plan.prompt.id,
-        "step": found.plan.step,
-        "position": found.position,
-        "anchor": found.anchor,
-        "first_accumulated": found.first_accumulated,
-        "first_local": found.first_local,
-        "errors": cast(list[record.LocalError], found.errors),
-        "operation": cast(record.Operation | None, found.operation),
-        "fusion_dependent": found.fusion_dependent,
-        "reproducer": cast(record.Reproducer, dataclasses.asdict(found.reproducer)) if found.reproducer else None,
-        "notes": found.notes,
-    }
+    plan, written = found.plan, found.reproducer
+    filled: record.Localization = _filled(
+        record.Localization,
+        found,
+        configuration=plan.suspect.id,
+        source=plan.suspect.source,
+        reason=plan.reason,
+        prompt=plan.prompt.id,
+        step=plan.step,
+        reproducer=_filled(record.Reproducer, written) if written else None,
+    )
+    return filled
 
 
 def _canary(anchored: Sequence[AnchorOutcome]) -> record.Canary | None:
     for canary in (o.canary for o in anchored if o.canary):
         detail = f"Off by a factor of {CANARY_FACTOR:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
-        return {
-            "anchor": canary.anchor, "graph": canary.graph, "caught": canary.caught, "named": canary.named,
-            "detail": detail,
-        }  # fmt: skip
+        found: record.Canary = _filled(record.Canary, canary, detail=detail)
+        return found
     return None
 
 
 def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> record.Prompt:
     tokens = truth.tokens if truth else []
-    return {
-        "id": prompt.id,
-        "prompt": prompt.name,
-        "bucket": prompt.bucket,
-        "why": prompt.why,
-        "text": prompt.text,
-        "token_ids": list(prompt.token_ids),
-        "reference": {
-            "tokens": tokens,
-            "pieces": readable.pieces(tokens),
-            "text": readable.text(tokens),
-            "gaps": [round(float(g), 6) for g in truth.gaps] if truth else [],
-        },
+    reference: record.Reference = {
+        "tokens": tokens,
+        "pieces": readable.pieces(tokens),
+        "text": readable.text(tokens),
+        "gaps": [round(float(g), 6) for g in truth.gaps] if truth else [],
     }
+    found: record.Prompt = _filled(
+        record.Prompt, prompt, prompt=prompt.name, token_ids=list(prompt.token_ids), reference=reference
+    )
+    return found
 
 
 def _tokens(id: str, truth: Truth, outcomes: Sequence[Outcome], readable: Readable) -> record.Answers:
@@ -372,7 +343,6 @@ def _layer(verdict: Verdict) -> int:
 
 def _listing(source: str, graph: Graph, reading: Reading, layer: int) -> record.Listing:
     """The scopes in the order of computation; of layers that are alike, `layer` or else the first stands for all."""
-    lines = graph.text.splitlines()
     alike: dict[tuple[str, str], dict[int | None, Scope]] = {}
     for scope in reading.scopes:
         number, part = split(scope.anchor)
@@ -381,44 +351,16 @@ def _listing(source: str, graph: Graph, reading: Reading, layer: int) -> record.
     scopes: list[record.Scope] = []
     for layers in alike.values():
         scope = layers.get(layer) or next(iter(layers.values()))
-        scopes.append(
-            {
-                "anchor": scope.anchor,
-                "layers": sorted(n for n in layers if n is not None),
-                "flops": scope.flops,
-                "bytes": scope.bytes,
-                "ops": [
-                    {"op": op.op, "type": op.type, "line": op.line, "text": _line(lines, op.line)} for op in scope.ops
-                ],
-            }
-        )
+        scopes.append(_filled(record.Scope, scope, layers=sorted(n for n in layers if n is not None)))
     return {"graph": _graph_id(source, graph), "name": graph.name, "scopes": scopes}
-
-
-def _line(lines: Sequence[str], number: int | None) -> str:
-    """A line of a graph's text without its location; what is longer than anyone reads, such as a table, is cut."""
-    if number is None:
-        return ""
-    text = TABLE.sub(r"\1…", lines[number - 1])
-    if len(text) > LONGEST_LINE:
-        kept = LONGEST_LINE // 2
-        text = f"{text[:kept]} … {text[-kept:]}"
-    return LOCATION.sub("", text).strip()
 
 
 def _block(shown: Sequence[tuple[str, Graph, Reading]], layer: int, phase: str) -> record.Block | None:
     """A layer of the judged graph: of the phase that was taken apart, or else of the one listed first."""
     for source, graph, reading in sorted(shown, key=lambda entry: entry[1].abi.phase != phase):
         if source != ORACLE and layer in reading.blocks:
-            block = reading.blocks[layer]
-            return {
-                "graph": _graph_id(source, graph),
-                "layer": layer,
-                "nodes": [
-                    {"anchor": node.anchor, "ops": node.ops, "weights": list(node.weights)} for node in block.nodes
-                ],
-                "edges": [list(edge) for edge in block.edges],
-            }
+            nodes, edges = reading.blocks[layer]
+            return {"graph": _graph_id(source, graph), "layer": layer, "nodes": nodes, "edges": edges}
     return None
 
 
@@ -439,12 +381,7 @@ def _speed(run: Run) -> record.Speed:
 def _contender(run: Run, contender: Contender) -> record.Contender:
     source, backend = (*contender.id.split("/"), "")[:2]
     packages = PACKAGES.get(run.context.matrix[backend].family, []) if backend else ["transformers", "torch"]
-    return {
-        "id": contender.id,
-        "source": source if backend else "",
-        "backend": backend,
-        "title": contender.title,
-        "packages": packages,
-        "ms_per_token": contender.ms_per_token,
-        "resident_bytes": contender.resident_bytes,
-    }
+    found: record.Contender = _filled(
+        record.Contender, contender, source=source if backend else "", backend=backend, packages=packages
+    )
+    return found

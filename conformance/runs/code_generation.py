@@ -113,25 +113,19 @@ def compile_all(wanted: Iterable[tuple[str, Graph, Device]], jobs: int) -> list[
         return [future.result() for future in futures]
 
 
-def compile_checks(rows: Sequence[Compiled], kind: str = "cuda") -> list[Check]:
-    """Every graph of each source compiles for a kind of device, and multiplies in the types that it says."""
+def compile_checks(rows: Sequence[Compiled]) -> list[Check]:
+    """Every graph of each source compiles for CUDA, and multiplies in the types that it says."""
     found = []
-    for source in dict.fromkeys(row.source for row in rows if row.kind == kind):
-        own = [row for row in rows if (row.source, row.kind) == (source, kind)]
+    for source in dict.fromkeys(row.source for row in rows if row.kind == "cuda"):
+        own = [row for row in rows if (row.source, row.kind) == (source, "cuda")]
         right = [row for row in own if row.ok]
-        target = own[0].target or kind
         wrong = [row for row in own if not row.ok]
         bad = "; ".join(f"{row.graph}: {row.message}" for row in wrong)
-        at = wrong[0].anchor if wrong else ""
-        figure = f"{len(right)} of {len(own)}"
-        title = f"every graph compiles for {KINDS[kind].compiler} ({target})"
-        found.append(
-            Question("compiles", title, source, f"iree-{kind}").judged(
-                not bad, figure, f"{len(own)} of {len(own)}", bad, at
-            )
-        )
-        if kind == "cuda" and right:
-            found.append(arithmetic_check(source, f"iree-{kind}", {row.graph: row.arithmetic for row in right}))
+        title = f"every graph compiles for cuda ({own[0].target or 'cuda'})"
+        question = Question("compiles", title, source, "iree-cuda")
+        found.append(question.counted(len(right), len(own), bad, wrong[0].anchor if wrong else ""))
+        if right:
+            found.append(arithmetic_check(source, "iree-cuda", {row.graph: row.arithmetic for row in right}))
     return found
 
 

@@ -26,26 +26,17 @@ def sum_graph() -> Graph:
     return b.graph("gate_zero_add", abi, [b.add(lhs, rhs)])
 
 
-def product_graph() -> Graph:
-    """[2, 3] times the transpose of [5, 3], not square, so that an exchanged side shows."""
-    b = Builder()
-    lhs, rhs = b.argument(TensorType((2, 3), "f32")), b.argument(TensorType((5, 3), "f32"))
-    tensors = (Tensor("weight", "x", (2, 3), "f32"), Tensor("weight", "w", (5, 3), "f32"))
-    abi = Abi("gate-zero", tensors, (Tensor("tap", "product", (2, 5), "f32"),))
-    return b.graph("gate_zero_dot", abi, [b.dot_general(lhs, rhs, contracting_dimensions=((1,), (1,)))])
-
-
 # Of TF32's 11 bits and bfloat16's 8 none holds 4099, which float32 multiplies with small numbers, and adds up, exactly.
 WIDE, SIDE = 4099, 64
 
 
-def wide_product_graph() -> Graph:
-    """[64, 64] times the transpose of [64, 64]: of a size that tensor cores are used for."""
-    b, type = Builder(), TensorType((SIDE, SIDE), "f32")
-    lhs, rhs = b.argument(type), b.argument(type)
-    tensors = tuple(Tensor("weight", name, type.shape, "f32") for name in "xw")
-    abi = Abi("gate-zero", tensors, (Tensor("tap", "product", type.shape, "f32"),))
-    return b.graph("gate_zero_wide_dot", abi, [b.dot_general(lhs, rhs, contracting_dimensions=((1,), (1,)))])
+def product_graph(lhs: tuple[int, int] = (2, 3), rhs: tuple[int, int] = (5, 3)) -> Graph:
+    """A matrix times the transpose of another: not square, so that an exchanged side shows, if nothing else is asked for."""
+    b = Builder()
+    x, w = (b.argument(TensorType(shape, "f32")) for shape in (lhs, rhs))
+    tensors = (Tensor("weight", "x", lhs, "f32"), Tensor("weight", "w", rhs, "f32"))
+    abi = Abi("gate-zero", tensors, (Tensor("tap", "product", (lhs[0], rhs[0]), "f32"),))
+    return b.graph("gate_zero_dot", abi, [b.dot_general(x, w, contracting_dimensions=((1,), (1,)))])
 
 
 def gate_zero(context: Context, backend: str) -> Check:
@@ -87,6 +78,7 @@ def _run(context: Context, name: str) -> tuple[list[float], list[list[float]], i
     (sums,) = backend.load(sum_graph())([backend.upload(a), backend.upload(b)])
     (products,) = backend.load(product_graph())([backend.upload(v) for v in _operands()])
     x, w = _wide_operands()
-    (wide,) = backend.load(wide_product_graph())([backend.upload(x), backend.upload(w)])
+    # Of a size that tensor cores are used for.
+    (wide,) = backend.load(product_graph((SIDE, SIDE), (SIDE, SIDE)))([backend.upload(x), backend.upload(w)])
     rounded = int(np.sum(backend.download(wide) != x.astype(np.float64) @ w.astype(np.float64).T))
     return backend.download(sums).tolist(), backend.download(products).tolist(), rounded
