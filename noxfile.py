@@ -36,7 +36,7 @@ def environment(session: nox.Session) -> None:
     if WHEELS:
         wheels = sorted(str(wheel) for wheel in Path(WHEELS).glob("*.whl") if not wheel.name.startswith("hloracle-"))
         if not wheels:
-            session.error(f"HLORACLE_WHEELS={WHEELS}: holds no wheels; name a folder that `pip wheel` made")
+            session.error(f"HLORACLE_WHEELS={WHEELS}: holds no wheels; name the folder that `unpack.sh` made")
         session.install("--no-index", "--no-deps", *wheels)
         session.install("--no-index", "--no-deps", "--no-build-isolation", "-e", ".")
     else:

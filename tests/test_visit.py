@@ -1,4 +1,4 @@
-"""The visit to a GPU, as far as it can be tried without one."""
+"""The visit to a GPU and what is packed for it, as far as both can be tried without one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 
 from hloracle.backends.devices import Device, Facts
 from hloracle.bench.device import Measured, bandwidth, emitted, measured, oracle, transformers
-from hloracle.cli import visit
+from hloracle.cli import pack, visit
 from hloracle.core.child import ChildDied
 from hloracle.core.program import run_command_line
 from hloracle.mutants import MUTANTS
@@ -166,3 +168,55 @@ def test_what_is_timed(what: str) -> None:
     assert (len(found.ms), len(found.prefill_ms)) == (5, 5)
     assert min(found.ms) > 0
     assert found.bytes > 100_000
+
+
+# ---- slices
+
+
+def test_slices_are_put_together_again(tmp_path: Path) -> None:
+    content, out = tmp_path / "content", tmp_path / "out"
+    (content / "wheels").mkdir(parents=True)
+    out.mkdir()
+    (content / "wheels" / "a.whl").write_bytes(b"x" * 5000)
+    (content / "model.gguf").write_bytes(bytes(range(256)) * 100)
+    made = pack.slices(content, out, 4096)
+    assert [path.name for path in made] == [f"slice.{i:02}" for i in range(len(made))]
+    assert max(path.stat().st_size for path in made) == 4096
+    with tarfile.open(fileobj=BytesIO(b"".join(path.read_bytes() for path in sorted(out.glob("slice.*"))))) as tar:
+        assert sorted(tar.getnames()) == ["model.gguf", "wheels", "wheels/a.whl"]
+        member = tar.extractfile("model.gguf")
+        assert member is not None
+        assert member.read() == bytes(range(256)) * 100
+
+
+def test_what_is_packed() -> None:
+    """All that is needed here, PyTorch left out, which the other machine has for its own driver."""
+    found = pack.closure(["hloracle"], pack.LEFT_OUT)
+    assert {"iree-base-compiler", "iree-base-runtime", "jax", "jaxlib", "transformers", "click", "markupsafe"} <= set(
+        found
+    )
+    assert "torch" not in found
+    assert "hloracle" not in found
+    assert found["iree-base-compiler"] == "3.13.0"
+    assert "jax" not in pack.closure(["hloracle"], ("torch", "jax", "jaxlib"))
+
+
+def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "a.gguf"
+    model.write_bytes(b"GGUF" + b"1" * (1 << 20))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "slice.77").write_bytes(b"of before")
+    monkeypatch.setattr(pack, "own_wheel", lambda folder: (folder / "hloracle.whl").write_bytes(b"own"))
+    monkeypatch.setattr(pack, "download", lambda packages, python, folder: ["rare==1"])
+    assert run_command_line(pack.command, [str(tmp_path / "out"), "--model", str(model), "--mib", "1"]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["slice.00", "slice.01", "unpack.sh"]
+    said = capsys.readouterr()
+    assert said.err == "no wheel of rare==1 for Python 3.12: the other machine must have it\n"
+    script = (tmp_path / "out" / "unpack.sh").read_text()
+    assert "hloracle.cli.visit --model" in script
+    assert subprocess.run(["sh", "-n", str(tmp_path / "out" / "unpack.sh")], check=False).returncode == 0
+
+
+def test_a_model_that_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(pack.command, [str(tmp_path / "out"), "--model", "tiny-llama"]) == 2
+    assert capsys.readouterr().err == "hloracle: tiny-llama: has no .gguf file; name one that was made from one\n"
