@@ -273,7 +273,12 @@ def stub(monkeypatch: pytest.MonkeyPatch, refused: Sequence[int] = (), alarming:
     asked: list[int] = []
 
     def run_each(
-        function: Any, items: Sequence[tuple[int, str]], jobs: int, timeout: float, report: Report, done: Callable[..., None]
+        function: Any,
+        items: Sequence[tuple[int, str]],
+        jobs: int,
+        timeout: float,
+        report: Report,
+        done: Callable[..., None],
     ) -> None:
         for item in items:
             seed, _ = item

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -320,11 +321,17 @@ def test_a_command_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(p.name for p in (tmp_path / "r").iterdir()) == sorted(shown.files)
 
 
-def test_long_output_is_cut_and_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def talks(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess("", 1, "x" * 9000 + "\n" + "line\n" * 500 + "[FAILED] result[0]\n", "")
+def test_what_takes_too_long_ends_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RUN_SECONDS", 0.1)
+    status, said = module._run(tmp_path, "sh -c 'sleep 0.5; touch late' && true")
+    assert (status, said) == (None, "it took more than 0.1 s")
+    time.sleep(0.8)
+    assert not (tmp_path / "late").exists()
 
-    monkeypatch.setattr(module.subprocess, "run", talks)
+
+def test_long_output_is_cut_and_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "x" * 9000 + "\n" + "line\n" * 500 + "[FAILED] result[0]\n"
+    monkeypatch.setattr(module, "_in_session", lambda *_: (1, said))
     shown = write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), False, "norm")
     assert shown.shown
     assert len(shown.output) < 30_000

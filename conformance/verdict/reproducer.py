@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import shutil
+import signal
 import string
 import subprocess
 import sys
@@ -174,12 +177,9 @@ def _run(work: Path, command: str) -> tuple[int | None, str]:
     """The command's exit status, None if it could not be run; and what it printed, without this machine's folders."""
     tools = Path(iree.compiler_path()).parent
     path = f"{Path(sys.executable).parent}:{tools}"
+    shell = ["/bin/sh", "-c", f'PATH="{path}:$PATH"\n{command}']
     try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", f'PATH="{path}:$PATH"\n{command}'], cwd=work, capture_output=True, text=True,
-            errors="replace", timeout=RUN_SECONDS, check=False,
-        )  # fmt: skip
-        status, output = done.returncode, done.stdout + done.stderr
+        status, output = _in_session(shell, work)
     except OSError as error:
         status, output = None, error.strerror or "cannot be run"
     except subprocess.TimeoutExpired:
@@ -189,3 +189,18 @@ def _run(work: Path, command: str) -> tuple[int | None, str]:
     for folder in (work, tools, Path(sys.prefix)):
         output = output.replace(f"{folder}/", "")
     return status, output
+
+
+def _in_session(command: list[str], folder: Path) -> tuple[int, str]:
+    """A command's exit status and output. What ends it ends the tools that it started too: they would write on."""
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=RUN_SECONDS)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, output
