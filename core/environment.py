@@ -120,7 +120,7 @@ def host_cpu() -> str:
 
 
 class MemoryWatch:
-    """The peak of resident memory of this process and all its children, sampled every 50 ms.
+    """The peak of resident memory of this process and all its children, sampled five times a second.
 
     Args:
       label: says what the children are doing now, for the list of who held what at the peak.
@@ -145,7 +145,7 @@ class MemoryWatch:
 
     def _watch(self) -> None:
         me = psutil.Process()
-        while not self._stop.wait(0.05):
+        while not self._stop.wait(0.2):
             found = []
             try:
                 for process in [me, *me.children(recursive=True)]:

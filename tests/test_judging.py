@@ -9,12 +9,15 @@ import pytest
 from evidence import ABIS, CONFIGURATIONS, STREAM, a_run, check, matrix_of
 from models import model
 
+from hloracle.backends.devices import Device, compiled_for
 from hloracle.conformance import judging as module
 from hloracle.conformance.evidence import Evidence, Run
 from hloracle.conformance.graphs.facts import GraphFacts, Inspected
 from hloracle.conformance.graphs.sources import Files
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.questions import Asked
+from hloracle.conformance.runs import code_generation, compiling
+from hloracle.conformance.runs.code_generation import Compiled
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.verdict import decide
@@ -224,3 +227,27 @@ def test_a_run_ends_where_its_class_is_known(
     answers["wrong"] = dict.fromkeys(wrong, by_hand.WRONG_LOGITS)
     judged(early_exit=True)
     assert answers["asked"] == asked
+
+
+# ---- what is compiled for a device that nothing runs on
+
+
+@pytest.mark.parametrize(("message", "asked"), [("", ["emitter"]), ("error: no", ["emitter", "oracle"])])
+def test_the_oracle_is_compiled_where_a_judged_graph_does_not(
+    message: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells a graph that is wrong from a compiler that is."""
+
+    def compile_for(source: str, graph: Graph, device: Device) -> Compiled:
+        return Compiled(source, graph.name, device.kind, device.target, 0.0, message, () if message else ("fma f32",))
+
+    monkeypatch.setattr(compiling, "compile_for", compile_for)
+    monkeypatch.setattr(code_generation, "compile_for", compile_for)
+    monkeypatch.setattr(compiling, "_modules", lambda run: [])
+    monkeypatch.setattr(compiling, "reference", lambda run: None)
+    evidence = Evidence(graphs={"emitter": graphs("token"), "oracle": graphs("token")})
+    some = [("emitter", graph, compiled_for("cuda")) for graph, _ in evidence.graphs["emitter"]]
+    compiling.truth_and_modules(a_run(evidence, model=model("plain").checkpoint), some)
+    assert list(dict.fromkeys(row.source for row in evidence.compiled)) == asked
+    found = {c.id: c.status for c in evidence.checks if c.kind == "compiles"}
+    assert found == {f"{source}/iree-cuda.compiles": "failed" if message else "passed" for source in asked}

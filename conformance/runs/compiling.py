@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,9 +23,9 @@ from hloracle.conformance.runs.code_generation import (
     Compiled,
     arithmetic_check,
     arithmetic_of,
+    compile_all,
     compile_checks,
     compile_for,
-    for_every_target,
 )
 from hloracle.core.abi import Graph
 from hloracle.core.child import Answer, threads
@@ -57,8 +58,6 @@ def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
 
     with threads(run.context.threads) as submit:
         compiles = [submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run)]
-        if elsewhere and not run.settings.quick:
-            elsewhere = [*elsewhere, *((ORACLE, g, compiled_for("cuda")) for g in evidence.whole(ORACLE))]
         others = [
             submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
             for source, graph, device in elsewhere
@@ -69,6 +68,9 @@ def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
                 progress.report(f"compile, {done} of {len(compiles) + len(others)}")
                 future.exception()  # a module that does not compile is its configuration's to report
             evidence.compiled = [future.result() for future in others]
+            if not all(row.ok for row in evidence.compiled):  # the compiler's fault, if the oracle's fail as well
+                oracle = [(ORACLE, graph, compiled_for("cuda")) for graph in evidence.whole(ORACLE)]
+                evidence.compiled += compile_all(oracle, run.context.threads)
             evidence.checks += compile_checks(evidence.compiled)
             stage["reused"] = all(not f.exception() and f.result() for f in compiles)
             stage["reused"] &= all(row.reused for row in evidence.compiled)
@@ -137,8 +139,7 @@ def _asked(run: Run) -> bool:
 
 
 def elsewhere(run: Run) -> list[Elsewhere]:
-    """What a run on the processor also compiles: every graph of a session on a GPU, and of a whole run's largest model the two
-    that it spends its time in for every target there is.
+    """What a run on the processor also compiles: every graph of a session on a GPU.
 
     Graphs that are given as files are what they are, and are compiled for nothing else.
     """
@@ -150,14 +151,10 @@ def elsewhere(run: Run) -> list[Elsewhere]:
         if isinstance(source, Files):
             continue
         request = Request(run.model, "decode", "token", run.settings.capacity, 0, run.settings.precision, cuda)
-        try:
+        # A source may have none that picks the token.
+        with contextlib.suppress(InputError):
             graphs = graphs_of(source, request, run.settings.buckets, ["token"])
-        except InputError:  # it has none that picks the token
-            continue
-        found += [(source.name, graph, cuda) for graph in graphs]
-        if not run.settings.quick:
-            others = [d for d in for_every_target() if d.kind not in ("cpu", "cuda")]
-            found += [(source.name, g, d) for d in others for g in graphs[:2]]
+            found += [(source.name, graph, cuda) for graph in graphs]
     return found
 
 
