@@ -20,8 +20,6 @@ ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *DOCS]
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-# Pages, files and sessions that other changes bring: emptied with them.
-COMING: set[str] = set()
 README_LINES = 180
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -55,8 +53,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             continue
         path, _, fragment = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        if str(file.relative_to(ROOT)) not in COMING:
-            assert file.exists(), f"{page.name}: {target}"
+        assert file.exists(), f"{page.name}: {target}"
         assert not fragment or fragment in anchors(file), f"{page.name}: {target}"
 
 
@@ -80,7 +77,7 @@ def test_commands_are_there(page: Path) -> None:
     text = page.read_text("utf-8")
     code = "\n".join([block for _, block in FENCED.findall(text)] + names(prose(page)))
     sessions = re.findall(r"^def (\w+)\(session|\(name=\"([\w-]+)\"", (ROOT / "noxfile.py").read_text(), re.MULTILINE)
-    known = {name for pair in sessions for name in pair} | COMING
+    known = {name for pair in sessions for name in pair}
     for session in re.findall(r"\bnox -s ([\w-]+)", code):
         assert session in known, f"{page.name}: nox -s {session}"
     for module in re.findall(r"\bpython -m (hloracle[\w.]+)", code):
@@ -99,6 +96,12 @@ def known_options(command: click.Command) -> set[str]:
     below = command.commands.values() if isinstance(command, click.Group) else []
     own = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     return own.union(*(known_options(one) for one in below)) | {"--help", "-h"}
+
+
+def test_pages_that_the_code_names_are_there() -> None:
+    for file in ROOT.glob("[a-z]*/**/*.py"):
+        for path in re.findall(r"docs/[\w-]+\.md", file.read_text("utf-8")):
+            assert (ROOT / path).is_file(), f"{file.relative_to(ROOT)}: {path}"
 
 
 def test_readme_is_short_and_links_to_every_page() -> None:

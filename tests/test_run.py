@@ -195,10 +195,14 @@ def test_fresh_runs_everything(small_run: Path, tmp_path: Path) -> None:
     assert not set(IDS) & set(record["reused"])
 
 
-def test_json(small_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_json(
+    small_record: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "run", lambda *_: small_record)
     status, record = again(tmp_path / "out", "--json")
     shown = capfd.readouterr()
     assert (status, json.loads(shown.out), shown.err) == (0, record, "")
+    assert record == small_record
 
 
 @pytest.mark.nightly

@@ -35,7 +35,7 @@ NEEDED = ("tokens", "caches", "repeats")
 class Verdict:
     """What follows from all checks of a run.
 
-    class_: a row of the table in docs/verdicts.md. prompt, step: where tokens first parted, if they did.
+    class_: a row of the table in docs/checks.md. prompt, step: where tokens first parted, if they did.
     anchor, operation: the first thing that is wrong. sure: how sure that is, and why; None for a verdict that passes.
     compared, not_compared: in phrases, what the verdict rests on, and what it says nothing of.
     """
