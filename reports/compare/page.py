@@ -13,7 +13,7 @@ from typing import Any
 from hloracle.core.record import Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import SEVERITIES, Change, capital
-from hloracle.reports.compare.comparison import Comparison
+from hloracle.reports.compare.comparison import TITLES, Comparison
 from hloracle.reports.compare.families import FamilyDiff
 from hloracle.reports.compare.graphs import FIGURES, Figure, GraphDiff
 from hloracle.reports.compare.speed import APART, ratios
@@ -39,14 +39,6 @@ MARKS = {
     "better": ("pass", "pass"),
     "note": ("skip", "skip"),
 }
-_TITLE_KINDS = {
-    "Not safe": ("fail", "fail"),
-    "Still wrong": ("fail", "fail"),
-    "Not judged": ("error", "fail"),
-    "Look twice": ("error", "near"),
-    "Safe": ("pass", "pass"),
-    "Nothing changed": ("pass", "pass"),
-}
 # Kind of change -> the part of the page that shows it.
 _PARTS = {
     "tokens": ("tokens", "prompt", "reference", "configuration"),
@@ -65,7 +57,7 @@ def render(comparison: Comparison) -> str:
     changes = [_change(change) for change in found.changes if change.severity != "note"]
     context = {
         "c": found,
-        "kind": _TITLE_KINDS[found.title],
+        "kind": TITLES[found.title],
         "marks": MARKS,
         "meanings": SEVERITIES,
         "used": [severity for severity in SEVERITIES if any(row["severity"] == severity for row in changes)],
@@ -73,7 +65,8 @@ def render(comparison: Comparison) -> str:
         "facts": list(_facts(found)),
         "changes": [changes[:ROWS], changes[ROWS:]],
         "notes": [_change(change) for change in found.of("note")],
-        "prompts": [_prompt(prompt) for prompt in found.prompts if prompt.tokens],
+        "prompts": [(prompt, _worst(prompt)) for prompt in found.prompts if prompt.tokens],
+        "steps": STEPS,
         "by_agreement": [prompt for prompt in found.prompts if prompt.state.startswith("another")],
         "families": [_family(diff) for diff in found.families],
         "loud": [check for check in found.checks if not check.quiet],
@@ -122,12 +115,8 @@ def _models_passed(record: Record) -> str:
 # ---- tokens and numbers
 
 
-def _prompt(prompt: PromptDiff) -> dict[str, Any]:
-    diffs = [
-        {"diff": diff, "steps": diff.steps[:STEPS], "more": max(len(diff.steps) - STEPS, 0)} for diff in prompt.tokens
-    ]
-    worst = min((diff.severity for diff in prompt.tokens), key=list(SEVERITIES).index)
-    return {"id": prompt.id, "state": prompt.state, "diffs": diffs, "severity": worst}
+def _worst(prompt: PromptDiff) -> str:
+    return min((diff.severity for diff in prompt.tokens), key=list(SEVERITIES).index)
 
 
 def _family(diff: FamilyDiff) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import partial
 from hloracle.core.record import Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, capital
-from hloracle.reports.compare.comparison import Comparison
+from hloracle.reports.compare.comparison import TITLES, Comparison
 from hloracle.reports.compare.texts import ScopeDiff
 from hloracle.reports.facts import VERDICTS
 from hloracle.reports.summary import KIND_MARKS, code, limited, prose, report_at
@@ -16,14 +16,6 @@ from hloracle.reports.summary import KIND_MARKS, code, limited, prose, report_at
 _limited = partial(limited, where="on the page")
 
 MARKS = {"regression": "❌", "worse": "⚠️", "changed": "🔷", "better": "✅", "note": "⚙️"}
-_TITLES = {
-    "Not safe": "❌",
-    "Still wrong": "❌",
-    "Not judged": "⚠️",
-    "Look twice": "⚠️",
-    "Safe": "✅",
-    "Nothing changed": "✅",
-}
 _LINES = 40  # of the graph's text
 _FENCE = "```"
 
@@ -36,7 +28,7 @@ def render(comparison: Comparison, link: str = "") -> str:
     c = comparison
     lines = [
         *(f"> ⚠️ **{prose(line, 400)}**\n" for line in c.caveats),
-        f"## {_TITLES[c.title]} hloracle: {c.title}",
+        f"## {KIND_MARKS[TITLES[c.title][0]]} hloracle: {c.title}",
         "",
         f"{prose(c.sentence[:1].upper() + c.sentence[1:], 1_200)}.",
         "",
