@@ -73,11 +73,11 @@ class Task:
 class Opened:
     """What opening a contender took.
 
-    seconds: until it could answer, imports and all. first_token_ms: of its first prompt, the shortest length; 0 without
+    load_seconds: until it could answer, imports and all. first_token_ms: of its first prompt, the shortest length; 0 without
     one. read_bytes: bytes of weights that a decode step reads. resident_bytes: of the process, with everything ready.
     """
 
-    seconds: float
+    load_seconds: float
     first_token_ms: float
     read_bytes: int
     resident_bytes: int

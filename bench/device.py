@@ -10,7 +10,6 @@ import math
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -60,7 +59,6 @@ class Measured:
     ms: list[float]
     bytes: int
     prefill_ms: list[float] = field(default_factory=list)
-    seconds: float = 0.0  # until it was ready
     failure: str = ""
 
     @property
@@ -114,15 +112,13 @@ def _task(model: str, device: Device) -> Task:
 
 def _rounds(id: str, make: Callable[[], Contender]) -> Measured:
     """Time a contender that is made here; where the task names no length, decode alone."""
-    started = time.perf_counter()
     contender = make()
     lengths = contender.task.lengths
     for length in lengths:
         contender.prefill(length)  # warms up
     contender.decode(PROMPT)
-    ready = time.perf_counter() - started
     prefill = [contender.prefill(length) for length in lengths for _ in range(ROUNDS)]
-    return Measured(id, [contender.decode(PROMPT) for _ in range(ROUNDS)], contender.read_bytes, prefill, ready)
+    return Measured(id, [contender.decode(PROMPT) for _ in range(ROUNDS)], contender.read_bytes, prefill)
 
 
 # ---- the others on the same device

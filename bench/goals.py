@@ -75,19 +75,20 @@ def targets(figures: Figures) -> list[dict[str, Any]]:
     found = []
     for target in OF_MODEL.get(figures["model"], TARGETS):
         ratios = [round(r, 4) for r in target.ratios(figures)]
-        found.append({"what": target.what, "least": target.least, **_summary(ratios)})
+        found.append({"what": target.what, "least": target.least, "ratios": ratios, **summary(ratios)})
     if figures["model"] in OF_MODEL:  # there is no text that means anything, and no GGUF file
         return found
-    agreed = [figures["contenders"].get(id, {}).get("agreed") for id in ("emitter/int4", "llama.cpp")]
-    ours, theirs = ([a["equal"]] if a else [] for a in agreed)
-    what = "int4: tokens that agree, and llama.cpp's"
+    ours, theirs = (figures["contenders"].get(id, {}).get("agreed") for id in ("emitter/int4", "llama.cpp"))
+    counts = [float(ours["equal"])] if ours and theirs else []
     # More than theirs: where theirs are all equal, as many.
-    least = min(theirs[0] + 1, agreed[1]["total"]) if theirs and agreed[1] else None
-    found.append({"what": what, "least": least, **_summary([float(n) for n in ours] if theirs else [])})
+    least = min(theirs["equal"] + 1, theirs["total"]) if theirs else None
+    what = "int4: tokens that agree, and llama.cpp's"
+    found.append({"what": what, "least": least, "ratios": counts, **summary(counts)})
     return found
 
 
-def _summary(ratios: Sequence[float]) -> dict[str, Any]:
-    if not ratios:
-        return {"ratios": [], "median": None, "min": None, "max": None}
-    return {"ratios": list(ratios), "median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+def summary(values: Sequence[float]) -> dict[str, float | None]:
+    """The median and the range of the rounds' figures; None where there are none."""
+    if not values:
+        return {"median": None, "min": None, "max": None}
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import multiprocessing
 import signal
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -20,7 +19,7 @@ from typing import Any
 
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import MACHINE, Opened, Spec, Task
-from hloracle.bench.goals import targets
+from hloracle.bench.goals import summary, targets
 from hloracle.conformance.context import Progress
 from hloracle.conformance.questions.prompts import Reach
 from hloracle.conformance.questions.prompts import suite as prompts_of
@@ -105,24 +104,26 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
             if spec.id.startswith(("emitter", "oracle")):
                 compile_first(spec, task, progress.report)
     with ExitStack() as stack:
-        processes, free = [], machine.free_bytes()
-        for spec in (MACHINE, *specs):
-            processes.append(process := stack.enter_context(Process(spec)))
-            if spec != MACHINE:
-                # All have their weights at once: one that makes others wait for a disk would be measured, and they too.
-                needed = contenders.memory_for(spec, config)
-                if needed > free:
-                    process.refuse(too_large(needed, free))
-                    continue
-                free -= needed
-            with progress.stage(f"open {spec.title}"):
+        free = machine.free_bytes()
+        reader, *processes = (stack.enter_context(Process(spec)) for spec in (MACHINE, *specs))
+        reader.open(task)
+        for process in processes:
+            # All have their weights at once: one that makes others wait for a disk would be measured, and they too.
+            needed = contenders.memory_for(process.spec, config)
+            if needed > free:
+                process.refuse(too_large(needed, free))
+                continue
+            free -= needed
+            with progress.stage(f"open {process.spec.title}"):
                 process.open(task)
         rows = {p.spec.id: _row(p, task) for p in processes}
+        bandwidth = []
         with progress.stage("rounds"):
             progress.report("a round that does not count")  # XLA compiles at its first call, and weights are read in
             _round(processes, {p.spec.id: _row(p, task) for p in processes})
             for nth in range(1, rounds + 1):
                 progress.report(f"round {nth} of {rounds}")
+                bandwidth.append(reader.ask(ROUND_SECONDS, contenders.bandwidth))
                 _round(processes, rows)
         with progress.stage("texts"):
             _agreement(processes, task, rows, progress.report)
@@ -131,10 +132,9 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
             row["failure"] = process.failure
             if process.failure:  # rounds before it failed are no measurement
                 row |= {"decode": [], "prefill": []}
-    bandwidth = rows.pop(MACHINE.id)["bandwidth"]
     for row in rows.values():
         for measured in row["decode"] + row["prefill"]:
-            measured |= statistics_of(measured["ms"])
+            measured |= summary(measured["ms"])
     found = {
         "schema": SCHEMA, "model": task.model, "contexts": list(task.contexts), "lengths": list(task.lengths),
         "tokens": task.tokens, "rounds": rounds, "threads": task.threads, "capacity": task.capacity,
@@ -165,17 +165,13 @@ def too_large(needed: int, free: int) -> str:
 
 
 def _row(process: Process, task: Task) -> dict[str, Any]:
-    opened = process.opened
+    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Opened))
     return {
         "title": process.spec.title,
         "precision": process.spec.precision,
         "choice": str(process.spec.choice) if process.spec.id.startswith("emitter") else "",
-        "load_seconds": opened.seconds if opened else None,
-        "first_token_ms": opened.first_token_ms if opened else None,
-        "read_bytes": opened.read_bytes if opened else None,
-        "resident_bytes": opened.resident_bytes if opened else None,
+        **(dataclasses.asdict(process.opened) if process.opened else unknown),
         "agreed": None,
-        "bandwidth": [],
         "decode": [{"at": context, "ms": []} for context in task.contexts],
         "prefill": [{"at": length, "ms": []} for length in task.lengths],
     }
@@ -183,12 +179,8 @@ def _row(process: Process, task: Task) -> dict[str, Any]:
 
 def _round(processes: Sequence[Process], rows: dict[str, Any]) -> None:
     for process in processes:
-        row = rows[process.spec.id]
-        if process.spec == MACHINE:
-            row["bandwidth"].append(process.ask(ROUND_SECONDS, contenders.bandwidth))
-            continue
         for kind, function in (("decode", contenders.decode), ("prefill", contenders.prefill)):
-            for entry in row[kind]:
+            for entry in rows[process.spec.id][kind]:
                 if (ms := process.ask(ROUND_SECONDS, function, entry["at"])) is not None:
                     entry["ms"].append(round(ms, 4))
 
@@ -215,8 +207,3 @@ def _agreement(processes: Sequence[Process], task: Task, rows: dict[str, Any], r
         if found is not None:
             equal = sum(a == b for a, b in zip(found, truth.tokens, strict=True))
             rows[process.spec.id]["agreed"] = {"equal": equal, "total": AGREED_TOKENS}
-
-
-def statistics_of(values: Sequence[float]) -> dict[str, float]:
-    """The median and the range of the rounds' figures, of which there is at least one."""
-    return {"median": float(statistics.median(values)), "min": float(min(values)), "max": float(max(values))}

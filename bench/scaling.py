@@ -22,7 +22,8 @@ from typing import Any
 from hloracle.backends.iree import flags_of, iree_compile
 from hloracle.bench import contenders, machine
 from hloracle.bench.contenders import Spec, Task
-from hloracle.bench.run import OPEN_SECONDS, ROUND_SECONDS, Process, compile_first, statistics_of, too_large
+from hloracle.bench.goals import summary
+from hloracle.bench.run import OPEN_SECONDS, ROUND_SECONDS, Process, compile_first, too_large
 from hloracle.conformance.context import Progress
 from hloracle.core.child import Report, peak_bytes, run_in_child
 from hloracle.core.environment import describe
@@ -35,7 +36,6 @@ from hloracle.reference.model.registry import from_hf
 from hloracle.reference.model.weights import default_layout
 
 SCHEMA = "hloracle-scaling/1"
-PARTS = ("decode", "prefill", "layers", "memory")
 Figures = dict[str, Any]
 
 # Of the graphs whose layers are counted.
@@ -53,7 +53,7 @@ class Plan:
     """What is measured.
 
     contexts: cache slots; lengths: tokens of prompts; layers: how many a model of MODEL's shape has; models: whose memory
-    is measured. parts: of PARTS. tokens: decode steps of a measurement.
+    is measured. parts: of `decode`, `prefill`, `layers` and `memory`. tokens: decode steps of a measurement.
     """
 
     model: str
@@ -91,8 +91,7 @@ def run_scaling(plan: Plan, progress: Progress) -> Figures:
         open_checkpoint(directory)
     found: Figures = {
         "schema": SCHEMA, "model": plan.model, "precision": plan.precision, "rounds": plan.rounds, "tokens": plan.tokens,
-        "threads": plan.threads, "parts": list(plan.parts), "decode": [], "prefill": [], "layers": [], "growth": [],
-        "memory": [], "failures": [],
+        "threads": plan.threads, "decode": [], "prefill": [], "layers": [], "growth": [], "memory": [], "failures": [],
     }  # fmt: skip
     if {"decode", "prefill"} & set(plan.parts):
         found |= _speeds(plan, found["failures"], progress)
@@ -142,7 +141,7 @@ def _speeds(plan: Plan, failures: list[str], progress: Progress) -> Figures:
     keys = {"decode": ("capacity", "position"), "prefill": ("capacity", "length")}
     return {
         kind: [
-            {**dict(zip(keys[kind], at, strict=True)), "ms": ms, **statistics_of(ms)}
+            {**dict(zip(keys[kind], at, strict=True)), "ms": ms, **summary(ms)}
             for at, ms in sorted(measured.items())
             if len(ms) == plan.rounds  # rounds before it failed are no measurement
         ]
@@ -163,12 +162,7 @@ def _layers(plan: Plan, raw: dict[str, Any], progress: Progress) -> list[Figures
                     one = run_in_child(layer_cost, raw, layers, phase, plan.precision, timeout=OPEN_SECONDS).value
                     rows.setdefault((phase, layers), []).append(one)
     return [
-        {
-            "phase": phase,
-            "layers": layers,
-            **{key: statistics.median(one[key] for one in some) for key in some[0]},
-            "rounds": some,
-        }
+        {"phase": phase, "layers": layers, **{key: statistics.median(one[key] for one in some) for key in some[0]}}
         for (phase, layers), some in sorted(rows.items())
     ]
 
@@ -237,7 +231,7 @@ def growth(rows: Sequence[Figures]) -> list[Figures]:
 
 
 def _memory(plan: Plan, failures: list[str], progress: Progress) -> list[Figures]:
-    """One session after the other: its resident bytes once it has answered, beside those of its weights and caches."""
+    """One session after the other: the most bytes that it had, beside those of its weights and caches."""
     found = []
     for model in plan.models:
         with progress.stage(f"memory of {model}"):
@@ -254,19 +248,17 @@ def _memory(plan: Plan, failures: list[str], progress: Progress) -> list[Figures
             with Process(plan.spec) as process:
                 process.open(task)
                 peak = process.ask(ROUND_SECONDS, peak_bytes)
-            if process.failure or process.opened is None:
+            if process.failure:
                 failures.append(f"{model}: {process.failure}")
-                continue
-            opened = process.opened
-            found.append(memory_row(model, weights, caches, opened.resident_bytes, peak, opened.seconds))
+            else:
+                found.append(memory_row(model, weights, caches, peak))
     return found
 
 
-def memory_row(model: str, weights: int, caches: int, resident: int, peak: int, seconds: float) -> Figures:
+def memory_row(model: str, weights: int, caches: int, peak: int) -> Figures:
     """Bytes, and the share of the weights' that the session has beside its caches, at its peak."""
     share = (peak - caches) / weights
     return {
-        "model": model, "weight_bytes": weights, "cache_bytes": caches, "resident_bytes": resident, "peak_bytes": peak,
-        "load_seconds": round(seconds, 2), "share": round(share, 4), "most": MOST_RESIDENT,
-        "passed": share <= MOST_RESIDENT,
+        "model": model, "weight_bytes": weights, "cache_bytes": caches, "peak_bytes": peak, "share": round(share, 4),
+        "most": MOST_RESIDENT, "passed": share <= MOST_RESIDENT,
     }  # fmt: skip

@@ -102,57 +102,27 @@ WHAT = {
 
 
 def print_scaling(figures: Figures, console: Console) -> None:
-    """What was measured against each size, and how it grows."""
-    rows: list[tuple[str, ...]]
-    heads: tuple[str, ...]
-    if figures["decode"]:
-        rows = [
-            (f"{e['capacity']:,}", f"{e['position']:,}", _spread(e), f"{1000 / e['median']:.1f}") for e in figures["decode"]
-        ]  # fmt: skip
-        _print_table(console, ("cache slots", "position", "ms per token\nmedian, range", "tokens/s"), rows)
-    if figures["prefill"]:
-        rows = [
-            (f"{e['length']:,}", _spread(e), f"{e['length'] / e['median'] * 1000:.0f}") for e in figures["prefill"]
-        ]  # fmt: skip
-        _print_table(console, ("prompt", "ms\nmedian, range", "tokens/s"), rows)
-    if figures["layers"]:
-        rows = [
-            (
-                f"{e['phase']}, {e['layers']}", f"{e['emit_seconds'] * 1000:.0f}", f"{e['graph_bytes'] / 1e6:.2f}",
-                f"{e['compile_seconds']:.1f}", f"{e['compile_cpu_seconds']:.1f}",
-                f"{e['compile_cpu_seconds'] / e['layers'] * 1000:.0f}", f"{e['compile_peak_bytes'] / 1e6:.0f}",
-                f"{e['module_bytes'] / 1e6:.2f}",
-            )
-            for e in figures["layers"]
-        ]  # fmt: skip
-        heads = (
-            "layers", "emit\nms", "graph\nMB", "compile\ns", "CPU\ns", "a layer\nCPU ms", "at most\nMB", "module\nMB"
-        )  # fmt: skip
-        _print_table(console, heads, rows)
-        rows = [
-            (
-                f"{e['phase']}: {WHAT[e['what']]}", "" if e["exponent"] is None else f"{e['exponent']:.2f}",
-                f"{e['most']:g}", _verdict(e["passed"]),
-            )
-            for e in figures["growth"]
-        ]  # fmt: skip
-        _print_table(console, ("grows with layers to the power of", "measured", "at most", ""), rows)
-    if figures["memory"]:
-        rows = [
-            (
-                escape(e["model"]), f"{e['weight_bytes'] / 1e9:.2f}", f"{e['cache_bytes'] / 1e9:.3f}",
-                f"{e['peak_bytes'] / 1e9:.2f}", f"{e['load_seconds']:.1f}", f"{e['share']:.2f}", _verdict(e["passed"]),
-            )
-            for e in figures["memory"]
-        ]  # fmt: skip
-        share = f"peak /\nweights\n≤ {figures['memory'][0]['most']:g}"
-        heads = ("model", "weights\nGB", "caches\nGB", "peak\nGB", "load\ns", share, "")
-        _print_table(console, heads, rows)
+    """What has a limit, and whether it is reached; the page has what was measured against each size."""
+    growth = [
+        (
+            f"{e['phase']}: {WHAT[e['what']]}",
+            "" if e["exponent"] is None else f"{e['exponent']:.2f}",
+            f"{e['most']:g}",
+            _verdict(e["passed"]),
+        )
+        for e in figures["growth"]
+    ]
+    memory = [
+        (escape(e["model"]), f"{e['share']:.2f}", f"{e['most']:g}", _verdict(e["passed"])) for e in figures["memory"]
+    ]
+    for what, rows in (("grows with layers to the power of", growth), ("peak memory / weights", memory)):
+        if rows:
+            _print_table(console, (what, "measured", "at most", ""), rows)
     for line in figures["failures"]:
         console.print(f"[red]not measured: {escape(line)}[/]")
     console.print(
         f"{escape(figures['model'])}, {escape(figures['precision'])}, {figures['rounds']} rounds of {figures['tokens']} "
-        f"tokens, {figures['threads']} threads, {escape(figures['environment']['cpu'])}"
+        f"tokens, {figures['threads']} threads, {escape(figures['environment']['cpu'])}; scaling.html has all figures"
     )
 
 

@@ -61,19 +61,31 @@ class Candidate:
         return f"{self.phase}, {self.choice.held}, {build}"
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """What is to be tuned: the graphs of a model in each precision, on a device.
+
+    cpus: what LLVM calls the CPUs that may be compiled for. rounds: in which two candidates take turns.
+    """
+
+    model: str
+    precisions: tuple[str, ...]
+    cpus: tuple[str, ...]
+    threads: int
+    rounds: int
+    device: Device = CPU
+
+
 @dataclass
 class Judge:
     """Judges the candidates of one precision: first their tokens, then their speed."""
 
-    model: str
+    asked: Tuning
     precision: str
-    threads: int
-    rounds: int
     checkpoint: Checkpoint
     prompts: list[Prompt]
     truths: dict[str, Truth]
     progress: Progress
-    device: Device = CPU
 
     def graphs(self, candidate: Candidate) -> list[Graph]:
         """The graphs that a candidate is judged by: decode, and for prefill a prompt's bucket too."""
@@ -84,17 +96,17 @@ class Judge:
 
     def wrong(self, candidate: Candidate) -> tuple[str, str]:
         """Whether it does what it should: ("", "") or ("failed" or "wrong", why)."""
-        asked = [
+        given = [
             dataclasses.replace(p, bucket=PROMPT) for p in self.prompts
             if candidate.phase == "prefill" or len(p.token_ids) <= STREAMED
         ]  # fmt: skip
         by_ids = {p.token_ids: self.truths[p.id] for p in self.prompts}
-        expected = {p.id: by_ids[p.token_ids] for p in asked}
+        expected = {p.id: by_ids[p.token_ids] for p in given}
         self.progress.report(f"{candidate}: compiling, and comparing tokens")
-        configuration = Configuration("emitter", self.device.backend, "token")
-        question, _ = ask(self.checkpoint, asked, expected, Reach(CAPACITY, [PROMPT]), report=self.progress.report)
-        device = candidate.choice.opened(self.device)
-        context = Context(self.progress, chosen([device.backend], device), device, self.threads)
+        configuration = Configuration("emitter", self.asked.device.backend, "token")
+        question, _ = ask(self.checkpoint, given, expected, Reach(CAPACITY, [PROMPT]), report=self.progress.report)
+        device = candidate.choice.opened(self.asked.device)
+        context = Context(self.progress, chosen([device.backend], device), device, self.asked.threads)
         outcome = run_configuration(
             context, configuration, self.graphs(candidate), self.checkpoint, question.without_streams()
         )  # fmt: skip
@@ -109,7 +121,8 @@ class Judge:
     def times(self, candidates: Sequence[Candidate]) -> tuple[list[list[float]], str]:
         """Milliseconds of each in every round, in which they take turns; or why one cannot be timed."""
         phase = candidates[0].phase
-        task = Task(self.model, (CONTEXT,), (PROMPT,) if phase == "prefill" else (), STEPS, self.threads, self.device)
+        lengths = (PROMPT,) if phase == "prefill" else ()
+        task = Task(self.asked.model, (CONTEXT,), lengths, STEPS, self.asked.threads, self.asked.device)
         function, at = (contenders.prefill, PROMPT) if phase == "prefill" else (contenders.decode, CONTEXT)
         found: list[list[float]] = [[] for _ in candidates]
         with ExitStack() as stack:
@@ -117,28 +130,13 @@ class Judge:
             processes = [stack.enter_context(Process(spec)) for spec in specs]
             for process in processes:
                 process.open(task)
-            for nth in range(self.rounds):
-                self.progress.report(f"{candidates[-1]}: round {nth + 1} of {self.rounds}")
+            for nth in range(self.asked.rounds):
+                self.progress.report(f"{candidates[-1]}: round {nth + 1} of {self.asked.rounds}")
                 for process, ms in zip(processes, found, strict=True):
                     if (taken := process.ask(ROUND_SECONDS, function, at)) is not None:
                         ms.append(round(taken, 4))
             failure = next((f"{p.spec.title}: {p.failure}" for p in processes if p.failure), "")
         return found, failure
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What is to be tuned: the graphs of a model in each precision, on a device.
-
-    cpus: what LLVM calls the CPUs that may be compiled for. rounds: in which two candidates take turns.
-    """
-
-    model: str
-    precisions: tuple[str, ...]
-    cpus: tuple[str, ...]
-    threads: int
-    rounds: int
-    device: Device = CPU
 
 
 def run_tune(asked: Tuning, progress: Progress) -> dict[str, Any]:
@@ -158,27 +156,27 @@ def run_tune(asked: Tuning, progress: Progress) -> dict[str, Any]:
 
 
 def _tuned(asked: Tuning, precision: str, progress: Progress) -> dict[str, Any]:
-    model, threads, device, cpus = asked.model, asked.threads, asked.device, asked.cpus or (HOST,)
+    device, threads = asked.device, asked.threads
     with progress.stage(f"{precision}: truth"):
-        checkpoint = open_checkpoint(resolve(model, progress.report, precision))
+        checkpoint = open_checkpoint(resolve(asked.model, progress.report, precision))
         every = prompt_suite.suite(
             checkpoint.directory, checkpoint.config, Reach(CAPACITY), TOKENS, progress.report, only_fitting=True
         )  # fmt: skip
         prompts = list({p.token_ids: p for p in every}.values())
         answers = truths(checkpoint, [p.token_ids for p in prompts], TOKENS, progress.report)
         expected = {p.id: t for p, t in zip(prompts, answers, strict=True)}
-    judge = Judge(model, precision, threads, asked.rounds, checkpoint, prompts, expected, progress, device)
+    judge = Judge(asked, precision, checkpoint, prompts, expected, progress)
     rows: list[dict[str, Any]] = []
     best: Choice | None = None
     for phase in ("decode", "prefill"):
-        best = _fastest(judge, phase, best or first_choice(cpus, device), cpus, rows)
+        best = _fastest(judge, phase, best or first_choice(asked.cpus, device), rows)
         if best is None:
             break
     row = {"precision": precision, "candidates": rows, "choice": str(best) if best else "", "verdict": "", "file": ""}
     if best is None:
         return row | {"verdict": "no candidate gives the right tokens"}
     with progress.stage(f"{precision}: conformance"):
-        settings = Settings(model, precision=precision, choice=best, rounds=0)
+        settings = Settings(asked.model, precision=precision, choice=best, rounds=0)
         context = Context(Progress(progress.report), chosen(backends_on(device), device), device, threads)
         record = run(settings, context)
     row["verdict"] = record["verdict"]["class"]
@@ -215,13 +213,12 @@ def others(
     ]
 
 
-def _fastest(
-    judge: Judge, phase: str, first: Choice, cpus: Sequence[str], rows: list[dict[str, Any]]
-) -> Choice | None:  # fmt: skip
+def _fastest(judge: Judge, phase: str, first: Choice, rows: list[dict[str, Any]]) -> Choice | None:
     """The fastest of those that give the right tokens, or None; every candidate gets a row."""
     best = _right(judge, Candidate(phase, first), rows)
-    for thing in range(len(others(first, phase, judge.precision, cpus, judge.device))):
-        for choice in others(best.choice if best else first, phase, judge.precision, cpus, judge.device)[thing]:
+    known = phase, judge.precision, judge.asked.cpus, judge.asked.device
+    for thing in range(len(others(first, *known))):
+        for choice in others(best.choice if best else first, *known)[thing]:
             candidate = _right(judge, Candidate(phase, choice), rows)
             if candidate and (best is None or _beats(judge, candidate, best, rows)):
                 best = candidate

@@ -10,7 +10,6 @@ import click
 from hloracle.cli import options
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, prepare_folder, progress_shown, tell
 
-# As in bench/scaling.py, which imports more than a command line needs to be parsed.
 SCALING_PARTS = ("decode", "prefill", "layers", "memory")
 
 

@@ -4,36 +4,12 @@ A fault is planted in this process only, and a process inherits none from the on
 a graph, a compiler or the reference ought to be, not by what a fault makes of it: give each fault a cache of its own.
 """
 
-from hloracle.mutants import (  # noqa: F401  (each registers its faults)
-    attention,
-    cache,
-    compiler,
-    config,
-    experts,
-    fused,
-    gemma,
-    head,
-    hygiene,
-    joined,
-    latent,
-    layernorm,
-    mask,
-    matrix,
-    mlp,
-    norm,
-    parallel,
-    projection,
-    qk_norm,
-    reference,
-    residual,
-    rope,
-    rope_sets,
-    session,
-    sinks,
-    softcap,
-    tuned,
-    window,
-)
+import importlib
+import pkgutil
+
 from hloracle.mutants.registry import MUTANTS, Mutant, named, planted
 
 __all__ = ["MUTANTS", "Mutant", "named", "planted"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")  # each registers its faults

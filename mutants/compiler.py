@@ -84,11 +84,19 @@ def rounded_products(text: str, chosen: Callable[[re.Match[str]], bool]) -> str:
 # ---- one operation
 
 
+@miscompiles(
+    "device-exponential", "wrong-device", "the device computes exp(x) as exp(x) - 1", anchor=PROBS, compiler="device"
+)
+@miscompiles("xla-exponential", "miscompiled-by-xla", "XLA compiles exp(x) as exp(x) - 1", anchor=PROBS, compiler="xla")
 @miscompiles("iree-exponential", "miscompiled-operation", "exp(x) is compiled as exp(x) - 1", anchor=PROBS)
 def exponential(text: str) -> str:
     return text.replace("stablehlo.exponential ", "stablehlo.exponential_minus_one ")
 
 
+@miscompiles(
+    "xla-rsqrt-float16", "miscompiled-by-xla", "XLA's rsqrt rounds its operand to float16",
+    anchor="layers.0.input_layernorm", compiler="xla",
+)  # fmt: skip
 @miscompiles(
     "iree-rsqrt-float16",
     "miscompiled-operation",
@@ -206,30 +214,7 @@ def refuses_reverse(right: Right[object], backend: object, graph: Graph) -> obje
     return right(backend, graph)
 
 
-# ---- the other compiler
-
-
-@miscompiles("xla-exponential", "miscompiled-by-xla", "XLA compiles exp(x) as exp(x) - 1", anchor=PROBS, compiler="xla")
-def xla_exponential(text: str) -> str:
-    return exponential(text)
-
-
-@miscompiles(
-    "xla-rsqrt-float16", "miscompiled-by-xla", "XLA's rsqrt rounds its operand to float16",
-    anchor="layers.0.input_layernorm", compiler="xla",
-)  # fmt: skip
-def xla_rsqrt_float16(text: str) -> str:
-    return rsqrt_float16(text)
-
-
 # ---- a device that is wrong, and the processor is not
-
-
-@miscompiles(
-    "device-exponential", "wrong-device", "the device computes exp(x) as exp(x) - 1", anchor=PROBS, compiler="device"
-)
-def device_exponential(text: str) -> str:
-    return exponential(text)
 
 
 @miscompiles(

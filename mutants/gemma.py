@@ -15,11 +15,7 @@ INPUT = "layers.0.input_layernorm"
 SCALED = "emitters.layers:LayerBuilder.scaled"
 ACTIVATION = "emitters.layers:LayerBuilder.activation"
 INSIDE = "emitters.model:Weights.inside"
-
-
-def norm_of(model: str) -> str:
-    """The target of a mutant that replaces the norm of this model's architecture."""
-    return f"emitters.architectures.{model.removeprefix('tiny-')}:norm"
+NORM = "emitters.architectures.*:norm"
 
 
 # ---- 1 + weight
@@ -28,7 +24,7 @@ def norm_of(model: str) -> str:
 def plain(id: str, model: str, fault: str, anchor: str, prefix: str = "model.") -> None:
     """Register norms that multiply by the weight itself: all of them, or those whose weights begin with `prefix`."""
 
-    @mutant(id, "norm-offset", fault, anchor=anchor, replaces=norm_of(model), model=model)
+    @mutant(id, "norm-offset", fault, anchor=anchor, replaces=NORM, model=model)
     def norm(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
         if not w.prefix.startswith(prefix):
             return right(b, x, w, config)
@@ -51,7 +47,7 @@ plain(
 
 @mutant(
     "norm-offset-before-root", "norm-offset", "1 is added to what is normed, not to the weight",
-    anchor=INPUT, replaces=norm_of("tiny-gemma"), model="tiny-gemma",
+    anchor=INPUT, replaces=NORM, model="tiny-gemma",
 )  # fmt: skip
 def before_root(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
     normed = b.rms_norm(x, b.f32(1.0, w["weight"].shape), config.norm_eps)
@@ -140,7 +136,7 @@ def skipped(id: str, model: str, fault: str, anchor: str) -> None:
     """Register a norm that is left out."""
 
     @mutant(
-        id, "norm-order", fault, anchor=anchor, replaces=norm_of(model), model=model,
+        id, "norm-order", fault, anchor=anchor, replaces=NORM, model=model,
         note="no operation stands in the anchor's scope",
     )  # fmt: skip
     def norm(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:

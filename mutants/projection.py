@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
@@ -43,25 +44,42 @@ misread("self_attn.o_proj")
 # ---- which weight
 
 
-def exchange(names: dict[str, str]) -> Callable[[str], str]:
-    """A function that exchanges some names for others."""
-    return lambda name: names.get(name, name)
+def renamed(id: str, mechanism: str, fault: str, anchor: str, replaces: str, names: dict[str, str]) -> None:
+    """Register weights, or parts of the model with weights, that are taken by other names than their own."""
+
+    @mutant(id, mechanism, fault, anchor=anchor, replaces=replaces)
+    def other(right: Right[Any], w: Weights, name: str) -> Any:
+        return right(w, names.get(name, name))
 
 
-@mutant(
+renamed(
     "k-v-swapped", "exchanged-weights", "keys and values take each other's weight",
-    anchor="layers.0.self_attn.k_proj", replaces=NAMED,
+    "layers.0.self_attn.k_proj", NAMED, {"k_proj": "v_proj", "v_proj": "k_proj"},
 )  # fmt: skip
-def k_v_swapped(right: Right[Linear], w: Weights, name: str) -> Linear:
-    return right(w, exchange({"k_proj": "v_proj", "v_proj": "k_proj"})(name))
-
-
-@mutant(
+renamed(
     "gate-up-swapped", "exchanged-weights", "gate and up take each other's weight",
-    anchor="layers.0.mlp.gate_proj", replaces=NAMED,
+    "layers.0.mlp.gate_proj", NAMED, {"gate_proj": "up_proj", "up_proj": "gate_proj"},
 )  # fmt: skip
-def gate_up_swapped(right: Right[Linear], w: Weights, name: str) -> Linear:
-    return right(w, exchange({"gate_proj": "up_proj", "up_proj": "gate_proj"})(name))
+renamed(
+    "layers-exchanged", "exchanged-layers", "layers 1 and 2 take each other's weights",
+    "layers.1.input_layernorm", INSIDE, {"layers.1": "layers.2", "layers.2": "layers.1"},
+)  # fmt: skip
+renamed(
+    "layer-repeated", "exchanged-layers", "the last layer takes the weights of the one before it",
+    "layers.2.input_layernorm", INSIDE, {"layers.2": "layers.1"},
+)  # fmt: skip
+renamed(
+    "norms-exchanged", "exchanged-weights", "a layer's two norms take each other's weight", "layers.0.input_layernorm", INSIDE,
+    {"input_layernorm": "post_attention_layernorm", "post_attention_layernorm": "input_layernorm"},
+)  # fmt: skip
+renamed(
+    "gate-weight-unused", "unused-weight", "gate_proj reads up_proj's weight, and its own is read by nobody",
+    "layers.0.mlp.gate_proj", NAMED, {"gate_proj": "up_proj"},
+)  # fmt: skip
+renamed(
+    "final-norm-weight-unused", "unused-weight", "the final norm reads the last layer's weight",
+    "norm", INSIDE, {"model.norm": "model.layers.2.post_attention_layernorm"},
+)  # fmt: skip
 
 
 @mutant(
@@ -70,7 +88,7 @@ def gate_up_swapped(right: Right[Linear], w: Weights, name: str) -> Linear:
 )  # fmt: skip
 def q_o_swapped() -> Iterator[None]:
     def named(right: Right[Linear], w: Weights, name: str) -> Linear:
-        return right(w, exchange({"q_proj": "o_proj", "o_proj": "q_proj"})(name))
+        return right(w, {"q_proj": "o_proj", "o_proj": "q_proj"}.get(name, name))
 
     def linear(right: Right[Value], b: LayerBuilder, x: Value, weight: Value, bias: Value | None = None) -> Value:
         if b.anchor.endswith(("q_proj", "o_proj")):
@@ -82,47 +100,14 @@ def q_o_swapped() -> Iterator[None]:
 
 
 @mutant(
-    "layers-exchanged", "exchanged-layers", "layers 1 and 2 take each other's weights",
-    anchor="layers.1.input_layernorm", replaces=INSIDE,
-)  # fmt: skip
-def layers_exchanged(right: Right[Weights], w: Weights, name: str) -> Weights:
-    return right(w, exchange({"layers.1": "layers.2", "layers.2": "layers.1"})(name))
-
-
-@mutant(
-    "layer-repeated", "exchanged-layers", "the last layer takes the weights of the one before it",
-    anchor="layers.2.input_layernorm", replaces=INSIDE,
-)  # fmt: skip
-def layer_repeated(right: Right[Weights], w: Weights, name: str) -> Weights:
-    return right(w, exchange({"layers.2": "layers.1"})(name))
-
-
-@mutant(
     "down-exchanged-between-layers", "exchanged-layers", "down_proj of layers 0 and 2 are exchanged",
     anchor="layers.0.mlp.down_proj", replaces=NAMED,
 )  # fmt: skip
 def down_exchanged_between_layers(right: Right[Linear], w: Weights, name: str) -> Linear:
     if name != "down_proj":
         return right(w, name)
-    prefix = exchange({"model.layers.0.mlp.": "model.layers.2.mlp.", "model.layers.2.mlp.": "model.layers.0.mlp."})
-    return right(Weights(w.values, prefix(w.prefix)), name)
-
-
-@mutant(
-    "norms-exchanged", "exchanged-weights", "a layer's two norms take each other's weight",
-    anchor="layers.0.input_layernorm", replaces=INSIDE,
-)  # fmt: skip
-def norms_exchanged(right: Right[Weights], w: Weights, name: str) -> Weights:
-    first, second = "input_layernorm", "post_attention_layernorm"
-    return right(w, exchange({first: second, second: first})(name))
-
-
-@mutant(
-    "gate-weight-unused", "unused-weight", "gate_proj reads up_proj's weight, and its own is read by nobody",
-    anchor="layers.0.mlp.gate_proj", replaces=NAMED,
-)  # fmt: skip
-def gate_weight_unused(right: Right[Linear], w: Weights, name: str) -> Linear:
-    return right(w, exchange({"gate_proj": "up_proj"})(name))
+    other = {"model.layers.0.mlp.": "model.layers.2.mlp.", "model.layers.2.mlp.": "model.layers.0.mlp."}
+    return right(Weights(w.values, other.get(w.prefix, w.prefix)), name)
 
 
 @mutant(
@@ -130,16 +115,7 @@ def gate_weight_unused(right: Right[Linear], w: Weights, name: str) -> Linear:
     anchor="layers.2.self_attn.v_proj", replaces=NAMED,
 )  # fmt: skip
 def v_weight_unused_last_layer(right: Right[Linear], w: Weights, name: str) -> Linear:
-    wrong = "layers.2." in w.prefix
-    return right(w, exchange({"v_proj": "k_proj"})(name) if wrong else name)
-
-
-@mutant(
-    "final-norm-weight-unused", "unused-weight", "the final norm reads the last layer's weight",
-    anchor="norm", replaces=INSIDE,
-)  # fmt: skip
-def final_norm_weight_unused(right: Right[Weights], w: Weights, name: str) -> Weights:
-    return right(w, exchange({"model.norm": "model.layers.2.post_attention_layernorm"})(name))
+    return right(w, "k_proj" if name == "v_proj" and "layers.2." in w.prefix else name)
 
 
 # ---- embedding

@@ -12,14 +12,9 @@ from hloracle.mutants.registry import Right, mutant, replaced
 from hloracle.reference.model.config import Config
 
 ROTARY = "emitters.layers:LayerBuilder.rotary"
-INSIDE = "emitters.model:Weights.inside"
+NORM = "emitters.architectures.*:norm"
 LAYER_NORM = "emitters.layers:LayerBuilder.layer_norm"
 QUERIES, KEYS = "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm"
-
-
-def norm_of(model: str) -> str:
-    """The target of a mutant that replaces the norm of this model's architecture."""
-    return f"emitters.architectures.{model.removeprefix('tiny-')}:norm"
 
 
 # ---- before RoPE
@@ -45,7 +40,7 @@ def after_rope(id: str, model: str) -> None:
             norm, w, config = late[b.anchor]
             return norm(b, right(b, x, rope), w, config)
 
-        with replaced(norm_of(model), norm), replaced(ROTARY, rotary):
+        with replaced(NORM.replace("*", model.removeprefix("tiny-")), norm), replaced(ROTARY, rotary):
             yield
 
 
@@ -61,7 +56,7 @@ def left_out(id: str, model: str, anchor: str, fault: str, decode_only: bool = F
     """Register queries or keys that are not normed."""
 
     @mutant(
-        id, "qk-norm-missing", fault, anchor=anchor, replaces=norm_of(model), model=model,
+        id, "qk-norm-missing", fault, anchor=anchor, replaces=NORM, model=model,
         note="no operation stands in the anchor's scope",
     )  # fmt: skip
     def norm(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
@@ -78,19 +73,12 @@ left_out(
 # ---- whose weight
 
 
-def swapped(id: str, model: str, first: str, second: str) -> None:
-    """Register queries and keys that are normed with each other's weight."""
-    other = {first: second, second: first}
-
-    @mutant(
-        id, "qk-norm-weight", "queries and keys take each other's weight",
-        anchor=f"layers.0.self_attn.{first}", replaces=INSIDE, model=model,
-    )  # fmt: skip
-    def inside(right: Right[Weights], w: Weights, name: str) -> Weights:
-        return right(w, other.get(name, name))
-
-
-swapped("qk-norm-weights-exchanged", "tiny-qwen3", "q_norm", "k_norm")
+@mutant(
+    "qk-norm-weights-exchanged", "qk-norm-weight", "queries and keys take each other's weight",
+    anchor=QUERIES, replaces="emitters.model:Weights.inside", model="tiny-qwen3",
+)  # fmt: skip
+def weights_exchanged(right: Right[Weights], w: Weights, name: str) -> Weights:
+    return right(w, {"q_norm": "k_norm", "k_norm": "q_norm"}.get(name, name))
 
 
 @mutant(
@@ -121,7 +109,7 @@ def heads_reversed(
 def spanning(id: str, model: str, fault: str) -> None:
     """Register norms of each head where all are normed at once."""
 
-    @mutant(id, "qk-norm-span", fault, anchor=QUERIES, replaces=norm_of(model), model=model)
+    @mutant(id, "qk-norm-span", fault, anchor=QUERIES, replaces=NORM, model=model)
     def norm(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
         if not b.anchor.endswith(("q_norm", "k_norm")):
             return right(b, x, w, config)
@@ -137,7 +125,7 @@ spanning("qk-norm-of-each-head-sparse", "tiny-olmoe", "the mean square is taken 
 
 @mutant(
     "qk-norm-of-all-heads", "qk-norm-span", "all heads are normed at once, not each by itself",
-    anchor=QUERIES, replaces=norm_of("tiny-qwen3"), model="tiny-qwen3",
+    anchor=QUERIES, replaces=NORM, model="tiny-qwen3",
 )  # fmt: skip
 def of_all_heads(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
     if not b.anchor.endswith(("q_norm", "k_norm")):

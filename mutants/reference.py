@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 
-from hloracle.mutants.registry import Right, attribute, mutant
+from hloracle.mutants.registry import Right, mutant
 from hloracle.reference.model.config import Config, Rope
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def norm_not_divided_final(right: Right[Array], x: Array, w: Weights, config: Co
 def act_relu() -> Iterator[None]:
     from hloracle.reference.oracle import mlp
 
-    with attribute(mlp, "ACTIVATIONS", {"silu": lambda x: (x + abs(x)) / np.float32(2)}):
+    with mock.patch.object(mlp, "ACTIVATIONS", {"silu": lambda x: (x + abs(x)) / np.float32(2)}):
         yield
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from unittest import mock
 
 from hloracle.core.errors import InputError
 
@@ -42,7 +43,7 @@ class Mutant:
       whose scope holds the offending operation. The sum in the middle of a layer is no anchor of its own and counts to
       `post_attention_layernorm`, which reads it, the choice of the row that the head sees to `norm`. Of a session's
       fault, the first anchor with a wrong value in the session's own run.
-    plant: inside of it the fault is in force in this process.
+    installed: inside of it the fault is in force in this process.
     module: where it is written down.
     note: for a fault that the values of an ordinary run do not show, what must be looked at.
     weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision; `+joined` behind
@@ -55,7 +56,7 @@ class Mutant:
     fault: str
     class_: str
     anchor: str
-    plant: Callable[[], AbstractContextManager[None]]
+    installed: Callable[[], AbstractContextManager[None]]
     module: str
     note: str = ""
     model: str = "tiny-llama"
@@ -65,10 +66,6 @@ class Mutant:
     def held(self) -> tuple[str, str, bool]:
         """The precision and the layout of that run, and whether weights are joined."""
         return held_as(self.weights)
-
-    def installed(self) -> AbstractContextManager[None]:
-        """Inside of it the fault is in force in this process."""
-        return self.plant()
 
     def __reduce__(self) -> tuple[Callable[[str], Mutant], tuple[str]]:
         return named, (self.id,)  # what plants it cannot be pickled
@@ -111,7 +108,7 @@ def named(id: str) -> Mutant:
 
 def planted(id: str) -> AbstractContextManager[None]:
     """The mutant of this id in force; `""` plants nothing. Raises InputError for an id that does not exist."""
-    return named(id).plant() if id else nullcontext()
+    return named(id).installed() if id else nullcontext()
 
 
 def mutant(
@@ -124,15 +121,16 @@ def mutant(
       model, weights: the run that it is planted in.
       class_: the verdict that it must get, where that is not the one of its part.
       replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
-        gets the right function, then that one's arguments. Several targets are separated by blanks. Without any, the
-        function is a generator that plants the fault before its `yield` and takes it out after it.
+        gets the right function, then that one's arguments. `*` is the model's architecture. Several targets are separated
+        by blanks. Without any, the function is a generator that plants the fault before its `yield` and takes it out
+        after it.
     """
 
     def register(wrong: Callable[..., Any]) -> Callable[..., Any]:
         if id in MUTANTS:
             raise ValueError(f"mutant {id} stands twice")
-        targets = replaces.split()
-        plant = (lambda: all_replaced(targets, wrong)) if targets else contextmanager(wrong)
+        targets = replaces.replace("*", model.removeprefix("tiny-"))
+        plant = (lambda: replaced(targets, wrong)) if targets else contextmanager(wrong)
         MUTANTS[id] = Mutant(
             id, mechanism, part, fault, class_ or CLASSES[part], anchor, plant, wrong.__module__, note, model, weights
         )
@@ -142,48 +140,14 @@ def mutant(
 
 
 @contextmanager
-def all_replaced(targets: list[str], wrong: Callable[..., Any]) -> Iterator[None]:
-    """`wrong(right, …)` in place of every target."""
+def replaced(targets: str, wrong: Callable[..., Any]) -> Iterator[None]:
+    """`wrong(right, …)` in place of each function `right` that is a target. Only now are their modules imported."""
+
+    def replacement(right: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(right)(lambda *arguments, **named: wrong(right, *arguments, **named))
+
     with ExitStack() as stack:
-        for target in targets:
-            stack.enter_context(replaced(target, wrong))
+        for target in targets.split():
+            name = f"hloracle.{target}"
+            stack.enter_context(mock.patch(name.replace(":", "."), replacement(pkgutil.resolve_name(name))))
         yield
-
-
-@contextmanager
-def replaced(target: str, wrong: Callable[..., Any]) -> Iterator[None]:
-    """`wrong(right, …)` in place of the function `right` that is the target."""
-    owner, name = resolve(target)
-    right = getattr(owner, name)
-
-    @functools.wraps(right)
-    def replacement(*arguments: Any, **named: Any) -> Any:
-        return wrong(right, *arguments, **named)
-
-    with attribute(owner, name, replacement):
-        yield
-
-
-@contextmanager
-def attribute(owner: Any, name: str, value: object) -> Iterator[None]:
-    """Another value of an attribute, for a while."""
-    # An inherited method is shadowed, not overwritten, so that its class has no attribute that it did not have.
-    own, right = name in vars(owner), getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if own:
-            setattr(owner, name, right)
-        else:
-            delattr(owner, name)
-
-
-def resolve(target: str) -> tuple[Any, str]:
-    """The module or class that holds a target, and its name there. Only now is its module imported."""
-    module, _, path = target.partition(":")
-    owner: Any = importlib.import_module(f"hloracle.{module}")
-    *outer, name = path.split(".")
-    for part in outer:
-        owner = getattr(owner, part)
-    return owner, name

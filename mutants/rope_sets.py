@@ -27,9 +27,8 @@ NO_KEY = "layers.0.self_attn.k_rope"
 
 def turned(id: str, model: str, fault: str, anchor: str, sets: dict[int, int | None]) -> None:
     """Register a block whose layers are turned as others are: layer -> the layer whose RoPE it has, None for none."""
-    block = f"emitters.architectures.{model.removeprefix('tiny-')}:block"
 
-    @mutant(id, "rope-set", fault, anchor=anchor, replaces=block, model=model)
+    @mutant(id, "rope-set", fault, anchor=anchor, replaces="emitters.architectures.*:block", model=model)
     def other(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, layer: LayerInputs, config: Config) -> Value:
         if (place := layer.cache.layer) in sets:
             like = sets[place]

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from hloracle.backends.session import Backend, Buffer, Call, Session
 from hloracle.core.abi import Graph
-from hloracle.mutants.registry import Right, attribute, mutant
+from hloracle.mutants.registry import Right, mutant
 
 PREFILL = "backends.session:Session.prefill"
 DECODE = "backends.session:Session.decode_step"
@@ -37,7 +38,7 @@ def given(session: Session, change: Callable[[Any], Any], argument: int, phase: 
 
     calls = session._prefill if phase == "prefill" else session._decode
     wrong = {bucket: changed(c) for bucket, c in calls.items()} if isinstance(calls, dict) else calls and changed(calls)
-    with attribute(session, f"_{phase}", wrong):
+    with mock.patch.object(session, f"_{phase}", wrong):
         yield
 
 

@@ -96,9 +96,8 @@ def not_causal_prefill(right: Right[Value], b: LayerBuilder, length: int, window
 def seen(id: str, model: str, fault: str, windows: dict[int, int | None]) -> None:
     """Register a block whose layers see other windows than their own: layer -> keys, None for all."""
     anchor = f"layers.{min(windows)}.self_attn.scores"
-    block = f"emitters.architectures.{model.removeprefix('tiny-')}:block"
 
-    @mutant(id, "window-layers", fault, anchor=anchor, replaces=block, model=model)
+    @mutant(id, "window-layers", fault, anchor=anchor, replaces="emitters.architectures.*:block", model=model)
     def other(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, layer: LayerInputs, config: Config) -> Value:
         if layer.cache.layer in windows:
             layer = dataclasses.replace(layer, visible=visible(b, layer, windows[layer.cache.layer]))

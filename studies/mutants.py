@@ -296,7 +296,7 @@ def _entry(mutant: Mutant) -> Entry[Trial]:
 def _question(mutant: Mutant) -> str:
     # A module of faults stands for itself: each imports no other one.
     own = (FAULTS / f"{name}.py" for name in (mutant.module.rpartition(".")[2], "registry"))
-    expected = {f.name: getattr(mutant, f.name) for f in dataclasses.fields(mutant) if f.name != "plant"}
+    expected = {f.name: getattr(mutant, f.name) for f in dataclasses.fields(mutant) if f.name != "installed"}
     settings = [repr(expected), TOKENS, CAPACITY, SESSION_CAPACITY, LATE, LATE_CAPACITY]
     return digest(repr(settings), *(path.read_bytes() for path in own), common(mutant.architecture))
 

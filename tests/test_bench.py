@@ -37,7 +37,7 @@ def row(title: str, decode: list[float], prefill: list[float], read_bytes: int =
     }
     return {
         "title": title, "precision": "f32", "choice": "", "load_seconds": 0.8, "first_token_ms": 40.0, "read_bytes": read_bytes,
-        "resident_bytes": 2_000_000_000, "agreed": None, "bandwidth": [], "failure": "", **measured,
+        "resident_bytes": 2_000_000_000, "agreed": None, "failure": "", **measured,
     }  # fmt: skip
 
 

@@ -140,6 +140,14 @@ def test_the_graphs_text_is_a_diff() -> None:
     assert re.search("<mark>[^<]*other", source)
 
 
+def test_every_reason_for_comparing_by_agreement_alone_is_named() -> None:
+    base, head = conforms(), conforms()
+    head["prompts"][0]["token_ids"][0] += 1
+    head["prompts"][1]["reference"]["tokens"][0] += 1
+    text = Page(diff_page.render(compare(base, head))).text
+    assert "2 prompts with another prompt or another reference: only how many" in text
+
+
 def test_many_changes_are_folded() -> None:
     base, head = conforms(), conforms()
     base["checks"] += [base["checks"][0] | {"id": f"more-{i}"} for i in range(40)]

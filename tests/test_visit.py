@@ -38,7 +38,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     """What each part finds, without any of them; an exception is raised."""
     found: Answers = {
         "record": RECORD, "bandwidth": 3e12, "device": GPU,
-        "measured": lambda name: Measured(name, [2.0, 2.5, 1.6], 538_000_000, [4.0, 5.0], 3.0),
+        "measured": lambda name: Measured(name, [2.0, 2.5, 1.6], 538_000_000, [4.0, 5.0]),
         "families": [{"architecture": "llama", "passed": True}, {"architecture": "qwen3", "passed": True}],
     }  # fmt: skip
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from hloracle.core.record import Configuration, Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, name
 from hloracle.reports.facts import checked
-
-# What of a check stands on both sides.
-SHOWN: Final[tuple[Literal["figure", "limit"], ...]] = ("figure", "limit")
 
 
 @dataclass(frozen=True)
@@ -88,11 +85,11 @@ def compare_checks(base: Record, head: Record) -> Iterator[CheckDiff]:
     for id in dict.fromkeys([*after, *before]):
         a, b = before.get(id), after.get(id)
         record, check = (head, after[id]) if id in after else (base, before[id])
-        pairs = {key: (a[key] if a else "", b[key] if b else "") for key in SHOWN}
         status = a["status"] if a else None, b["status"] if b else None
-        if status[0] != status[1] or any(old != new for old, new in pairs.values()):
-            about = checked(record, check)
-            yield CheckDiff(id, check["kind"], about, check["title"], status, pairs["figure"], pairs["limit"])
+        figure = a["figure"] if a else "", b["figure"] if b else ""
+        limit = a["limit"] if a else "", b["limit"] if b else ""
+        if any(old != new for old, new in (status, figure, limit)):
+            yield CheckDiff(id, check["kind"], checked(record, check), check["title"], status, figure, limit)
 
 
 # Status before and after, None where the check is not there -> severity, and what happened to it. What is no longer

@@ -53,6 +53,15 @@ SCHEMA: Final = "hloracle-diff/3"
 PLACE: Final[tuple[Literal["anchor", "operation", "prompt", "step", "fusion_dependent"], ...]] = (
     "anchor", "operation", "prompt", "step", "fusion_dependent",
 )  # fmt: skip
+# A title of a comparison -> the shape and the colour of its mark.
+TITLES: Final = {
+    "Not safe": ("fail", "fail"),
+    "Still wrong": ("fail", "fail"),
+    "Not judged": ("error", "fail"),
+    "Look twice": ("error", "near"),
+    "Safe": ("pass", "pass"),
+    "Nothing changed": ("pass", "pass"),
+}
 # What a verdict follows from.
 _GROUNDS = ("tokens", "configuration", "check", "canary", "logits", "anchors", "family")
 _KINDS = (

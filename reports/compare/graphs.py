@@ -30,7 +30,7 @@ class GraphDiff:
     Args:
       ops: operation -> how many there were and are, where that differs.
       scopes: scope -> the same for its operations.
-      figures: of FIGURES, those that differ; None where one was not measured.
+      figures: of FIGURES, those that differ.
       digest: whether the text differs.
     """
 
@@ -39,7 +39,7 @@ class GraphDiff:
     phase: str
     ops: Mapping[str, tuple[int, int]]
     scopes: Mapping[str, Mapping[str, tuple[int, int]]]
-    figures: Mapping[Figure, tuple[float | None, float | None]]
+    figures: Mapping[Figure, tuple[int, int]]
     digest: bool
     text: TextDiff | None
 
@@ -58,8 +58,8 @@ class GraphDiff:
             return "changed"
         if self.text is None:
             return "has another text; its operations are not listed"
-        if self.names_alone:
-            return "differs in names of values alone, as far as its operations are listed"
+        if self.text.renamed:
+            return "has another text: of the listed operations only names of values differ"
         return "has another text, in what is not listed"
 
     @property
@@ -67,13 +67,6 @@ class GraphDiff:
         """Whether the graph is the same, and another version of hloracle counts its arithmetic and traffic otherwise."""
         texts = bool(self.text and self.text.scopes)
         return not self.digest and not (self.ops or self.scopes or texts or set(self.figures) - {"flops", "bytes"})
-
-    @property
-    def names_alone(self) -> bool:
-        """Whether names of the listed operations account for the text. Of long lines and tables a listing has a part."""
-        before, after = self.figures.get("text_bytes", (0, 0))
-        longer = abs((after or 0) - (before or 0))
-        return self.text is not None and bool(self.text.renamed) and longer <= self.text.renaming
 
 
 @dataclass(frozen=True)
@@ -117,19 +110,16 @@ def _graph(before: Graph, after: Graph, base: Listing | None, head: Listing | No
         for scope in dict.fromkeys([*before["scopes"], *after["scopes"]])
         if (differences := _counts(before["scopes"].get(scope, {}), after["scopes"].get(scope, {})))
     }
-    figures: dict[Figure, tuple[float | None, float | None]] = {
-        key: (text.value(before[key]), text.value(after[key])) for key in FIGURES if _differs(before[key], after[key])
-    }
+    # Arithmetic that was counted in one of the two alone is no change of the graph.
+    figures: dict[Figure, tuple[int, int]] = {
+        key: (old, new) for key in FIGURES
+        if (old := before[key]) is not None and (new := after[key]) is not None and old != new
+    }  # fmt: skip
     compared = compare_texts(base, head) if base and head else None
     return GraphDiff(
         after["id"], after["source"], after["phase"], _counts(before["ops"], after["ops"]), scopes, figures,
         before["digest"] != after["digest"], compared,
     )  # fmt: skip
-
-
-def _differs(before: int | None, after: int | None) -> bool:
-    # Arithmetic that was counted in one of the two alone is no change of the graph.
-    return before is not None and after is not None and before != after
 
 
 def _counts(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, tuple[int, int]]:

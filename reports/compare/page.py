@@ -6,22 +6,21 @@ Strings of the records reach it as they reach the report: see html.py. It has no
 from __future__ import annotations
 
 import itertools
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
 from hloracle.core.record import Record
 from hloracle.reports import text
-from hloracle.reports.compare.change import SEVERITIES, Change, capital, name
-from hloracle.reports.compare.comparison import Comparison
+from hloracle.reports.compare.change import SEVERITIES, Change, capital
+from hloracle.reports.compare.comparison import TITLES, Comparison
 from hloracle.reports.compare.families import FamilyDiff
 from hloracle.reports.compare.graphs import FIGURES, Figure, GraphDiff
 from hloracle.reports.compare.speed import APART, ratios
 from hloracle.reports.compare.texts import Row, ScopeDiff
 from hloracle.reports.compare.tokens import PromptDiff
-from hloracle.reports.compare.values import FLOOR_MOVED, Worst
-from hloracle.reports.facts import VERDICTS, badness, judged, token_totals, worst_share
+from hloracle.reports.compare.values import FLOOR_MOVED
+from hloracle.reports.facts import VERDICTS, token_totals, worst_share
 from hloracle.reports.page.base import draw
 
 ROWS = 25  # of the table of changes that are not folded
@@ -40,14 +39,6 @@ MARKS = {
     "better": ("pass", "pass"),
     "note": ("skip", "skip"),
 }
-_TITLE_KINDS = {
-    "Not safe": ("fail", "fail"),
-    "Still wrong": ("fail", "fail"),
-    "Not judged": ("error", "fail"),
-    "Look twice": ("error", "near"),
-    "Safe": ("pass", "pass"),
-    "Nothing changed": ("pass", "pass"),
-}
 # Kind of change -> the part of the page that shows it.
 _PARTS = {
     "tokens": ("tokens", "prompt", "reference", "configuration"),
@@ -64,18 +55,18 @@ def render(comparison: Comparison) -> str:
     """The page of a comparison. Equal comparisons give equal pages."""
     found = comparison
     changes = [_change(change) for change in found.changes if change.severity != "note"]
-    graphs = list(_graph_groups(found.graphs.changed))
     context = {
         "c": found,
-        "kind": _TITLE_KINDS[found.title],
+        "kind": TITLES[found.title],
         "marks": MARKS,
         "meanings": SEVERITIES,
         "used": [severity for severity in SEVERITIES if any(row["severity"] == severity for row in changes)],
-        "sides": [_side("Head", found.head), _side("Base", found.base)],
+        "sides": [(who, VERDICTS[r["verdict"]["class"]], r) for who, r in (("Head", found.head), ("Base", found.base))],
         "facts": list(_facts(found)),
         "changes": [changes[:ROWS], changes[ROWS:]],
         "notes": [_change(change) for change in found.of("note")],
-        "prompts": [_prompt(prompt) for prompt in found.prompts if prompt.tokens],
+        "prompts": [(prompt, _worst(prompt)) for prompt in found.prompts if prompt.tokens],
+        "steps": STEPS,
         "by_agreement": [prompt for prompt in found.prompts if prompt.state.startswith("another")],
         "families": [_family(diff) for diff in found.families],
         "loud": [check for check in found.checks if not check.quiet],
@@ -83,21 +74,10 @@ def render(comparison: Comparison) -> str:
         "margins": [(title, rows) for title, rows in (("Logits", found.logits), ("Anchors", found.anchors)) if rows],
         "floors": found.floors.moved[:FLOORS],
         "figures": _figures(found),
-        "graphs": graphs,
+        "graphs": _graph_groups(found.graphs.changed),
         "texts": _texts(found),
         "ratios": ratios,
-        "pairs": [
-            {
-                "title": title,
-                "first": first,
-                "differing": [pair for pair in pairs if not pair.same],
-                "same": [pair for pair in pairs if pair.same],
-            }
-            for title, first, pairs in (
-                ("Settings", "Setting", found.settings),
-                ("Environment", "Of", found.environment),
-            )
-        ],
+        "pairs": [("Settings", "Setting", found.settings), ("Environment", "Of", found.environment)],
         "rule": {"apart": APART, "floor": FLOOR_MOVED},
     }
     return draw("diff.html.j2", context, styles=["diff.css"])
@@ -109,33 +89,12 @@ def _change(change: Change) -> dict[str, Any]:
     return {**vars(change), "words": capital(change.words), "href": href}
 
 
-def _side(who: str, record: Record) -> dict[str, Any]:
-    verdict = VERDICTS[record["verdict"]["class"]]
-    return {"who": who, "verdict": verdict, "record": record}
-
-
-def _facts(c: Comparison) -> Iterator[dict[str, Any]]:
-    """What a run comes to in a few numbers, the head's and the base's."""
-    records = (c.base, c.head)
-    yield _fact("Tokens equal", map(_tokens_equal, records))
-    yield _fact("Checks passed", map(_checks_passed, records))
+def _facts(c: Comparison) -> Iterator[tuple[str, str, str]]:
+    """What a run comes to in a few numbers: their name, the base's and the head's."""
+    yield "Tokens equal", _tokens_equal(c.base), _tokens_equal(c.head)
+    yield "Checks passed", _checks_passed(c.base), _checks_passed(c.head)
     if c.families:
-        yield _fact("Models that pass", map(_models_passed, records))
-    for title, rows in (("Worst logit", c.logits), ("Worst anchor", c.anchors)):
-        if rows:
-            yield _fact(title, (_worst(row.before for row in rows), _worst(row.after for row in rows)))
-    if peers := [peer for peer in c.speed.peers if peer.outcome]:
-        times = (f"{text.figure(statistics.median(r))}×" for r in (peers[0].base, peers[0].head))
-        same = c.speed.outcome == "same"
-        yield _fact("Time per token", times) | {"unit": f"of {name(peers[0].title, 30)}’s, ", "same": same}
-    totals = [_decode_operations(record) for record in records]
-    if all(totals):
-        yield _fact("Operations of decode", totals)
-
-
-def _fact(name: str, pair: Iterable[str]) -> dict[str, Any]:
-    before, after = pair
-    return {"name": name, "before": before, "after": after, "unit": "", "same": before == after}
+        yield "Models that pass", _models_passed(c.base), _models_passed(c.head)
 
 
 def _tokens_equal(record: Record) -> str:
@@ -153,27 +112,11 @@ def _models_passed(record: Record) -> str:
     return f"{sum(row['passed'] for row in rows)} of {len(rows)}"
 
 
-def _worst(found: Iterable[Worst | None]) -> str:
-    shares = [worst.share for worst in found if worst is not None]
-    return f"{text.figure(max(shares, key=badness))} of its limit" if shares else "not compared"
-
-
-def _decode_operations(record: Record) -> str:
-    """Of what is judged: the emitted graph, or the user's. Empty where there is none."""
-    own = judged(record)["id"]
-    found = [g for g in record["graphs"] if g["phase"] == "decode" and g["source"] == own]
-    return text.count(found[0]["op_total"]) if found else ""
-
-
 # ---- tokens and numbers
 
 
-def _prompt(prompt: PromptDiff) -> dict[str, Any]:
-    diffs = [
-        {"diff": diff, "steps": diff.steps[:STEPS], "more": max(len(diff.steps) - STEPS, 0)} for diff in prompt.tokens
-    ]
-    worst = min((list(SEVERITIES).index(diff.severity) for diff in prompt.tokens), default=len(SEVERITIES) - 1)
-    return {"id": prompt.id, "state": prompt.state, "diffs": diffs, "severity": list(SEVERITIES)[worst]}
+def _worst(prompt: PromptDiff) -> str:
+    return min((diff.severity for diff in prompt.tokens), key=list(SEVERITIES).index)
 
 
 def _family(diff: FamilyDiff) -> dict[str, Any]:
@@ -203,28 +146,13 @@ def _figure(key: str, before: text.Number, after: text.Number, differs: bool) ->
     return {"differs": differs, "before": shown[0], "after": shown[1]}
 
 
-def _graph_groups(changed: Sequence[GraphDiff]) -> Iterator[dict[str, Any]]:
-    """Graphs whose operations changed alike, with the kinds that did and the scopes they did in."""
-    groups: list[list[GraphDiff]] = []
+def _graph_groups(changed: Sequence[GraphDiff]) -> list[dict[str, Any]]:
+    """Graphs whose operations changed alike, with the kinds that did, those that changed most first."""
+    groups: dict[tuple[tuple[str, int, int], ...], list[str]] = {}
     for graph in changed:
-        alike = next((g for g in groups if (g[0].ops, g[0].scopes) == (graph.ops, graph.scopes)), None)
-        if alike is None:
-            groups.append([graph])
-        else:
-            alike.append(graph)
-    for group in groups:
-        first = group[0]
-        if first.ops or first.scopes:
-            yield {
-                "ids": [graph.id for graph in group],
-                "ops": _deltas(first.ops),
-                "scopes": [(scope, _deltas(ops)) for scope, ops in first.scopes.items()],
-            }
-
-
-def _deltas(ops: Mapping[str, tuple[int, int]]) -> list[tuple[str, int, int, int]]:
-    rows = [(op, before, after, after - before) for op, (before, after) in ops.items()]
-    return sorted(rows, key=lambda row: (-abs(row[3]), row[0]))
+        rows = sorted(((op, *pair) for op, pair in graph.ops.items()), key=lambda row: (-abs(row[2] - row[1]), row[0]))
+        groups.setdefault(tuple(rows), []).append(graph.id)
+    return [{"ids": ids, "ops": ops} for ops, ids in groups.items() if ops]
 
 
 def _texts(c: Comparison) -> list[dict[str, Any]]:

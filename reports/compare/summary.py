@@ -8,24 +8,14 @@ from functools import partial
 from hloracle.core.record import Record
 from hloracle.reports import text
 from hloracle.reports.compare.change import Change, capital
-from hloracle.reports.compare.comparison import Comparison
-from hloracle.reports.compare.speed import ratios
+from hloracle.reports.compare.comparison import TITLES, Comparison
 from hloracle.reports.compare.texts import ScopeDiff
-from hloracle.reports.compare.values import Worst
 from hloracle.reports.facts import VERDICTS
 from hloracle.reports.summary import KIND_MARKS, code, limited, prose, report_at
 
 _limited = partial(limited, where="on the page")
 
 MARKS = {"regression": "❌", "worse": "⚠️", "changed": "🔷", "better": "✅", "note": "⚙️"}
-_TITLES = {
-    "Not safe": "❌",
-    "Still wrong": "❌",
-    "Not judged": "⚠️",
-    "Look twice": "⚠️",
-    "Safe": "✅",
-    "Nothing changed": "✅",
-}
 _LINES = 40  # of the graph's text
 _FENCE = "```"
 
@@ -38,7 +28,7 @@ def render(comparison: Comparison, link: str = "") -> str:
     c = comparison
     lines = [
         *(f"> ⚠️ **{prose(line, 400)}**\n" for line in c.caveats),
-        f"## {_TITLES[c.title]} hloracle: {c.title}",
+        f"## {KIND_MARKS[TITLES[c.title][0]]} hloracle: {c.title}",
         "",
         f"{prose(c.sentence[:1].upper() + c.sentence[1:], 1_200)}.",
         "",
@@ -47,7 +37,6 @@ def render(comparison: Comparison, link: str = "") -> str:
         *(f"⏭️ Not judged: {prose(line, 200)}  " for line in c.unjudged),
         *([""] if c.unjudged else []),
         *_text(c),
-        *_numbers(c),
         *_notes(c.of("note")),
         *report_at(link),
     ]
@@ -120,37 +109,6 @@ def _diff(scope: ScopeDiff) -> Iterable[str]:
             # Nothing in a fence is Markdown, apart from the fence itself.
             remark = "  (reads other values by the same names)" if row.mark == "other" else ""
             yield f"{signs[row.mark]} {text.one_line(row.text, 240).replace('`', 'ˋ')}{remark}"
-
-
-def _numbers(c: Comparison) -> Iterable[str]:
-    """What did not change enough to be a change, for whoever wants to know how near it is."""
-    rows = [
-        (
-            f"{code(row.configuration, 60)}{' ' + row.phase if row.phase else ''}, worst error / limit",
-            _share(row.before),
-            _share(row.after),
-        )
-        for row in (*c.logits, *c.anchors)
-    ]
-    rows += [
-        (f"time per token / {prose(p.title, 40)}'s", ratios(p.base), ratios(p.head)) for p in c.speed.peers if p.outcome
-    ]
-    rows += [(prose(m.title, 60), text.size(m.base), text.size(m.head)) for m in c.memory if m.outcome]
-    if rows:
-        yield "<details><summary>Margins, speed and memory</summary>"
-        yield ""
-        yield "| | base | head |"
-        yield "| :-- | --: | --: |"
-        yield from _limited(
-            (f"| {name} | {before} | {after} |" for name, before, after in rows), 8_000, "more rows", row=True
-        )
-        yield ""
-        yield "</details>"
-        yield ""
-
-
-def _share(worst: Worst | None) -> str:
-    return "–" if worst is None else text.figure(worst.share)
 
 
 def _notes(notes: Sequence[Change]) -> Iterable[str]:

@@ -57,15 +57,12 @@ class ScopeDiff:
 class TextDiff:
     """The operations of a graph that both records list.
 
-    Args:
-      renamed: lines that differ in names of values alone.
-      renaming: by how many bytes that can change the text, with the layers that are not listed.
+    `renamed` of its `lines` differ in names of values alone.
     """
 
     graph: str
     scopes: tuple[ScopeDiff, ...]
     renamed: int
-    renaming: int
     lines: int
 
 
@@ -159,7 +156,7 @@ class _Texts:
             for a, b in _made(before, after, found or []):
                 self.twins.setdefault(a, set()).add(b)
                 self.origins.setdefault(b, set()).add(a)
-        scopes, renamed, renaming, lines = [], 0, 0, 0
+        scopes, renamed, lines = [], 0, 0
         for scope, layers, before, after, found in aligned:
             lines += len(after.lines)
             if found is None:
@@ -170,11 +167,8 @@ class _Texts:
             same = self._reading_the_same(before, after, found)
             if len(same) < max(len(before.lines), len(after.lines)):
                 scopes.append(_scope(scope, layers, before.lines, after.lines, same))
-            named = [(before.lines[i], after.lines[j]) for i, j in same]
-            other = [pair for pair in named if pair[0].op["text"] != pair[1].op["text"]]
-            renamed += len(other)
-            renaming += max(len(layers), 1) * sum(_renaming(*pair) for pair in other)
-        return TextDiff(self.graph, tuple(scopes), renamed, renaming, lines)
+            renamed += sum(before.lines[i].op["text"] != after.lines[j].op["text"] for i, j in same)
+        return TextDiff(self.graph, tuple(scopes), renamed, lines)
 
     def _pairs(self) -> Iterator[tuple[str, tuple[int, ...], _Group, _Group]]:
         """The groups that stand for the same layers, each pair once; one that a record has not is empty."""
@@ -201,12 +195,6 @@ class _Texts:
             for i, j in aligned
             if all(reader.same(*pair) for pair in zip(before.lines[i].read, after.lines[j].read, strict=True))
         ]
-
-
-def _renaming(a: _Line, b: _Line) -> int:
-    """By how many bytes other names change a line. In another layer the numbers are others, by a digit more or less."""
-    names = zip((*a.made, *a.read), (*b.made, *b.read), strict=False)
-    return sum(max(abs(len(x.encode()) - len(y.encode())), 1) for x, y in names)
 
 
 def _made(before: _Group, after: _Group, aligned: Sequence[tuple[int, int]]) -> Iterator[tuple[str, str]]:
@@ -278,7 +266,7 @@ def _aligned(base: Sequence[_Line], head: Sequence[_Line]) -> list[tuple[int, in
         trail.append(reached)
         reached = {}
         for k in range(-edits, edits + 1, 2):
-            i = _step(trail[-1], k, edits)
+            i = trail[-1][k + 1] if _inserted(trail[-1], k, edits) else trail[-1][k - 1] + 1
             while i < len(a) and i - k < len(b) and a[i] == b[i - k]:
                 i += 1
             reached[k] = i
@@ -287,24 +275,22 @@ def _aligned(base: Sequence[_Line], head: Sequence[_Line]) -> list[tuple[int, in
     return None
 
 
-def _step(reached: Mapping[int, int], k: int, edits: int) -> int:
-    """How far in the base one edit more leads on a diagonal: by a line that only the head has, or only the base."""
-    inserted = k == -edits or (k != edits and reached[k - 1] < reached[k + 1])
-    return reached[k + 1] if inserted else reached[k - 1] + 1
+def _inserted(reached: Mapping[int, int], k: int, edits: int) -> bool:
+    """Whether one edit more leads farther on a diagonal by a line that only the head has, not by one of the base."""
+    return k == -edits or (k != edits and reached[k - 1] < reached[k + 1])
 
 
 def _back(trail: Sequence[Mapping[int, int]], i: int, j: int) -> list[tuple[int, int]]:
     """The equal lines along the way that led to the end."""
     pairs: list[tuple[int, int]] = []
     for edits in reversed(range(len(trail))):
-        k = i - j
-        begin = _step(trail[edits], k, edits)
+        k, reached = i - j, trail[edits]
+        inserted = _inserted(reached, k, edits)
+        begin = reached[k + 1] if inserted else reached[k - 1] + 1
         while i > begin:
             i, j = i - 1, j - 1
             pairs.append((i, j))
-        if edits:
-            inserted = k == -edits or (k != edits and trail[edits][k - 1] < trail[edits][k + 1])
-            i, j = (i, j - 1) if inserted else (i - 1, j)
+        i, j = (i, j - 1) if inserted else (i - 1, j)  # beyond the beginning once no edit is left
     return pairs[::-1]
 
 

@@ -206,14 +206,10 @@ def compare_floors(base: Record, head: Record) -> Floors:
     both = [
         {f["anchor"]: (float(f["relative"]), float(f["limit"])) for f in record["floors"]} for record in (base, head)
     ]
-    for prompt, entry in head["tokens"].items():
-        configurations = base["tokens"].get(prompt, {"configurations": {}})["configurations"]
-        pairs = [
-            (configurations[configuration], entry["configurations"][configuration])
-            for configuration in entry["configurations"]
-            if configuration in configurations
-        ]
-        measured = [pair for pair in pairs if all(value(configuration["logit_floor"]) for configuration in pair)]
+    for prompt in head["tokens"]:
+        old, new = answers_of(base, prompt), answers_of(head, prompt)
+        pairs = [(old[configuration], new[configuration]) for configuration in new if configuration in old]
+        measured = [pair for pair in pairs if all(value(answer["logit_floor"]) for answer in pair)]
         if measured:
             for i, found in enumerate(both):
                 found[f"logits of {prompt}"] = max(_logit_floor(pair[i]) for pair in measured)
