@@ -232,9 +232,17 @@ def test_a_run_ends_where_its_class_is_known(
 # ---- what is compiled for a device that nothing runs on
 
 
-@pytest.mark.parametrize(("message", "asked"), [("", ["emitter"]), ("error: no", ["emitter", "oracle"])])
-def test_the_oracle_is_compiled_where_a_judged_graph_does_not(
-    message: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("quick", "message", "asked"),
+    [
+        (True, "", ["emitter"]),
+        (True, "error: no", ["emitter", "oracle"]),
+        (False, "", ["emitter", "oracle"]),
+        (False, "error: no", ["emitter", "oracle"]),
+    ],
+)
+def test_a_quick_run_compiles_the_oracle_where_a_judged_graph_does_not(
+    quick: bool, message: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells a graph that is wrong from a compiler that is."""
 
@@ -247,7 +255,8 @@ def test_the_oracle_is_compiled_where_a_judged_graph_does_not(
     monkeypatch.setattr(compiling, "reference", lambda run: None)
     evidence = Evidence(graphs={"emitter": graphs("token"), "oracle": graphs("token")})
     some = [("emitter", graph, compiled_for("cuda")) for graph, _ in evidence.graphs["emitter"]]
-    compiling.truth_and_modules(a_run(evidence, model=model("plain").checkpoint), some)
+    compiling.truth_and_modules(a_run(evidence, Settings("m", quick=quick), model=model("plain").checkpoint), some)
+    assert len(evidence.compiled) == len(asked) * len(some)
     assert list(dict.fromkeys(row.source for row in evidence.compiled)) == asked
     found = {c.id: c.status for c in evidence.checks if c.kind == "compiles"}
     assert found == {f"{source}/iree-cuda.compiles": "failed" if message else "passed" for source in asked}

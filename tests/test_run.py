@@ -65,7 +65,7 @@ def test_every_check_is_there(small_record: dict[str, Any]) -> None:
     wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "reference.noise", "emitter.probes"}
     wanted |= {"oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "harness.canary"}
     wanted |= {"iree-cpu.gate-zero", "xla-cpu.gate-zero"}
-    wanted |= {"emitter/iree-cuda.compiles", "emitter/iree-cuda.arithmetic"}
+    wanted |= {f"{source}/iree-cuda.{name}" for source in ("emitter", "oracle") for name in ("compiles", "arithmetic")}
     configuration = ["tokens", "caches", "repeats", "streamed-logits", "prefill-equals-streaming"]
     wanted |= {f"{id}.{name}" for id in IDS for name in configuration}
     wanted |= {f"{id}.{phase}-logits" for id in IDS if id != PRODUCTION for phase in ("prefill", "decode")}

@@ -56,8 +56,11 @@ def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
             seconds = round(progress.now() - begin, 3)
             parts.append({"name": name, "begin": begin, "seconds": seconds, "reused": reused})
 
+    oracle = [(ORACLE, graph, compiled_for("cuda")) for graph in evidence.whole(ORACLE)]
     with threads(run.context.threads) as submit:
         compiles = [submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run)]
+        if elsewhere and not run.settings.quick:
+            elsewhere = [*elsewhere, *oracle]
         others = [
             submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
             for source, graph, device in elsewhere
@@ -68,9 +71,8 @@ def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
                 progress.report(f"compile, {done} of {len(compiles) + len(others)}")
                 future.exception()  # a module that does not compile is its configuration's to report
             evidence.compiled = [future.result() for future in others]
-            if not all(row.ok for row in evidence.compiled):  # the compiler's fault, if the oracle's fail as well
-                oracle = [(ORACLE, graph, compiled_for("cuda")) for graph in evidence.whole(ORACLE)]
-                evidence.compiled += compile_all(oracle, run.context.threads)
+            if run.settings.quick and not all(row.ok for row in evidence.compiled):
+                evidence.compiled += compile_all(oracle, run.context.threads)  # they tell whose fault it is
             evidence.checks += compile_checks(evidence.compiled)
             stage["reused"] = all(not f.exception() and f.result() for f in compiles)
             stage["reused"] &= all(row.reused for row in evidence.compiled)
