@@ -25,7 +25,7 @@ from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.context import Context
 from hloracle.core import cache as store
 from hloracle.core.abi import Abi
-from hloracle.core.child import ChildDied
+from hloracle.core.child import ChildDied, alone
 from hloracle.emitters.model import emit
 from hloracle.reference.fixtures.named import FIXTURES, resolve
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
@@ -581,7 +581,8 @@ def test_check_refuses_narrow_floats_of_a_model_of_float32(
     graph, abi = write_graph(tmp_path, layout=default_layout(CONFIG, "bf16"))
     out = tmp_path / "out"
     options = ("--tokens", "1", "--backend", "xla-cpu", "--out", out)
-    line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", *options)
+    with alone():
+        line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", *options)
     assert "is not of precision bf16; name the model that it was made from, with --precision" in line
     assert nothing_at(out)
 
