@@ -73,7 +73,7 @@ def cli() -> None:
     help="Plant a deliberate fault, to see it caught; `hloracle mutants` lists them. It says the precision and the layout.",
 )  # fmt: skip
 @options.timeout
-@options.record_as_json
+@options.as_json
 @options.threads
 @options.out()
 def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
@@ -102,7 +102,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
 @options.jobs
 @options.rounds
 @options.reuse
-@options.record_as_json
+@options.as_json
 @options.device
 @options.threads
 @options.out()
@@ -153,7 +153,7 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
     "several times. See docs/custom-call.md.",
 )  # fmt: skip
 @options.timeout
-@options.record_as_json
+@options.as_json
 @options.threads
 @options.out()
 def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:
@@ -248,10 +248,8 @@ def generate(
             tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
         )  # fmt: skip
         first = next(pieces, "")
-    for piece in (first, *pieces) if not stream else chain([first], pieces):
-        click.echo(piece, nl=False)
-        if stream:
-            sys.stdout.flush()
+    for piece in chain([first], pieces) if stream else [first, *pieces]:
+        click.echo(piece, nl=False)  # which flushes
     click.echo()
     return 0
 

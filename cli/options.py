@@ -94,9 +94,8 @@ jobs: Option = click.option(
     "--jobs", type=click.IntRange(1), default=threads_available,
     help="How many run at a time; all processors by default.",
 )  # fmt: skip
-as_json: Option = click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
-record_as_json: Option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the record to stdout instead of the table."
+as_json: Option = click.option(
+    "--json", "as_json", is_flag=True, help="Print what was found as JSON, instead of a table."
 )
 source: Option = click.option(
     "--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,13 +53,12 @@ SAMPLE = (
 
 @dataclass
 class Visit:
-    """What a visit has found so far. A row is what, its result, and whether it is as it should be."""
+    """What a visit has found so far. A row of its `rows` is what, its result, and whether it is as it should be."""
 
     device: Device
     model: str
     out: Path
     deadline: float
-    rows: list[tuple[str, str, bool | None]] = field(default_factory=list)
     found: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -70,8 +68,7 @@ class Visit:
 
     def row(self, what: str, result: str, right: bool | None = None) -> None:
         """Print a row, and write down at once all that was found."""
-        self.rows.append((what, result, right))
-        self.found["rows"] = self.rows
+        self.found.setdefault("rows", []).append((what, result, right))
         write_file(self.out / "visit.json", json.dumps(self.found, indent=1, default=str) + "\n")
         click.echo(f"{'' if right is None else 'ok ' if right else 'NOT '}{what}: {result}")
 
@@ -107,7 +104,7 @@ def visit(visit: Visit, brief: bool = False) -> bool:
     if not brief:
         _sizes(visit)
         _layouts(visit)
-    return all(right is not False for *_, right in visit.rows)
+    return all(right is not False for *_, right in visit.found["rows"])
 
 
 def _record(report: Callable[[str], None], settings: Settings, context: Context) -> Record:
@@ -134,18 +131,16 @@ def _judged(visit: Visit, precision: str, seconds: float) -> None:
 
 def _families(visit: Visit, names: list[str]) -> None:
     settings = [family_run(name, visit.out, _context(visit, 1)) for name in names]
-    kept: dict[str, Record] = {}
 
     def keep(name: str, record: Record) -> str:
-        kept[name] = record
         write_file(visit.out / "families" / f"{name}.json", json.dumps(record, default=str))
         return ""
 
     begun = time.monotonic()
-    _, rows = run_families(settings, min(threads_available(), len(names)), Told(keep), Progress(), lambda line: None)
+    records, rows = run_families(settings, threads_available(), Told(keep), Progress(), lambda line: None)
     bad = [row["architecture"] for row in rows if not row["passed"]]
     agreed, total = (
-        sum(c[key] for r in kept.values() for c in r["configurations"] if c["backend"] == visit.device.backend)
+        sum(c[key] for r in records.values() for c in r["configurations"] if c["backend"] == visit.device.backend)
         for key in ("agreed", "total")
     )
     words = f"{len(rows) - len(bad)} of {len(rows)} pass, {agreed}/{total} tokens, {time.monotonic() - begun:.0f} s"
@@ -202,18 +197,10 @@ def _timed(visit: Visit, name: str, function: Callable[..., Any], *arguments: An
         share = f", {rate / visit.found['bandwidth']:.2f} of the bandwidth" if visit.found.get("bandwidth") else ""
         spread = f" ({1000 / max(found.ms):.0f} to {1000 / min(found.ms):.0f})"
         prefill = f", a prompt of 128 in {min(found.prefill_ms):.1f} ms" if found.prefill_ms else ""
-        visit.row(name, f"{1000 / found.median:.0f} tokens/s{spread}{share}{prefill}{_against(visit, name, found)}")
+        visit.row(name, f"{1000 / found.median:.0f} tokens/s{spread}{share}{prefill}")
         return found
 
     return visit.part(name, 15, work)
-
-
-def _against(visit: Visit, name: str, found: Measured) -> str:
-    """How many times as fast the emitter's float32, in its fastest form, is as this one."""
-    own = [statistics.median(row["ms"]) for n, row in visit.found["speed"].items() if n.startswith(F32) and row["ms"]]
-    if not own or name.startswith("emitter") or found.median is None:
-        return ""
-    return f"; {F32} is {found.median / min(own):.2f} times as fast"
 
 
 def _sizes(visit: Visit) -> None:
@@ -274,9 +261,9 @@ def command(device: str, cuda_target: str, model: str, minutes: float, brief: bo
     opened = open_device(device, cuda_target)
     facts = opened.facts
     out.mkdir(parents=True, exist_ok=True)
-    found = Visit(opened, model, out, begun + 60 * minutes)
-    found.found = {"schema": SCHEMA, "device": str(opened), "facts": dataclasses.asdict(facts) if facts else None}
-    found.found |= {"target": opened.target, "environment": describe()}
+    known = {"schema": SCHEMA, "device": str(opened), "facts": dataclasses.asdict(facts) if facts else None}
+    known |= {"target": opened.target, "environment": describe()}
+    found = Visit(opened, model, out, begun + 60 * minutes, known)
     capability = f", compute capability {'.'.join(map(str, facts.capability))}" if facts and facts.capability else ""
     where = f"{opened.name}{capability}, compiled for {opened.target or opened.kind}"
     found.row("device", f"{where}, {facts.driver}" if facts and facts.driver else where)

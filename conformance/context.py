@@ -26,12 +26,8 @@ TIMEOUT_SECONDS = 1800
 PARTS = ("reference", "compiler", "device", "session")
 
 
-def _nobody(line: str) -> None:
+def _nobody(*told: object) -> None:
     """A listener that does not listen."""
-
-
-def _no_matter(stage: str, seconds: float, reused: bool) -> None:
-    """The same for finished stages."""
 
 
 @dataclass
@@ -39,7 +35,7 @@ class Progress:
     """Times the stages of a run and tells a listener about them."""
 
     report: Report = _nobody
-    finished: Callable[[str, float, bool], None] = _no_matter
+    finished: Callable[[str, float, bool], None] = _nobody
     timings: list[dict[str, Any]] = field(default_factory=list)
     current: str = ""
     started: float = field(default_factory=time.monotonic)
@@ -170,4 +166,4 @@ class _Call:
 
     def __call__(self, report: Report, *arguments: Any) -> Any:
         with self.context.installed():
-            return self.function(dataclasses.replace(self.context, progress=Progress(report)), *arguments)
+            return self.function(self.context.telling(report), *arguments)

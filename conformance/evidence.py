@@ -9,7 +9,7 @@ from hloracle.conformance.checks.check import Check
 from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.facts import Inspected
 from hloracle.conformance.graphs.listing import Reading
-from hloracle.conformance.graphs.sources import Source
+from hloracle.conformance.graphs.sources import Files, Source
 from hloracle.conformance.matrix import ORACLE
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
@@ -110,3 +110,8 @@ class Run:
     sources: tuple[Source, ...]
     model: Checkpoint
     evidence: Evidence = field(default_factory=Evidence)
+
+    @property
+    def of_files(self) -> bool:
+        """Whether all sources are files."""
+        return all(isinstance(source, Files) for source in self.sources)

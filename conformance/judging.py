@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 
 from hloracle.backends.iree import precompile
 from hloracle.conformance.checks.of_configurations import configuration_checks
 from hloracle.conformance.evidence import Run
-from hloracle.conformance.graphs.sources import Emitter, Files, production
+from hloracle.conformance.graphs.sources import Emitter, production
 from hloracle.conformance.looking import probe
 from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.questions.questions import Asked
@@ -52,8 +51,8 @@ def judge_all(run: Run) -> None:
     """Run the configurations, and check what each answers; those that are needed to tell whose fault it is, too."""
     if run.settings.early_exit:
         _until_settled(run)
-    elif is_small(run.model.config) and all(isinstance(source, Files) for source in run.sources):
-        judge_together(run, configurations(run))
+    elif is_small(run.model.config) and run.of_files:
+        judge(run, *configurations(run), everywhere=True)
     else:
         for configuration in configurations(run):
             judge(run, configuration)
@@ -68,36 +67,22 @@ def judge_all(run: Run) -> None:
     _ask_the_others(run)
 
 
-def judge(run: Run, configuration: Configuration, everywhere: bool = False) -> None:
-    """Run a configuration and check what it answers, in place of what was known of it.
+def judge(run: Run, *these: Configuration, everywhere: bool = False) -> None:
+    """Run configurations side by side, and check what each answers, in place of what was known of it.
 
     Args:
-      everywhere: ask it the streams, whichever configuration it is.
+      everywhere: ask them the streams, whichever configurations they are.
     """
-    asked = run.evidence.asked
-    asked = asked if everywhere or _streams(run, configuration) else asked.without_streams()
-    with run.context.progress.stage(configuration.id) as stage:
-        outcome = _outcome(run, configuration, asked)
-        stage["reused"] = outcome.status == "reused"
-    _note(run, outcome, asked)
-
-
-def judge_together(run: Run, these: Sequence[Configuration]) -> None:
-    """Configurations of a small model side by side, everywhere."""
-    asked = run.evidence.asked
-    with run.context.progress.stage(" and ".join(one.id for one in these)):
-        outcomes = side_by_side([partial(_outcome, run, one, asked) for one in these])
+    evidence, whole = run.evidence, run.evidence.asked
+    asked = {one: whole if everywhere or _streams(run, one) else whole.without_streams() for one in these}
+    with run.context.progress.stage(" and ".join(one.id for one in these)) as stage:
+        outcomes = side_by_side([partial(_outcome, run, *one) for one in asked.items()])
+        stage["reused"] = all(outcome.status == "reused" for outcome in outcomes)
     for outcome in outcomes:
-        _note(run, outcome, asked)
-
-
-def _note(run: Run, outcome: Outcome, asked: Asked) -> None:
-    """Its checks take the place of those of the same configuration, if it was asked before; all others stay."""
-    evidence = run.evidence
-    evidence.outcomes = [*(o for o in evidence.outcomes if o.configuration != outcome.configuration), outcome]
-    found = configuration_checks(outcome, evidence.truths, asked.streams)
-    others = [c for c in evidence.checks if c.configuration != outcome.configuration or c.kind == "anchors"]
-    evidence.checks = [*others, *found]
+        one = outcome.configuration
+        evidence.outcomes = [*(o for o in evidence.outcomes if o.configuration != one), outcome]
+        others = [c for c in evidence.checks if c.configuration != one or c.kind == "anchors"]
+        evidence.checks = [*others, *configuration_checks(outcome, evidence.truths, asked[one].streams)]
 
 
 def _streams(run: Run, configuration: Configuration) -> bool:

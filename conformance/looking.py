@@ -6,7 +6,7 @@ import dataclasses
 
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.facts import Inspected
-from hloracle.conformance.graphs.sources import Files, Source
+from hloracle.conformance.graphs.sources import Files
 from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.runs.inside import AnchorOutcome, anchor_check, canary_check, run_anchored
 from hloracle.conformance.runs.probes import run_probes
@@ -60,7 +60,13 @@ def look_inside(run: Run) -> None:
         evidence.checks.append(canary_check(put_into.canary, "it did not run"))
         return
     _look(run, oracle)
-    looked = [_look_at(run, source) for source in run.sources]
+    looked = []
+    for source in run.sources:
+        # To compile two more graphs takes IREE longest; of how it compiles them the configurations tell.
+        quick = settings.quick or isinstance(source, Files)
+        backend = context.matrix.quick if quick else context.names[0]
+        one = Configuration(source.name, backend, evidence.compared_head(source.name))
+        looked.append(_look(run, one, with_canary=True))
     put_into = looked[0]
     if any(c.kind == "anchors" and c.status != "passed" for c in evidence.checks):
         # A canary in a wrong graph is none.
@@ -68,15 +74,6 @@ def look_inside(run: Run) -> None:
         _look_everywhere(run)
         put_into = _look(run, oracle, with_canary=True)
     evidence.checks.append(canary_check(put_into.canary, "it did not run"))
-
-
-def _look_at(run: Run, source: Source) -> AnchorOutcome:
-    """A source's graphs with the canary: on the first backend, or on the quick one where that is to be quick."""
-    context, evidence = run.context, run.evidence
-    # To compile two more graphs takes IREE longest; of how it compiles them the configurations tell.
-    quick = run.settings.quick or isinstance(source, Files)
-    backend = context.matrix.quick if quick else context.names[0]
-    return _look(run, Configuration(source.name, backend, evidence.compared_head(source.name)), with_canary=True)
 
 
 def _look_everywhere(run: Run) -> None:

@@ -79,10 +79,6 @@ class Matrix:
         """Whether it runs on another device than the processor."""
         return self[configuration.backend].device
 
-    def processors(self, family: str) -> list[str]:
-        """The backends of a family that run on the processor."""
-        return [b.name for b in self.backends if b.family == family and not b.device]
-
     def elsewhere(self, configuration: Configuration) -> list[Configuration]:
         """The same graphs on the other backends: first the processor of the same family, then the other families."""
         own = self[configuration.backend]

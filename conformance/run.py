@@ -7,8 +7,7 @@ anchors, canary -> verdict -> what is wrong, taken apart -> record.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,7 @@ WAIT = "wait until nothing runs beside it"
 def run(settings: Settings, context: Context | None = None, sources: Sequence[Source] = (Emitter(),)) -> Record:
     """The record of a whole run. Raises InputError when it cannot start; any later failure is in the record."""
     context = context or Context()
-    given = all(isinstance(source, Files) for source in sources)
-    if not given:
+    if not all(isinstance(source, Files) for source in sources):  # which say themselves what they can be asked
         settings.validate()
     progress = context.progress
     with MemoryWatch(lambda: progress.current) as memory:
@@ -74,8 +72,12 @@ def run(settings: Settings, context: Context | None = None, sources: Sequence[So
                 graphs = {source.name: _graphs(run, source) for source in run.sources}
                 others = elsewhere(run)
         if gates(run, graphs):
-            with reporting_death(run):
+            try:
                 _judge(run, others)
+            except ChildDied as error:
+                # Where no configuration runs, a process that dies ends the gathering of evidence, not the record.
+                question = Question("process", "every process gives an answer")
+                run.evidence.checks.append(question.error(str(error)))
         verdict = conclude(run)
         compare_speed(run, verdict)
         show(run)
@@ -93,29 +95,15 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
         reference(run)
         evidence.checks.append(truth_check(evidence.truths))
     else:
-        if not _given(run):
+        if not run.of_files:
             probe(run)
         truth_and_modules(run, others)
         evidence.checks.append(truth_check(evidence.truths))
         on_device(run)
     judge_all(run)
-    if _given(run) and not settings.early_exit:
+    if run.of_files and not settings.early_exit:
         probe(run)
     look_inside(run)
-
-
-def _given(run: Run) -> bool:
-    """Whether all sources are files."""
-    return all(isinstance(source, Files) for source in run.sources)
-
-
-@contextmanager
-def reporting_death(run: Run) -> Iterator[None]:
-    """A process that dies where no configuration runs ends the gathering of evidence, not the record."""
-    try:
-        yield
-    except ChildDied as error:
-        run.evidence.checks.append(Question("process", "every process gives an answer").error(str(error)))
 
 
 def refuse_non_finite(run: Run) -> None:
@@ -177,7 +165,7 @@ def gates(run: Run, graphs: dict[str, list[Graph]]) -> bool:
 def _read(run: Run, graphs: dict[str, list[Graph]]) -> tuple[dict[str, Inspected], Shown, int]:
     """The graphs of all sources with the facts about them; and what a reader is shown of those from files."""
     places = {s.name: s.paths if isinstance(s, Files) else () for s in run.sources}
-    show_files = _given(run) and not run.settings.early_exit
+    show_files = run.of_files and not run.settings.early_exit
     try:
         found = run.context.child(
             _inspect, graphs, places, run.model.config, show_files, timeout=PREPARE_SECONDS
@@ -294,7 +282,7 @@ def compare_speed(run: Run, verdict: Verdict) -> None:
     evidence, settings, context = run.evidence, run.settings, run.context
     judged = production(evidence.whole(evidence.judged[0])) if evidence.judged else None
     peer = production(evidence.whole(ORACLE))
-    if _given(run):
+    if run.of_files:
         evidence.speed_reason = "a graph from a file is not timed"
     elif not verdict.passed:
         evidence.speed_reason = "the run did not pass, so its speed means nothing"
@@ -320,7 +308,7 @@ def show(run: Run) -> None:
     """Read the graphs that the report sets side by side."""
     evidence, settings = run.evidence, run.settings
     wanted = chosen_graphs(evidence)
-    if _given(run):  # they were read when they were parsed
+    if run.of_files:  # they were read when they were parsed
         evidence.shown = [reading for reading in evidence.shown if reading[:2] in wanted]
         return
     if settings.early_exit or settings.quick or not evidence.graphs:

@@ -18,7 +18,7 @@ from hloracle.conformance.checks.check import Question
 from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.evidence import Evidence, Run
 from hloracle.conformance.graphs.sources import Emitter
-from hloracle.conformance.record.record import check_row, record_of
+from hloracle.conformance.record.record import record_of
 from hloracle.conformance.run import WAIT, run
 from hloracle.conformance.settings import QUICK_CAPACITY, Settings
 from hloracle.conformance.verdict.compared import without
@@ -28,7 +28,7 @@ from hloracle.core.child import ChildDied, ChildResult, Report, run_in_child, th
 from hloracle.core.environment import MemoryWatch
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.pool import run_each
-from hloracle.core.record import Family, Float, Mutants, Record, WorstAnchor
+from hloracle.core.record import Family, Mutants, Record, WorstAnchor
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.registry import FAMILIES
@@ -44,10 +44,6 @@ def _not_run(architecture: str) -> Mutants:
     return {"killed": 0, "total": 0, "pinned": False, "reason": "not run"}
 
 
-def _no_page(name: str, record: Record) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Told:
     """What is done with a family's record, and what is known of its mutants.
@@ -56,7 +52,7 @@ class Told:
     mutants: of a family, by its name.
     """
 
-    keep: Callable[[str, Record], str] = _no_page
+    keep: Callable[[str, Record], str] = lambda name, record: ""
     mutants: Callable[[str], Mutants] = _not_run
 
 
@@ -80,7 +76,7 @@ def run_suite(
       tell: what is done with a family's record. context: what every run works with; a family's in one thread.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
-    Raises InputError when the model that the record would be of cannot be run.
+    Raises InputError when the real model cannot be run, or one whose process died cannot be read either.
     """
     if real is not None:
         real.validate()
@@ -111,8 +107,6 @@ def run_suite(
                 record, seconds = whole.result().value, whole.result().seconds
             except (ChildDied, ToolchainError) as error:
                 record = dead(real, context, str(error))
-            if record is None:
-                raise InputError("could not be read", real.model, f"see `hloracle run {real.model}`")
 
     if record is not None:
         seconds -= sum(timing["seconds"] for timing in record["timings"] if timing["stage"] == WAIT)
@@ -121,9 +115,6 @@ def run_suite(
         mutants: Mutants = {"killed": 0, "total": 0, "pinned": False, "reason": "in tiny models"}
         ordered.insert(0, row_of(record, seconds, mutants, ""))
     else:
-        first = ordered[0]
-        if families[0] not in records:
-            raise InputError(first["explanation"].rstrip("."), first["model"], f"see `hloracle run {first['model']}`")
         record = cast(Record, {**records[families[0]], "timings": progress.timings})
     return together(record, ordered)
 
@@ -144,15 +135,11 @@ def run_families(
             name = settings.model.removeprefix("tiny-")
             found = answer if isinstance(answer, dict) else dead(settings, context, answer)
             try:
-                page = tell.keep(name, found) if found else ""
+                page = tell.keep(name, found)
             except ValueError as error:  # a record that cannot be written is none, and takes no other with it
-                found, answer = None, f"its record is not valid: {error}"
-            mutants = tell.mutants(name)
-            if found:
-                records[name] = found
-                rows[name] = row_of(found, seconds, mutants, page)
-            else:
-                rows[name] = lost_row(name, settings.model, str(answer), seconds, mutants)
+                found, page = dead(settings, context, f"its record is not valid: {error}"), ""
+            records[name] = found
+            rows[name] = row_of(found, seconds, tell.mutants(name), page)
             end = progress.now()
             begin = max(begun, end - seconds)
             part = {"name": name, "begin": round(begin, 3), "seconds": round(end - begin, 3), "reused": False}
@@ -196,15 +183,12 @@ def judged(report: Report, item: FamilyRun) -> Record:
     """The record of a family's run, in a process that runs one after the other."""
     settings, context = item
     with plain_compilers():
-        return run(settings, dataclasses.replace(context, progress=Progress(report)))
+        return run(settings, context.telling(report))
 
 
-def dead(settings: Settings, context: Context, why: str) -> Record | None:
-    """The record of a family whose process gave none; None where not even its model can be read."""
-    try:
-        model = open_checkpoint(resolve(settings.model, precision=settings.precision))
-    except InputError:
-        return None
+def dead(settings: Settings, context: Context, why: str) -> Record:
+    """The record of a model whose process gave none. Raises InputError where not even the model can be read."""
+    model = open_checkpoint(resolve(settings.model, precision=settings.precision))
     evidence = Evidence(speed_reason="the run gave no answer")
     evidence.checks.append(Question("process", "every process gives an answer").error(why))
     verdict = dataclasses.replace(
@@ -248,49 +232,22 @@ def row_of(record: Record, seconds: float, mutants: Mutants, report: str) -> Fam
     }
 
 
-def lost_row(family: str, model: str, why: str, seconds: float, mutants: Mutants) -> Family:
-    """The row of a family of which there is no record."""
-    return {
-        "architecture": family,
-        "model": model,
-        "digest": "",
-        "verdict": "harness-error",
-        "anchor": None,
-        "explanation": f"The run gave no answer: {why}.",
-        "not_compared": [],
-        "passed": False,
-        "tokens": {"agreed": 0, "total": 0},
-        "worst": None,
-        "op_kinds": None,
-        "matmuls": None,
-        "weights": None,
-        "mutants": mutants,
-        "seconds": round(seconds, 3),
-        "failed": [check_row(Question("process", "every process gives an answer").error(why))],
-        "report": "",
-    }
-
-
 def worst_anchor(record: Record) -> WorstAnchor | None:
     """The value at an anchor that is the largest multiple of its limit, over all configurations; None where none was compared."""
     limits = {floor["anchor"]: floor["limit"] for floor in record["floors"]}
     found = [
-        (
-            math.inf if math.isnan(float(error)) else float(error) / limits[anchor],
-            error,
-            anchor,
-            matrix["configuration"],
-        )
+        WorstAnchor(floors=error, anchor=anchor, limit=limits[anchor], configuration=matrix["configuration"])
         for matrix in record["anchors"]
         for anchor, errors in zip(matrix["anchors"], matrix["errors"], strict=True)
         for error in errors
         if error is not None and anchor in limits
     ]
-    if not found:
-        return None
-    worst: tuple[float, Float, str, str] = max(found, key=lambda entry: entry[0])  # pyright: ignore
-    _, error, anchor, configuration = worst
-    return WorstAnchor(floors=error, anchor=anchor, limit=limits[anchor], configuration=configuration)
+
+    def share(of: WorstAnchor) -> float:
+        found = float(of["floors"]) / of["limit"]
+        return math.inf if math.isnan(found) else found
+
+    return max(found, key=share, default=None)
 
 
 # ---- all of them
@@ -326,10 +283,6 @@ def together(record: Record, rows: Sequence[Family]) -> Record:
         verdict["explanation"] = (
             f"{without(verdict['not_compared'])}{claim} {len(rows)} of {len(rows)} models "
             f"{'pass' if near else 'conform'}{ties}."
-        )
-    elif others:
-        verdict["explanation"] += (
-            " The other model passes." if len(others) == 1 else f" The other {len(others)} models pass."
         )
     passed = not bad and bool(own["passed"])
     whole = record.copy()

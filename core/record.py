@@ -669,7 +669,7 @@ class Family(TypedDict):
     model: Words
     """What can be given to `hloracle run`. No two rows have the same."""
     digest: str
-    """SHA-256 of the checkpoint, hex; empty where it could not be read."""
+    """SHA-256 of the checkpoint, hex."""
     verdict: Class
     anchor: str | None
     """The first wrong one of this model."""

@@ -7,7 +7,6 @@ seed. Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
 from __future__ import annotations
 
 import math
-import re
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -45,14 +44,8 @@ LOOKS = (
 )  # fmt: skip
 VOCABULARIES = (17, 31, 63, 97, 129, 211, 257, 383, 509, 599)  # prime or odd: nothing divides them evenly
 INTERMEDIATES = (5, 12, 29, 48, 67, 96, 113, 171, 211)
-# How the figures of checks are read whose ids end so, and what they are held to.
-IN_FLOORS = re.compile(r"(\S+) floors")
-SHARES = {
-    "probes": (".probes", re.compile(r"at (\S+) of what is allowed"), 1.0),
-    "caches": (".caches", IN_FLOORS, ANCHOR_FLOORS),
-    "streams": (".streamed-logits", IN_FLOORS, ANCHOR_FLOORS),
-    "streaming": (".prefill-equals-streaming", IN_FLOORS, ANCHOR_FLOORS),
-}
+# What the largest error of a run is told of, and its limit in floors.
+LIMITS = {"logits": LOGIT_FLOORS, "anchors": ANCHOR_FLOORS}
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ class Trial:
     """What came of one model.
 
     refused: why its truth cannot be told in float32, or empty. alarms: all that was found wrong with it.
-    worst: of `logits`, `anchors` and each of SHARES, the largest figure as a share of its limit.
+    worst: of each of LIMITS, the largest error as a share of its limit.
     """
 
     seed: int
@@ -186,17 +179,6 @@ def run_models(
     return [found[seed] for seed in seeds]
 
 
-def run_count(
-    count: int, jobs: int, report: Report, mutant: str = "", done: Callable[[Trial], None] = lambda trial: None
-) -> list[Trial]:
-    """Seeds from 0 on, until `count` models have been judged or too many were refused."""
-    trials: list[Trial] = []
-    while (judged := sum(not t.refused for t in trials)) < count and not _too_many_refused(trials):
-        seeds = range(len(trials), len(trials) + count - judged)
-        trials += run_models(seeds, jobs, report, mutant, done)
-    return trials
-
-
 def _judged(report: Report, item: tuple[int, str]) -> Record:
     """The record of a run on a seed's model, in a child process; the model is written where it is thrown away."""
     seed, mutant = item
@@ -229,18 +211,12 @@ def trial_of(seed: int, record: Record | str, seconds: float) -> Trial:
 
 
 def worst_shares(record: Record) -> dict[str, float]:
-    """How near a run came to an alarm: the largest figures as shares of their limits."""
+    """How near a run came to an alarm: the largest errors as shares of their limits."""
     answers = [answer for row in record["tokens"].values() for answer in row["configurations"].values()]
     errors = [float(e) for rows in record["anchors"] for row in rows["errors"] for e in row if e is not None]
-
-    def share(suffix: str, pattern: re.Pattern[str], limit: float) -> float:
-        figures = [pattern.search(c["figure"]) for c in record["checks"] if c["id"].endswith(suffix)]
-        return max((float(found[1]) / limit for found in figures if found), default=math.nan)
-
     return {
         "logits": max((ratio for a in answers if (ratio := of_limit(a)) is not None), default=math.nan),
         "anchors": max(errors, default=math.nan) / ANCHOR_FLOORS,
-        **{name: share(*how) for name, how in SHARES.items()},
     }
 
 
@@ -258,11 +234,9 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
     alarms = sum(bool(t.alarms) for t in judged)
     near = sum(t.verdict == "near-tie" for t in judged)
     worst = []
-    limits = {"logits": LOGIT_FLOORS, "anchors": ANCHOR_FLOORS, **{n: limit for n, (_, _, limit) in SHARES.items()}}
-    for name, limit in limits.items():
+    for name, limit in LIMITS.items():
         share, seed = max(((t.worst[name], t.seed) for t in judged if name in t.worst), default=(math.nan, -1))
-        floors = f"{share * limit:.2f} floors, " if limit != 1 else ""
-        worst.append(f"{name} {floors}{share:.2g} of the limit (seed {seed})")
+        worst.append(f"{name} {share * limit:.2f} floors, {share:.2g} of the limit (seed {seed})")
     return (
         f"{len(judged)} judged ({near} near-tie), {len(trials) - len(judged)} refused, {alarms} alarms; "
         f"worst: {'; '.join(worst)}; {seconds:.0f} s"
@@ -270,7 +244,9 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--count", type=click.IntRange(1), default=200, show_default=True, help="Models to judge.")
+@click.option(
+    "--count", type=click.IntRange(1), default=200, show_default=True, help="Models to try, of the seeds from 0 on."
+)
 @click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, help="Run this model alone; may be repeated.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Runs at a time.")
 @click.option("--mutant", default="", help="Plant a deliberate fault in every run, to see that it alarms.")
@@ -297,10 +273,7 @@ def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
         def report(line: str) -> None:
             status.update(f"[dim]{line}[/]")
 
-        if seeds:
-            trials = run_models(list(dict.fromkeys(seeds)), jobs, report, mutant, done)
-        else:
-            trials = run_count(count, jobs, report, mutant, done)
+        trials = run_models(list(dict.fromkeys(seeds)) or range(count), jobs, report, mutant, done)
     click.echo(summary(trials, time.monotonic() - started))
     if not seeds and _too_many_refused(trials):
         click.echo(f"more than {MOST_REFUSED:.0%} of the models were refused: too little was tried")

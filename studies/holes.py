@@ -229,9 +229,7 @@ def _by_check(report: Report, family: str, id: str, phase: str, head: str) -> Re
     graph = Spoiled(family, id)(request)
     assert graph
     with tempfile.TemporaryDirectory(prefix="hloracle-") as folder:
-        path, abi = Path(folder) / "graph.mlir", Path(folder) / "graph.abi.json"
-        path.write_text(graph.text)
-        abi.write_text(graph.abi.to_json())
+        path, abi = graph.save(Path(folder) / "graph.mlir")
         try:
             return run(_settings(family, id), _context(report), [open_files([path], [abi])])
         except InputError as error:

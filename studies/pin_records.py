@@ -67,8 +67,7 @@ def by_check(out: Path) -> Record:
     """The record of judging a file."""
     graph = emit(open_checkpoint(resolve(MODEL)).config, "decode", "logits", SMALL_CAPACITY)
     path = out / "graph.mlir"
-    path.write_text(graph.text)
-    path.with_suffix(".abi.json").write_text(graph.abi.to_json())
+    graph.save(path)
     with plain_compilers():
         return run(settings(out), sources=[open_files([path])])
 

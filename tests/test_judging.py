@@ -183,7 +183,7 @@ def test_what_else_is_known_of_a_configuration_stays(answers: dict[str, Any]) ->
     evidence = Evidence(checks=list(others), truths=by_hand.TRUTHS, asked=by_hand.asked())
     run = a_run(evidence, model=model("plain").checkpoint)
     for everywhere in (False, True):
-        module.judge(run, configuration, everywhere)
+        module.judge(run, configuration, everywhere=everywhere)
         assert evidence.checks[:2] == others
         assert len({c.id for c in evidence.checks}) == len(evidence.checks) > 2
 

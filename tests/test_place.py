@@ -121,7 +121,7 @@ def test_a_prompt_of_one_token_is_chosen_last() -> None:
 def test_a_cell_that_gave_nothing_fails_on_every_prompt() -> None:
     found = planned({"emitter/iree-cpu": failed("compile")})
     assert found
-    assert (found.suspect.id, found.prompt, found.step) == ("emitter/iree-cpu", SHORT, 0)
+    assert (found.suspect.id, found.at.prompt, found.at.step) == ("emitter/iree-cpu", SHORT, 0)
 
 
 @pytest.mark.parametrize("stage", ["memory", "timeout"])

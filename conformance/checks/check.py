@@ -134,8 +134,3 @@ class Question:
 def of_configuration(configuration: Configuration, kind: str, title: str) -> Question:
     """What is asked of a source on a backend."""
     return Question(kind, title, configuration.source, configuration.backend, configuration.head)
-
-
-def answered(check: Check) -> Question:
-    """The question that a check answers."""
-    return Question(check.kind, check.title, check.source, check.backend, check.head)

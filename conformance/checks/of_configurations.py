@@ -130,10 +130,7 @@ def _caches(
         "caches",
         "every slot of both caches against the float64 truth, and slots that must stay, bit for bit",
     )
-    found = [(name, slots) for name, o in outcome.prompts.items() for slots in o.slots]
-    found += [
-        (name, slots) for name, o in outcome.streams.items() for slots in (o.slots, o.prefilled_slots) if slots
-    ]  # fmt: skip
+    found = outcome.slots
     # After each prompt, and after the steps that follow it; of a stream after decode and after prefill.
     wanted = Counter({name: 1 + (len(truth.tokens) > 1) for name, truth in truths.items()})
     wanted += Counter({s.id: (decodes and s.decodes) + bool(s.lengths) for s in streamed})

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hloracle.conformance.graphs.files import differences, symbol
 from hloracle.core.abi import Graph
 from hloracle.core.cache import digest
 from hloracle.core.locations import name_of
@@ -88,7 +89,7 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
         except (ir.MLIRError, ValueError) as error:
             message = " ".join(str(error).split())
             return GraphFacts(error=message, places={"error": _place_of_error(graph.text, message)})
-        functions = {_name(op, ir): op for op in module.body.operations if op.operation.name == "func.func"}
+        functions = {symbol(op, "sym_name"): op for op in module.body.operations if op.operation.name == "func.func"}
         main = functions.get(graph.abi.function)
         if main is None:
             return GraphFacts(error=f"has no function @{graph.abi.function}")
@@ -100,7 +101,7 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
         recursive = [f"@{name}, which calls itself" for name in functions if name in running & _reached(name, calls)]
         facts["beyond"] = (*facts["beyond"], *recursive)
         block = main.regions[0].blocks[0]
-        mismatch = (*_abi_mismatch(graph, main, ir), *_layouts(graph, module, main, ir))
+        mismatch = (*differences(main, graph.abi), *_layouts(graph, module, main, ir))
         donations = _donations(graph, module, main)
         if donations:
             facts["places"]["donations"] = "k_cache.0"
@@ -349,24 +350,6 @@ def table_digest(table: np.ndarray) -> str:
     return digest(np.unique(np.abs(table.astype(np.float32))).tobytes())
 
 
-def _abi_mismatch(graph: Graph, main, ir) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
-    """Where the function's signature is not what the ABI says."""
-    problems: list[str] = []
-    type = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
-    for what, types, tensors in (
-        ("argument", type.inputs, graph.abi.arguments),
-        ("result", type.results, graph.abi.results),
-    ):
-        if len(types) != len(tensors):
-            problems.append(f"{len(types)} {what}s, the ABI says {len(tensors)}")
-            continue
-        for got, tensor in zip(types, tensors, strict=True):
-            wanted = f"tensor<{'x'.join([*map(str, tensor.shape), tensor.dtype])}>"
-            if str(got) != wanted:
-                problems.append(f"{what} {tensor.name} is {got}, the ABI says {wanted}")
-    return tuple(problems)
-
-
 LAYOUT = "mhlo.layout_mode"
 # Of all arguments, and of all results.
 MODULE_LAYOUTS = ("mhlo.xla_entry_computation_parameter_layouts", "mhlo.xla_entry_computation_result_layout")
@@ -414,10 +397,6 @@ def _donations(graph: Graph, module: Any, main: Any) -> tuple[str, ...]:
     if MODULE_ALIAS in module.operation.attributes:
         problems.append(f"the module donates by {MODULE_ALIAS}, not its function")
     return (*problems, *(f"gives argument {i} away, which the ABI does not" for i in free))
-
-
-def _name(function: Any, ir: Any) -> str:
-    return str(ir.StringAttr(function.attributes["sym_name"]).value)
 
 
 def _called_by(function: Any, ir: Any) -> set[str]:

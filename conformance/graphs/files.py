@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
 from hloracle.core.given import as_text, read_bytes, shown
+from hloracle.emitters.builder import TensorType
 from hloracle.localize.text import LOCATION
 from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint
 from hloracle.reference.model.encodings import ENCODINGS, argument_parts
@@ -154,7 +155,6 @@ def _place_without_locations(text: str, message: str) -> re.Match[str] | None:
 
 def _unlike(module: Any, abi: Abi, path: Path | str) -> InputError | None:
     """Where a parsed module has no function of that ABI: its donations aside, which get a verdict."""
-    from jaxlib.mlir import ir
 
     def refused(what: str, fix: str) -> InputError:
         return InputError(what, path, fix)
@@ -162,7 +162,7 @@ def _unlike(module: Any, abi: Abi, path: Path | str) -> InputError | None:
     operations = list(module.body.operations)
     if inner := sum(op.operation.name == "builtin.module" for op in operations):
         return refused(f"holds {inner} modules" if inner > 1 else "holds a module inside a module", "write one module")
-    functions = {_symbol(op, "sym_name"): op for op in operations if op.operation.name == "func.func"}
+    functions = {symbol(op, "sym_name"): op for op in operations if op.operation.name == "func.func"}
     name = shown(f"@{abi.function}", 80)
     if abi.function not in functions:
         return refused(f"has no function {name}; it has {_named(functions)}", _ANOTHER if functions else "write it")
@@ -170,31 +170,35 @@ def _unlike(module: Any, abi: Abi, path: Path | str) -> InputError | None:
     blocks = len(function.regions[0].blocks)
     if not blocks:
         return refused(f"{name} is declared and has no body", f"write one, or {_ANOTHER}")
-    if (visibility := _symbol(function, "sym_visibility")) not in ("", "public"):
+    if (visibility := symbol(function, "sym_visibility")) not in ("", "public"):
         return refused(f"{name} is {visibility}, so that nothing can call it", f"make it public, or {_ANOTHER}")
     if blocks > 1:
         return refused(f"{name} has {blocks} blocks", "write it as one: StableHLO branches inside operations")
+    wrong = next(differences(function, abi), "")
+    return refused(wrong, _ITS_ABI) if wrong else None
+
+
+def differences(function: Any, abi: Abi) -> Iterator[str]:
+    """Where a function takes or returns something else than the ABI says, in words."""
+    from jaxlib.mlir import ir
+
     type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     for what, types, tensors in (("arguments", type.inputs, abi.arguments), ("results", type.results, abi.results)):
-        if wrong := _first_difference(what, [str(t) for t in types], tensors):
-            count = f"{name} has {len(types)} {what}, and the ABI {len(tensors)}: " * (len(types) != len(tensors))
-            return refused(count + wrong, _ITS_ABI)
-    return None
+        count = ""
+        if len(types) != len(tensors):
+            count = f"{shown(f'@{abi.function}', 80)} has {len(types)} {what}, and the ABI {len(tensors)}: "
+        for i, (got, tensor) in enumerate(itertools.zip_longest(types, tensors)):
+            if tensor is None:
+                yield f"{count}the ABI has no {what}[{i}], {shown(str(got), 80)}"
+                continue
+            wanted = str(TensorType(tensor.shape, tensor.dtype))
+            if got is None:
+                yield f"{count}{what}[{i}] ({tensor.name}), {wanted}, is missing"
+            elif str(got) != wanted:
+                yield f"{count}{what}[{i}] ({tensor.name}) is {shown(str(got), 80)}, and the ABI says {wanted}"
 
 
-def _first_difference(what: str, types: Collection[str], tensors: Iterable[Tensor]) -> str:
-    for i, (got, tensor) in enumerate(itertools.zip_longest(types, tensors)):
-        if tensor is None:
-            return f"the ABI has no {what}[{i}], {shown(got, 80)}"
-        wanted = f"tensor<{'x'.join([*map(str, tensor.shape), tensor.dtype])}>"
-        if got is None:
-            return f"{what}[{i}] ({tensor.name}), {wanted}, is missing"
-        if got != wanted:
-            return f"{what}[{i}] ({tensor.name}) is {shown(got, 80)}, and the ABI says {wanted}"
-    return ""
-
-
-def _symbol(function: Any, key: str) -> str:
+def symbol(function: Any, key: str) -> str:
     """A string among a function's attributes; empty where it is not there."""
     return str(function.attributes[key].value) if key in function.attributes else ""
 

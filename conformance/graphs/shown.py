@@ -25,7 +25,7 @@ def _shown(evidence: Evidence, source: str, phase: str) -> Graph | None:
     graphs = [g for g, facts in evidence.graphs[source] if g.abi.phase == phase and not facts.error]
     found = evidence.localization
     name = found.operation["graph"] if found and found.operation else ""
-    bucket = found.plan.prompt.bucket if found else 0
+    bucket = found.plan.at.prompt.bucket if found else 0
 
     def unlike(graph: Graph) -> tuple[bool, bool, bool]:
         return graph.name != name, phase == "prefill" and graph.abi.bucket != bucket, graph.abi.head != "logits"

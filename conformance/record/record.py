@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -35,12 +35,13 @@ from hloracle.reference.model.anchors import split
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import parts_in, weight_shapes
 
+T = TypeVar("T")
 REFERENCE_ARITHMETIC = "float32, and float64 for its noise, by PyTorch on the processor, no TF32"
 
 
-def _filled(form: Any, value: Any, **others: Any) -> Any:
+def _filled(form: type[T], value: Any, **others: Any) -> T:
     """A typed dictionary of the record, from the attributes of the same names; and from what else is given by name."""
-    return {key: others[key] if key in others else getattr(value, key) for key in form.__annotations__}
+    return cast(T, {key: others[key] if key in others else getattr(value, key) for key in form.__annotations__})
 
 
 def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
@@ -93,7 +94,7 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
         ],
         "checks": [check_row(c) for c in evidence.checks],
         "anchors": [_rows(o.configuration, o.prompt, r) for o in evidence.anchored for r in o.rows]
-        + ([_rows(found.plan.suspect, found.plan.prompt.id, r) for r in found.rows] if found else []),
+        + ([_rows(found.plan.suspect, found.plan.at.prompt.id, r) for r in found.rows] if found else []),
         "floors": cast(
             list[record.Floor], next((o.floors for o in evidence.anchored if o.floors), found.floors if found else [])
         ),
@@ -117,14 +118,14 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
             "peak_bytes": memory.peak_bytes,
             "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],
         },
-        "environment": _environment(device),
+        "environment": cast(record.Environment, {**describe(), "device": _device(device)}),
         "families": [],  # of a run of one model; those of many are in suite.py
     }
 
 
 def _verdict(verdict: Verdict) -> record.Verdict:
     level, because = verdict.sure or ("", [])
-    found: record.Verdict = _filled(
+    return _filled(
         record.Verdict,
         verdict,
         **{"class": verdict.class_},
@@ -133,7 +134,6 @@ def _verdict(verdict: Verdict) -> record.Verdict:
         evidence=list(verdict.evidence),
         confidence={"level": level, "because": because} if verdict.sure else None,
     )
-    return found
 
 
 def _sources(run: Run) -> list[record.Source]:
@@ -152,12 +152,7 @@ def _title(source: Source) -> str:
 
 def check_row(check: Check) -> record.Check:
     """A check for the record."""
-    found: record.Check = _filled(record.Check, check)
-    return found
-
-
-def _environment(device: Device) -> record.Environment:
-    return cast(record.Environment, {**describe(), "device": _device(device)})
+    return _filled(record.Check, check)
 
 
 def compiled_rows(rows: Sequence[Compiled]) -> list[record.Compiled]:
@@ -210,32 +205,27 @@ def _flat(config: Config) -> dict[str, record.Scalar]:
 
 
 def _rows(configuration: Configuration, prompt: str, rows: Rows) -> record.Anchors:
-    found: record.Anchors = _filled(
-        record.Anchors, rows, configuration=configuration.id, source=configuration.source, prompt=prompt
-    )
-    return found
+    return _filled(record.Anchors, rows, configuration=configuration.id, source=configuration.source, prompt=prompt)
 
 
 def _localization(found: Localization) -> record.Localization:
     plan, written = found.plan, found.reproducer
-    filled: record.Localization = _filled(
+    return _filled(
         record.Localization,
         found,
         configuration=plan.suspect.id,
         source=plan.suspect.source,
         reason=plan.reason,
-        prompt=plan.prompt.id,
-        step=plan.step,
+        prompt=plan.at.prompt.id,
+        step=plan.at.step,
         reproducer=_filled(record.Reproducer, written) if written else None,
     )
-    return filled
 
 
 def _canary(anchored: Sequence[AnchorOutcome]) -> record.Canary | None:
     for canary in (o.canary for o in anchored if o.canary):
         detail = f"Off by a factor of {CANARY_FACTOR:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
-        found: record.Canary = _filled(record.Canary, canary, detail=detail)
-        return found
+        return _filled(record.Canary, canary, detail=detail)
     return None
 
 
@@ -247,10 +237,7 @@ def _prompt(prompt: Prompt, truth: Truth | None, readable: Readable) -> record.P
         "text": readable.text(tokens),
         "gaps": [round(float(g), 6) for g in truth.gaps] if truth else [],
     }
-    found: record.Prompt = _filled(
-        record.Prompt, prompt, prompt=prompt.name, token_ids=list(prompt.token_ids), reference=reference
-    )
-    return found
+    return _filled(record.Prompt, prompt, prompt=prompt.name, token_ids=list(prompt.token_ids), reference=reference)
 
 
 def _tokens(id: str, truth: Truth, outcomes: Sequence[Outcome], readable: Readable) -> record.Answers:
@@ -381,7 +368,4 @@ def _speed(run: Run) -> record.Speed:
 def _contender(run: Run, contender: Contender) -> record.Contender:
     source, backend = (*contender.id.split("/"), "")[:2]
     packages = PACKAGES.get(run.context.matrix[backend].family, []) if backend else ["transformers", "torch"]
-    found: record.Contender = _filled(
-        record.Contender, contender, source=source if backend else "", backend=backend, packages=packages
-    )
-    return found
+    return _filled(record.Contender, contender, source=source if backend else "", backend=backend, packages=packages)

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,7 +40,7 @@ class Compiled:
     graph: str
     kind: str
     target: str
-    seconds: float
+    seconds: float = 0.0
     message: str = ""
     arithmetic: tuple[str, ...] = ()
     reused: bool = False
@@ -62,24 +62,15 @@ def compile_for(source: str, graph: Graph, device: Device) -> Compiled:
     flags = iree.flags_of(graph, device)
     of = host_cpu() if KINDS[device.kind].compiler == "llvm-cpu" else ""
     key = digest(graph.text, *flags, installed("iree-base-compiler"), iree.compiler_path(), of)
-    entry: Entry[_Outcome] = Entry("compiles", key, _Outcome)
+    entry: Entry[Compiled] = Entry("compiles", key, Compiled)
+    named = Compiled(source, graph.name, device.kind, device.target)
     # What was killed, or took too long, may do the next time.
-    found, reused = entry.get(lambda: _compile(graph, flags), lambda of: not of.message or "error:" in of.message)
-    return Compiled(
-        source, graph.name, device.kind, device.target, found.seconds, found.message, found.arithmetic, reused
-    )
+    found, reused = entry.get(lambda: _compile(named, graph, flags), lambda of: of.ok or "error:" in of.message)
+    # Another source, or another kind of device, may have the same graph and flags.
+    return replace(named, seconds=found.seconds, message=found.message, arithmetic=found.arithmetic, reused=reused)
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What is kept of a compilation: what the compiler said of its failure, what the module multiplies with, and seconds."""
-
-    message: str
-    arithmetic: tuple[str, ...]
-    seconds: float
-
-
-def _compile(graph: Graph, flags: Sequence[str]) -> _Outcome:
+def _compile(named: Compiled, graph: Graph, flags: Sequence[str]) -> Compiled:
     begun = time.monotonic()
     message = ""
     arithmetic: tuple[str, ...] = ()
@@ -90,7 +81,7 @@ def _compile(graph: Graph, flags: Sequence[str]) -> _Outcome:
             arithmetic = arithmetic_of(iree.iree_compile(file, flags))
         except ToolchainError as error:
             message = " ".join(error.message.replace(f"{folder}{os.sep}", "").split()) or "it failed without a word"
-    return _Outcome(message, arithmetic, round(time.monotonic() - begun, 3))
+    return replace(named, seconds=round(time.monotonic() - begun, 3), message=message, arithmetic=arithmetic)
 
 
 def arithmetic_of(module: bytes) -> tuple[str, ...]:

@@ -31,7 +31,6 @@ from hloracle.core.child import ChildDied, TimedOut
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import ToolchainError
 from hloracle.localize import situation
-from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.archive import weight_sources
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
@@ -73,6 +72,14 @@ class Outcome:
     streams: dict[str, Streamed] = field(default_factory=dict)
     repeated: tuple[bool, float] | None = None
     streams_reused: bool = False
+
+    @property
+    def slots(self) -> list[tuple[str, Slots]]:
+        """What the caches held: after each prompt and after its steps, of each stream after decode and after prefill."""
+        found = [(id, slots) for id, result in self.prompts.items() for slots in result.slots]
+        return found + [
+            (id, slots) for id, s in self.streams.items() for slots in (s.slots, s.prefilled_slots) if slots
+        ]
 
 
 def run_configuration(
@@ -171,18 +178,11 @@ def _prompt(
         heads += map(session.decode_step, truth.tokens[:-1])
         seconds += time.monotonic() - started
         if kept:
-            slots.append(_filled_by_steps(session, before, kept, config, len(ids), len(truth.tokens) - 1))
+            after, end = session.caches(whole=True), len(ids) + len(truth.tokens) - 1
+            what = changed(before, after, np.delete(np.arange(after[0].shape[2]), slice(len(ids), end)))
+            stayed = f"{what} changed while slots {len(ids)} to {end - 1} were filled" if what else ""
+            slots.append(slots_of(after, kept, config, end, len(ids), stayed))
     errors = []
     if configuration.head == "logits":
         errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, np.asarray(truth.exact), strict=False)]
     return PromptOutcome([greedy(h) for h in heads], errors, seconds, tuple(slots))
-
-
-def _filled_by_steps(
-    session: Session, before: Sequence[np.ndarray], kept: AnchorTruth, config: Config, first: int, steps: int
-) -> Slots:
-    """The slots that steps should have filled, from `first` on; the others have to be what they were before."""
-    after, end = session.caches(whole=True), first + steps
-    what = changed(before, after, np.delete(np.arange(after[0].shape[2]), slice(first, end)))
-    stayed = f"{what} changed while slots {first} to {end - 1} were filled" if what else ""
-    return slots_of(after, kept, config, end, first, stayed)

@@ -80,8 +80,10 @@ class Rows:
 
     def first(self) -> str | None:
         """The first anchor that is beyond its limit."""
-        wrong = (a for a, row in zip(self.anchors, self.errors, strict=True) if any(_beyond(e) for e in row))
-        return next(wrong, None)
+        for anchor, row in zip(self.anchors, self.errors, strict=True):
+            if any(e is not None and not e <= ANCHOR_FLOORS for e in row):
+                return anchor
+        return None
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,6 @@ class AnchorOutcome:
     named: bool = True
 
 
-def _beyond(error: float | None) -> bool:
-    return error is not None and not error <= ANCHOR_FLOORS
-
-
 def run_anchored(
     context: Context, configuration: Configuration, graphs: Sequence[Graph], model: Checkpoint,
     of: tuple[Prompt, AnchorTruth], with_canary: bool = False,
@@ -125,15 +123,12 @@ def run_anchored(
         *(g.text + g.abi.to_json() for g in graphs),
     ]  # fmt: skip
     entry: Entry[AnchorOutcome] = context.entry("anchors", AnchorOutcome, parts)
-    if found := entry.load():
-        return dataclasses.replace(found, status="reused")
     arguments = (configuration, list(graphs), model.directory, of, with_canary)
     try:
-        outcome: AnchorOutcome = context.child(_run, *arguments, timeout=TIMEOUT_SECONDS).value
+        outcome, reused = entry.get(lambda: context.child(_run, *arguments, timeout=TIMEOUT_SECONDS).value)
     except (ToolchainError, ChildDied) as error:
         return AnchorOutcome(configuration, prompt.id, "failed", message=str(error))
-    entry.save(outcome)
-    return outcome
+    return dataclasses.replace(outcome, status="reused") if reused else outcome
 
 
 def looking(*files: Path) -> list[bytes]:

@@ -53,14 +53,11 @@ def run_probes(
         json.dumps([all_named, context.matrix.quick]), *(g.text + g.abi.to_json() for pair in pairs for g in pair),
     ]  # fmt: skip
     entry: Entry[Probes] = context.entry("probes", Probes, parts)
-    found, reused = entry.load(), True
-    if found is None:
-        arguments = (list(pairs), model.directory, all_named)
-        try:
-            found, reused = context.child(_run, *arguments, timeout=TIMEOUT_SECONDS).value, False
-        except (ToolchainError, ChildDied) as error:
-            return question.error(str(error)), False
-        entry.save(found)
+    arguments = (list(pairs), model.directory, all_named)
+    try:
+        found, reused = entry.get(lambda: context.child(_run, *arguments, timeout=TIMEOUT_SECONDS).value)
+    except (ToolchainError, ChildDied) as error:
+        return question.error(str(error)), False
     right = found.count - len(found.failed)
     figure = f"{right} of {found.count}"
     if right:

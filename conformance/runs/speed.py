@@ -24,7 +24,7 @@ from hloracle.reference.model.checkpoint import open_checkpoint
 
 TOKENS = 8  # steps in a round of a run
 CONTEXT = 16  # prompt tokens before the steps that are timed
-BUDGET_SECONDS = 60  # of a run: a large model has fewer rounds
+BUDGET_SECONDS = 60  # of a run, after which no round begins but the first: a large model has fewer rounds
 TRANSFORMERS = "transformers"
 
 Run = Callable[[list[int], int], float]  # a prompt and how many tokens -> milliseconds per token
@@ -41,13 +41,12 @@ class Contender:
 
 
 def measure(
-    context: Context, directory: Path, graphs: Sequence[tuple[Configuration, Graph]], rounds: int,
-    budget_seconds: float = BUDGET_SECONDS,
-) -> list[Contender]:  # fmt: skip
+    context: Context, directory: Path, graphs: Sequence[tuple[Configuration, Graph]], rounds: int
+) -> list[Contender]:
     """The decode steps of each graph and of Hugging Face, for at most so many rounds; runs in a child process.
 
     Args:
-      graphs: decode graphs, each with where it runs. budget_seconds: no round but the first begins later.
+      graphs: decode graphs, each with where it runs.
     """
     import torch
 
@@ -72,7 +71,7 @@ def measure(
         gc.collect()
         grown[id] = max(0, psutil.Process().memory_info().rss - before)
     found: dict[str, list[float]] = {id: [] for id in contenders}
-    deadline = time.perf_counter() + budget_seconds
+    deadline = time.perf_counter() + BUDGET_SECONDS
     for nth in range(1, rounds + 1):
         if nth > 1 and time.perf_counter() > deadline:
             break

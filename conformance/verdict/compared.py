@@ -118,12 +118,7 @@ def _tokens(configurations: Sequence[Outcome], asked: Asked) -> str:
         return sum(len(r.tokens) - len(mismatches(r.tokens, asked.truths[id])) for id, r in outcome.prompts.items())
 
     total = sum(len(t.tokens) for t in asked.truths.values())
-    each = {len(t.tokens) for t in asked.truths.values()}
-    worst = min(map(agreed, configurations))
-    if worst == total and len(each) == 1:
-        (n,) = each
-        return f"{n} of {n} tokens after {_count(len(asked.truths), 'prompt')}"
-    return f"{worst} of {total} tokens after {_count(len(asked.truths), 'prompt')}"
+    return f"{min(map(agreed, configurations))} of {total} tokens after {_count(len(asked.truths), 'prompt')}"
 
 
 def _positions(

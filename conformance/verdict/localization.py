@@ -23,6 +23,7 @@ from hloracle.conformance.runs.returned import Stream
 from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
 from hloracle.core.abi import Graph
 from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.emitters.builder import TensorType
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
@@ -38,7 +39,8 @@ FIRST_STEP = 1
 class Failing:
     """Where a configuration fails: a sequence whose last token shows it.
 
-    prompt: of it, or the stream's beginning. step: of the tokens after it; 0 is the prompt's own head.
+    prompt: of it, or the stream's beginning; its bucket picks the prefill graph. step: of the tokens after it; 0 is the
+      prompt's own head.
     tokens: all that is looked at; the first `length` of them are given at once.
     """
 
@@ -59,16 +61,6 @@ class Plan:
     trusted: Configuration | None
     at: Failing
     reason: str
-
-    @property
-    def prompt(self) -> Prompt:
-        """The prompt, or a stream's beginning, that the graph is taken apart on; its bucket picks the prefill graph."""
-        return self.at.prompt
-
-    @property
-    def step(self) -> int:
-        """How many tokens after the prompt the fault shows; 0 is the prompt's own head."""
-        return self.at.step
 
 
 def plan(matrix: Matrix, checks: Sequence[Check], outcomes: Sequence[Outcome], asked: Asked) -> Plan | None:
@@ -205,7 +197,7 @@ def localize(
 
     def side(configuration: Configuration) -> Side:
         own = [g for g in graphs[configuration.source] if g.abi.head == configuration.head]
-        fitting = [g for g in own if g.abi.phase == "decode" or g.abi.bucket == plan.prompt.bucket]
+        fitting = [g for g in own if g.abi.phase == "decode" or g.abi.bucket == plan.at.prompt.bucket]
         return Side(
             configuration.source, configuration.backend, tuple(fitting), tuple(g for g in own if g not in fitting)
         )  # fmt: skip
@@ -213,7 +205,7 @@ def localize(
     suspect = side(plan.suspect)
     trusted = side(plan.trusted) if plan.trusted else _oracle(context, plan, suspect.graphs, config)
     question = Question(suspect, trusted, early_exit)
-    run = ReferenceRun(truth, config, model.load, plan.at.length, plan.prompt.bucket)
+    run = ReferenceRun(truth, config, model.load, plan.at.length, plan.at.prompt.bucket)
     found = dissect(question, run, weights_of(suspect.graphs, config), backend, context.report)
     reproducer = None
     if folder is not None and found.reproducer is not None:
@@ -236,7 +228,7 @@ def localize(
         operation = {
             "name": step.name, "value": step.value, "line": step.line or None,
             "graph": graph.name if graph else "", "text": step.text, "anchor": found.anchor,
-            "operands": [_type(a.shape, a.dtype) for a in step.graph.abi.arguments], "result": step.type,
+            "operands": [str(TensorType(a.shape, a.dtype)) for a in step.graph.abi.arguments], "result": step.type,
             "worst": _worst(found.worst, found.found), "why": found.found.why,
         }  # fmt: skip
     return Localization(
@@ -263,10 +255,6 @@ def _oracle(context: Context, plan: Plan, graphs: Sequence[Graph], config: Confi
 def weights_of(graphs: Sequence[Graph], config: Config) -> frozenset[str]:
     """The names of weights, as they are and as these graphs take them."""
     return frozenset({*weight_shapes(config), *(w.name for g in graphs for w in g.abi.weights)})
-
-
-def _type(shape: Sequence[int], dtype: str) -> str:
-    return f"tensor<{'x'.join([*map(str, shape), dtype])}>"
 
 
 def _worst(at_anchor: Any, found: Any) -> dict[str, Any] | None:

@@ -80,18 +80,11 @@ def narrowed(outcomes: Sequence[Outcome]) -> tuple[str | None, str] | None:
     For graphs that name no anchors, or that could not be taken apart.
     """
     judged = [o for o in outcomes if not o.configuration.of_oracle]
-    slots = [s for o in judged for r in o.prompts.values() for s in r.slots]
-    slots += [s for o in judged for r in o.streams.values() for s in (r.slots, r.prefilled_slots) if s]
+    slots = [s for o in judged for _, s in o.slots]
     wrong = min((at for s in slots if (at := s.first_wrong())), default=None)
     if wrong:
         slot, _ = wrong
-        here = [
-            a
-            for s in slots
-            if (at := s.first_wrong()) and at[0] == slot
-            for a, (_, _, f) in s.worst.items()
-            if f == slot
-        ]
+        here = [a for s in slots for a, (_, _, first) in s.worst.items() if first == slot]
         layer, part = min((split(a)[0] or 0, split(a)[1]) for a in here)
         anchor = f"{part}.{layer}"
         before = (
@@ -101,11 +94,8 @@ def narrowed(outcomes: Sequence[Outcome]) -> tuple[str | None, str] | None:
             f"{anchor} is the first cache that is wrong, from slot {slot} on"
             f"{', the layers before it are right there' if layer else ''}: the fault is {before} what layer {layer} writes"
         )
-    if (
-        slots
-        and not any(s.stayed for s in slots)
-        and any(r.errors or not r.slots for o in judged for r in o.prompts.values())
-    ):
+    compared = any(r.errors or not r.slots for o in judged for r in o.prompts.values())
+    if slots and compared and not any(s.stayed for s in slots):
         return None, "both caches are right in every layer and slot: the fault comes after what the last layer writes"
     return None
 

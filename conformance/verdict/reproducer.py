@@ -28,17 +28,8 @@ if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
 RUN_SECONDS = 300
 # What every shell and file system takes in a name as it is.
 NAME = frozenset(string.ascii_letters + string.digits + "._")
-COMPARE = """
-with np.errstate(invalid="ignore"):
-    distance = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-wrong = ~((got == expected) | (distance <= float(tolerance)))
-print(f"[{'FAILED' if wrong.any() else 'SUCCESS'}] {wrong.sum()} of {wrong.size} elements differ")
-for index in np.argwhere(wrong)[:5]:
-    print(f"  at {index.tolist()}: {got[tuple(index)]}, expected {expected[tuple(index)]}")
-sys.exit(bool(wrong.any()))
-"""
 # iree-run-module 3.13 takes a NaN for any number, and integers of a file for others than a graph's (si32, i32).
-COMPARE_FILES = f'''"""Compare two arrays: python compare.py TOLERANCE GOT.npy EXPECTED.npy"""
+COMPARE = '''"""Compare two arrays: python compare.py TOLERANCE GOT.npy EXPECTED.npy"""
 
 import sys
 
@@ -46,12 +37,18 @@ import numpy as np
 
 tolerance, *files = sys.argv[1:]
 got, expected = [np.load(f) for f in files]
-{COMPARE.strip()}
+with np.errstate(invalid="ignore"):
+    distance = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+wrong = ~((got == expected) | (distance <= float(tolerance)))
+print(f"[{'FAILED' if wrong.any() else 'SUCCESS'}] {wrong.sum()} of {wrong.size} elements differ")
+for index in np.argwhere(wrong)[:5]:
+    print(f"  at {index.tolist()}: {got[tuple(index)]}, expected {expected[tuple(index)]}")
+sys.exit(bool(wrong.any()))
 '''
-# jax has no command for this, so the same few lines come with the reproducer.
-RUN_ON_XLA = f'''"""Compile GRAPH.mlir for XLA's CPU; run it and compare one of its results, counted from 0:
+# jax has no command for this, so it comes with the reproducer.
+RUN_ON_XLA = '''"""Compile GRAPH.mlir for XLA's CPU; run it and write one of its results, counted from 0:
 
-python run_on_xla.py GRAPH.mlir [RESULT TOLERANCE INPUT.npy... EXPECTED.npy] [TARGET=LIBRARY...]
+python run_on_xla.py GRAPH.mlir [TARGET=LIBRARY...] [RESULT GOT.npy INPUT.npy...]
 
 Targets of custom_calls are functions of libraries beside this file.
 """
@@ -79,11 +76,9 @@ with mlir.make_ir_context():
     loaded = compiler.backend_compile_and_load(client, module, devices, options, host_callbacks=[])
 if not rest:
     sys.exit()
-result, tolerance, *files = rest
-*inputs, expected = [np.load(f) for f in files]
-results = loaded.execute_sharded([jax.device_put(i) for i in inputs]).disassemble_into_single_device_arrays()
-got = np.asarray(results[int(result)][0])
-{COMPARE.strip()}
+result, got, *inputs = rest
+results = loaded.execute_sharded([jax.device_put(np.load(i)) for i in inputs])
+np.save(got, results.disassemble_into_single_device_arrays()[int(result)][0])
 '''
 
 
@@ -125,42 +120,42 @@ def _write(
 ) -> tuple[list[str], str]:
     title = [f"{found.step.name} in {anchor}: {found.why}", found.step.text]
     (work / "piece.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
+    files = ["piece.mlir"]
     if only_on_xla:
+        libraries = {f"{target.name}.so": target for target in targets}
+        for name, target in libraries.items():
+            shutil.copyfile(target.library, work / name)
         (work / "run_on_xla.py").write_text(RUN_ON_XLA)
-    compile_ = ["iree-compile", "piece.mlir", *iree.flags_of(found.graph, device), "-o", "piece.vmfb"]
-    run_on_xla = ["python", "run_on_xla.py", "piece.mlir"]
-    libraries = {f"{target.name}.so": target for target in targets if only_on_xla}
-    for name, target in libraries.items():
-        shutil.copyfile(target.library, work / name)
-    calls = [f"{target.name}={name}" for name, target in libraries.items()]
+        files += ["run_on_xla.py", *libraries]
+        first = [
+            "python", "run_on_xla.py", "piece.mlir", *(f"{target.name}={name}" for name, target in libraries.items()),
+        ]  # fmt: skip
+    else:
+        first = ["iree-compile", "piece.mlir", *iree.flags_of(found.graph, device), "-o", "piece.vmfb"]
     if found.expected is None:
-        files = ["piece.mlir", *(["run_on_xla.py", *libraries] if only_on_xla else [])]
-        return files, shlex.join([*run_on_xla, *calls] if only_on_xla else compile_)
+        return files, shlex.join(first)
     inputs = []
     for i, (argument, value) in enumerate(found.inputs.items()):
         inputs.append(f"{i}-{''.join(c if c in NAME else '_' for c in argument)}.npy")
         _save(work / inputs[-1], value)
     _save(work / "expected.npy", found.expected)
-    files = ["piece.mlir", *inputs, "expected.npy"]
-    tolerance = f"{found.tolerance:.6g}"
+    files += [*inputs, "expected.npy"]
+    tolerance, results = f"{found.tolerance:.6g}", range(len(found.graph.abi.results))
+    compare = [["python", "compare.py", tolerance, "got.npy", "expected.npy"]]
     if only_on_xla:
-        return [*files, "run_on_xla.py", *libraries], shlex.join(
-            [*run_on_xla, f"{found.result}", tolerance, *inputs, "expected.npy", *calls]
-        )
-    flags = ["(ignored)"] * len(found.graph.abi.results)
-    flags[found.result] = "@expected.npy"
-    judge = [*(f"--expected_output={f}" for f in flags), f"--expected_f32_threshold={tolerance}", "--expected_rtol=0"]
-    commands = [compile_]
-    if found.got.dtype.kind in "iu" or np.isnan(found.got).any():
-        (work / "compare.py").write_text(COMPARE_FILES)
+        commands = [[*first, f"{found.result}", "got.npy", *inputs], *compare]
+    else:
+        if found.got.dtype.kind in "iu" or np.isnan(found.got).any():
+            judge = [f"--output={'@got.npy' if i == found.result else ''}" for i in results]
+        else:
+            judge = [f"--expected_output={'@expected.npy' if i == found.result else '(ignored)'}" for i in results]
+            judge += [f"--expected_f32_threshold={tolerance}", "--expected_rtol=0"]
+            compare = []
+        run = ["iree-run-module", f"--device={device.uri}", "--module=piece.vmfb", "--function=main"]
+        commands = [first, [*run, *(f"--input=@{i}" for i in inputs), *judge], *compare]
+    if compare:
+        (work / "compare.py").write_text(COMPARE)
         files.append("compare.py")
-        judge = [f"--output={'@got.npy' if i == found.result else ''}" for i in range(len(flags))]
-    commands.append([
-        "iree-run-module", f"--device={device.uri}", "--module=piece.vmfb", "--function=main",
-        *(f"--input=@{i}" for i in inputs), *judge,
-    ])  # fmt: skip
-    if "compare.py" in files:
-        commands.append(["python", "compare.py", tolerance, "got.npy", "expected.npy"])
     command = " && \\\n".join(map(shlex.join, commands))
     (work / "reproduce.sh").write_text(
         f"#!/bin/sh\n# Ends with another status than 0 while the fault is there.\n{command}\n"

@@ -134,14 +134,6 @@ class _Seen:
         """The configurations that gave an answer and have no bad check."""
         return [one for one, found in self.reasons.items() if not found]
 
-    @property
-    def values_wrong(self) -> bool:
-        """Whether anything is wrong where it was compared, and not for want of an answer."""
-        return any(c.failed for found in self.wrong.values() for c in found)
-
-    def outcome(self, configuration: Configuration) -> Outcome:
-        return next(o for o in self.outcomes if o.configuration == configuration)
-
     # ---- witnesses
 
     def witnesses(self, source: str, head: str, among: Iterable[Configuration]) -> list[str]:
@@ -197,7 +189,7 @@ def _doubtful_reference(seen: _Seen) -> Finding | None:
 
 def _unanswered(seen: _Seen) -> Finding | None:
     """What is wrong where it was compared is wrong, whatever another configuration did not answer."""
-    if seen.values_wrong:
+    if any(c.failed for found in seen.wrong.values() for c in found):
         return None
     if died := [o for o in seen.outcomes if o.stage == "process"]:
         return "harness-error", f"The process of {died[0].configuration.id} died, so its result is missing."
@@ -311,7 +303,7 @@ def _compiler(seen: _Seen) -> Finding | None:
         if all(c.about == "repeats" for c in reasons):
             class_ = "device-fault" if on_device else "compiler-fault"
             return class_, f"Two calls on equal inputs do not give the same values ({one.id})."
-        outcome = seen.outcome(one)
+        outcome = next(o for o in seen.outcomes if o.configuration == one)
         elsewhere = [c for c in seen.matrix.elsewhere(one) if c in seen.right]
         judged = graph_of(one.source).replace("the", "The", 1)
         at_home = [c for c in elsewhere if seen.matrix.family(c) == own]
