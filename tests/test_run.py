@@ -76,7 +76,7 @@ def test_every_check_is_there(small_record: dict[str, Any]) -> None:
 
 def test_what_a_pass_rests_on(small_record: dict[str, Any]) -> None:
     assert small_record["verdict"]["compared"][:6] == [
-        "48 of 48 tokens after 6 prompts",
+        "8 of 8 tokens after each of 6 prompts",
         "logits of decode at all 128 positions",
         "logits of prefill after all 224 lengths that its 3 buckets take",
         "both caches whole",

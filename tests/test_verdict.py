@@ -70,7 +70,7 @@ def test_conforms() -> None:
     }  # fmt: skip
     left = "logits of prefill after 91 of the 96 lengths that its 2 buckets take"
     assert found.explanation.startswith(f"Not compared: {left}. Equal to Hugging Face, but for float32's noise")
-    assert (found.compared[0], found.not_compared) == ("6 of 6 tokens after 2 prompts", (left,))
+    assert (found.compared[0], found.not_compared) == ("3 of 3 tokens after each of 2 prompts", (left,))
 
 
 def test_near_tie() -> None:

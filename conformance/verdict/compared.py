@@ -118,7 +118,12 @@ def _tokens(configurations: Sequence[Outcome], asked: Asked) -> str:
         return sum(len(r.tokens) - len(mismatches(r.tokens, asked.truths[id])) for id, r in outcome.prompts.items())
 
     total = sum(len(t.tokens) for t in asked.truths.values())
-    return f"{min(map(agreed, configurations))} of {total} tokens after {_count(len(asked.truths), 'prompt')}"
+    worst, prompts = min(map(agreed, configurations)), _count(len(asked.truths), "prompt")
+    each = {len(t.tokens) for t in asked.truths.values()}
+    if worst == total and len(each) == 1 < len(asked.truths):
+        (n,) = each
+        return f"{n} of {n} tokens after each of {prompts}"
+    return f"{worst} of {total} tokens after {prompts}"
 
 
 def _positions(
