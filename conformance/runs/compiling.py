@@ -55,12 +55,12 @@ def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
             seconds = round(progress.now() - begin, 3)
             parts.append({"name": name, "begin": begin, "seconds": seconds, "reused": reused})
 
-    with threads(run.context.threads) as submit:
-        compiles = [submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run)]
+    with threads(run.context.threads) as pool:
+        compiles = [pool.submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run)]
         if elsewhere and not run.settings.quick:
             elsewhere = [*elsewhere, *((ORACLE, g, compiled_for("cuda")) for g in evidence.whole(ORACLE))]
         others = [
-            submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
+            pool.submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
             for source, graph, device in elsewhere
         ]
         reference(run)
