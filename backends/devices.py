@@ -285,7 +285,7 @@ def known_cuda_targets() -> list[str]:
     entry: Entry[list[str]] = Entry("cuda-targets", digest(version, path, *CAPABILITIES), list[str])
 
     def probe() -> list[str]:
-        with TemporaryDirectory() as folder, threads() as submit:
+        with TemporaryDirectory() as folder, threads() as pool:
             source = Path(folder) / "probe.mlir"
             source.write_text(PROBE)
 
@@ -296,7 +296,7 @@ def known_cuda_targets() -> list[str]:
                     return False
                 return True
 
-            probed = {f"sm_{number}": submit(knows, f"sm_{number}") for number in CAPABILITIES}
+            probed = {f"sm_{number}": pool.submit(knows, f"sm_{number}") for number in CAPABILITIES}
             return [target for target, known in probed.items() if known.result()]
 
     with locked(entry.path):

@@ -15,14 +15,14 @@ from hloracle.core.errors import InputError
 ENTRY_POINTS = "hloracle.backends"
 BUILT_IN = ("iree-cpu", "xla-cpu")
 # Titles of the families in a sentence; a family that is not listed is called by its name.
-TITLES = {"iree": "IREE", "xla": "XLA", "interpreter": "the interpreter"}
+TITLES = {"iree": "IREE", "xla": "XLA"}
 
 
 @dataclass(frozen=True)
 class Choice:
     """A backend that a run opens in whichever process needs it.
 
-    family: compilers of one family are one witness: `xla` (jaxlib and every plugin built from XLA), `iree`, `interpreter`.
+    family: compilers of one family are one witness, such as `xla` (jaxlib and every plugin built from XLA).
     open: makes the backend, with that many threads; importable by its name, because other processes call it.
     remote: whether it runs on another device than the processor.
     quick: whether it compiles in a moment, so that it is where graphs are taken apart.

@@ -42,18 +42,6 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class Capabilities:
-    """What a session can do. `head` is `token` or `logits`; `capacity` is in cache slots."""
-
-    backend: str
-    head: str
-    buckets: tuple[int, ...]
-    capacity: int
-    vocab_size: int
-    decodes: bool
-
-
-@dataclass(frozen=True)
 class Call:
     """A loaded graph with its weights in place; `taps` names the results that come after head and caches."""
 
@@ -71,6 +59,9 @@ class Session:
     Args:
       graphs: with one head and capacity; without a decode graph, `prefill` is all there is.
       weight: a weight argument's name -> its array; each is asked for once, and kept in place where that can be.
+
+    Of a session can be read: its `capacity` in cache slots, its `vocab_size`, `cache_shapes`, the [L, K, S, D] of k_cache and
+    v_cache, the `buckets` of its prefill graphs, whether it `decodes`, and `position`, the number of slots that are filled.
     """
 
     def __init__(self, backend: Backend, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray]) -> None:
@@ -78,8 +69,8 @@ class Session:
         if any((g.abi.head, g.abi.capacity) != (self._abi.head, self._abi.capacity) for g in graphs):
             raise ValueError("graphs of one session share their head and capacity")
         self._backend = backend
-        self._vocab_size = _vocab_size(self._abi)
-        self._cache_shapes = [self._abi.results[self._abi.result(name)].shape for name in ("k_cache", "v_cache")]
+        self.capacity, self.vocab_size = self._abi.capacity, _vocab_size(self._abi)
+        self.cache_shapes = [self._abi.results[self._abi.result(name)].shape for name in ("k_cache", "v_cache")]
         # A dict, to keep the checkpoint's order: weights are read front to back.
         names = dict.fromkeys(w.name for g in graphs for w in g.abi.weights)
         weights = {name: backend.keep(weight(name)) for name in names}
@@ -92,22 +83,11 @@ class Session:
                 self._decode = call
             else:
                 self._prefill[graph.abi.bucket] = call
+        self.buckets, self.decodes = tuple(sorted(self._prefill)), self._decode is not None
         self.padding = 0  # the token that fills a bucket behind a prompt: any, for it must not show
         self.position = 0  # cache slots filled
         self._caches: tuple[Buffer, Buffer] | None = None
         self._taps: dict[str, Buffer] = {}
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What this session can do."""
-        return Capabilities(
-            backend=self._backend.name,
-            head=self._abi.head,
-            buckets=tuple(sorted(self._prefill)),
-            capacity=self._abi.capacity,
-            vocab_size=self._vocab_size,
-            decodes=self._decode is not None,
-        )
 
     def reset(self, caches: Sequence[np.ndarray] | None = None) -> None:
         """Forget everything: the next decode step is at position 0, with caches of zeros.
@@ -145,9 +125,9 @@ class Session:
         self._check_tokens([token])
         if self._decode is None:
             raise InputError("has no decode graph", "session", "give it one, or only prefill")
-        if self.position >= self._abi.capacity:
+        if self.position >= self.capacity:
             raise InputError(
-                f"all {self._abi.capacity} cache slots are filled", "decode", "use a larger --capacity, or fewer tokens"
+                f"all {self.capacity} cache slots are filled", "decode", "use a larger --capacity, or fewer tokens"
             )
         # A cache that was given to a call is gone (donated), so an empty one is made for each sequence.
         k, v = self._caches or self._zeros()
@@ -162,9 +142,9 @@ class Session:
     def stream_prompt(self, tokens: Sequence[int]) -> int | np.ndarray:
         """What `prefill` does, one decode step per token; needs no prefill graph."""
         self._check_tokens(tokens)
-        if len(tokens) > self._abi.capacity:
+        if len(tokens) > self.capacity:
             raise InputError(
-                f"has {len(tokens)} tokens, more than the {self._abi.capacity} cache slots", "prompt",
+                f"has {len(tokens)} tokens, more than the {self.capacity} cache slots", "prompt",
                 "shorten it, or use a larger --capacity",
             )  # fmt: skip
         self.reset()
@@ -177,12 +157,6 @@ class Session:
         slots = slice(None) if whole else slice(self.position)
         # Copied, because some backends give a view of memory that the next call writes to.
         k, v = (np.array(self._backend.download(c)[:, :, slots]) for c in self._caches or self._zeros())
-        return k, v
-
-    @property
-    def cache_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Of k_cache and of v_cache: [L, K, S, D]."""
-        k, v = self._cache_shapes
         return k, v
 
     def taps(self) -> dict[str, np.ndarray]:
@@ -199,10 +173,10 @@ class Session:
         """
         if count < 1:
             raise InputError(f"is {count}", "number of tokens", "ask for at least one")
-        if len(prompt) + count - 1 > self._abi.capacity:
+        if len(prompt) + count - 1 > self.capacity:
             raise InputError(
                 f"{len(prompt)} tokens and {count} new ones need {len(prompt) + count - 1} cache slots, "
-                f"and there are {self._abi.capacity}",
+                f"and there are {self.capacity}",
                 "prompt",
                 "use a larger --capacity, a shorter prompt or fewer tokens",
             )
@@ -214,27 +188,27 @@ class Session:
 
     def _chosen(self, head: int | np.ndarray) -> int:
         token = greedy(head)
-        if not 0 <= token < self._vocab_size or (isinstance(head, np.ndarray) and np.isnan(head[token])):
+        if not 0 <= token < self.vocab_size or (isinstance(head, np.ndarray) and np.isnan(head[token])):
             raise ToolchainError("run", "the logits are not numbers")
         return token
 
     def _bucket(self, length: int, bucket: int | None) -> int:
         """The bucket that was asked for, or the smallest that fits; InputError when there is none."""
-        largest = max(self._prefill, default=0)
-        if not largest:
+        if not self.buckets:
             raise InputError("has no prefill graph", "session", "give it one, or stream the prompt through decode")
-        if length > largest:
-            raise InputError(f"has {length} tokens, more than the largest bucket of {largest}", "prompt", "shorten it")
+        if length > self.buckets[-1]:
+            what = f"has {length} tokens, more than the largest bucket of {self.buckets[-1]}"
+            raise InputError(what, "prompt", "shorten it")
         if bucket is None:
-            return min(b for b in self._prefill if b >= length)
-        if bucket not in self._prefill:
-            raise InputError("is not one of this session's", f"bucket {bucket}", f"use one of {sorted(self._prefill)}")
+            return min(b for b in self.buckets if b >= length)
+        if bucket not in self.buckets:
+            raise InputError("is not one of this session's", f"bucket {bucket}", f"use one of {list(self.buckets)}")
         if bucket < length:
             raise InputError(f"is too small for {length} tokens", f"bucket {bucket}", "use a larger one")
         return bucket
 
     def _zeros(self) -> tuple[Buffer, Buffer]:
-        k, v = (self._backend.upload(np.zeros(shape, np.float32)) for shape in self._cache_shapes)
+        k, v = (self._backend.upload(np.zeros(shape, np.float32)) for shape in self.cache_shapes)
         return k, v
 
     def _read(self, head: Buffer) -> int | np.ndarray:
@@ -245,10 +219,10 @@ class Session:
         if not tokens:
             raise InputError("is empty", "prompt", "give at least one token")
         # An index outside the table reads other memory on some devices, so it never reaches one.
-        bad = [t for t in tokens if not 0 <= t < self._vocab_size]
+        bad = [t for t in tokens if not 0 <= t < self.vocab_size]
         if bad:
             raise InputError(
-                f"token {bad[0]} is outside the vocabulary of {self._vocab_size}", "tokens", "use the model's tokenizer"
+                f"token {bad[0]} is outside the vocabulary of {self.vocab_size}", "tokens", "use the model's tokenizer"
             )
 
 

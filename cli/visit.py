@@ -153,8 +153,8 @@ def _precisions(visit: Visit) -> None:
     def judge(precision: str) -> None:
         visit.part(f"conformance {precision}", 45, lambda: _judged(visit, precision, 200))
 
-    with threads(4 if threads_available() >= 8 else 1) as submit:
-        judged = [submit(judge, precision) for precision in PRECISIONS[1:]]
+    with threads(4 if threads_available() >= 8 else 1) as pool:
+        judged = [pool.submit(judge, precision) for precision in PRECISIONS[1:]]
         for one in judged:
             one.result()
 
@@ -231,8 +231,8 @@ def _mutants(visit: Visit) -> None:
         verdict = run_in_child(_record, settings, context, timeout=visit.limit(90)).value["verdict"]
         return "" if verdict["class"] == mutant.class_ else f"{id} is {verdict['class']}"
 
-    with threads(min(threads_available(), len(SAMPLE))) as submit:
-        tried = [submit(planted, id) for id in SAMPLE]
+    with threads(min(threads_available(), len(SAMPLE))) as pool:
+        tried = [pool.submit(planted, id) for id in SAMPLE]
         wrong = [one.result() for one in tried if one.result()]
     words = f"{len(SAMPLE) - len(wrong)} of {len(SAMPLE)} caught in their class"
     visit.row("mutants, a sample", words + (f"; {', '.join(wrong)}" if wrong else ""), not wrong)

@@ -49,7 +49,7 @@ class Configuration:
 class Witness:
     """What a verdict has to know of a backend.
 
-    family: compilers of one family are one witness: `xla` (jaxlib and every plugin built from XLA), `iree`, `interpreter`.
+    family: compilers of one family are one witness, such as `xla` (jaxlib and every plugin built from XLA).
     title: for a sentence. device: whether it runs on another device than the processor.
     quick: whether it compiles in a moment, so that it is where graphs are taken apart.
     """

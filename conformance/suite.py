@@ -83,14 +83,14 @@ def run_suite(
     progress = context.progress
     report = _two_lines(progress)
     record, seconds = None, 0.0
-    with TemporaryDirectory(prefix="hloracle-") as folder, threads() as submit:
+    with TemporaryDirectory(prefix="hloracle-") as folder, threads() as pool:
         busy = Path(folder) / "busy"
         whole: Future[ChildResult] | None = None
         with locked(busy):
             if real is not None:
                 beside = dataclasses.replace(context, progress=Progress())
                 arguments = (judged_beside, dataclasses.replace(real, busy=busy), beside, progress.started)
-                whole = submit(run_in_child, *arguments, timeout=REAL_SECONDS, report=partial(report, 1))
+                whole = pool.submit(run_in_child, *arguments, timeout=REAL_SECONDS, report=partial(report, 1))
 
             def done(name: str, record: Record) -> str:
                 # Nothing is worth waiting for where it cannot be run.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,16 +65,10 @@ def known_digest(path: Path) -> str:
     A file that was written to moments ago may be again, within one tick of its clock: it is read every time.
     """
     found = path.stat()
+    written = max(found.st_mtime_ns, found.st_ctime_ns)
     state = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
-    entry = cache_root() / "digests" / digest(str(path.resolve()))[:32]
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        known = json.loads(entry.read_text())
-        if known["state"] == state:
-            return str(known["sha256"])
-    sha256 = file_digest(path)
-    if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > SETTLED_NS:
-        write_file(entry, json.dumps({"state": state, "sha256": sha256}))
-    return sha256
+    entry: Entry[str] = Entry("digests", digest(str(path.resolve()), json.dumps(state)), str)
+    return entry.get(lambda: file_digest(path), lambda _: time.time_ns() - written > SETTLED_NS)[0]
 
 
 @dataclass(frozen=True)
@@ -139,7 +132,7 @@ def _adapter(type: Any) -> Any:
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock `path`.lock; a second process waits here until the first is done."""
     lock = filelock.FileLock(f"{path}.lock")
-    with _writing(path):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     try:
@@ -150,17 +143,14 @@ def locked(path: Path) -> Iterator[None]:
 
 def write_file(path: Path, data: str | bytes) -> None:
     """Write a file so that it appears whole or not at all. Raises InputError when it cannot be written."""
-    with _writing(path):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        beside = _beside(path)
         try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(data.encode() if isinstance(data, str) else data)
-            # mkstemp makes private files; a report or graph is as readable as any other file.
-            os.chmod(beside, 0o666 & ~_umask())
+            beside.write_bytes(data.encode() if isinstance(data, str) else data)
             os.replace(beside, path)
         except BaseException:
-            Path(beside).unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
             raise
 
 
@@ -174,11 +164,11 @@ def build_directory(path: Path, build: Callable[[Path], object]) -> Path:
     with locked(path):
         if path.is_dir():
             return path
-        with _writing(path):
-            beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        with writing(path):
+            beside = _beside(path)
+            beside.mkdir()
             try:
                 build(beside)
-                os.chmod(beside, 0o777 & ~_umask())
                 os.replace(beside, path)
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
@@ -186,7 +176,8 @@ def build_directory(path: Path, build: Callable[[Path], object]) -> Path:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """While this holds, a full disk and what may not be written are an InputError that names the path."""
     try:
         yield
     except InputError:
@@ -205,7 +196,6 @@ def _writing(path: Path) -> Iterator[None]:
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _beside(path: Path) -> Path:
+    """Another name in the same folder, which nobody else has. What tempfile makes could be read by its owner alone."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")

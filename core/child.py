@@ -12,13 +12,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -198,35 +198,22 @@ def side_by_side(work: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """What each returns, in order. Each is the work of a child; where there are none they come one after the other."""
     if _alone:
         return [one() for one in work]
-    with threads(len(work)) as submit:
-        return [future.result() for future in [submit(one) for one in work]]
-
-
-class Submit(Protocol):
-    """What `ThreadPoolExecutor.submit` is."""
-
-    def __call__(self, work: Callable[..., Answer], /, *arguments: Any, **named: Any) -> Future[Answer]: ...
+    with threads(len(work)) as pool:
+        return [future.result() for future in [pool.submit(one) for one in work]]
 
 
 @contextlib.contextmanager
-def threads(workers: int | None = None) -> Iterator[Submit]:
-    """Submit what threads do beside this with processes of their own, such as a compiler; all is waited for at the end.
+def threads(workers: int | None = None) -> Iterator[ThreadPoolExecutor]:
+    """For what threads do beside this with processes of their own, such as a compiler; all is waited for at the end.
 
     What ends this early, such as Ctrl-C, ends them too: whatever this process has started is killed.
     """
-    futures: list[Future[Any]] = []
     with ThreadPoolExecutor(workers) as pool:
-
-        def submit(work: Callable[..., Answer], /, *arguments: Any, **named: Any) -> Future[Answer]:
-            future = pool.submit(work, *arguments, **named)
-            futures.append(future)
-            return future
-
         try:
-            yield submit
+            yield pool
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            while not all(future.done() for future in futures):  # a thread may be about to start more
+            while any(thread.is_alive() for thread in pool._threads):  # one may be about to start more
                 kill_descendants()
                 time.sleep(0.05)
             raise

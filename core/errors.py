@@ -44,14 +44,9 @@ class ToolchainError(Exception):
 class OutOfMemory(ToolchainError):
     """A device's memory does not hold what it was given: a result, and nothing that its graphs did wrong."""
 
-    WORDS = "is out of memory: take a narrower --precision or a smaller model"
-
     def __init__(self, device: str) -> None:
-        super().__init__("memory", f"{device} {self.WORDS}")
-        self.device = device
-
-    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[str]]:
-        return OutOfMemory, (self.device,)
+        super().__init__("memory", f"{device} is out of memory: take a narrower --precision or a smaller model")
+        self.args = (device,)  # what it is made of again in another process
 
     def __str__(self) -> str:
         return self.message

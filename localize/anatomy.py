@@ -362,23 +362,14 @@ class Anatomy:
         stops = self._arguments | boundary
         inputs: dict[Any, str] = {}
         needed: set[int] = set()
-        todo = []
-        for value in values:
+        todo = list(values)
+        while todo:
+            value = todo.pop()
             if value in stops:
                 inputs[value] = stops[value]
-            else:
-                todo.append(value.owner)
-        while todo:
-            operation = todo.pop()
-            place = self._places[operation.operation]
-            if place in needed:
-                continue
-            needed.add(place)
-            for operand in operands_of(operation):
-                if operand in stops:
-                    inputs[operand] = stops[operand]
-                else:
-                    todo.append(operand.owner)
+            elif (place := self._places[value.owner.operation]) not in needed:
+                needed.add(place)
+                todo += operands_of(self._operations[place])
         # Equal subgraphs of two layers get equal texts, and are compiled once: hence anchors by their order, not by name.
         ordered = dict(sorted(inputs.items(), key=lambda item: (self._order.get(item[1], -1), item[1])))
         # And constants first: in a whole graph each stands before its first use, which is in the first layer.

@@ -5,6 +5,7 @@ An anchor is looked at in two ways: in a run of the whole graph, where errors ac
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,11 +24,10 @@ from hloracle.localize.operations import Found, by_itself, inputs_of, miscompile
 from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
+from hloracle.reference.model.contract import PHASES
 
 # Decode steps whose values are looked at, the failing one last: enough to see whether an error grows.
 STEPS = 8
-# In the order in which a session runs them.
-PHASES = ("prefill", "decode")
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class _Watched:
     def prefill(self) -> Matrix:
         """Run the prompt: a column for each of its tokens."""
         run, length = self.run, self.run.length
-        situation = run.prefill(self.session.capabilities.capacity)
+        situation = run.prefill(self.session.capacity)
         rows = self._errors(situation, self.session.prefill(run.truth.tokens[:length], run.bucket))
         for anchor, errors in self._cache_errors(length).items():
             rows[anchor] = np.maximum(rows[anchor], errors) if anchor in rows else errors
@@ -181,7 +181,7 @@ class _Watched:
             head = self.session.decode_step(run.truth.tokens[position])
             if position < first:
                 continue
-            situation = run.step(self.session.capabilities.capacity, position)
+            situation = run.step(self.session.capacity, position)
             column = {a: float(np.max(e)) for a, e in self._errors(situation, head).items()}
             if position == n - 1:
                 for anchor, errors in self._cache_errors(position + 1).items():
@@ -214,10 +214,9 @@ class _Watched:
 
 def _use(session: Session, tokens: Sequence[int], bucket: int) -> None:
     """Run another prompt first, and a step after it: what stays of it in a session must not show in the next one."""
-    can = session.capabilities
-    if can.buckets:
+    if session.buckets:
         session.prefill(tokens, bucket)
-    if can.decodes and session.position < can.capacity:
+    if session.decodes and session.position < session.capacity:
         session.decode_step(tokens[0])
 
 
@@ -246,24 +245,16 @@ def local_errors(
         with suppress(ToolchainError):
             off = situation.error_of("lm_head", bench.run(tail.graph, value))
             found["lm_head"] = max(found.get("lm_head", 0.0), off)
-    for part, errors in _returned_errors(anatomy, situation, bench).items():
-        for layer, off in enumerate(errors):
-            anchor = f"{part}.{layer}"
-            found[anchor] = max(found.get(anchor, 0.0), float(off))
-    return found, failed
-
-
-def _returned_errors(anatomy: Anatomy, situation: Situation, bench: Workbench) -> dict[str, np.ndarray]:
-    """The error of each layer of a cache, in noise floors, for each cache that is not returned as its last layer left it."""
-    found = {}
     for part in CACHES:
         step = anatomy.returned(part)
-        if step is not None:
-            with suppress(ToolchainError):  # its subgraphs say what does not compile
-                got = bench.run(step.graph, partial(situation.value, weight=bench.weight))[0]
-                last = situation.config.num_hidden_layers - 1
-                found[part] = situation.cache_errors(part, last, got)
-    return found
+        if step is None:  # it is returned as its last layer left it
+            continue
+        with suppress(ToolchainError):  # its subgraphs say what does not compile
+            last = situation.config.num_hidden_layers - 1
+            for layer, off in enumerate(situation.cache_errors(part, last, bench.run(step.graph, value)[0])):
+                anchor = f"{part}.{layer}"
+                found[anchor] = max(found.get(anchor, 0.0), float(off))
+    return found, failed
 
 
 @dataclass(frozen=True)
@@ -562,11 +553,4 @@ def _bisect(scene: _Scene, anatomy: Anatomy, situation: Situation, refuses: bool
     order = [a for a in anatomy.anchors if a != "token"]
     if not order or not wrong(order[-1]):
         return None
-    low, high = -1, len(order) - 1  # right at low, wrong at high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if wrong(order[middle]):
-            high = middle
-        else:
-            low = middle
-    return order[high]
+    return order[bisect_left(order[:-1], True, key=wrong)]

@@ -33,8 +33,7 @@ class Situation:
     """A prefill of the first `length` tokens of the truth's sequence, or the decode step at `position`.
 
     Args:
-      position: the decode step's; None for a prefill.
-      length: the prompt's tokens in prefill.
+      position: the decode step's. length: the prompt's tokens in prefill.
       queries, keys: T and S of the graph.
       capacity: slots of the whole cache.
     """

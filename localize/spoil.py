@@ -203,10 +203,15 @@ def rolled(shape: Sequence[int], axis: int) -> Change:
 
 def last_of_equals(w: Writer, x: Value) -> Value:
     """The highest index of the largest logit, in place of the lowest."""
+    return _of_largest(w, -1, stablehlo.maximum)
+
+
+def _of_largest(w: Writer, other: int, combine: Callable[[Value, Value], Value]) -> Value:
+    """Of the indices of the largest logits, what `combine` makes of them and of `other`."""
     logits = w.scope("lm_head")
     largest = w.compare(logits, "EQ", w.reduce(logits, -math.inf, stablehlo.maximum))
     places = w.iota(logits)
-    return w.reduce(stablehlo.select(largest, places, w.constant(-1, places)), -1, stablehlo.maximum)
+    return w.reduce(stablehlo.select(largest, places, w.constant(other, places)), other, combine)
 
 
 # ---- conditions
@@ -234,17 +239,14 @@ def some_token(of: str, direction: str, token: int) -> Condition:
     def condition(w: Writer) -> Value:
         tokens = w.argument("tokens")
         there = w.compare(w.iota(tokens), of, w.argument("length"))
-        return any_of(w, stablehlo.and_(there, w.compare(tokens, direction, token)))
+        return w.reduce(stablehlo.and_(there, w.compare(tokens, direction, token)), 0, stablehlo.or_)
 
     return condition
 
 
 def odd_choice(w: Writer) -> Value:
     """Whether the first of the largest logits is at an odd index."""
-    logits = w.scope("lm_head")
-    places = w.iota(logits)
-    largest = w.compare(logits, "EQ", w.reduce(logits, -math.inf, stablehlo.maximum))
-    token = w.reduce(stablehlo.select(largest, places, w.constant(2**31 - 1, places)), 2**31 - 1, stablehlo.minimum)
+    token = _of_largest(w, 2**31 - 1, stablehlo.minimum)
     return w.compare(stablehlo.and_(token, w.constant(1, token)), "EQ", 1)
 
 
@@ -261,11 +263,6 @@ def holds_something(slot: int | None) -> Condition:
         return stablehlo.and_(found, w.compare(position, "LT", limit))
 
     return condition
-
-
-def any_of(w: Writer, x: Value) -> Value:
-    """Whether any element of a vector of i1 is true."""
-    return w.reduce(x, 0, stablehlo.or_)
 
 
 # ---- what there is to spoil

@@ -19,7 +19,7 @@ class Workbench:
 
     def __init__(self, backend: Backend, weight: Callable[[str], np.ndarray], names: frozenset[str]) -> None:
         self.backend = backend
-        self._weight, self._names = weight, names
+        self.weight, self._names = weight, names
         self._uploaded: dict[str, Buffer] = {}
         self._loaded: dict[str, Executable] = {}
 
@@ -36,9 +36,5 @@ class Workbench:
             # An anchor's value may have axes of one element that its contract does not have.
             return self.backend.upload(value(name).reshape(argument.shape))
         if name not in self._uploaded:
-            self._uploaded[name] = self.backend.upload(self._weight(name))
+            self._uploaded[name] = self.backend.upload(self.weight(name))
         return self._uploaded[name]
-
-    def weight(self, name: str) -> np.ndarray:
-        """A weight of the model by its name: see the class."""
-        return self._weight(name)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -134,10 +135,8 @@ class Writer:
         """Random numbers in [0, limit), others in each call, like a tensor."""
         type = ir.RankedTensorType(like.type)
         low, high = (self._scalar(end, type.element_type) for end in (0.0, limit))
-        size = ir.RankedTensorType.get([len(type.shape)], ir.IntegerType.get_signless(64))
-        shape = stablehlo.constant(
-            ir.DenseElementsAttr.get([ir.IntegerAttr.get(size.element_type, n) for n in type.shape], size)
-        )
+        sizes: Any = np.array(type.shape, np.int64)
+        shape = stablehlo.constant(ir.DenseElementsAttr.get(sizes))
         return stablehlo.rng(low, high, shape, stablehlo.RngDistributionAttr.get("UNIFORM"), results=[type])
 
     def _starts(self, starts: Sequence[Value | int]) -> list[Value]:

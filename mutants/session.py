@@ -97,7 +97,7 @@ def padding_left(right: Right[Head], session: Session, tokens: Sequence[int], bu
     anchor="embed_tokens", replaces=PREFILL,
 )  # fmt: skip
 def bucket_too_small(right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None) -> Head:
-    smallest = min(session.capabilities.buckets)
+    smallest = min(session.buckets)
     return right(session, tokens[:smallest], smallest)
 
 

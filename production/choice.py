@@ -178,8 +178,6 @@ def tuned(checkpoint: Checkpoint, precision: str, threads: int, device: Device =
         for key, here in circumstances(threads, device).items():
             if raw["for"][key] != here:
                 return _ignored(path, WORDS[key].format(str(raw["for"][key])[:60], here))
-        if raw["conforms"] is not True:
-            return _ignored(path, "names a choice that was not checked")
         return Tuned(_choice(raw["choice"], device))
     except (KeyError, TypeError, AttributeError, ValueError):
         return _ignored(path, "is damaged")
@@ -193,7 +191,7 @@ def keep(
     path = tuned_file(checkpoint, precision, device)
     found = {
         "schema": VERSION, "precision": precision, "for": circumstances(threads, device),
-        "choice": dataclasses.asdict(choice), "conforms": True, "measured": measured,
+        "choice": dataclasses.asdict(choice), "measured": measured,
     }  # fmt: skip
     write_file(path, json.dumps(found, indent=1) + "\n")
     return path

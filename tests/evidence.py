@@ -74,7 +74,7 @@ def truth(tokens: tuple[int, ...] = (3, 1, 4), lead: float = 1.0, floor: float =
         exact[step, token], exact[step, token + 1] = 10, 10 - lead
     logits = exact.copy()
     logits[0, 0] += floor
-    return Truth(list(tokens), logits, exact, reused=False, moved="", caches=floor)
+    return Truth(list(tokens), logits, exact, reused=False, caches=floor)
 
 
 TRUTHS = {LONG.id: truth(), SHORT.id: truth((5, 2, 6))}

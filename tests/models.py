@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from stablehlo_interpreter import Interpreter
 
-from hloracle.backends.interpreter import Interpreter
 from hloracle.backends.session import Backend, Executable
 from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Graph
@@ -200,7 +200,7 @@ def handmade(
                 row[..., : visible(config, anchor, query).start] = MASKED[part]
         np.save(folder / f"{anchor}.npy", masked(anchor, rows).astype(np.float32))
     np.save(folder / "noise.npy", np.full((len(stored), n), noise, np.float32))
-    (folder / "about.json").write_text(json.dumps({"tokens": list(tokens), "anchors": stored}))
+    (folder / "about.json").write_text(json.dumps({"anchors": stored}))
     return AnchorTruth(tuple(tokens), folder, reused=True)
 
 

@@ -17,7 +17,7 @@ def write_sharded(directory: Path, shards: int, *arguments: Any, **options: Any)
     if shards == 1:
         return directory
     whole = directory / "model.safetensors"
-    weights = load_file(whole)
+    weights = dict(sorted(load_file(whole).items()))
     whole.unlink()
     names = [f"model-{i + 1:05}-of-{shards:05}.safetensors" for i in range(shards)]
     weight_map = {name: names[i * shards // len(weights)] for i, name in enumerate(weights)}

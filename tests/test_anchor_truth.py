@@ -377,7 +377,7 @@ def test_a_prompt_that_is_given_token_by_token(architecture: str, empty_cache: P
 
 def test_moves_with_the_versions(plain: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = anchor_truth(plain, [7])
-    monkeypatch.setattr(truth_module, "_versions", lambda: {"torch": "2", "transformers": "9"})
+    monkeypatch.setattr(truth_module, "versions", lambda names: {"torch": "2", "transformers": "9"})
     other = anchor_truth(plain, [7])
     assert not other.reused
     assert other.folder == first.folder.parent / "torch-2-transformers-9"

@@ -145,6 +145,6 @@ def test_what_was_just_written_is_read_again(old: Path, empty_cache: Path, monke
 def test_a_damaged_entry_is_read_again(old: Path, empty_cache: Path) -> None:
     expected = known_digest(old)
     (entry,) = (empty_cache / "digests").iterdir()
-    for damage in ("", "{}", "[]", '{"state": 1}'):
+    for damage in ("", "{}", "[]", f"\n{expected}", entry.read_text().replace(expected, expected[::-1])):
         entry.write_text(damage)
         assert known_digest(old) == expected

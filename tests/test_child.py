@@ -236,9 +236,9 @@ def test_a_child_ends_with_the_process_that_started_it(nested: bool, tmp_path: P
 
 
 def test_what_threads_do_is_waited_for() -> None:
-    with threads(2) as submit:
-        slow = submit(subprocess.run, ("sleep", "0.2"), check=True)
-        bad = submit(int, "no number")
+    with threads(2) as pool:
+        slow = pool.submit(subprocess.run, ("sleep", "0.2"), check=True)
+        bad = pool.submit(int, "no number")
     assert slow.result().returncode == 0
     with pytest.raises(ValueError, match="no number"):
         bad.result()
@@ -250,8 +250,8 @@ def test_what_ends_it_early_ends_what_threads_do(early: type[BaseException]) -> 
     submitted: list[Future[Any]] = []
 
     def end_early() -> None:
-        with threads(1) as submit:
-            submitted.extend(submit(subprocess.run, ("sleep", "600"), check=False) for _ in range(2))
+        with threads(1) as pool:
+            submitted.extend(pool.submit(subprocess.run, ("sleep", "600"), check=False) for _ in range(2))
             while not psutil.Process().children():
                 time.sleep(0.01)
             raise early("it", "somewhere", "do that") if early is InputError else early

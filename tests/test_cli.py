@@ -23,10 +23,10 @@ from hloracle.cli import main as cli
 from hloracle.cli import options
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.context import Context
-from hloracle.core import cache as store
 from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied, alone
 from hloracle.emitters.model import emit
+from hloracle.reference.fixtures import tiny
 from hloracle.reference.fixtures.named import FIXTURES, resolve
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
 from hloracle.reference.model.anchors import anchors
@@ -159,7 +159,7 @@ BAD_MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         edited_weights(set_value("lm_head.weight", float("inf"))),
         ("weight lm_head.weight has 1 values that are not finite",),
     ),
-    "NaN in the second shard": (
+    "NaN in a shard": (
         edited_weights(set_value("model.embed_tokens.weight", float("nan")), shards=2, dtype="bfloat16"),
         ("weight model.embed_tokens.weight", "model-00001-of-00002.safetensors"),
     ),
@@ -398,12 +398,12 @@ def test_cache_that_cannot_be_written(refused: Refused, tmp_path: Path, monkeypa
 def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on, every file that the store writes is on a device without space."""
 
-    def full(prefix: str, dir: Path) -> tuple[int, str]:
-        beside = Path(dir) / f"{prefix}full"
-        beside.touch()
-        return os.open("/dev/full", os.O_WRONLY), str(beside)
+    def full(path: Path, data: bytes) -> int:
+        path.touch()
+        with open("/dev/full", "wb") as device:
+            return device.write(data)
 
-    monkeypatch.setattr(store.tempfile, "mkstemp", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device without space to write to")
@@ -428,7 +428,7 @@ def test_full_disk_while_a_model_is_cached(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(safetensors.numpy, "save_file", full)
+    monkeypatch.setattr(tiny, "write_tensors", full)
     assert "the disk is full" in refused("fetch", "tiny-llama")
     assert not list(empty_cache.glob("models/*[!k]")), "only the lock is left"
     monkeypatch.undo()

@@ -23,6 +23,7 @@ from hloracle.reference.fixtures.tiny import TINY, TINY_DTYPES, write_tiny
 from hloracle.reference.huggingface.truth import truths
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.tensor_file import DTYPES
 from hloracle.reference.model.weights import weight_shapes
 from hloracle.studies import false_alarms as module
 from hloracle.studies.false_alarms import (
@@ -138,7 +139,7 @@ def test_weights_are_of_all_sizes_and_shapes() -> None:
             weight = draw_weight(name, shape, seed)
             np.testing.assert_array_equal(weight, draw_weight(name, shape, seed))
             for dtype in TINY_DTYPES.values():
-                assert np.isfinite(weight.astype(dtype).astype(np.float64)).all()
+                assert np.isfinite(weight.astype(DTYPES[dtype]).astype(np.float64)).all()
             kind = "norm" if "norm" in name else name.rpartition(".")[2]
             size = float(np.max(np.abs(weight)))
             if not size:

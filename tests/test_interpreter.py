@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from graphs import run as run_on_xla
 from models import PHASES, SOURCES, T, model
+from stablehlo_interpreter import Interpreter
 
-from hloracle.backends.interpreter import Interpreter
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import ToolchainError
 

@@ -13,8 +13,8 @@ import pytest
 from graphs import operations, parse, run
 from models import quick_xla, results
 from nightly import only
+from stablehlo_interpreter import Interpreter
 
-from hloracle.backends.interpreter import Interpreter
 from hloracle.backends.iree import IreeCpu, compile_to_stream, flags_of, iree_compile
 from hloracle.backends.session import Backend, _vocab_size
 from hloracle.core.abi import Abi, Graph, Tensor

@@ -381,10 +381,9 @@ def test_equal_logits_go_to_the_lowest_token(head: str, low: int) -> None:
     assert next(iter(s.generate_streaming_greedy(sequence[:T], 1, through_decode=True))) == low
 
 
-def test_capabilities() -> None:
-    can = session("plain", "token").capabilities
-    assert (can.backend, can.head, can.buckets) == ("xla-cpu", "token", (T // 2, T))
-    assert (can.capacity, can.vocab_size) == (S, 257)
+def test_what_it_can_do() -> None:
+    can = session("plain", "token")
+    assert (can.buckets, can.capacity, can.vocab_size, can.decodes) == ((T // 2, T), S, 257, True)
 
 
 def test_refused_prompts() -> None:
@@ -418,7 +417,7 @@ def test_capacity_exhausted() -> None:
 def test_session_without_a_prefill_graph() -> None:
     s = Session(xla(), graphs("plain", "token")[:1], weights_of("plain").__getitem__)
     prompt = sequence_of("plain")[:T]
-    assert s.capabilities.buckets == ()
+    assert s.buckets == ()
     assert s.stream_prompt(prompt) == session("plain", "token").prefill(prompt)
     with pytest.raises(InputError, match="has no prefill graph"):
         s.prefill(prompt)

@@ -59,12 +59,9 @@ def token(request: pytest.FixtureRequest, make: Make) -> Session:
     return make(request.param, "token")
 
 
-def test_capabilities(logits: Session, token: Session) -> None:
-    for session, head in ((logits, "logits"), (token, "token")):
-        found = session.capabilities
-        assert found.backend in BACKENDS
-        assert (found.head, found.buckets, found.capacity) == (head, (SMALL, LARGE), S)
-        assert (found.vocab_size, found.decodes) == (V, True)
+def test_what_it_can_do(logits: Session, token: Session) -> None:
+    for found in (logits, token):
+        assert (found.buckets, found.capacity, found.vocab_size, found.decodes) == ((SMALL, LARGE), S, V, True)
 
 
 def test_heads(logits: Session, token: Session) -> None:
@@ -281,7 +278,7 @@ def test_no_tokens_asked_for(count: int, token: Session) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_a_decode_graph(backend: str, make: Make) -> None:
     session = make(backend, "token", (SMALL,), False)
-    assert not session.capabilities.decodes
+    assert not session.decodes
     first = session.prefill(FIVE)
     assert list(session.generate_streaming_greedy(FIVE, 1)) == [first]
     for call in (lambda: session.decode_step(1), lambda: session.stream_prompt([1])):
@@ -292,7 +289,7 @@ def test_without_a_decode_graph(backend: str, make: Make) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_a_prefill_graph(backend: str, make: Make) -> None:
     session = make(backend, "token", ())
-    assert session.capabilities.buckets == ()
+    assert session.buckets == ()
     with pytest.raises(InputError, match="has no prefill graph"):
         session.prefill(FIVE)
     found = list(session.generate_streaming_greedy(FIVE, 4, through_decode=True))

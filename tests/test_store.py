@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +49,15 @@ def test_file_digest(tmp_path: Path) -> None:
     assert store.file_digest(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
+def test_the_umask_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the whole process's: what another thread makes meanwhile would be anyone's to write to."""
+    (tmp_path / "plain").mkdir()
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("it is changed"))
+    store.write_file(tmp_path / "file", "")
+    entry = store.build_directory(tmp_path / "entry", lambda folder: None)
+    assert entry.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_write_file_replaces_and_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.json"
     store.write_file(path, "one")
@@ -79,14 +87,13 @@ def test_write_file_that_fails_keeps_the_old_one(tmp_path: Path, monkeypatch: py
         (errno.EROFS, "read-only"),
     ],
 )
-@pytest.mark.parametrize("call", ["mkdir", "lock", "mkdtemp", "build", "replace"])
+@pytest.mark.parametrize("call", ["mkdir", "lock", "build", "replace"])
 def test_build_directory_where_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str, call: str
 ) -> None:
     owner = {
         "mkdir": (Path, "mkdir"),
         "lock": (store.filelock.FileLock, "acquire"),
-        "mkdtemp": (tempfile, "mkdtemp"),
         "replace": (os, "replace"),
     }
     build = _refuse(code) if call == "build" else lambda folder: None

@@ -60,7 +60,7 @@ def test_in_a_child_process(
         tokens, logits = greedy(model, prompt, COUNT)
         assert found.tokens == tokens
         np.testing.assert_allclose(found.logits, logits, atol=1e-4)
-        assert (found.reused, found.moved) == (False, "")
+        assert not found.reused
     assert lines[0] == "Hugging Face float32, prompt 1 of 2"
     assert lines[-1] == "Hugging Face float64, prompt 2 of 2"
 
@@ -137,30 +137,13 @@ def test_cached_by_content(checkpoint: Checkpoint, children: list[int], empty_ca
     assert children == [2, 1, 1, 1]
 
 
-def test_moves_with_the_versions_and_says_so(
+def test_moves_with_the_versions(
     checkpoint: Checkpoint, children: list[int], empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truths(checkpoint, PROMPTS[:1], COUNT)
-    monkeypatch.setattr(module, "_versions", lambda: {"torch": "2", "transformers": "9"})
-    (found,) = truths(checkpoint, PROMPTS[:1], COUNT)
-    assert not found.reused
-    assert found.moved.endswith("-> torch-2-transformers-9, same tokens")
-    (again,) = truths(checkpoint, PROMPTS[:1], COUNT)
-    assert (again.reused, again.moved) == (True, "")
-
-
-def test_moved_names_the_first_other_token(
-    checkpoint: Checkpoint, children: list[int], empty_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (before,) = truths(checkpoint, PROMPTS[:1], COUNT)
-
-    def other(model: Any, prompt: Any, count: int) -> tuple[list[int], np.ndarray]:
-        return [*before.tokens[:4], 0, 0], np.asarray(before.logits)
-
-    monkeypatch.setattr(module, "_versions", lambda: {"torch": "3", "transformers": "9"})
-    monkeypatch.setattr(module, "greedy", other)
-    (found,) = truths(checkpoint, PROMPTS[:1], COUNT)
-    assert found.moved.endswith("-> torch-3-transformers-9, first other token at step 4")
+    monkeypatch.setattr(module, "versions", lambda names: {"torch": "2", "transformers": "9"})
+    assert [[t.reused for t in truths(checkpoint, PROMPTS[:1], COUNT)] for _ in range(2)] == [[False], [True]]
+    assert list(empty_cache.glob("truth/*/torch-2-transformers-9"))
 
 
 def test_module_outputs(model: Any) -> None:

@@ -120,8 +120,6 @@ def test_what_is_kept_is_found_again(checkpoint: Checkpoint) -> None:
         ({"for": {"graphs": "other"}}, "before graphs were written otherwise"),
         ({"schema": "hloracle-tuned/0"}, "another version of hloracle"),
         ({"precision": "int4"}, "another precision"),
-        ({"conforms": False}, "was not checked"),
-        ({"conforms": "yes"}, "was not checked"),
         ({"choice": {"layout": "columns"}}, "is damaged"),
         ({"choice": {"decode": {"flags": "--iree-plugin=evil", "cpu": "host"}}}, "is damaged"),
         ({"choice": {"decode": {"flags": "plain", "cpu": "host --output=/etc/passwd"}}}, "is damaged"),

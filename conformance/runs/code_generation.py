@@ -99,8 +99,8 @@ def arithmetic_of(module: bytes) -> tuple[str, ...]:
 
 def compile_all(wanted: Iterable[tuple[str, Graph, Device]], jobs: int) -> list[Compiled]:
     """Each of (source, graph, device), `jobs` at a time."""
-    with threads(jobs) as submit:
-        futures = [submit(compile_for, *one) for one in wanted]
+    with threads(jobs) as pool:
+        futures = [pool.submit(compile_for, *one) for one in wanted]
         return [future.result() for future in futures]
 
 

@@ -57,12 +57,12 @@ def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
             parts.append({"name": name, "begin": begin, "seconds": seconds, "reused": reused})
 
     oracle = [(ORACLE, graph, compiled_for("cuda")) for graph in evidence.whole(ORACLE)]
-    with threads(run.context.threads) as submit:
-        compiles = [submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run)]
+    with threads(run.context.threads) as pool:
+        compiles = [pool.submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run)]
         if elsewhere and not run.settings.quick:
             elsewhere = [*elsewhere, *oracle]
         others = [
-            submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
+            pool.submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
             for source, graph, device in elsewhere
         ]
         reference(run)
@@ -110,7 +110,6 @@ def reference(run: Run) -> None:
         ids = list(dict.fromkeys(p.token_ids for p in evidence.prompts))
         found = truths(run.model, ids, settings.tokens, progress.report)
         stage["reused"] = all(t.reused for t in found)
-        stage["detail"] = "; ".join(dict.fromkeys(t.moved for t in found if t.moved))
         if not evidence.decodes:  # a prefill alone answers with the first token
             found = [dataclasses.replace(t, tokens=t.tokens[:1], logits=t.logits[:1], exact=t.exact[:1]) for t in found]
         by_ids = dict(zip(ids, found, strict=True))

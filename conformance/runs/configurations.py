@@ -154,7 +154,7 @@ def _run(
         streams[stream.id] = run_stream(session, stream, asked.kept[stream.id], model.config)
     context.report(f"{configuration.id}: the same calls again")
     first = asked.prompts[0]
-    steps = min(REPEATED, session.capabilities.capacity - len(first.token_ids))
+    steps = min(REPEATED, session.capacity - len(first.token_ids))
     repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
     return Outcome(configuration, "ran", prompts, streams=streams, repeated=repeated)
 
@@ -163,17 +163,17 @@ def _prompt(
     session: Session, configuration: Configuration, prompt: Prompt, asked: Asked, config: Config
 ) -> PromptOutcome:
     """The prompt, and the truth's tokens after it one by one."""
-    can, ids, kept = session.capabilities, prompt.token_ids, asked.kept.get(prompt.id)
+    ids, kept = prompt.token_ids, asked.kept.get(prompt.id)
     truth = asked.truths[prompt.id]
     started = time.monotonic()
-    heads = [session.prefill(ids, prompt.bucket) if can.buckets else session.stream_prompt(ids)]
+    heads = [session.prefill(ids, prompt.bucket) if session.buckets else session.stream_prompt(ids)]
     seconds = time.monotonic() - started
     slots = []
     before = session.caches(whole=True)
     if kept:
-        stayed = after_prefill(before, len(ids), prompt.bucket if can.buckets else len(ids))
+        stayed = after_prefill(before, len(ids), prompt.bucket if session.buckets else len(ids))
         slots.append(slots_of(before, kept, config, len(ids), stayed=stayed))
-    if can.decodes and len(truth.tokens) > 1:
+    if session.decodes and len(truth.tokens) > 1:
         started = time.monotonic()
         heads += map(session.decode_step, truth.tokens[:-1])
         seconds += time.monotonic() - started

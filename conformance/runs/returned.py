@@ -209,9 +209,8 @@ def unfilled(session: Session) -> tuple[np.ndarray, np.ndarray]:
 
 def run_stream(session: Session, stream: Stream, truth: AnchorTruth, config: Config) -> Streamed:
     """Give a stream to decode and its beginnings to prefill, as far as the session has such graphs."""
-    can = session.capabilities
-    lengths = stream.lengths if can.buckets else ()
-    decodes = can.decodes and stream.decodes
+    lengths = stream.lengths if session.buckets else ()
+    decodes = session.decodes and stream.decodes
     found = _decode(session, stream, truth, config, max(lengths, default=0)) if decodes else None
     prefilled: dict[int, float] = {}
     slots: Slots | None = None
@@ -233,7 +232,7 @@ def run_stream(session: Session, stream: Stream, truth: AnchorTruth, config: Con
 
 def _padded_otherwise(session: Session, stream: Stream, length: int, truth: AnchorTruth, config: Config) -> str:
     """That what prefill returns is wrong where other tokens fill the bucket, in words; empty if it is not."""
-    padding = session.capabilities.vocab_size - 1
+    padding = session.vocab_size - 1
     session.padding, before = padding, session.padding
     head = session.prefill(stream.tokens[:length], stream.bucket)
     session.padding = before
@@ -336,9 +335,8 @@ def repeat(session: Session, tokens: Sequence[int], following: Sequence[int], bu
     """The same calls twice: whether all that they return is equal, bit for bit, and else how far it is apart."""
     rounds: list[list[Any]] = []
     for _ in range(2):
-        can = session.capabilities
-        heads = [session.prefill(tokens, bucket) if can.buckets else session.stream_prompt(tokens)]
-        if can.decodes:
+        heads = [session.prefill(tokens, bucket) if session.buckets else session.stream_prompt(tokens)]
+        if session.decodes:
             heads += [session.decode_step(token) for token in following]
         rounds.append([*heads, *session.caches()])
     return same(*rounds), furthest(*rounds)

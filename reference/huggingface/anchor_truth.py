@@ -6,7 +6,6 @@ model is run. Legend: n tokens; the rest as in `anchors.py`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import shutil
@@ -132,31 +131,21 @@ def anchor_truths(
     """The truth of each sequence at the anchors that it asks for; the model is loaded once for all that are not cached."""
     config = checkpoint.config
     questions = [_question(checkpoint, sequence) for sequence in sequences]
-    found = [AnchorTruth(q.tokens, q.folder, reused=True) for q in questions]
-    whole = [_is_whole(f, config, q.anchors) for f, q in zip(found, questions, strict=True)]
-    missing = {q.folder: q for q, there in zip(questions, whole, strict=True) if not there}
+    whole = [_is_whole(folder, config, asked) for folder, asked in questions]
+    missing = {folder: asked for (folder, asked), there in zip(questions, whole, strict=True) if not there}
     if missing:
         for folder in missing:
             shutil.rmtree(folder, ignore_errors=True)  # what is damaged is computed anew
         _kept.cache_clear()
-        run_in_child(_compute, checkpoint, list(missing.values()), timeout=TIMEOUT_SECONDS, report=report)
-    for truth, question, there in zip(found, questions, whole, strict=True):
-        if not there and not _is_whole(truth, config, question.anchors):
-            raise damaged(question.folder)
-    return [dataclasses.replace(f, reused=there) for f, there in zip(found, whole, strict=True)]
+        run_in_child(_compute, checkpoint, missing, timeout=TIMEOUT_SECONDS, report=report)
+    for folder, asked in missing.items():
+        if not _is_whole(folder, config, asked):
+            raise damaged(folder)
+    return [AnchorTruth(asked.tokens, folder, there) for (folder, asked), there in zip(questions, whole, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Question:
-    """What an entry of the cache answers. prompt: how many tokens are given at once, at least one."""
-
-    tokens: tuple[int, ...]
-    prompt: int
-    anchors: tuple[str, ...]
-    folder: Path
-
-
-def _question(checkpoint: Checkpoint, asked: Sequenced) -> _Question:
+def _question(checkpoint: Checkpoint, asked: Sequenced) -> tuple[Path, Sequenced]:
+    """Where the cache keeps the answer; and what is asked, with the anchors named and a prompt of at least one token."""
     config = checkpoint.config
     tokens, prompt, V, turning = asked.tokens, asked.prompt, config.vocab_size, config.turning_point
     if not tokens:
@@ -170,7 +159,7 @@ def _question(checkpoint: Checkpoint, asked: Sequenced) -> _Question:
         prompt = 0
     key = (json.dumps(tokens), *([str(prompt)] if prompt else []), shapes, ANCHOR_TRUTH_VERSION)
     folder = versioned_entry("anchors", checkpoint.digest, *key)
-    return _Question(tokens, prompt or len(tokens), wanted, folder)
+    return folder, Sequenced(tokens, prompt or len(tokens), wanted)
 
 
 def row_shape(config: Config, anchor: str, keys: int) -> tuple[int, ...]:
@@ -209,14 +198,12 @@ def _mapped(folder: Path, name: str) -> np.ndarray:
 _kept = lru_cache(maxsize=256)(_mapped)
 
 
-def _is_whole(found: AnchorTruth, config: Config, wanted: Sequence[str]) -> bool:
-    n = len(found.tokens)
+def _is_whole(folder: Path, config: Config, asked: Sequenced) -> bool:
     try:
-        names = _names(found.folder)
-        shapes = {name: _mapped(found.folder, name).shape for name in (*names, "noise")}
+        shapes = {name: _mapped(folder, name).shape for name in (*_names(folder), "noise")}
     except DAMAGED:
         return False
-    return shapes == _shapes(config, n, wanted)
+    return shapes == _shapes(config, len(asked.tokens), asked.anchors)
 
 
 def _shapes(config: Config, n: int, wanted: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -237,7 +224,7 @@ def _whole(folder: Path) -> Iterator[None]:
 # ---- in the child process
 
 
-def _compute(report: Report, checkpoint: Checkpoint, questions: Sequence[_Question]) -> None:
+def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Sequenced]) -> None:
     """Run all passes. What the float32 ones save, the float64 one compares: memory holds one value at a time."""
     import torch
 
@@ -254,26 +241,26 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: Sequence[_Questi
             return lambda layer: report(f"Hugging Face {precision} anchors{many}, {layer}")
 
         model = load_model(checkpoint.directory)
-        for i, question in enumerate(questions):
+        for i, asked in enumerate(questions.values()):
             for nudge in range(1 + NUDGES):
 
                 def keep(anchor: str, single: np.ndarray, at: tuple[int, int] = (i, nudge)) -> None:
                     np.save(saved(at[0], anchor, at[1]), single)
 
-                _Pass(model, config, passing("float32", i), nudge).over(question, keep)
+                _Pass(model, config, passing("float32", i), nudge).over(asked, keep)
         # In place, tensor by tensor: the float32 and the float64 model are never both whole.
         model = model.double()
         with float64_throughout():
-            for i, question in enumerate(questions):
+            for i, (entry, asked) in enumerate(questions.items()):
 
-                def write(folder: Path, i: int = i, question: _Question = question) -> None:
-                    _write(model, config, question, lambda a, n: saved(i, a, n), folder, passing("float64", i))
+                def write(folder: Path, i: int = i, asked: Sequenced = asked) -> None:
+                    _write(model, config, asked, lambda a, n: saved(i, a, n), folder, passing("float64", i))
 
-                build_directory(question.folder, write)
+                build_directory(entry, write)
 
 
 def _write(
-    model: Any, config: Config, question: _Question, saved: Callable[[str, int], Path], folder: Path,
+    model: Any, config: Config, asked: Sequenced, saved: Callable[[str, int], Path], folder: Path,
     report: Callable[[str], None],
 ) -> None:  # fmt: skip
     """The float64 pass, and its distance from what the others saved."""
@@ -286,10 +273,9 @@ def _write(
             file.unlink()
         np.save(folder / f"{anchor}.npy", masked(anchor, exact).astype(np.float32))
 
-    _Pass(model, config, report).over(question, compare)
-    names = question.anchors
-    np.save(folder / "noise.npy", np.stack([noise[name] for name in names]).astype(np.float32))
-    (folder / "about.json").write_text(json.dumps({"tokens": question.tokens, "anchors": names}))
+    _Pass(model, config, report).over(asked, compare)
+    np.save(folder / "noise.npy", np.stack([noise[name] for name in asked.anchors]).astype(np.float32))
+    (folder / "about.json").write_text(json.dumps({"anchors": asked.anchors}))
 
 
 def row_noise(anchor: str, single: np.ndarray, exact: np.ndarray) -> np.ndarray:
@@ -321,10 +307,10 @@ class _Pass:
     report: Callable[[str], None]
     nudge: int = 0
 
-    def over(self, question: _Question, keep: KeepRows) -> None:
+    def over(self, asked: Sequenced, keep: KeepRows) -> None:
         """The sequence, its prompt at once and each further token by itself: gives each anchor's value to `keep`."""
         forget_angles(self.model)
-        tokens, prompt, wanted = question.tokens, question.prompt, question.anchors
+        tokens, prompt, wanted = asked.tokens, asked.prompt, asked.anchors
         if prompt == len(tokens):
             self._forward(tokens, 0, None, wanted, keep)
             return

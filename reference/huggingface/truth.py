@@ -12,8 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib import metadata
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from hloracle.core.cache import build_directory, cache_root, digest
 from hloracle.core.child import Report, run_in_child
+from hloracle.core.environment import versions
 from hloracle.core.errors import InputError
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.registry import load_config
@@ -49,7 +49,6 @@ class Truth:
     tokens: the greedy continuation; it does not stop at an end-of-text token.
     logits: float32 [tokens, V], what each token was chosen from.
     exact: the same in float64 over the same tokens, rounded to float32 [tokens, V].
-    moved: how this differs from the truth of other library versions in the cache, or empty.
     nudged: the largest distance from `exact` of float32 passes over the same tokens whose embeddings were nudged.
     caches: the largest distance of these passes' keys and values of the prompt from the float64 ones, in units of the
       largest of those. Their noise does not follow from the logits', which come from the last row alone.
@@ -59,7 +58,6 @@ class Truth:
     logits: np.ndarray
     exact: np.ndarray
     reused: bool
-    moved: str
     nudged: float = 0.0
     caches: float = 0.0
 
@@ -85,15 +83,8 @@ def truths(
     if missing:
         for entry in missing:
             shutil.rmtree(entry, ignore_errors=True)  # what is damaged is computed anew
-        run_in_child(
-            _compute, checkpoint.directory, missing, count, _versions(), timeout=TIMEOUT_SECONDS, report=report
-        )
+        run_in_child(_compute, checkpoint.directory, missing, count, timeout=TIMEOUT_SECONDS, report=report)
     return [kept[entry] or _computed(entry) for entry in entries]
-
-
-@cache
-def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in PACKAGES}
 
 
 def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
@@ -104,8 +95,8 @@ def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
 
 def versioned_entry(kind: str, *question: str) -> Path:
     """Where the cache keeps these versions' answer to a question; other versions' answers stand beside it."""
-    versions = "-".join(f"{name}-{version}" for name, version in _versions().items())
-    return cache_root() / kind / digest(*question)[:32] / versions
+    named = "-".join(f"{name}-{version}" for name, version in versions(PACKAGES).items())
+    return cache_root() / kind / digest(*question)[:32] / named
 
 
 def _load(entry: Path) -> Truth | None:
@@ -118,7 +109,7 @@ def _load(entry: Path) -> Truth | None:
         return None
     if not len(tokens) == len(logits) == len(exact):
         return None
-    return Truth(tokens, logits, exact, reused=True, moved="", nudged=nudged, caches=caches)
+    return Truth(tokens, logits, exact, reused=True, nudged=nudged, caches=caches)
 
 
 def damaged(entry: Path) -> InputError:
@@ -131,24 +122,10 @@ def _computed(entry: Path) -> Truth:
     found = _load(entry)
     if found is None:
         raise damaged(entry)
-    return dataclasses.replace(found, reused=False, moved=_moved(entry, found.tokens))
+    return dataclasses.replace(found, reused=False)
 
 
-def _moved(entry: Path, tokens: list[int]) -> str:
-    """Compare with the truth of other versions of the libraries, if the cache still holds one."""
-    others = [d for d in entry.parent.iterdir() if d.is_dir() and d != entry and (d / "truth.json").is_file()]
-    if not others:
-        return ""
-    other = max(others, key=lambda d: d.stat().st_mtime)
-    before = json.loads((other / "truth.json").read_text())["tokens"]
-    different = [i for i, (a, b) in enumerate(zip(before, tokens, strict=True)) if a != b]
-    what = f"first other token at step {different[0]}" if different else "same tokens"
-    return f"truth computed anew: {other.name} -> {entry.name}, {what}"
-
-
-def _compute(
-    report: Report, directory: Path, missing: dict[str, list[int]], count: int, versions: dict[str, str]
-) -> None:
+def _compute(report: Report, directory: Path, missing: dict[str, list[int]], count: int) -> None:
     import torch
 
     # One thread: sums are taken in the same order on every machine, and the other cores are free to compile.
@@ -173,8 +150,6 @@ def _compute(
             near = others.pop(entry)
             about = {
                 "tokens": tokens,
-                "prompt": missing[entry],
-                "versions": versions,
                 # numpy's max: a pass that overflows says so, whichever one it is.
                 "nudged": float(np.max([np.max(np.abs(logits - exact)) for logits, _ in near])),
                 "caches": float(np.max([np.max(np.abs(kept - caches)) for _, kept in near]) / scale),

@@ -14,8 +14,6 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.registry import part_of, parts_of
 
 CACHES = ("k_cache", "v_cache")
-# What the head picks: only a graph whose head is the token has it, and no module of Hugging Face's.
-TOKEN = "token"
 LAYER = re.compile(r"layers\.(\d+)(?:\.(.+))?|([kv]_cache)\.(\d+)")
 CACHE_SCOPE = re.compile(r"layers\.(\d+)\.self_attn\.([kv]_cache)")
 

@@ -67,16 +67,14 @@ class Checkpoint:
         Args:
           panels: where they fit, for weights that are not quantized. join: see `joined`.
         """
-        held = self._held(precision, panels)
-        return joined(self.config, held) if join else held
-
-    def _held(self, precision: str, panels: bool) -> Layout:
         if precision not in QUANTIZED:
-            return default_layout(self.config, precision, panels)
-        if self.precision != precision:
+            held: Layout = default_layout(self.config, precision, panels)
+        elif self.precision == precision:
+            held = self.encoded
+        else:
             is_in = f"is in {self.precision}" if self.precision else f"has no {ENCODED}"
             raise InputError(is_in, self.directory, f"name the model, and --precision {precision} makes one")
-        return self.encoded
+        return joined(self.config, held) if join else held
 
     def load(self, name: str) -> np.ndarray:
         """One argument of a graph: a weight as a contiguous float32 array, or what an encoded or joined one is made of.
@@ -148,23 +146,13 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     config = load_config(directory)
     found: dict[str, tuple[Path, tuple[int, ...]]] = {}
     for path in _weight_files(directory):
-        try:
-            with safetensors.safe_open(path, "np") as f:
-                for name in f.keys():  # noqa: SIM118  (safe_open is not a mapping)
-                    part = f.get_slice(name)
-                    if name in found:
-                        raise InputError(
-                            f"weight {name} stands here and in {found[name][0].name}", path, "keep one of the two"
-                        )
-                    if part.get_dtype() not in DTYPES:
-                        raise InputError(
-                            f"weight {name} is of dtype {part.get_dtype()}",
-                            path,
-                            f"use a checkpoint with {', '.join(DTYPES)} weights",
-                        )
-                    found[name] = path, tuple(part.get_shape())
-        except (OSError, safetensors.SafetensorError) as error:
-            raise _unreadable(path, error) from None
+        for name, (dtype, shape) in _types(path)[0].items():
+            if name in found:
+                raise InputError(f"weight {name} stands here and in {found[name][0].name}", path, "keep one of the two")
+            if dtype not in DTYPES:
+                fix = f"use a checkpoint with {', '.join(DTYPES)} weights"
+                raise InputError(f"weight {name} is of dtype {dtype}", path, fix)
+            found[name] = path, shape
 
     wanted = stored_shapes(config, frozenset(found))
     head, embedding = (found.get(name) for name in ("lm_head.weight", "model.embed_tokens.weight"))
@@ -201,14 +189,8 @@ def encoded_types(config: Config, layout: Layout) -> dict[str, tuple[str, tuple[
 
 def _open_encoded(path: Path, config: Config) -> tuple[str, Layout]:
     """The precision of the second file, and how it holds the weights; every name, dtype and shape in it is looked at."""
-    try:
-        with safetensors.safe_open(path, "np") as f:
-            found, precision = {}, (f.metadata() or {}).get("precision", "")
-            for name in f.keys():  # noqa: SIM118
-                part = f.get_slice(name)
-                found[name] = part.get_dtype(), tuple(part.get_shape())
-    except (OSError, safetensors.SafetensorError) as error:
-        raise _unreadable(path, error) from None
+    found, metadata = _types(path)
+    precision = metadata.get("precision", "")
     if precision not in QUANTIZED:
         raise InputError(f"is of precision {precision!r}", path, "convert the model again")
     layout: dict[str, str] = {}
@@ -227,6 +209,18 @@ def _open_encoded(path: Path, config: Config) -> tuple[str, Layout]:
         if found.get(name) != type:
             raise InputError(f"{name} is {found.get(name, 'missing')}, not {type}", path, "convert the model again")
     return precision, layout
+
+
+def _types(path: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], dict[str, str]]:
+    """Name -> dtype and shape of each tensor in a file; and the file's metadata."""
+    try:
+        with safetensors.safe_open(path, "np") as f:
+            slices = {name: f.get_slice(name) for name in f.keys()}  # noqa: SIM118  (safe_open is not a mapping)
+            return {
+                name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()
+            }, f.metadata() or {}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise _unreadable(path, error) from None
 
 
 def _read(path: Path, name: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, Layout
 from hloracle.reference.model.weights import taken_shapes
 
-PHASES = ("prefill", "decode")
+PHASES = ("prefill", "decode")  # in the order in which a session runs them
 HEADS = ("token", "logits")
 BUCKETS = (32, 64, 128, 256)
 

@@ -49,17 +49,19 @@ class Encoding:
     decode: Callable[[Sequence[np.ndarray]], np.ndarray]
     fits: Callable[[Shape], bool]
 
+    @property
+    def suffixes(self) -> list[str]:
+        """What the ABI calls it in each of its arguments: `ENCODING`, or `ENCODING.PART`."""
+        return [f"{self.name}.{part}" if part else self.name for part in self.parts]
+
     def arguments(self, weight: str) -> list[str]:
         """The names of the arguments that hold a weight."""
-        return [".".join(filter(None, (weight, self.name, part))) for part in self.parts]
+        return [f"{weight}.{suffix}" for suffix in self.suffixes]
 
     def tensors(self, weight: str, shape: Shape) -> list[Tensor]:
         """The ABI's entries."""
-        named = zip(self.arguments(weight), self.parts, self.types(shape), strict=True)
-        return [
-            Tensor("weight", name, of, dtype, ".".join(filter(None, (self.name, part))))
-            for name, part, (of, dtype) in named
-        ]
+        typed = zip(self.suffixes, self.types(shape), strict=True)
+        return [Tensor("weight", f"{weight}.{suffix}", of, dtype, suffix) for suffix, (of, dtype) in typed]
 
 
 def matrix(shape: Shape) -> bool:
@@ -219,9 +221,9 @@ ENCODINGS: dict[str, Encoding] = {
 
 # The longest first: `.panels` is also how `.bf16.panels` ends.
 _SUFFIXES = {
-    f".{'.'.join(filter(None, (encoding.name, part)))}": (encoding.name, index)
+    f".{suffix}": (encoding.name, index)
     for encoding in sorted(ENCODINGS.values(), key=lambda e: -len(e.name))
-    for index, part in enumerate(encoding.parts)
+    for index, suffix in enumerate(encoding.suffixes)
 }
 
 

@@ -51,18 +51,17 @@ def _norm(shape: str = "T E", weight: str = "E", bias: bool = True) -> Part:
     return Part(shape, (Weight("weight", weight), *more), terms=weight.split()[-1])
 
 
-_MLP = {
-    "gate_proj": _linear("T F", "F", "E", "mlp_bias"),
-    "up_proj": _linear("T F", "F", "E", "mlp_bias"),
-    "act": Part("T F", terms="E", source="input down_proj"),
-    "down_proj": _linear("T E", "E", "F", "mlp_bias"),
-}
-_SHARED = {
-    "gate_proj": _linear("T H", "H", "E"),
-    "up_proj": _linear("T H", "H", "E"),
-    "act": Part("T H", terms="E", source="input down_proj"),
-    "down_proj": _linear("T E", "E", "H"),
-}
+def _gated_mlp(width: str, bias: str = "") -> dict[str, Part]:
+    """An MLP whose intermediate size has this letter."""
+    return {
+        "gate_proj": _linear(f"T {width}", width, "E", bias),
+        "up_proj": _linear(f"T {width}", width, "E", bias),
+        "act": Part(f"T {width}", terms="E", source="input down_proj"),
+        "down_proj": _linear("T E", "E", width, bias),
+    }
+
+
+_MLP, _SHARED = _gated_mlp("F", "mlp_bias"), _gated_mlp("H")
 _ATTENTION = {
     "q_proj": _linear("T N D", "N*D", "E", "attention_bias"),
     "k_proj": _linear("T K D", "K*D", "E", "attention_bias"),
@@ -105,12 +104,11 @@ PARTS: dict[str, Part] = {
     **{f"mlp.shared_experts.{name}": part for name, part in _SHARED.items()},
     "mlp.shared_expert_gate": _linear("T 1", "1", "E"),
     "mlp": Part("T E", terms="F"),
+    **dict.fromkeys((
+        "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+        "post_self_attn_layernorm", "post_mlp_layernorm",
+    ), _norm()),
 }  # fmt: skip
-for _name in (
-    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
-    "post_self_attn_layernorm", "post_mlp_layernorm",
-):  # fmt: skip
-    PARTS[_name] = _norm()
 
 
 @lru_cache(maxsize=64)
