@@ -62,7 +62,6 @@ def render(record: Record, link: str = "", note: str = "") -> str:
         *_speed(record),
         *report_at(link),
         *_good_families(record),
-        *_environment(record),
     ]
     return "\n".join(lines) + "\n"
 
@@ -296,29 +295,6 @@ def _speed(record: Record) -> Iterable[str]:
         figures = (f"{prose(title, 60)} {text.figure(ms)} ms" for title, ms in medians)
         yield f"Decode, a token: {' · '.join(figures)}"
         yield ""
-
-
-def _environment(record: Record) -> Iterable[str]:
-    environment, model = record["environment"], record["model"]
-    pairs = {
-        "date": environment["date"],
-        "model": f"{model['directory_name']}, SHA-256 {model['digest']}",
-        "commit": environment["commit"] or "not known",
-        "hloracle": environment["hloracle"],
-        "Python": environment["python"],
-        "platform": environment["platform"],
-        "processor": f"{environment['cpu']}, {text.plural(environment['cores'], 'core')}",
-        "memory": f"{text.size(environment['memory_bytes'])}, peak {text.size(record['memory']['peak_bytes'])}",
-        **dict(sorted(environment["packages"].items())),
-    }
-    yield "<details><summary>Environment</summary>"
-    yield ""
-    yield "| | |"
-    yield "| :-- | :-- |"
-    rows = (f"| {prose(name, 80)} | {code(value, 160)} |" for name, value in pairs.items())
-    yield from limited(rows, 8_000, "more entries", row=True)
-    yield ""
-    yield "</details>"
 
 
 def limited(
