@@ -19,6 +19,7 @@ from hloracle.reports.text import one_line
 from hloracle.reports.typed import path_words, problem, schema_text
 
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
+FIX = "name a report.json that this version of hloracle wrote"
 
 # A list of numbers as json writes it, a number a line. Strings have no line break there, so none is touched.
 _NUMBERS = re.compile(r'\[\n +([^][{}"]+)\n +\]')
@@ -37,21 +38,29 @@ def validate(record: Any) -> None:
 
 def load(path: Path) -> Record:
     """Read a record. Raises InputError that names the file and what is wrong with it."""
-    fix = "name a report.json that this version of hloracle wrote"
     try:
-        record = json.loads(path.read_text("utf-8"))
+        data = path.read_bytes()
     except FileNotFoundError:
-        raise InputError("no such file", path, fix) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", path, fix) from None
+        raise InputError("no such file", path, FIX) from None
+    except OSError as error:
+        raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", path, FIX) from None
+    return parse(data, path)
+
+
+def parse(data: bytes, where: Path | str) -> Record:
+    """The record that a file holds. Raises InputError that says of `where` what is wrong with it."""
+    try:
+        record = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", where, FIX) from None
     found = record.get("schema") if isinstance(record, dict) else None
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
-        raise InputError(f"{words}, not {SCHEMA!r}", path, fix)
+        raise InputError(f"{words}, not {SCHEMA!r}", where, FIX)
     try:
         validate(record)
     except ValueError as error:
-        raise InputError(f"is not a valid record ({error})", path, fix) from None
+        raise InputError(f"is not a valid record ({error})", where, FIX) from None
     return cast(Record, record)
 
 
