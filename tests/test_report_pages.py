@@ -400,6 +400,15 @@ def test_summary_says_what_happened() -> None:
     assert "Decode, a token" not in failed
 
 
+def test_summary_of_a_suite_names_what_does_not_pass_above_the_table() -> None:
+    written = summary.render(failing_suite())
+    assert written.count("\n- ❌ <code>tiny-mistral</code>: Emitter fault at ") == 1
+    begin = written.index("<details><summary>1 of 2 models passed</summary>")
+    assert written.index("- ❌ <code>tiny-mistral") < written.index("| prompt |") < begin
+    assert re.findall(r"^\| (✅|❌) <code>(\w+)", written[begin:], re.MULTILINE) == [("❌", "mistral"), ("✅", "llama")]
+    assert "<details><summary>2 of 2 models passed</summary>" in summary.render(suite())
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_summary_fits_and_ends_with_the_report(name: str) -> None:
     link = "https://github.com/owner/repo/actions/runs/1"
