@@ -146,7 +146,7 @@ def scale(model: str, beside: tuple[str, ...], as_json: bool, out: Path, **asked
     """
     from hloracle.bench.scaling import Plan, run_scaling
     from hloracle.bench.show import print_scaling
-    from hloracle.reports.scaling import write_scaling
+    from hloracle.reports.bench import write_scaling
 
     prepare_folder(out)
     plan = Plan(model, models=tuple(dict.fromkeys((model, *beside))), **asked)

@@ -8,15 +8,19 @@ from pathlib import Path
 
 from hloracle.core.record import Check, Family, Record
 from hloracle.reports import text
-from hloracle.reports.facts import VERDICTS, at_fault, by_status, comparisons, judged, layer_of
+from hloracle.reports.facts import VERDICTS, at_fault, comparisons, judged, layer_of
 
 LIMIT = 10  # GitHub shows so many of a step's errors, warnings and notices each
 MODELS = 4  # of a suite that have one each, beside the first
 TITLE, LINE = 120, 400  # characters of a title, and of each line below it
 
 _COMMANDS = {"pass": "notice", "near": "warning", "fail": "error", "error": "error"}
-_STATUS_COMMANDS = {"failed": "error", "error": "warning", "skipped": "notice"}
-_NOUNS = {"failed": "checks failed", "error": "checks ended with an error", "skipped": "checks were skipped"}
+# Status of a check -> its command, and the words for those that there is no room for.
+_STATUSES = {
+    "failed": ("error", "checks failed"),
+    "error": ("warning", "checks ended with an error"),
+    "skipped": ("notice", "checks were skipped"),
+}
 # Whose text is wrong, where it is a text that stands in the tree.
 _FOLDERS = {"emitter-fault": "emitters", "invariant-broken": "emitters", "reference-fault": "reference/oracle"}
 
@@ -32,23 +36,23 @@ def render(record: Record, root: Path, graph: Path | None = None) -> str:
     lines = [_command(first, *_verdict(record), **_place(record, root, graph))]
     row = at_fault(record)
     bad = [r for r in record["families"][1:] if not r["passed"] and r is not row]
-    shown = bad if len(bad) <= MODELS else bad[: MODELS - 1]
-    for other in shown:
-        where = _place_of(other["verdict"], other["architecture"], other["anchor"], root)
-        lines.append(_command("error", *_family(other), **where))
-    if left_out := len(bad) - len(shown):
-        words = f"hloracle: {text.count(left_out)} more models do not conform"
-        lines.append(_command("error", words, "report.html has all of them."))
+    places = [_place_of(r["verdict"], r["architecture"], r["anchor"], root) for r in bad]
+    models = [_command("error", *_family(r), **place) for r, place in zip(bad, places, strict=True)]
+    lines += _fitting("error", models, MODELS, "models do not conform")
     errors = len(lines) if first == "error" else 0
-    for status, command in _STATUS_COMMANDS.items():
+    for status, (command, words) in _STATUSES.items():
         room = LIMIT - (errors if command == "error" else int(command == first))
-        checks = [check for check in by_status(record["checks"]) if check["status"] == status]
-        first_checks = checks if len(checks) <= room else checks[: room - 1]
-        lines += [_command(command, *_check(check)) for check in first_checks]
-        if left_out := len(checks) - len(first_checks):
-            words = f"{text.count(left_out)} more {_NOUNS[status]}"
-            lines.append(_command(command, f"hloracle: {words}", "report.html has all of them."))
+        checks = [_command(command, *_check(check)) for check in record["checks"] if check["status"] == status]
+        lines += _fitting(command, checks, room, words)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _fitting(command: str, lines: list[str], room: int, words: str) -> list[str]:
+    """The lines, or of more than `room` the first, and one that says how many more there are of what."""
+    if len(lines) <= room:
+        return lines
+    more = f"hloracle: {text.count(len(lines) - room + 1)} more {words}"
+    return [*lines[: room - 1], _command(command, more, "report.html has all of them.")]
 
 
 def _verdict(record: Record) -> Iterator[str]:

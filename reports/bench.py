@@ -1,4 +1,4 @@
-"""The page of a bench: who was how fast, beside the machine's limit, and which targets were reached."""
+"""The pages of what was timed: who was how fast beside the machine's limit, and how time and memory grow."""
 
 from __future__ import annotations
 
@@ -16,10 +16,21 @@ Figures = dict[str, Any]
 def write_bench(figures: Figures, out: Path) -> None:
     """Write bench.json and bench.html into `out`, each whole or not at all."""
     write_file(out / "bench.json", json.dumps(figures, indent=1) + "\n")
-    write_file(out / "bench.html", render(figures))
+    write_file(out / "bench.html", render_bench(figures))
 
 
-def render(figures: Figures) -> str:
+def write_scaling(figures: Figures, out: Path) -> None:
+    """Write scaling.json and scaling.html into `out`, each whole or not at all."""
+    write_file(out / "scaling.json", json.dumps(figures, indent=1) + "\n")
+    write_file(out / "scaling.html", render_scaling(figures))
+
+
+def render_scaling(figures: Figures) -> str:
+    """The page, one file that needs nothing else: a table for each part that was measured."""
+    return draw("scaling.html.j2", {"figures": figures})
+
+
+def render_bench(figures: Figures) -> str:
     """The page, one file that needs nothing else."""
     bandwidths = [b for b in figures["bandwidth"] if b]
     bandwidth = statistics.median(bandwidths) if bandwidths else None

@@ -7,7 +7,6 @@ comment of the run before must not be left standing as if it were this one's.
 
 from __future__ import annotations
 
-import tempfile
 import zipfile
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from hloracle.core.record import Record
 from hloracle.reports import summary
 from hloracle.reports.compare import summary as compare_summary
 from hloracle.reports.compare.comparison import compare
-from hloracle.reports.record import load
+from hloracle.reports.record import parse
 
 MARKER = "<!-- hloracle -->"  # how the next run finds the comment
 WHOSE = "<sub>Drawn from records that the pull request's own run has left.</sub>"
@@ -51,15 +50,14 @@ def render(archive: Path | None, link: str = "") -> str:
 def _drawn(archive: Path | None, link: str) -> str:
     if archive is None:
         raise InputError("has left no record that can be taken: its log says why", "The run", "")
-    with tempfile.TemporaryDirectory() as folder:
-        head = _record(archive, HEAD, Path(folder))
-        try:
-            base = _record(archive, BASE, Path(folder))
-            drawn = compare_summary.render(compare(base, head, "The run's record"), link)
-        except InputError as error:
-            drawn = _alone(head, link, f"{error.where} {error.what}.")
-        except Exception as error:
-            drawn = _alone(head, link, f"The comparison cannot be drawn ({type(error).__name__}).")
+    head = _record(archive, HEAD)
+    try:
+        base = _record(archive, BASE)
+        drawn = compare_summary.render(compare(base, head, "The run's record"), link)
+    except InputError as error:
+        drawn = _alone(head, link, f"{error.where} {error.what}.")
+    except Exception as error:
+        drawn = _alone(head, link, f"The comparison cannot be drawn ({type(error).__name__}).")
     return f"{drawn}\n{WHOSE}\n"
 
 
@@ -67,7 +65,7 @@ def _alone(head: Record, link: str, why: str) -> str:
     return summary.render(head, link, f"**Not compared with the base.** {summary.prose(why, 400)}")
 
 
-def _record(archive: Path, name: str, folder: Path) -> Record:
+def _record(archive: Path, name: str) -> Record:
     """Raises InputError, in words for the comment, unless the archive has it and it is valid."""
     whose = "The run's record" if name == HEAD else "The base's record"
     try:
@@ -79,12 +77,7 @@ def _record(archive: Path, name: str, folder: Path) -> Record:
         raise InputError(f"cannot be read ({type(error).__name__})", whose, "") from None
     if len(data) > LARGEST:
         raise InputError(f"is larger than {LARGEST:,} bytes", whose, "")
-    path = folder / name
-    path.write_bytes(data)
-    try:
-        return load(path)
-    except InputError as error:
-        raise InputError(error.what, whose, error.fix) from None
+    return parse(data, whose)
 
 
 def _nothing(words: str, at: str) -> str:

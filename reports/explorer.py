@@ -18,7 +18,6 @@ from hloracle.reports.facts import badness, layer_of, limits_of
 from hloracle.reports.page.graphs import by_itself
 from hloracle.reports.page.heat import values_of, worst_by
 
-GRAPHS, ERRORS = "graphs.json", "errors.json"
 MOST = 1e38  # stands for infinity and NaN, which JSON has no word for
 _VALUE = re.compile(r"%[\w.$-]+")
 # As the page's heat map: up to a share of the limit, the colour.
@@ -27,7 +26,7 @@ _COLOURS = ((0.0625, "#e4ebec"), (0.25, "#adc9cf"), (1.0, "#4b8694"), (10.0, "#d
 
 def export(record: Record, folder: Path) -> list[Path]:
     """Write both files; returns where they are. Raises InputError when a file cannot be written."""
-    files = {GRAPHS: collection(record), ERRORS: errors(record)}
+    files = {"graphs.json": collection(record), "errors.json": errors(record)}
     for name, content in files.items():
         write_file(folder / name, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return [folder / name for name in files]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from typing import Literal
 
 from hloracle.core.record import Check, Class, Configuration, Family, Record
 from hloracle.reports import text
@@ -13,9 +12,6 @@ from hloracle.reports.facts import VERDICTS, answers_of, comparisons, difference
 
 # What XML 1.0 has no way to write, not even as a reference.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-WHERE: tuple[Literal["anchor", "operation", "prompt", "step"], ...] = ("anchor", "operation", "prompt", "step")
 
 
 def render(record: Record) -> str:
@@ -99,7 +95,7 @@ def _verdict(record: Record) -> ET.Element:
     """Named alike in every run, so that a run is compared with the one before; its type is the verdict's class."""
     verdict = record["verdict"]
     outcome = "system-out" if record["passed"] else _outcome(verdict["class"])
-    where = {key: verdict[key] for key in WHERE}
+    where = {key: value for key, value in verdict.items() if key in ("anchor", "operation", "prompt", "step")}
     lines = [f"{label.lower()}: {phrases}" for label, phrases in comparisons(record)]
     lines += [f"{key}: {value}" for key, value in where.items() if value is not None]
     if (sure := verdict["confidence"]) is not None:

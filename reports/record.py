@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -18,6 +19,7 @@ from hloracle.reports.text import one_line
 from hloracle.reports.typed import path_words, problem, schema_text
 
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
+FIX = "name a report.json that this version of hloracle wrote"
 
 # A list of numbers as json writes it, a number a line. Strings have no line break there, so none is touched.
 _NUMBERS = re.compile(r'\[\n +([^][{}"]+)\n +\]')
@@ -36,25 +38,30 @@ def validate(record: Any) -> None:
 
 def load(path: Path) -> Record:
     """Read a record. Raises InputError that names the file and what is wrong with it."""
-    fix = "name a report.json that this version of hloracle wrote"
     try:
-        record = json.loads(path.read_text("utf-8"), parse_constant=_no_constant)
+        data = path.read_bytes()
     except FileNotFoundError:
-        raise InputError("no such file", path, fix) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", path, fix) from None
+        raise InputError("no such file", path, FIX) from None
+    except OSError as error:
+        raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", path, FIX) from None
+    return parse(data, path)
+
+
+def parse(data: bytes, where: Path | str) -> Record:
+    """The record that a file holds. Raises InputError that says of `where` what is wrong with it."""
+    try:
+        record = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", where, FIX) from None
     found = record.get("schema") if isinstance(record, dict) else None
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"
-        raise InputError(f"{words}, not {SCHEMA!r}", path, fix)
+        raise InputError(f"{words}, not {SCHEMA!r}", where, FIX)
     try:
         validate(record)
     except ValueError as error:
-        raise InputError(f"is not a valid record ({error})", path, fix) from None
+        raise InputError(f"is not a valid record ({error})", where, FIX) from None
     return cast(Record, record)
-
-
-FAMILY_FILES = ("report.json", "report.html")
 
 
 def write_family(record: Record, directory: Path, name: str) -> str:
@@ -64,22 +71,18 @@ def write_family(record: Record, directory: Path, name: str) -> str:
     """
     from hloracle.reports.page import html
 
-    record = _with_named_floats(record)
+    record = with_named_floats(record)
     validate(record)
     folder = f"families/{name}"
-    drawn = {"report.json": to_json(record)}
-    if not record["passed"]:
-        drawn["report.html"] = html.render(record)
-    _remove(directory / folder / file for file in FAMILY_FILES)
-    for file, content in drawn.items():
-        write_file(directory / folder / file, content)
-    return "" if record["passed"] else f"{folder}/report.html"
+    page = None if record["passed"] else html.render(record)
+    _replace(directory / folder, {"report.json": to_json(record), "report.html": page})
+    return f"{folder}/report.html" if page else ""
 
 
 def remove_family(directory: Path, name: str) -> None:
     """Remove what an earlier run has left of a family: what `write_family` wrote, and its reproducer."""
     folder = directory / "families" / name
-    _remove(folder / file for file in FAMILY_FILES)
+    _replace(folder, {"report.json": None, "report.html": None})
     shutil.rmtree(folder / "reproducer", ignore_errors=True)
 
 
@@ -95,7 +98,7 @@ def write_all(record: Record, directory: Path) -> dict[str, Path]:
     from hloracle.reports import junit, summary
     from hloracle.reports.page import html
 
-    record = _with_named_floats(record)
+    record = with_named_floats(record)
     validate(record)
     drawn = {
         "report.json": to_json(record),
@@ -103,43 +106,44 @@ def write_all(record: Record, directory: Path) -> dict[str, Path]:
         "summary.md": summary.render(record),
         "junit.xml": junit.render(record),
     }
-    paths = {name: directory / name for name in drawn}
-    _remove(paths.values())
-    try:
-        for name, path in paths.items():
-            write_file(path, drawn[name])
-    except BaseException:
-        _remove(paths.values())
-        raise
-    return paths
+    _replace(directory, drawn)
+    return {name: directory / name for name in drawn}
 
 
 def to_json(record: Mapping[str, Any]) -> str:
     """A record as report.json holds it, or whatever else is written like one."""
-    written = json.dumps(_with_named_floats(record), indent=1, allow_nan=False)
+    written = json.dumps(with_named_floats(record), indent=1, allow_nan=False)
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", written) + "\n"
+
+
+def _replace(folder: Path, files: Mapping[str, str | None]) -> None:
+    """Remove files of an earlier run, and write those that have a content: all or none."""
+    paths = [folder / name for name in files]
+    _remove(paths)
+    try:
+        for path, content in zip(paths, files.values(), strict=True):
+            if content is not None:
+                write_file(path, content)
+    except BaseException:
+        _remove(paths)
+        raise
 
 
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
-        try:
+        with contextlib.suppress(OSError):  # not a file, or not ours: writing to it says so in better words
             path.unlink(missing_ok=True)
-        except OSError:  # not a file, or not ours: writing to it says so in better words
-            continue
 
 
-def _with_named_floats(node: Any) -> Any:
+def with_named_floats(node: Any) -> Any:
+    """Whatever holds floats, with those that JSON has no word for by name."""
     if isinstance(node, dict):
-        return {key: _with_named_floats(entry) for key, entry in node.items()}
+        return {key: with_named_floats(entry) for key, entry in node.items()}
     if isinstance(node, list | tuple):
-        return [_with_named_floats(entry) for entry in node]
+        return [with_named_floats(entry) for entry in node]
     if isinstance(node, float) and not math.isfinite(node):
         return "NaN" if math.isnan(node) else "Infinity" if node > 0 else "-Infinity"
     return node
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _contradictions(record: Record) -> Iterator[str]:

@@ -61,8 +61,7 @@ def render(record: Record, link: str = "", note: str = "") -> str:
         *_canary(record),
         *_speed(record),
         *report_at(link),
-        *_good_families(record),
-        *_environment(record),
+        *_families(record),
     ]
     return "\n".join(lines) + "\n"
 
@@ -170,34 +169,28 @@ def _canary(record: Record) -> Iterable[str]:
 
 
 def _bad_families(record: Record) -> Iterable[str]:
-    """Where some models of a suite do not pass: what failed in those, and a table of all."""
-    rows = families(record)
-    bad = [row for row in rows if not row["passed"]]
-    if not bad:
-        return
+    """The models of a suite that do not pass, and what failed in them."""
     lines = []
-    for row in bad:
+    for row in record["families"]:
+        if row["passed"]:
+            continue
         at = f" at {code(row['anchor'], 100)}" if row["anchor"] else ""
         failed = f" ({', '.join(code(check['id'], 60) for check in row['failed'][:3])})" if row["failed"] else ""
         verdict = VERDICTS[row["verdict"]]
         lines.append(f"- {KIND_MARKS[verdict.kind]} {code(row['model'], 60)}: {verdict.title}{at}{failed}")
-    yield from limited(lines, 1_500, "more models")
+    if lines:
+        yield from limited(lines, 1_500, "more models")
+        yield ""
+
+
+def _families(record: Record) -> Iterable[str]:
+    """A table of a suite's models, folded, those that do not pass first."""
+    rows = families(record)
+    if not rows:
+        return
+    passed = sum(row["passed"] for row in rows)
+    yield f"<details><summary>{text.count(passed)} of {text.plural(len(rows), 'model')} passed</summary>"
     yield ""
-    yield from _family_table(rows)
-
-
-def _good_families(record: Record) -> Iterable[str]:
-    """Where all models of a suite pass: a table of all, folded."""
-    rows = record["families"]
-    if rows and all(row["passed"] for row in rows):
-        yield f"<details><summary>{text.plural(len(rows), 'model')} {'passes' if len(rows) == 1 else 'pass'}</summary>"
-        yield ""
-        yield from _family_table(rows)
-        yield "</details>"
-        yield ""
-
-
-def _family_table(rows: Sequence[Family]) -> Iterable[str]:
     yield "| family | tokens | worst anchor, in floors | op kinds | matmuls | mutants killed |"
     yield "| :-- | --: | :-- | --: | --: | --: |"
     yield from limited((_family(row) for row in rows), 5_000, "more models", row=True)
@@ -205,6 +198,8 @@ def _family_table(rows: Sequence[Family]) -> Iterable[str]:
     if any(row["mutants"]["pinned"] for row in rows):
         yield "Mutants: what came of them elsewhere, with these very sources and packages."
         yield ""
+    yield "</details>"
+    yield ""
 
 
 def _family(row: Family) -> str:
@@ -296,29 +291,6 @@ def _speed(record: Record) -> Iterable[str]:
         figures = (f"{prose(title, 60)} {text.figure(ms)} ms" for title, ms in medians)
         yield f"Decode, a token: {' · '.join(figures)}"
         yield ""
-
-
-def _environment(record: Record) -> Iterable[str]:
-    environment, model = record["environment"], record["model"]
-    pairs = {
-        "date": environment["date"],
-        "model": f"{model['directory_name']}, SHA-256 {model['digest']}",
-        "commit": environment["commit"] or "not known",
-        "hloracle": environment["hloracle"],
-        "Python": environment["python"],
-        "platform": environment["platform"],
-        "processor": f"{environment['cpu']}, {text.plural(environment['cores'], 'core')}",
-        "memory": f"{text.size(environment['memory_bytes'])}, peak {text.size(record['memory']['peak_bytes'])}",
-        **dict(sorted(environment["packages"].items())),
-    }
-    yield "<details><summary>Environment</summary>"
-    yield ""
-    yield "| | |"
-    yield "| :-- | :-- |"
-    rows = (f"| {prose(name, 80)} | {code(value, 160)} |" for name, value in pairs.items())
-    yield from limited(rows, 8_000, "more entries", row=True)
-    yield ""
-    yield "</details>"
 
 
 def limited(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 # Format, surrogate, private and unassigned characters, and the two line separators: drawn as nothing, as a box,
@@ -114,27 +115,27 @@ def duration(seconds: float) -> str:
 
 def size(number: int) -> str:
     """A number of bytes in binary units."""
-    x, unit = float(number), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if x < 999.5:
-            break
-        x, unit = x / 1024, larger
-    return f"{number} B" if unit == "B" else f"{x:.3g} {unit}"
+    x, unit = _scaled(number, 1024, ("KiB", "MiB", "GiB", "TiB"))
+    return f"{x:.3g} {unit}" if unit else f"{number} B"
 
 
 def si(number: int) -> str:
     """A count with a decimal prefix before its unit: `288 M`, `1.2 k`."""
-    x, prefix = float(number), ""
-    for larger in "kMGTP":
-        if x < 999.5:
-            break
-        x, prefix = x / 1000, larger
+    x, prefix = _scaled(number, 1000, "kMGTP")
     return f"{x:.3g} {prefix}" if prefix else f"{number} "
 
 
 def parameters(number: int) -> str:
     """A number of parameters: 134.5 M."""
-    for divisor, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= divisor:
-            return f"{number / divisor:.1f} {letter}"
-    return str(number)
+    x, letter = _scaled(number, 1000, "KMB")
+    return f"{x:.1f} {letter}" if letter else str(number)
+
+
+def _scaled(number: int, step: int, units: Iterable[str]) -> tuple[float, str]:
+    """The number in the unit in which it has at most three digits before the point; `` where it has them in none."""
+    x, unit = float(number), ""
+    for larger in units:
+        if x < 999.5:
+            break
+        x, unit = x / step, larger
+    return x, unit

@@ -67,7 +67,7 @@ def hostile() -> list[Row]:
 
 
 def many() -> list[Row]:
-    """More runs than columns, on many processors, with more changes than are listed at once."""
+    """more runs than are drawn, on many processors, with more changes than are listed at once."""
 
     def change(i: int, row: Row) -> None:
         row["cpu"] = f"processor {i // 25}"

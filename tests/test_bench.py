@@ -24,7 +24,7 @@ from hloracle.conformance.context import Progress
 from hloracle.conformance.runs import speed
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.named import resolve
-from hloracle.reports.bench import render, write_bench
+from hloracle.reports.bench import render_bench, write_bench
 
 TASK = Task("tiny-llama", (0, 40), (32, 64), 2, 1)
 OURS = Spec("emitter/f32", "IREE f32")
@@ -100,7 +100,7 @@ def test_a_contender_that_failed_is_named_and_has_no_row() -> None:
     found["contenders"]["oracle/f32"] |= {"failure": "its process <died>", "decode": [], "prefill": []}
     found["targets"] = targets.targets(found)
     assert "XLA f32 was not measured: its process <died>" in shown(found, 200)
-    page = render(found)
+    page = render_bench(found)
     assert "its process &lt;died&gt;" in page
     assert target(found, "f32 decode against the oracle")["median"] is None
 
@@ -125,7 +125,7 @@ def test_figures_and_the_page_do_not_hang_on_the_bandwidth() -> None:
     found["targets"] = targets.targets(found)
     assert target(found, "share of the read bandwidth")["median"] is None
     assert "IREE f32" in shown(found)
-    assert "not measured" in render(found)
+    assert "not measured" in render_bench(found)
 
 
 def test_capacity_holds_everything() -> None:

@@ -32,7 +32,7 @@ from hloracle.core.record import SCHEMA
 from hloracle.reports import text
 from hloracle.reports.facts import VERDICTS, differences, in_order
 from hloracle.reports.history import store
-from hloracle.reports.record import SCHEMA_FILE, load, schema, validate, write_all
+from hloracle.reports.record import SCHEMA_FILE, load, schema, to_json, validate, write_all
 
 FILES = ["junit.xml", "report.html", "report.json", "summary.md"]
 Change = Callable[[Record], object]
@@ -299,7 +299,7 @@ def test_conforming_demands_every_token() -> None:
         (b"{", "is not a readable JSON file"),
         (b"\xff\xfe", "is not a readable JSON file"),
         (b"[" * 100_000, "is not a readable JSON file"),
-        (b'{"schema": NaN}', "NaN is not JSON"),
+        (b'{"schema": NaN}', f"has the schema nan, not '{SCHEMA}'"),
         (b"[]", f"names no schema, not '{SCHEMA}'"),
         (b'{"schema": "hloracle-report/5"}', f"has the schema 'hloracle-report/5', not '{SCHEMA}'"),
         (b'{"schema": "%s"}' % SCHEMA.encode(), "is not a valid record .*passed: Field required"),
@@ -320,6 +320,18 @@ def test_load_refuses(tmp_path: Path, content: bytes, message: str) -> None:
         load(path)
     assert str(path) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "1" + "0" * 400])
+@pytest.mark.parametrize(
+    ("part", "key"), [("settings", "timeout"), ("memory", "peak_bytes"), ("model", "config")], ids=lambda part: part
+)
+def test_load_refuses_a_number_that_others_cannot_read(tmp_path: Path, part: str, key: str, number: str) -> None:
+    record = conforms()
+    record[part][key] = {"rope_theta": "HERE"} if key == "config" else "HERE"
+    (tmp_path / "report.json").write_text(to_json(record).replace('"HERE"', number))
+    with pytest.raises(InputError, match=rf"is not a valid record \({part}\.{key}"):
+        load(tmp_path / "report.json")
 
 
 def test_load_without_a_file(tmp_path: Path) -> None:

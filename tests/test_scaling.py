@@ -23,7 +23,7 @@ from hloracle.cli.bench import SCALING_PARTS
 from hloracle.conformance.context import Progress
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.registry import from_hf
-from hloracle.reports.scaling import render, write_scaling
+from hloracle.reports.bench import render_scaling, write_scaling
 
 LAYERS = (8, 16, 24, 32, 48, 64, 80)
 
@@ -201,7 +201,7 @@ def test_page_of_one_part(part: str) -> None:
     found = figures()
     for other in (*set(SCALING_PARTS) - {part}, *(["growth"] if part != "layers" else [])):
         found[other] = []
-    assert render(found).count("<table>") == (2 if part == "layers" else 1)
+    assert render_scaling(found).count("<table>") == (2 if part == "layers" else 1)
 
 
 # ---- the command

@@ -1,7 +1,7 @@
 """The history page: one file that needs nothing else, drawn from the lines of the store.
 
-Runs of one model on one device in one precision make a series. A series' drawings share one axis, its runs from the
-oldest to the newest, a column each. Runs with a deliberate fault are no part of a series.
+Runs of one model on one device in one precision make a series. A series' drawings share one axis, its newest runs from
+the oldest to the newest, a column each. Runs with a deliberate fault are no part of a series.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from typing import Any
 
 from hloracle.reports import text
 from hloracle.reports.facts import VERDICTS
-from hloracle.reports.history.charts import Columns, drawings, graph_of, judged, lanes, sources_of
+from hloracle.reports.history.charts import drawings, lanes, middle, processor_of, span_of
 from hloracle.reports.history.row import SCHEMA, Graph, Row, Source
-from hloracle.reports.page.axes import bins_of, every
+from hloracle.reports.page.axes import every
 from hloracle.reports.page.base import draw
 
-DRAWN = 200  # columns of a drawing: more runs share columns
-LEAST = 12  # columns, so that three runs are not drawn as planks
+DRAWN = 300  # runs of a series, the newest
 SERIES = 24  # that are drawn, the latest first
 ROWS = 600  # of all tables of numbers together
 EVENTS = 40  # of a series that are listed
-MUTANTS = 100  # runs with a deliberate fault that are listed
 LABELS = 4  # columns that are named
-FEW = 8  # changes of one kind: of more, those to something that was there before are left out
 
 _COMMIT = re.compile(r"[0-9a-f]{8,64}(\+?)")
 
@@ -40,15 +37,13 @@ def render(rows: Sequence[Row]) -> str:
     ordered = sorted(together.values(), key=lambda runs: str(runs[-1]["date"]), reverse=True)
     drawn = ordered[:SERIES]
     most = max(ROWS // max(len(drawn), 1), 10)
-    mutants = [row for row in reversed(rows) if row["mutant"]]
     context = {
         "schema": SCHEMA,
         "count": len(rows),
         "dates": [_day(rows[0]), _day(rows[-1])] if rows else [],
         "series": [_series(i, runs, most) for i, runs in enumerate(drawn)],
         "left_out": len(ordered) - len(drawn),
-        "mutants": [_mutant(row) for row in mutants[:MUTANTS]],
-        "mutants_left_out": max(len(mutants) - MUTANTS, 0),
+        "mutants": sum(bool(row["mutant"]) for row in rows),
     }
     return draw("history.html.j2", context, styles=["history.css"])
 
@@ -73,11 +68,11 @@ def _minute(row: Row) -> str:
     return str(row["date"])[: len("2025-11-21T05:12")].replace("T", " ")
 
 
-def _series(index: int, runs: list[Row], most: int) -> dict[str, Any]:
-    bins = bins_of(len(runs), DRAWN)
-    columns = Columns(runs, bins, max(len(bins), LEAST))
-    events, notes = _events(runs)
-    contenders, sources = _contenders(runs), sources_of(runs)
+def _series(index: int, kept: list[Row], most: int) -> dict[str, Any]:
+    """A series' newest runs; `most` is how many have a line in the table."""
+    runs = kept[-DRAWN:]
+    events = _events(runs)
+    contenders, sources = _contenders(runs), _sources_of(runs)
     model, device, precision, source = _series_of(runs[-1])
     return {
         "id": f"series-{index}",
@@ -86,22 +81,36 @@ def _series(index: int, runs: list[Row], most: int) -> dict[str, Any]:
         "precision": precision,
         "source": source,
         "count": len(runs),
-        "passed": sum(row["verdict"]["passed"] for row in runs),
+        "passed": sum(VERDICTS[row["verdict"]["class"]].passed for row in runs),
         "newest": _newest(runs),
-        "span": columns.span,
-        "binned": max(map(len, bins)) if len(runs) > DRAWN else 0,
-        "lanes": lanes(columns),
-        "marks": sorted({columns.column(event["at"]) for event in events if event["kind"] in DRAWN_AS_LINES}),
-        "drawings": drawings(columns),
-        "labels": _labels(columns),
+        "span": span_of(runs),
+        "lanes": lanes(runs),
+        "marks": sorted({event["at"] for event in events if event["kind"] in DRAWN_AS_LINES}),
+        "drawings": drawings(runs),
+        "labels": _labels(runs),
         "events": events[::-1][:EVENTS],
         "events_left_out": max(len(events) - EVENTS, 0),
-        "notes": notes,
-        "contenders": [{"title": title} for title in contenders.values()],
+        "contenders": list(contenders.values()),
         "sources": sources,
         "rows": [numbers(row, list(contenders), sources) for row in runs[::-1][:most]],
-        "rows_left_out": max(len(runs) - most, 0),
+        "undrawn": len(kept) - len(runs),
     }
+
+
+def judged(row: Row) -> Source:
+    """The first of the sources whose graphs the verdict is about."""
+    return next(source for source in row["sources"] if source["judged"])
+
+
+def _graph_of(row: Row, source: str, phase: str = "decode") -> Graph | None:
+    """What the row keeps of a source's graphs of a phase."""
+    return next((g for g in row["graphs"] if (g["source"], g["phase"]) == (source, phase)), None)
+
+
+def _sources_of(runs: Sequence[Row]) -> list[Source]:
+    """The sources of any of the runs, each once, as the newest that has it calls it."""
+    found = {source["id"]: source for row in runs for source in row["sources"]}
+    return [source for source in found.values() if any(_graph_of(row, source["id"]) for row in runs)]
 
 
 def _contenders(runs: Sequence[Row]) -> dict[str, str]:
@@ -110,17 +119,15 @@ def _contenders(runs: Sequence[Row]) -> dict[str, str]:
     return dict(itertools.islice(found.items(), 4))
 
 
-def _labels(columns: Columns) -> list[dict[str, Any]]:
+def _labels(runs: Sequence[Row]) -> list[dict[str, Any]]:
     """The names of some columns, counted from the newest: as many as there is room for on a phone."""
-    n = len(columns.bins)
+    n, span = len(runs), span_of(runs)
     labels = []
-    month = _day(columns.runs[0])[:4] != _day(columns.runs[-1])[:4]
-    for back in every(n, max(1, LABELS * n // columns.span)):
+    for back in every(n, max(1, LABELS * n // span)):
         i = n - 1 - back
-        row = columns.runs[columns.bins[i][-1]]
-        last = i + 1 == columns.span  # its name would stand out over the page's edge
-        place = {"x": "100", "anchor": "end"} if last else {"x": columns.middle(i), "anchor": "middle"}
-        labels.append({**place, "commit": short(row["commit"]), "when": _day(row)[:7] if month else _day(row)[5:]})
+        last = i + 1 == span  # its name would stand out over the page's edge
+        place = {"x": "100", "anchor": "end"} if last else {"x": middle(i, span), "anchor": "middle"}
+        labels.append({**place, "commit": short(runs[i]["commit"]), "when": _day(runs[i])})
     return labels
 
 
@@ -133,7 +140,6 @@ def _newest(runs: Sequence[Row]) -> dict[str, Any]:
     alike = list(itertools.takewhile(lambda r: state(r) == state(row), reversed(runs)))
     speed = row["speed"]
     titles = {c["id"]: c["title"] for c in speed["contenders"]}
-    other = next((g for s in row["sources"] if not s["judged"] and (g := graph_of(row, s["id"]))), None)
     return {
         "row": row,
         "verdict": VERDICTS[row["verdict"]["class"]],
@@ -142,33 +148,25 @@ def _newest(runs: Sequence[Row]) -> dict[str, Any]:
         "runs": len(alike),
         "since": "" if len(alike) == len(runs) else short(alike[-1]["commit"]),
         "peer": titles.get(speed["ratio"]["peer"], speed["ratio"]["peer"]) if speed["ratio"] else "",
-        "graph": graph_of(row, judged(row)["id"]),
-        "other": other,
+        "graph": _graph_of(row, judged(row)["id"]),
     }
 
 
 # ---- what changed
 
 
-def _events(runs: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
-    """What is not as in the run before, the oldest first; and in words what of it is left out."""
+def _events(runs: Sequence[Row]) -> list[dict[str, Any]]:
+    """What is not as in the run before, the oldest first; of processors, which come and go, only what is new."""
     found = []
+    processors = {processor_of(runs[0])}
     for i, (before, after) in enumerate(itertools.pairwise(_with_known(runs)), start=1):
         for kind, (state, words) in CHANGES.items():
-            if state(before) != state(after) and (told := words(before, after)):
-                event = {"at": i, "kind": kind, "words": told, "new": True}
-                event |= {"commit": short(after["commit"]), "day": _day(after), "state": state(after)}
-                found.append(event)
-    notes = []
-    for kind in DRAWN_AS_LINES:
-        some = [event for event in found if event["kind"] == kind]
-        if len(some) > FEW:
-            known = [CHANGES[kind][0](runs[0])]
-            for event in some:
-                event["new"] = event["state"] not in known
-                known.append(event["state"])
-            notes.append(f"{kind} changed {len(some)} times; shown is only what had not been there before.")
-    return [event for event in found if event["new"]], notes
+            back = kind == "Processor" and processor_of(after) in processors
+            if state(before) != state(after) and not back and (told := words(before, after)):
+                place = {"at": i, "commit": short(after["commit"]), "day": _day(after)}
+                found.append(place | {"kind": kind, "words": told})
+        processors.add(processor_of(after))
+    return found
 
 
 def _verdict_words(before: _Known, after: _Known) -> str:
@@ -223,7 +221,7 @@ def _graph_words(before: _Known, after: _Known) -> str:
     titles = {source["id"]: text.one_line(source["title"], 60) for source in after["sources"]}
     told: dict[str, dict[str, list[str]]] = {}
     for source, phase in after["known"]:
-        old, new = graph_of(before, source, phase), graph_of(after, source, phase)
+        old, new = _graph_of(before, source, phase), _graph_of(after, source, phase)
         if words := _one_graph_words(before["known"].get((source, phase)), old, new):
             told.setdefault(titles.get(source, source), {}).setdefault(words, []).append(phase)
     lists = {name: [f"{' and '.join(p)} {words}" for words, p in found.items()] for name, found in told.items()}
@@ -262,12 +260,8 @@ def _settings(row: Row) -> dict[str, Any]:
     return {"tokens": settings["tokens"], "capacity": settings["capacity"], "buckets": buckets}
 
 
-def _processor(row: Row) -> tuple[str, int]:
-    return row["cpu"], row["settings"]["threads"]
-
-
 def _processor_words(before: _Known, after: _Known) -> str:
-    (old, few), (new, many) = _processor(before), _processor(after)
+    (old, few), (new, many) = processor_of(before), processor_of(after)
     told = [f"{text.one_line(old, 80)} → {text.one_line(new, 80)}"] if old != new else []
     return "; ".join(told + ([f"{few} → {text.plural(many, 'thread')}"] if few != many else []))
 
@@ -286,7 +280,7 @@ CHANGES: dict[str, tuple[Callable[[Row], Any], Callable[[_Known, _Known], str]]]
     "Compared": (lambda row: row["verdict"]["not_compared"], _not_compared_words),
     "Models": (lambda row: row["families"], _families_words),
     "Graph": (lambda row: row["graphs"], _graph_words),
-    "Processor": (_processor, _processor_words),
+    "Processor": (processor_of, _processor_words),
     "Versions": _told(_versions),
     "Weights": _told(_weights),
     "Settings": _told(_settings),
@@ -297,29 +291,23 @@ DRAWN_AS_LINES = ("Processor", "Versions", "Weights", "Settings")
 # ---- numbers
 
 
-def _mutant(row: Row) -> dict[str, Any]:
-    return numbers(row, [], []) | {"mutant": row["mutant"], "model": row["model"]["name"]}
-
-
 def numbers(row: Row, contenders: Sequence[str], sources: Sequence[Source]) -> dict[str, Any]:
     """A line of the table; what was not measured is a dash."""
     tokens, ratio = row["tokens"], row["speed"]["ratio"]
     speeds = {c["id"]: text.figure(1000 / c["ms_per_token"]) for c in row["speed"]["contenders"]}
-    counts = [graph_of(row, source["id"]) for source in sources]
+    counts = [_graph_of(row, source["id"]) for source in sources]
     checks = row["checks"]
     return {
         "commit": short(row["commit"]),
         "date": _minute(row),
         "verdict": VERDICTS[row["verdict"]["class"]],
-        "at": row["verdict"]["anchor"] or "",
         "tokens": f"{text.count(tokens['agreed'])}/{text.count(tokens['total'])}" if tokens["total"] else "–",
         "partly": tokens["compared"] < tokens["planned"],
         "models": f"{row['families']['passed']}/{row['families']['total']}" if row["families"] else "–",
         "checks": f"{checks['passed']}/{checks['passed'] + checks['failed'] + checks['error'] + checks['skipped']}",
         "anchor": row["anchor"]["name"] if row["anchor"] else "",
         "anchor_share": text.figure(row["anchor"]["share"]) if row["anchor"] else "–",
-        "logit_share": text.figure(row["logit"]["share"]) if row["logit"] else "–",
-        "floor": "–" if row["floor"] is None else text.figure(row["floor"]),
+        "logit_share": "–" if row["logit"] is None else text.figure(row["logit"]),
         "speeds": [speeds.get(name, "–") for name in contenders],
         "ratio": f"{text.figure(ratio['median'])}×" if ratio else "–",
         "range": f"{text.figure(ratio['least'])}–{text.figure(ratio['most'])}" if ratio else "–",

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from hloracle.core.record import Class, Dict, Figure, Float, List, Phase, Positive, Seconds
 
-SCHEMA: Final = "hloracle-history/4"
+SCHEMA: Final = "hloracle-history/5"
 LONGEST: Final = 200  # characters of a string that are kept
 FAILING: Final = 40  # models of a suite that do not pass, by name
 LEFT_OUT: Final = 20  # phrases of what was not compared
@@ -42,10 +42,8 @@ class Model(TypedDict):
     """The checkpoint."""
 
     name: Short
-    architecture: Short
     digest: Short
     """SHA-256 of the checkpoint."""
-    parameters: Count
 
 
 class Settings(TypedDict):
@@ -66,7 +64,6 @@ _Classed = TypedDict("_Classed", {"class": Class})
 class Verdict(_Classed):
     """What the run concluded."""
 
-    passed: bool
     anchor: Short | None
     """The first wrong one."""
     not_compared: Annotated[List[Short], Field(max_length=LEFT_OUT)]
@@ -102,25 +99,11 @@ class Checks(TypedDict):
     skipped: Count
 
 
-class WorstLogit(TypedDict):
-    """The largest logit error."""
-
-    share: Float
-    """As a multiple of its limit."""
-    configuration: Short
-    prompt: Short
-
-
 class WorstAnchor(TypedDict):
     """The value at an anchor that is the largest multiple of its limit."""
 
     name: Short
-    floors: Float
-    """The error in multiples of the anchor's floor."""
     share: Float
-    """The same as a multiple of the limit."""
-    configuration: Short
-    phase: Phase
 
 
 class Graph(TypedDict):
@@ -129,10 +112,6 @@ class Graph(TypedDict):
     source: Short
     phase: Phase
     op_total: Count
-    op_kinds: Count
-    flops: Count | None
-    bytes: Count | None
-    text_bytes: Count
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     """Of the texts of all graphs of this source and phase, the first 64 bits of a SHA-256."""
 
@@ -144,7 +123,6 @@ class Contender(TypedDict):
     title: Short
     ms_per_token: Positive
     """The median of the rounds."""
-    resident_bytes: Count | None
 
 
 class Ratio(TypedDict):
@@ -154,7 +132,6 @@ class Ratio(TypedDict):
     median: Positive
     least: Positive
     most: Positive
-    rounds: Count
 
 
 class Speed(TypedDict):
@@ -170,7 +147,7 @@ class Speed(TypedDict):
 class Row(TypedDict):
     """What is kept of one conformance run to compare it with those before and after."""
 
-    schema: Literal["hloracle-history/4"]
+    schema: Literal["hloracle-history/5"]
     run: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """SHA-256 of the record's content: a run stands here once."""
     commit: Short | None
@@ -187,12 +164,10 @@ class Row(TypedDict):
     families: Families | None
     """Null for a run of one model."""
     checks: Checks
-    logit: WorstLogit | None
-    """Null where none was measured."""
+    logit: Figure
+    """The largest logit error as a multiple of its limit; null where none was measured."""
     anchor: WorstAnchor | None
     """Null where none was measured."""
-    floor: Figure
-    """The median over the anchors of the relative floor."""
     graphs: List[Graph]
     speed: Speed
     peak_bytes: Annotated[int, Field(ge=1, le=2**53 - 1)] | None

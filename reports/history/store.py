@@ -18,7 +18,7 @@ from typing import Any, cast
 from hloracle.core import record as record_types
 from hloracle.core.cache import digest, locked, write_file
 from hloracle.core.errors import InputError
-from hloracle.core.record import LARGEST, Figure, Float, Phase, Record
+from hloracle.core.record import Phase, Record
 from hloracle.reports.facts import VERDICTS, badness, limits_of, of_limit, token_totals, took
 from hloracle.reports.history.row import (
     FAILING,
@@ -35,11 +35,10 @@ from hloracle.reports.history.row import (
     Source,
     Speed,
     WorstAnchor,
-    WorstLogit,
 )  # fmt: skip
 from hloracle.reports.page.heat import values_of
-from hloracle.reports.record import load
-from hloracle.reports.text import moment, one_line, value
+from hloracle.reports.record import load, with_named_floats
+from hloracle.reports.text import moment, one_line
 from hloracle.reports.typed import problem, schema_text
 
 SCHEMA_FILE = Path(__file__).with_name("history.schema.json")
@@ -47,7 +46,7 @@ SCHEMA_FILE = Path(__file__).with_name("history.schema.json")
 
 def schema() -> str:
     """What history.schema.json has to hold."""
-    return schema_text(Row, "https://hloracle.invalid/history/4", "hloracle history, version 4: one line of the store")
+    return schema_text(Row, "https://hloracle.invalid/history/5", "hloracle history, version 5: one line of the store")
 
 
 def add(store: Path, reports: Sequence[Path], commit: str | None = None) -> list[tuple[Row, bool]]:
@@ -106,7 +105,6 @@ def row_of(record: Record, commit: str | None = None) -> Row:
         "settings": _kept_of(Settings, record["settings"]),
         "verdict": {
             "class": verdict["class"],
-            "passed": record["passed"],
             "anchor": verdict["anchor"],
             "not_compared": verdict["not_compared"][:LEFT_OUT],
         },
@@ -115,7 +113,6 @@ def row_of(record: Record, commit: str | None = None) -> Row:
         "checks": {status: statuses.count(status) for status in Checks.__annotations__},
         "logit": _worst_logit(record),
         "anchor": _worst_anchor(record),
-        "floor": _floor(record),
         "graphs": list(_graphs(record)),
         "speed": _speed(record),
         "peak_bytes": record["memory"]["peak_bytes"] or None,
@@ -124,7 +121,7 @@ def row_of(record: Record, commit: str | None = None) -> Row:
         "hloracle": environment["hloracle"],
         "packages": environment["packages"],
     }
-    return cast(Row, _cut(row))
+    return cast(Row, with_named_floats(_cut(row)))
 
 
 def _kept_of(kept: type, node: Any) -> dict[str, Any]:
@@ -138,7 +135,7 @@ def _kept_of(kept: type, node: Any) -> dict[str, Any]:
 def _kept(path: Path, commit: str | None) -> Row:
     row = row_of(load(path), commit)
     try:
-        _check(json.loads(_line(row)))
+        _check(row)
     except ValueError as error:
         raise InputError(f"cannot be kept ({error})", path, "name a report.json that hloracle wrote") from None
     return row
@@ -162,7 +159,7 @@ def _rows(text: str, store: Path) -> Iterator[Row]:
     seen: dict[str, Row] = {}
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
-            row = json.loads(line, parse_float=_finite, parse_constant=_finite, parse_int=_short)
+            row = json.loads(line)
             _check(row)
             # git's union of two branches may bring a line twice.
             if seen.setdefault(row["run"], row) != row:
@@ -174,20 +171,6 @@ def _rows(text: str, store: Path) -> Iterator[Row]:
         yield row
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is not JSON, or too large")
-    return number
-
-
-def _short(text: str) -> int:
-    number = int(text)
-    if abs(number) > LARGEST:
-        raise ValueError(f"{one_line(text, 20)} is an integer of more than 64 bits")
-    return number
-
-
 def _check(row: Any) -> None:
     """Raises ValueError unless this is a line of this version that agrees with itself."""
     schema = row.get("schema") if isinstance(row, dict) else None
@@ -197,13 +180,11 @@ def _check(row: Any) -> None:
         raise ValueError(one_line(found, 200))
     if sum(source["judged"] for source in row["sources"]) == 0:
         raise ValueError("sources: none is judged")
-    if row["verdict"]["passed"] != VERDICTS[row["verdict"]["class"]].passed:
-        raise ValueError(f"passed is {row['verdict']['passed']}, and the verdict is {row['verdict']['class']!r}")
     if (families := row["families"]) is not None:
         if families["passed"] + len(families["failing"]) > families["total"]:
             raise ValueError(f"families: {families['passed']} of {families['total']} passed, and some others did not")
-        if row["verdict"]["passed"] and families["passed"] < families["total"]:
-            raise ValueError("passed is true, and some of the families did not pass")
+        if VERDICTS[row["verdict"]["class"]].passed and families["passed"] < families["total"]:
+            raise ValueError(f"the verdict is {row['verdict']['class']!r}, and some of the families did not pass")
     tokens = row["tokens"]
     for part, some, whole in (
         ("agreed", tokens["agreed"], tokens["total"]), ("compared", tokens["compared"], tokens["planned"])
@@ -230,9 +211,8 @@ def _utc(date: str) -> str:
     return found.isoformat(timespec="seconds") if found else date[: len("2025-11-21T05:12")]
 
 
-def _figure(x: float) -> Float:
-    """Six digits; what JSON has no word for by name, as in a record."""
-    return float(f"{x:.6g}") if math.isfinite(x) else "NaN" if math.isnan(x) else "Infinity" if x > 0 else "-Infinity"
+def _six_digits(x: float) -> float:
+    return float(f"{x:.6g}")
 
 
 def _families(record: Record) -> Families | None:
@@ -242,38 +222,19 @@ def _families(record: Record) -> Families | None:
     return {"passed": len(rows) - len(bad), "total": len(rows), "failing": bad[:FAILING]} if rows else None
 
 
-def _worst_logit(record: Record) -> WorstLogit | None:
-    found = [
-        (ratio, id, prompt)
-        for prompt, entry in record["tokens"].items()
-        for id, answer in entry["configurations"].items()
-        if (ratio := of_limit(answer)) is not None
-    ]
-    if not found:
-        return None
-    ratio, id, prompt = max(found, key=lambda entry: badness(entry[0]))
-    return {"share": _figure(ratio), "configuration": id, "prompt": prompt}
+def _worst_logit(record: Record) -> float | None:
+    answers = [answer for entry in record["tokens"].values() for answer in entry["configurations"].values()]
+    shares = [share for answer in answers if (share := of_limit(answer)) is not None]
+    return _six_digits(max(shares, key=badness)) if shares else None
 
 
 def _worst_anchor(record: Record) -> WorstAnchor | None:
     limits = limits_of(record)
-    found = [(value, matrix) for matrix in record["anchors"] for value in values_of(matrix, limits)]
-    if not found:
+    values = [value for matrix in record["anchors"] for value in values_of(matrix, limits)]
+    if not values:
         return None
-    worst, matrix = max(found, key=lambda pair: badness(pair[0].share))
-    return {
-        "name": worst.anchor,
-        "floors": _figure(value(worst.error) or 0.0),
-        "share": _figure(worst.share),
-        "configuration": matrix["configuration"],
-        "phase": matrix["phase"],
-    }
-
-
-def _floor(record: Record) -> Figure:
-    """A floor that is NaN counts as infinite: it is no small one."""
-    floors = [badness(float(floor["relative"])) for floor in record["floors"]]
-    return _figure(median(floors)) if floors else None
+    worst = max(values, key=lambda value: badness(value.share))
+    return {"name": worst.anchor, "share": _six_digits(worst.share)}
 
 
 def _graphs(record: Record) -> Iterator[Graph]:
@@ -286,10 +247,6 @@ def _graphs(record: Record) -> Iterator[Graph]:
             "source": source,
             "phase": phase,
             "op_total": one["op_total"],
-            "op_kinds": one["op_kinds"],
-            "flops": one["flops"],
-            "bytes": one["bytes"],
-            "text_bytes": one["text_bytes"],
             "digest": digest(*sorted(graph["digest"] for graph in graphs))[:16],
         }
 
@@ -301,13 +258,7 @@ def _speed(record: Record) -> Speed:
     return {
         "reason": speed["reason"],
         "contenders": [
-            {
-                "id": contender["id"],
-                "title": contender["title"],
-                "ms_per_token": float(f"{median(contender['ms_per_token']):.6g}"),
-                "resident_bytes": contender["resident_bytes"],
-            }
-            for contender in timed
+            {"id": c["id"], "title": c["title"], "ms_per_token": _six_digits(median(c["ms_per_token"]))} for c in timed
         ],
         "ratio": _ratio(timed[0], timed[1]) if len(timed) > 1 else None,
     }
@@ -317,8 +268,8 @@ def _ratio(ours: record_types.Contender, peer: record_types.Contender) -> Ratio 
     ratios = [theirs / mine for theirs, mine in zip(peer["ms_per_token"], ours["ms_per_token"], strict=True)]
     if not all(0 < ratio < math.inf for ratio in ratios):
         return None
-    median_, least, most = (float(f"{x:.6g}") for x in (median(ratios), min(ratios), max(ratios)))
-    return {"peer": peer["id"], "median": median_, "least": least, "most": most, "rounds": len(ratios)}
+    middle, least, most = map(_six_digits, (median(ratios), min(ratios), max(ratios)))
+    return {"peer": peer["id"], "median": middle, "least": least, "most": most}
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hloracle.reports import text
-from hloracle.reports.history.charts import judged
-from hloracle.reports.history.page import numbers
+from hloracle.reports.history.page import judged, numbers
 from hloracle.reports.history.row import Row
 
 COLOURS = {"pass": "green", "near": "yellow", "fail": "red", "error": "red"}

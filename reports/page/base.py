@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -97,16 +98,10 @@ def _controls_marked(value: str) -> Markup:
     """The escaped text, control and format characters visible and set apart."""
     if value.isascii() and value.isprintable():
         return escape(value)
-    parts: list[Markup] = []
-    plain = ""
-    for char in value:
-        seen = text.visible(char)
-        if seen == char:
-            plain += char
-        else:
-            parts += [escape(plain), Markup('<span class="ctl">{}</span>').format(seen)]
-            plain = ""
-    return Markup("").join([*parts, escape(plain)])
+    runs = itertools.groupby(value, key=lambda char: text.visible(char) == char)
+    pieces = [(plain, text.visible("".join(run))) for plain, run in runs]
+    marked = Markup('<span class="ctl">{}</span>')
+    return Markup("").join(escape(piece) if plain else marked.format(piece) for plain, piece in pieces)
 
 
 def chip(value: str, limit: int = 14) -> Markup:

@@ -191,18 +191,9 @@ def _census(record: Record, phase: str) -> dict[str, Any]:
                 columns.append([graph])
             else:
                 alike.append(graph)
-    judged = [source_of(record, graphs[0]["source"])["judged"] for graphs in columns]
-    others = [graphs[0]["ops"] for graphs, own in zip(columns, judged, strict=True) if not own]
-    base = others[0] if len(others) == 1 else None
-    counts = [graphs[0]["ops"] for graphs in columns]
-    rows = []
-    for op in sorted({op for ops in counts for op in ops}, key=lambda op: (-max(c.get(op, 0) for c in counts), op)):
-        entries = []
-        for ops, own in zip(counts, judged, strict=True):
-            n = ops.get(op, 0)
-            delta = n - base.get(op, 0) if base is not None and own else None
-            entries.append({"n": n, "delta": delta, "judged": own})
-        rows.append({"op": op, "entries": entries})
+    found = [graphs[0]["ops"] for graphs in columns]
+    counts = {op: [ops.get(op, 0) for ops in found] for op in sorted({op for ops in found for op in ops})}
+    rows = sorted(counts.items(), key=lambda row: -max(row[1]))
     heads = [{"graphs": graphs, "title": source_of(record, graphs[0]["source"])["title"]} for graphs in columns]
     return {"phase": phase, "columns": heads, "rows": rows}
 

@@ -1,7 +1,6 @@
 """The heat maps of a run: how far each anchor is off, by layer and by position; and the floors it is measured in.
 
-A strip of cells is drawn as lines as thick as it is high, one unit a column: a run of equal cells is one line. What is
-within a quarter of its limit has no words of its own, only its row has.
+A strip of cells is drawn as lines as thick as it is high, one unit a column: a run of equal cells is one line.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from typing import Any
 from hloracle.core.record import Anchors, Figure, Floor, Localization, Record
 from hloracle.reports import text
 from hloracle.reports.facts import badness, layer_of, limits_of, share
-from hloracle.reports.page.axes import COLUMNS, bins_of, every
+from hloracle.reports.page.axes import every
 
 LEAST_COLUMNS = 16  # so that a model of two layers is not drawn as two planks
+FINE = 48  # columns: of more, equal ones that are neighbours are not told apart
 MAPS = 6  # configurations and phases that are drawn; of the others the page has the worst value
-TIPS = 80  # cells of the first map that say what they are; a quarter as many in the others
 
 # A value's share of its limit -> the class of its colour: five within the limit, four beyond.
 SHADES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 10.0, 100.0, 1000.0)
@@ -86,7 +85,7 @@ def heat_maps(record: Record) -> list[dict[str, Any]]:
                 "first": next((over[a] for a in anchors if a in over), None),
                 "worst": group.worst(),
                 "limits": limits,
-                "map": _map(group, TIPS if i == 0 else TIPS // 4) if i < MAPS else None,
+                "map": _map(group) if i < MAPS else None,
             }
         )
     return rows
@@ -139,7 +138,7 @@ def worst_by(values: Iterable[Value], key: Callable[[Value], Any]) -> dict[Any, 
 Cells = list[Value | None]
 
 
-def _map(group: _Group, tips: int) -> dict[str, Any]:
+def _map(group: _Group) -> dict[str, Any]:
     """A row for each kind of anchor: the worst of all positions by layer, and the worst of all layers by position.
 
     The positions are those of the prompt that was taken apart, or else of the worst one.
@@ -148,51 +147,36 @@ def _map(group: _Group, tips: int) -> dict[str, Any]:
     layers = sorted({layer for layer, _ in worst if layer is not None})
     prompt = group.shown()
     positions = sorted({p for m in group.matrices if m["prompt"] == prompt for p in m["positions"]})
-    bins = bins_of(len(positions))
-    column = {positions[k]: n for n, columns in enumerate(bins) for k in columns}
     of_prompt = [v for v in group.measured if v.prompt == prompt]
-    here = worst_by(of_prompt, lambda v: (layer_of(v.anchor)[1], column[v.position]))
+    here = worst_by(of_prompt, lambda v: (layer_of(v.anchor)[1], v.position))
     of_kind = worst_by(group.measured, lambda v: layer_of(v.anchor)[1])
-    by_layer = {kind: [worst.get((layer, kind)) for layer in layers] for kind in of_kind}
-    by_position = {kind: [here.get((kind, n)) for n in range(len(bins))] for kind in of_kind}
-
-    told = {v for strips in (by_layer, by_position) for cells in strips.values() for v in cells if v is not None}
-    tipped = {v for v in told if not v.share <= 0.25}
-    if len(tipped) > tips:
-        tipped = set(sorted(tipped, key=lambda v: (-badness(v.share), v.anchor, v.position, v.prompt))[:tips])
     mark = group.found["anchor"] if group.found else None
     rows = []
     for kind in _kinds(dict.fromkeys(v.anchor for v in group.measured)):
         before, _, name = kind.rpartition(".")
         value = of_kind[kind]
+        by_layer = [worst.get((layer, kind)) for layer in layers]
         rows.append(
             {
                 "prefix": before + "." if before else "",
                 "name": name,
-                "layers": _strip(by_layer[kind], mark, tipped) if any(by_layer[kind]) else None,
-                "positions": _strip(by_position[kind], mark, tipped),
+                "layers": _strip(by_layer, mark) if any(by_layer) else None,
+                "positions": _strip([here.get((kind, position)) for position in positions], mark),
                 "worst": value,
                 "layer": layer_of(value.anchor)[0],
                 "over": not value.share <= 1,
             }
         )
-    binned = max(map(len, bins), default=1)
-    return {
-        "rows": rows,
-        "layers": _columns(layers),
-        "positions": _columns([positions[columns[0]] for columns in bins]),
-        "prompt": prompt,
-        "binned": binned if binned > 1 else 0,
-    }
+    return {"rows": rows, "layers": _columns(layers), "positions": _columns(positions), "prompt": prompt}
 
 
 def _columns(labels: Sequence[int]) -> dict[str, Any]:
     span = max(len(labels), LEAST_COLUMNS)
     ticks = [{"x": f"{100 * (i + 0.5) / span:.4g}", "label": str(labels[i])} for i in every(len(labels), 8)]
-    return {"span": span, "fine": len(labels) > COLUMNS // 2, "ticks": ticks}
+    return {"span": span, "fine": len(labels) > FINE, "ticks": ticks}
 
 
-def _strip(cells: Cells, mark: str | None, tipped: set[Value]) -> dict[str, Any]:
+def _strip(cells: Cells, mark: str | None) -> dict[str, Any]:
     """Runs of columns of one shade as one line each; over those that are beyond their limits goes another."""
     shades = [None if v is None else shade(v.share) for v in cells]
     present = sorted({n for n in shades if n is not None})
@@ -201,7 +185,6 @@ def _strip(cells: Cells, mark: str | None, tipped: set[Value]) -> dict[str, Any]
         "runs": [(n, _lines([found == n for found in shades])) for n in present],
         "beyond": _lines([found is not None and found >= BEYOND for found in shades]),
         "ring": next(marked, None),
-        "tips": [(i, v) for i, v in enumerate(cells) if v is not None and v in tipped],
     }
 
 

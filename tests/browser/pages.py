@@ -15,7 +15,6 @@ import test_scaling
 from records import Record
 
 from hloracle.reports import bench as bench_page
-from hloracle.reports import scaling as scaling_page
 from hloracle.reports.compare import page as diff_page
 from hloracle.reports.compare.comparison import compare
 from hloracle.reports.history import page as history_page
@@ -133,10 +132,13 @@ PAGES = [
     _diff("diff-suite", records.suite, records.failing_suite),
     _diff("diff-hostile", hostile_base, hostile),
     _history("history", history_rows.mixed),
-    _page("bench", lambda: bench_page.render(test_bench.figures())),
-    _page("bench-hostile", lambda: bench_page.render({**test_bench.figures(), "model": HOSTILE, "ignored": [HOSTILE]})),
-    _page("scaling", lambda: scaling_page.render(test_scaling.figures())),
-    _page("scaling-hostile", lambda: scaling_page.render({**test_scaling.figures(), "failures": [HOSTILE]})),
+    _page("bench", lambda: bench_page.render_bench(test_bench.figures())),
+    _page(
+        "bench-hostile",
+        lambda: bench_page.render_bench({**test_bench.figures(), "model": HOSTILE, "ignored": [HOSTILE]}),
+    ),
+    _page("scaling", lambda: bench_page.render_scaling(test_scaling.figures())),
+    _page("scaling-hostile", lambda: bench_page.render_scaling({**test_scaling.figures(), "failures": [HOSTILE]})),
     _history("history-many", history_rows.many),
     _history("history-empty", list),
     _history("history-hostile", hostile_days),
