@@ -534,6 +534,7 @@ def test_float64_throughout_widens_and_ends(plain: Checkpoint) -> None:
     assert np.abs(throughout - exact).max() < 1e-12 < 1e-8 < np.abs(teacher_forced(model, PROMPT, [0])[0] - exact).max()
 
 
+@pytest.mark.nightly
 def test_in_a_child_process(plain: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hloracle.core.child import run_in_child
 

@@ -184,16 +184,17 @@ def test_the_oracles_graph(tmp_path: Path) -> None:
     assert judged(emitted(tmp_path, "--phase", "decode", "--source", "reference"))[0] == 0
 
 
+@pytest.mark.parametrize("backends", ON_XLA)
 @pytest.mark.parametrize("arguments", [("--phase", "decode"), nightly(("--phase", "prefill", "--bucket", "32"))])
 @pytest.mark.usefixtures("no_gates")
 def test_a_graph_with_another_scale(
-    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], backends: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = emitted(tmp_path, *arguments)
     text = path.read_text()
     assert text.count("dense<0.25>") == 1
     path.write_text(text.replace("dense<0.25>", "dense<0.26>"))
-    status, record = judged(path)
+    status, record = judged(path, "tiny-llama", *backends)
     assert (status, record["passed"], record["verdict"]["class"]) == (1, False, "emitter-fault")
     assert "emitter-fault" in capsys.readouterr().out
     assert {c["id"].split(".")[0] for c in record["checks"] if c["status"] == "failed"} == {

@@ -25,6 +25,7 @@ from hloracle.cli import main as cli
 from hloracle.conformance.context import Context
 from hloracle.conformance.runs.gate_zero import gate_zero, product_graph, sum_graph
 from hloracle.core.abi import Abi, Graph
+from hloracle.core.child import alone
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.mutants import MUTANTS
 from hloracle.reports.record import load
@@ -377,7 +378,8 @@ def test_gate_zero_that_fails_stops_the_run(
 ) -> None:
     write_stub(stub, script)
     out = tmp_path / "out"
-    assert cli.invoke(["run", "tiny-llama", "--out", str(out)]) == 1
+    with alone():
+        assert cli.invoke(["run", "tiny-llama", "--out", str(out)]) == 1
     shown = capsys.readouterr()
     assert "harness-error" in shown.out
     assert words in shown.out.replace("\n", " ")

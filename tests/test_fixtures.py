@@ -18,6 +18,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
 
+from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures import named as fixtures
 from hloracle.reference.fixtures.named import FIXTURES, resolve
@@ -106,6 +107,7 @@ def _entries(cache: Path) -> list[str]:
 def test_gguf_is_converted_once(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = write_gguf(tmp_path / "Some Model.GGUF", Type.Q8_0)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fixtures, "run_in_child", run_in_child)
     # What lies beside the file must not be taken for a module, a config or a tokenizer.
     for name in ("torch.py", "config.json", "tokenizer_config.json", "adapter_config.json"):
         (tmp_path / name).write_text("not to be read")
@@ -156,6 +158,7 @@ def test_death_of_the_child(
 ) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
+    monkeypatch.setattr(fixtures, "run_in_child", run_in_child)
     monkeypatch.setattr(fixtures, "conversion", conversion)
     with pytest.raises(InputError) as caught:
         resolve(str(path))
