@@ -5,7 +5,6 @@ An anchor is looked at in two ways: in a run of the whole graph, where errors ac
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -553,4 +552,11 @@ def _bisect(scene: _Scene, anatomy: Anatomy, situation: Situation, refuses: bool
     order = [a for a in anatomy.anchors if a != "token"]
     if not order or not wrong(order[-1]):
         return None
-    return order[bisect_left(order[:-1], True, key=wrong)]
+    low, high = -1, len(order) - 1  # right at low, wrong at high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if wrong(order[middle]):
+            high = middle
+        else:
+            low = middle
+    return order[high]
