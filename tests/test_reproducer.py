@@ -209,7 +209,7 @@ def test_the_files(only_on_xla: bool, tmp_path: Path) -> None:
     assert (shown.folder, shown.shown) == ("reproducer", True)
     assert sorted(shown.files) == sorted(p.name for p in folder.iterdir()), "all, and nothing else"
     assert list(folder.parent.iterdir()) == [folder], "nothing is left beside it"
-    graph = (folder / "piece.mlir").read_text()
+    graph = (folder / "subgraph.mlir").read_text()
     assert graph.startswith(
         "// stablehlo.select in layers.0.self_attn.scores: it was made so\n// %l0_self_attn_scores.sel ="
     )
@@ -221,7 +221,7 @@ def test_the_files(only_on_xla: bool, tmp_path: Path) -> None:
         assert (saved.shape, saved.dtype) == (value.shape, value.dtype), name
     np.testing.assert_array_equal(np.load(folder / "expected.npy"), what.expected)
     assert [shown.command.index(f) for f in order] == sorted(shown.command.index(f) for f in order)
-    assert all(f in shown.command for f in (*order, "piece.mlir", "expected.npy"))
+    assert all(f in shown.command for f in (*order, "subgraph.mlir", "expected.npy"))
     assert shown.command in (folder / "reproduce.sh").read_text()
     assert oct(folder.stat().st_mode & 0o777) == oct(0o777 & ~_umask()), "as readable as any other folder"
 
@@ -267,7 +267,7 @@ def test_a_title_of_one_line_each(tmp_path: Path) -> None:
     """What a compiler said may have many; the rest would not be a comment any more."""
     what = replace(found(step("norm", "rsqrt")), why="two\nlines")
     write_reproducer(tmp_path / "r", what, False, "norm\nmodule")
-    text = (tmp_path / "r" / "piece.mlir").read_text()
+    text = (tmp_path / "r" / "subgraph.mlir").read_text()
     head = text[: text.index(what.graph.text)]
     assert all(line.startswith("//") for line in head.splitlines())
 

@@ -1,4 +1,4 @@
-"""The judged graphs' pieces against the oracle's on inputs that no prompt reaches: a check, and the place where it fails."""
+"""The judged graphs' subgraphs against the oracle's on inputs that no prompt reaches: a check, and the place where it fails."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ def _write(
     work: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target], device: Device
 ) -> tuple[list[str], str]:
     title = [f"{found.step.name} in {anchor}: {found.why}", found.step.text]
-    (work / "piece.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
-    files = ["piece.mlir"]
+    (work / "subgraph.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
+    files = ["subgraph.mlir"]
     if only_on_xla:
         libraries = {f"{target.name}.so": target for target in targets}
         for name, target in libraries.items():
@@ -128,10 +128,10 @@ def _write(
         (work / "run_on_xla.py").write_text(RUN_ON_XLA)
         files += ["run_on_xla.py", *libraries]
         first = [
-            "python", "run_on_xla.py", "piece.mlir", *(f"{target.name}={name}" for name, target in libraries.items()),
+            "python", "run_on_xla.py", "subgraph.mlir", *(f"{target.name}={name}" for name, target in libraries.items()),
         ]  # fmt: skip
     else:
-        first = ["iree-compile", "piece.mlir", *iree.flags_of(found.graph, device), "-o", "piece.vmfb"]
+        first = ["iree-compile", "subgraph.mlir", *iree.flags_of(found.graph, device), "-o", "subgraph.vmfb"]
     if found.expected is None:
         return files, shlex.join(first)
     inputs = []
@@ -151,7 +151,7 @@ def _write(
             judge = [f"--expected_output={'@expected.npy' if i == found.result else '(ignored)'}" for i in results]
             judge += [f"--expected_f32_threshold={tolerance}", "--expected_rtol=0"]
             compare = []
-        run = ["iree-run-module", f"--device={device.uri}", "--module=piece.vmfb", "--function=main"]
+        run = ["iree-run-module", f"--device={device.uri}", "--module=subgraph.vmfb", "--function=main"]
         commands = [first, [*run, *(f"--input=@{i}" for i in inputs), *judge], *compare]
     if compare:
         (work / "compare.py").write_text(COMPARE)
@@ -179,7 +179,7 @@ def _run(work: Path, command: str) -> tuple[int | None, str]:
         status, output = None, error.strerror or "cannot be run"
     except subprocess.TimeoutExpired:
         status, output = None, f"it took more than {RUN_SECONDS:g} s"
-    for left in (work / "piece.vmfb", work / "got.npy"):
+    for left in (work / "subgraph.vmfb", work / "got.npy"):
         left.unlink(missing_ok=True)
     for folder in (work, tools, Path(sys.prefix)):
         output = output.replace(f"{folder}/", "")
