@@ -60,8 +60,9 @@ class Session:
       graphs: with one head and capacity; without a decode graph, `prefill` is all there is.
       weight: a weight argument's name -> its array; each is asked for once, and kept in place where that can be.
 
-    Of a session can be read: its `capacity` in cache slots, its `vocab_size`, `cache_shapes`, the [L, K, S, D] of k_cache and
-    v_cache, the `buckets` of its prefill graphs, whether it `decodes`, and `position`, the number of slots that are filled.
+    Attributes:
+      capacity: cache slots. position: how many of them are filled. cache_shapes: [L, K, S, D] of k_cache and of v_cache.
+      vocab_size: V. buckets: of the prefill graphs, the smallest first. decodes: whether there is a decode graph.
     """
 
     def __init__(self, backend: Backend, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray]) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import filelock
 import pytest
@@ -54,7 +55,8 @@ def truth_here() -> Iterator[None]:
     from hloracle.reference.huggingface import anchor_truth, truth
 
     def here(function: Callable[..., Any], *arguments: Any, timeout: float, report: Any = None) -> ChildResult:
-        return ChildResult(function(report or (lambda line: None), *arguments), 0.0, None)
+        with mock.patch.dict(os.environ):  # what it sets is of its own process
+            return ChildResult(function(report or (lambda line: None), *arguments), 0.0, None)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (truth, anchor_truth, named):
