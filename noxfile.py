@@ -40,14 +40,16 @@ def environment(session: nox.Session) -> None:
         session.install("--no-index", "--no-deps", *wheels)
         session.install("--no-index", "--no-deps", "--no-build-isolation", "-e", ".")
     else:
-        session.install("-c", CONSTRAINTS, "-e", ".[test,browser,lint]")
+        # pip would compile all of torch and transformers, which takes as long as to install them; `run` what is imported.
+        session.install("--no-compile", "-c", CONSTRAINTS, "-e", ".[test,browser,lint]")
     stamp.write_text(wanted)
 
 
 def run(session: nox.Session, program: str, *arguments: str) -> None:
     """Run a program of the shared environment."""
     folder = session.cache_dir.parent / "environment" / "bin"
-    session.run(str(folder / program), *arguments, external=True)
+    keep_compiled = {"PYTHONDONTWRITEBYTECODE": ""}  # many images of containers set it
+    session.run(str(folder / program), *arguments, external=True, env=keep_compiled)
 
 
 def pytest(session: nox.Session, *arguments: str) -> None:
