@@ -158,7 +158,7 @@ def mutants(session: nox.Session) -> None:
 
     What came of all of them is written to mutants/outcomes.json, from which reports tell it.
     """
-    pin = ["--pin"] if session.posargs in ([], ["--fresh"]) else []
+    pin = ["--pin"] if session.posargs in ([], ["--no-cache"]) else []
     run(session, "hloracle", "mutants", *session.posargs, *pin)
 
 
@@ -168,7 +168,7 @@ def holes(session: nox.Session) -> None:
 
     What came of all of them is written to mutants/holes.json.
     """
-    pin = ["--pin"] if session.posargs in ([], ["--fresh"]) else []
+    pin = ["--pin"] if session.posargs in ([], ["--no-cache"]) else []
     run(session, "hloracle", "holes", *session.posargs, *pin)
 
 

@@ -200,13 +200,13 @@ def others(
     now = best.build(phase)
     floats = phase == "decode" and precision not in QUANTIZED
     layouts = [layout for layout in LAYOUTS if layout != best.layout and floats]
-    joined = [not best.joined] if phase == "decode" else []  # both phases share the weights
+    fused = [not best.fused] if phase == "decode" else []  # both phases share the weights
     graphs = [not best.graphs] if phase == "decode" and device.of_cuda else []  # a device is opened one way
     sets = iree.DEVICE_PHASE_FLAGS if device.remote else iree.PHASE_FLAGS[phase]
     flags = [flags for flags in sets if flags != now.flags]
     return [
         [dataclasses.replace(best, layout=layout) for layout in layouts],
-        [dataclasses.replace(best, joined=one) for one in joined],
+        [dataclasses.replace(best, fused=one) for one in fused],
         [dataclasses.replace(best, graphs=one) for one in graphs],
         [best.with_build(phase, Build(name, now.cpu)) for name in flags],
         [best.with_build(phase, Build(now.flags, cpu)) for cpu in cpus if cpu != now.cpu],
@@ -232,7 +232,7 @@ def _right(judge: Judge, candidate: Candidate, rows: list[dict[str, Any]]) -> Ca
     with judge.progress.stage(f"{judge.precision}: {candidate}"):
         try:
             status, detail = judge.wrong(candidate)
-        except InputError as error:  # such as nothing to join
+        except InputError as error:  # such as nothing to fuse
             status, detail = "failed", error.what
     rows.append({
         "phase": candidate.phase, "choice": str(candidate.choice), "layout": candidate.choice.held,

@@ -63,7 +63,7 @@ def cli() -> None:
 @options.device
 @options.precision
 @options.layout()
-@options.joined("fused")
+@options.fused("fused")
 @options.tokens
 @options.capacity
 @options.rounds
@@ -185,7 +185,7 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
 @options.capacity
 @options.precision
 @options.layout("panels")
-@options.joined("join", False)
+@options.fused("fuse", False)
 @click.option(
     "--gemm", metavar="TARGET", default=None,
     help="Leave products with weights to a custom_call of this name (docs/custom-call.md). Takes --layout rows.",

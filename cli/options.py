@@ -64,10 +64,10 @@ def layout(default: str | None = None) -> Option:
     )  # fmt: skip
 
 
-def joined(name: str, default: bool | None = None) -> Option:
-    """`--joined/--separate`; without a default None stands for what `hloracle tune` found."""
+def fused(name: str, default: bool | None = None) -> Option:
+    """`--fused/--separate`; without a default None stands for what `hloracle tune` found."""
     return click.option(
-        "--joined/--separate", name, default=default, show_default=default is not None,
+        "--fused/--separate", name, default=default, show_default=default is not None,
         help="Whether weights that are multiplied with the same values, such as q_proj, k_proj and v_proj, are one.",
     )  # fmt: skip
 
@@ -108,7 +108,7 @@ rounds: Option = click.option(
     "--rounds", type=int, default=5, show_default=True, help="Rounds of the speed comparison; 0 for none."
 )
 reuse: Option = click.option(
-    "--fresh", "reuse", is_flag=True, default=True, flag_value=False,
+    "--no-cache", "reuse", is_flag=True, default=True, flag_value=False,
     help="Run everything, also that whose outcome is in the cache.",
 )  # fmt: skip
 pin: Option = click.option("--pin", is_flag=True, help="Write down in mutants/ what came of them.")

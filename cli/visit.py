@@ -215,7 +215,7 @@ def _layouts(visit: Visit) -> None:
     """How else weights may lie."""
     plain = untuned(device=visit.device)
     for name, choice in (
-        ("panels", dataclasses.replace(plain, layout="panels")), ("joined", dataclasses.replace(plain, joined=True))
+        ("panels", dataclasses.replace(plain, layout="panels")), ("fused", dataclasses.replace(plain, fused=True))
     ):  # fmt: skip
         _timed(visit, f"{F32}, {name}", emitted, visit.model, "f32", visit.device, choice)
 

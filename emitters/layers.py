@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.emitters.builder import Value
-from hloracle.emitters.matrix import Joined, Matrix, MatrixBuilder
+from hloracle.emitters.matrix import FusedPart, Matrix, MatrixBuilder
 from hloracle.reference.model.config import Experts
 from hloracle.reference.model.rope import RopeTables
 
@@ -101,7 +101,7 @@ class LayerBuilder(MatrixBuilder):
 
     # ---- projections and norms
 
-    def linear(self, x: Value, weight: Value | Matrix | Joined, bias: Value | None = None) -> Value:
+    def linear(self, x: Value, weight: Value | Matrix | FusedPart, bias: Value | None = None) -> Value:
         """x [T, in], weight [out, in], bias [out] -> [T, out]. Every product with a matrix goes through here."""
         y = self.product(x, weight)  # [T, out]
         return y if bias is None else self.add(y, self.over_last(bias, y.shape))

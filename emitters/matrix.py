@@ -38,7 +38,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Joined:
+class FusedPart:
     """A weight that is some rows of one that holds several: those from `start` to `limit`."""
 
     whole: Matrix
@@ -59,21 +59,21 @@ class MatrixBuilder(Builder):
     def __init__(self, gemm: str | None = None, on_device: bool = False) -> None:
         super().__init__()
         self._gemm, self.on_device = gemm, on_device
-        self._products: dict[Matrix, tuple[Value, Value]] = {}  # of joined weights: what with, and the product
+        self._products: dict[Matrix, tuple[Value, Value]] = {}  # of fused weights: what with, and the product
 
-    def product(self, x: Value, weight: Value | Matrix | Joined) -> Value:
+    def product(self, x: Value, weight: Value | Matrix | FusedPart) -> Value:
         """x [T, K], weight [N, K] -> [T, N]"""
         if isinstance(weight, Value) and self._gemm is not None:
             return self.custom_call(self._gemm, (x, weight), TensorType((x.shape[0], weight.shape[0]), "f32"))
         if isinstance(weight, Value):
             return self.dot_general(x, weight, contracting_dimensions=((1,), (1,)))
-        if isinstance(weight, Joined):
+        if isinstance(weight, FusedPart):
             return self.slice(self._whole(x, weight.whole), (0, weight.start), (x.shape[0], weight.limit))
         strategy = STRATEGIES[weight.encoding]
         return (strategy.token if x.shape[0] == 1 else strategy.prompt).write(self, x, weight)
 
     def _whole(self, x: Value, weight: Matrix) -> Value:
-        """The product with a joined weight, which is written where the first of its parts asks for it."""
+        """The product with a fused weight, which is written where the first of its parts asks for it."""
         if weight not in self._products:
             self._products[weight] = x, self.product(x, weight)
         asked, y = self._products[weight]

@@ -14,7 +14,7 @@ from typing import Any
 from hloracle.core.abi import Graph
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder, RopeRows
-from hloracle.emitters.matrix import Joined, Matrix
+from hloracle.emitters.matrix import FusedPart, Matrix
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import effective_window, graph_abi, graph_name
 from hloracle.reference.model.encodings import ENCODINGS, Layout
@@ -26,7 +26,7 @@ from hloracle.reference.model.weights import parts_in, taken_shapes, weight_shap
 class Weights:
     """The weights by name, seen from inside a module: `prefix` is that module's path.
 
-    One that is a Matrix is for products and look-ups only, one that is Joined for products: see `MatrixBuilder`.
+    One that is a Matrix is for products and look-ups only, one that is FusedPart for products: see `MatrixBuilder`.
     """
 
     values: dict[str, Any]
@@ -43,7 +43,7 @@ class Weights:
         """A weight that not every model has."""
         return self.values.get(self.prefix + name)
 
-    def linear(self, name: str) -> tuple[Value | Matrix | Joined, Value | None]:
+    def linear(self, name: str) -> tuple[Value | Matrix | FusedPart, Value | None]:
         """The projection's weight, and its bias if this model has one."""
         return self[f"{name}.weight"], self.get(f"{name}.bias")
 
@@ -141,19 +141,19 @@ def _weight(name: str, shape: tuple[int, ...], encoding: str | None, named: dict
 
 
 def _weights(config: Config, layout: Layout, named: dict[str, Value]) -> Weights:
-    """All weights, those that are joined by their parts' own names."""
+    """All weights, those that are fused by their parts' own names."""
     shapes = weight_shapes(config)
-    values: dict[str, Value | Matrix | Joined] = {}
+    values: dict[str, Value | Matrix | FusedPart] = {}
     for name, shape in taken_shapes(config, layout).items():
         weight = _weight(name, shape, layout.get(name), named)
         parts = parts_in(name)
         if len(parts) == 1:
             values[name] = weight
             continue
-        assert isinstance(weight, Matrix), "only what is encoded is joined"
+        assert isinstance(weight, Matrix), "only what is encoded is fused"
         start = 0
         for part in parts:
-            values[part] = Joined(weight, start, start + shapes[part][0])
+            values[part] = FusedPart(weight, start, start + shapes[part][0])
             start += shapes[part][0]
     return Weights(values)
 

@@ -122,7 +122,7 @@ def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, be
     results = by_itself(steps, value, bench)
     pool = [value(a.name) for p in (subgraph, peer.subgraph(subgraph.anchor)) for a in p.graph.abi.arguments]
     pool += by_itself(peer.steps(peer.subgraph(subgraph.anchor)), value, bench)
-    pool += _joined_products(subgraph, peer, value, bench)
+    pool += _fused_products(subgraph, peer, value, bench)
     known = _Numbers(pool, peer.whole_numbers(peer.subgraph(subgraph.anchor)))
     if not steps:
         return None
@@ -150,8 +150,8 @@ def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, be
     return Found(steps[first], graph, inputs_of(graph, value), None, results[first], why)
 
 
-def _joined_products(subgraph: Subgraph, peer: Anatomy, value: Value, bench: Workbench) -> list[np.ndarray]:
-    """What a subgraph computes with joined weights, by the right graph: the products of their parts, side by side."""
+def _fused_products(subgraph: Subgraph, peer: Anatomy, value: Value, bench: Workbench) -> list[np.ndarray]:
+    """What a subgraph computes with fused weights, by the right graph: the products of their parts, side by side."""
     names = {parts_in(argument_parts(a.name)[0]) for a in subgraph.graph.abi.arguments}
     found = []
     for parts in (parts for parts in names if len(parts) > 1):

@@ -46,8 +46,8 @@ class Mutant:
     installed: inside of it the fault is in force in this process.
     module: where it is written down.
     note: for a fault that the values of an ordinary run do not show, what must be looked at.
-    weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision; `+joined` behind
-      it joins them.
+    weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision; `+fused` behind
+      it fuses them.
     """
 
     id: str
@@ -64,7 +64,7 @@ class Mutant:
 
     @property
     def held(self) -> tuple[str, str, bool]:
-        """The precision and the layout of that run, and whether weights are joined."""
+        """The precision and the layout of that run, and whether weights are fused."""
         return held_as(self.weights)
 
     def __reduce__(self) -> tuple[Callable[[str], Mutant], tuple[str]]:
@@ -90,10 +90,10 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def held_as(weights: str) -> tuple[str, str, bool]:
-    """The precision and the layout of a run whose weights are held so, and whether they are joined: see Mutant."""
-    held, _, joined = weights.partition("+")
+    """The precision and the layout of a run whose weights are held so, and whether they are fused: see Mutant."""
+    held, _, fused = weights.partition("+")
     precision, layout = ("f32", held) if held in ("rows", "panels") else (held, "panels")
-    return precision, layout, bool(joined)
+    return precision, layout, bool(fused)
 
 
 def named(id: str) -> Mutant:

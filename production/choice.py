@@ -53,12 +53,12 @@ class Build:
 class Choice:
     """How production graphs are written and compiled.
 
-    layout: how float weights lie, `panels` or `rows`. joined: weights with the same input, such as q_proj and k_proj, are
+    layout: how float weights lie, `panels` or `rows`. fused: weights with the same input, such as q_proj and k_proj, are
     one. decode, prefill: how the graphs of that phase are compiled. on_device: see `MatrixBuilder`. graphs: see `Device`.
     """
 
     layout: str = "panels"
-    joined: bool = False
+    fused: bool = False
     decode: Build = field(default_factory=Build)
     prefill: Build = field(default_factory=lambda: Build("packed"))
     on_device: bool = False
@@ -71,7 +71,7 @@ class Choice:
     @property
     def held(self) -> str:
         """How weights and caches are held, in words."""
-        words = [self.layout, "joined" if self.joined else "", "on device" if self.on_device else ""]
+        words = [self.layout, "fused" if self.fused else "", "on device" if self.on_device else ""]
         return " ".join(filter(None, [*words, "as graphs" if self.graphs else ""]))
 
     def build(self, phase: str) -> Build:
@@ -88,19 +88,19 @@ class Choice:
         return f"{self.held}, decode {self.decode}, prefill {self.prefill}"
 
 
-def untuned(layout: str = "", joined: bool = False, device: Device = CPU) -> Choice:
+def untuned(layout: str = "", fused: bool = False, device: Device = CPU) -> Choice:
     """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too."""
     if device.remote:  # the threads of a warp read one row, each some of its columns
-        return Choice(layout or "rows", joined, prefill=Build("plain"), on_device=True, graphs=device.graphs)
+        return Choice(layout or "rows", fused, prefill=Build("plain"), on_device=True, graphs=device.graphs)
     layout = layout or "panels"
-    return Choice(layout, joined, prefill=Build("packed" if layout == "panels" else "plain"))
+    return Choice(layout, fused, prefill=Build("packed" if layout == "panels" else "plain"))
 
 
 def production_graphs(
     checkpoint: Checkpoint, precision: str, choice: Choice, specs: Sequence[tuple[str, str, int, int]]
 ) -> list[Graph]:
     """The emitter's graphs of these (phase, head, capacity, bucket), with the flags that IREE compiles them with."""
-    layout = checkpoint.layout(precision, choice.layout == "panels", choice.joined)
+    layout = checkpoint.layout(precision, choice.layout == "panels", choice.fused)
     return [production_graph(checkpoint.config, spec, layout, choice) for spec in specs]
 
 
@@ -200,10 +200,10 @@ def keep(
 def _choice(raw: dict[str, Any], device: Device) -> Choice:
     """Raises ValueError for what there is no such thing of: a file does not bring flags of its own."""
     builds = {phase: Build(**raw[phase]) for phase in iree.PHASE_FLAGS}
-    choice = Choice(raw["layout"], raw["joined"], **builds, on_device=raw["on_device"], graphs=raw["graphs"])
+    choice = Choice(raw["layout"], raw["fused"], **builds, on_device=raw["on_device"], graphs=raw["graphs"])
     known = (
         choice.layout in LAYOUTS
-        and all(isinstance(value, bool) for value in (choice.joined, choice.on_device, choice.graphs))
+        and all(isinstance(value, bool) for value in (choice.fused, choice.on_device, choice.graphs))
         and all(b.flags in iree.FLAG_SETS for b in builds.values())
         and choice.on_device == device.remote
         and (device.of_cuda or not choice.graphs)

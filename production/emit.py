@@ -18,14 +18,14 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import BUCKETS
 from hloracle.reference.model.encodings import Layout
 from hloracle.reference.model.registry import load_config
-from hloracle.reference.model.weights import default_layout, joined
+from hloracle.reference.model.weights import default_layout, fused
 
 
 @dataclass(frozen=True)
 class Emission:
     """One graph of a model as `hloracle emit` writes it.
 
-    layout, join: how floats lie, `panels` or `rows`, and whether weights with the same input are one.
+    layout, fuse: how floats lie, `panels` or `rows`, and whether weights with the same input are one.
     gemm: the target of a custom_call that products with weights are left to; None for none.
     portable: write a portable artifact instead of text.
     taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
@@ -39,7 +39,7 @@ class Emission:
     capacity: int
     precision: str
     layout: str
-    join: bool
+    fuse: bool
     gemm: str | None = None
     portable: bool = False
     taps: str | None = None
@@ -66,7 +66,7 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, Path]:
         held = open_checkpoint(directory).layout(precision)
     else:
         held = default_layout(config, precision, asked.layout == "panels")
-    held = joined(config, held) if asked.join else held
+    held = fused(config, held) if asked.fuse else held
     if asked.phase == "prefill" and asked.bucket not in BUCKETS:
         raise InputError(f"is {asked.bucket}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
     if asked.capacity < 1:
@@ -98,8 +98,8 @@ def _check(asked: Emission) -> None:
         for flag, needed in (("source", "emitter"), ("precision", "f32"), ("layout", "rows")):
             if (value := getattr(asked, flag)) != needed:
                 raise InputError(f"is {value}, and --gemm goes with {needed}", f"--{flag}", f"add --{flag} {needed}")
-    if reference and asked.join:
-        raise InputError("is given", "--joined", "the reference's graphs take weights one by one")
+    if reference and asked.fuse:
+        raise InputError("is given", "--fused", "the reference's graphs take weights one by one")
 
 
 def _lower(report: object, asked: Emission, config: Config, layout: Layout) -> tuple[Graph, str | bytes]:

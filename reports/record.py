@@ -27,7 +27,7 @@ _NUMBERS = re.compile(r'\[\n +([^][{}"]+)\n +\]')
 
 def schema() -> str:
     """What reports/report.schema.json has to hold."""
-    return schema_text(Record, "https://hloracle.invalid/report/6", "hloracle run record, version 6")
+    return schema_text(Record, "https://hloracle.invalid/report/7", "hloracle run record, version 7")
 
 
 def validate(record: Any) -> None:

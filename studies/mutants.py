@@ -38,7 +38,7 @@ from hloracle.studies.study import Study
 TOKENS, CAPACITY = 4, 32
 # A session can also take the wrong bucket. The graphs are right then, and compiled once for all its mutants.
 SESSION_CAPACITY = 64
-# Models that turn by other angles from 40 tokens on: these run lean, in a bucket that goes beyond.
+# Models that turn by other angles from 40 tokens on: each is judged by a quick run, in a bucket that goes beyond.
 LATE = ("tiny-phi3", "tiny-seed_oss")
 LATE_CAPACITY = 64
 TIMEOUT_SECONDS = 300
@@ -175,11 +175,11 @@ def _run(
     report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
 ) -> Record:  # fmt: skip
     model, weights, kind = of
-    precision, layout, joined = held_as(weights)
+    precision, layout, fused = held_as(weights)
     device = Device(kind)
     with alone(), plain_compilers():
         settings = Settings(
-            model, TOKENS, capacity, precision, untuned(layout, joined, device), early_exit=True, quick=model in LATE
+            model, TOKENS, capacity, precision, untuned(layout, fused, device), early_exit=True, quick=model in LATE
         )  # fmt: skip
         context = Context(
             Progress(report),
@@ -191,9 +191,9 @@ def _run(
 
 
 def _command(model: str, weights: str, device: str) -> str:
-    precision, layout, joined = held_as(weights)
+    precision, layout, fused = held_as(weights)
     on = "" if device == "cpu" else f" --device {device}"
-    return f"hloracle run {model}{on} --precision {precision} --layout {layout}{' --joined' if joined else ''}"
+    return f"hloracle run {model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
 
 
 def _capacity(model: str) -> int:

@@ -120,7 +120,7 @@ def census() -> dict[str, dict[str, Any]]:
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 JOINED = ("model.layers.0.self_attn.q_proj-k_proj-v_proj.weight", "model.layers.0.mlp.gate_proj-up_proj.weight")
-# A model with each use of a weight, of sizes that panels fit and a look-up of one expert; and weights joined of two and three.
+# A model with each use of a weight, of sizes that panels fit and a look-up of one expert; and weights fused of two and three.
 HELD: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     *(
         # Groups that are dealt to three hands, to one, two and four.

@@ -1,4 +1,4 @@
-"""Random models of every architecture, made by transformers' own classes, each through a whole lean run, compiled as by
+"""Random models of every architecture, made by transformers' own classes, each through a quick run, compiled as by
 `hloracle run`.
 
     python -m hloracle.studies.random_models [--seeds 3] [ARCHITECTURE...]

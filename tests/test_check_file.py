@@ -35,7 +35,7 @@ from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.contract import graph_abi
 from hloracle.reference.model.encodings import PRECISIONS
 from hloracle.reference.model.registry import from_hf
-from hloracle.reference.model.weights import default_layout, joined
+from hloracle.reference.model.weights import default_layout, fused
 from hloracle.reports.record import load
 
 CONFIG = from_hf(TINY["llama"])
@@ -101,9 +101,9 @@ def test_emit_in_a_precision(precision: str, layout: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_emit_joined(precision: str, tmp_path: Path) -> None:
-    path = emitted(tmp_path, "--phase", "decode", "--precision", precision, "--joined")
-    held = joined(CONFIG, default_layout(CONFIG, precision))
+def test_emit_fused(precision: str, tmp_path: Path) -> None:
+    path = emitted(tmp_path, "--phase", "decode", "--precision", precision, "--fused")
+    held = fused(CONFIG, default_layout(CONFIG, precision))
     assert Abi.from_file(path.with_suffix(".abi.json")) == graph_abi(CONFIG, "decode", "logits", 128, 0, held)
     assert path.read_text() == emit(CONFIG, "decode", "logits", 128, 0, held).text
 

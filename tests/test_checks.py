@@ -44,7 +44,7 @@ from hloracle.conformance.graphs.facts import GraphFacts, inspect
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.core.abi import Abi, Graph
-from hloracle.emitters.matrix import Joined, MatrixBuilder
+from hloracle.emitters.matrix import FusedPart, MatrixBuilder
 from hloracle.emitters.model import emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.huggingface.truth import Truth
@@ -52,7 +52,7 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import PRECISIONS
 from hloracle.reference.model.registry import FAMILIES, from_hf
 from hloracle.reference.model.rope import prefill_tables
-from hloracle.reference.model.weights import default_layout, joined, joins, parts_in
+from hloracle.reference.model.weights import default_layout, fused, fusions, parts_in
 from hloracle.reference.oracle.lower import lower
 from hloracle.studies import pin_census
 
@@ -707,21 +707,21 @@ def test_a_weight_too_few() -> None:
     assert "has 29" in found.detail
 
 
-# ---- weights that are joined
+# ---- weights that are fused
 
 
-def held_joined(phase: str = "decode", precision: str = "int4", family: str = "llama") -> Inspected:
+def held_fused(phase: str = "decode", precision: str = "int4", family: str = "llama") -> Inspected:
     config = from_hf(TINY[family])
-    layout = joined(config, default_layout(config, precision))
+    layout = fused(config, default_layout(config, precision))
     return facts(emit(config, phase, "logits", 64, 32 if phase == "prefill" else 0, layout))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("family", ["llama", "qwen2_moe", "deepseek_v3", "gpt_oss"])
-def test_right_joined_graphs_pass(family: str, precision: str) -> None:
+def test_right_fused_graphs_pass(family: str, precision: str) -> None:
     """Every part counts as a product, and as a weight."""
     config = from_hf(TINY[family])
-    graphs = [held_joined(phase, precision, family) for phase in ("decode", "prefill")]
+    graphs = [held_fused(phase, precision, family) for phase in ("decode", "prefill")]
     found = by_id(graph_checks("emitter", graphs, config))
     assert {id: c.detail for id, c in found.items() if c.status != "passed"} == {}
     assert fewer_ops(graphs, [facts(lower(config, "decode", "logits", 64))], config).status == "passed"
@@ -732,7 +732,7 @@ def moved(by: dict[str, int]) -> Any:
 
     def product(right: Any, b: Any, x: Any, weight: Any) -> Any:
         _, _, part = b.anchor.partition("layers.1.")
-        if part in by and isinstance(weight, Joined):
+        if part in by and isinstance(weight, FusedPart):
             weight = dataclasses.replace(weight, start=weight.start + by[part], limit=weight.limit + by[part])
         return right(b, x, weight)
 
@@ -796,27 +796,27 @@ def test_a_part_that_does_not_take_its_rows_does_not_count(
     name: str, precision: str, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong, place, ids = WRONG_PARTS[name]
-    other = held_joined("prefill" if phase == "decode" else "decode", precision)
+    other = held_fused("prefill" if phase == "decode" else "decode", precision)
     right = MatrixBuilder.product
     monkeypatch.setattr(MatrixBuilder, "product", lambda *arguments: wrong(right, *arguments))
-    graph = held_joined(phase, precision)
+    graph = held_fused(phase, precision)
     found = found_in(graph, other)
     assert not graph[1].error
     assert {id.partition(".")[2] for id, c in found.items() if c.status != "passed"} == ids
     assert found["emitter.matmuls"].anchor == place
 
 
-def test_a_joined_weight_too_few() -> None:
-    graph, _ = held_joined()
-    (name,) = (name for name in joins(CONFIG) if "layers.1.mlp" in name)
+def test_a_fused_weight_too_few() -> None:
+    graph, _ = held_fused()
+    (name,) = (name for name in fusions(CONFIG) if "layers.1.mlp" in name)
     arguments = tuple(a for a in graph.abi.arguments if a.weight != name)
     wrong = facts(with_abi(lambda abi: dataclasses.replace(abi, arguments=arguments))(graph))
-    found = found_in(wrong, held_joined("prefill"))["emitter.weights"]
+    found = found_in(wrong, held_fused("prefill"))["emitter.weights"]
     assert (found.status, found.limit) == ("failed", "30")
     assert f"has {30 - len(parts_in(name))}" in found.detail
 
 
-def test_the_place_of_a_joined_weight_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_a_fused_weight_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of its first part."""
     whole = MatrixBuilder._whole
 
@@ -825,7 +825,7 @@ def test_the_place_of_a_joined_weight_that_is_not_used(monkeypatch: pytest.Monke
         return b.f32(0.5, (x.shape[0], weight.shape[0])) if of_layer_1 else whole(b, x, weight)
 
     monkeypatch.setattr(MatrixBuilder, "_whole", nothing)
-    found = by_id(graph_checks("emitter", [held_joined()], CONFIG))["emitter.arguments-used"]
+    found = by_id(graph_checks("emitter", [held_fused()], CONFIG))["emitter.arguments-used"]
     assert (found.status, found.anchor) == ("failed", f"layers.1.{GATE}")
 
 
@@ -1257,7 +1257,7 @@ def test_a_graph_without_locations_is_walked_too() -> None:
     """As other tools print it: nothing says then where a product stands, but it is counted."""
     config = from_hf(TINY["llama"])
     layout = default_layout(config, "int4")
-    for held in (layout, joined(config, layout)):
+    for held in (layout, fused(config, layout)):
         graph = emit(config, "decode", "logits", 64, 0, held)
         bare = dataclasses.replace(graph, text=re.sub(r' loc\("[^"]*"\)', "", graph.text))
         assert sum(inspect(bare).matmuls.values()) == sum(inspect(graph).matmuls.values())

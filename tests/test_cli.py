@@ -32,7 +32,7 @@ from hloracle.reference.fixtures.tiny import TINY, write_tiny
 from hloracle.reference.model.anchors import anchors
 from hloracle.reference.model.encodings import PRECISIONS, Layout
 from hloracle.reference.model.registry import from_hf, load_config
-from hloracle.reference.model.weights import default_layout, joined
+from hloracle.reference.model.weights import default_layout, fused
 
 Refused = Callable[..., str]
 HLORACLE = (sys.executable, "-m", "hloracle.cli.main")
@@ -247,7 +247,7 @@ def test_names_that_are_no_names(model: str, refused: Refused, tmp_path: Path) -
         (("--cuda-target", "sm_80"), ("--cuda-target sm_80: is of CUDA alone",)),
         (("--precision", "f8"), ("--precision", "'f8' is not one of 'f32', 'bf16', 'f16', 'int8', 'int4'")),
         (("--layout", "columns"), ("--layout", "'columns' is not one of 'panels', 'rows'")),
-        (("--layout", "rows", "--joined"), ("--joined: joins nothing", "held so; leave it out")),
+        (("--layout", "rows", "--fused"), ("--fused: fuses nothing", "held so; leave it out")),
         (("--colour",), ("No such option", "--colour")),
         (("--tokens",), ("--tokens", "requires an argument")),
         (("more",), ("unexpected extra argument",)),
@@ -299,12 +299,12 @@ def test_taps(source: str, tmp_path: Path) -> None:
             "--precision: is int4; the reference's graphs take float32 weights",
         ),
         (
-            ("emit", "tiny-llama", "--phase", "decode", "--joined", "--source", "reference", "-o", "x.mlir"),
-            "--joined: is given; the reference's graphs take weights one by one",
+            ("emit", "tiny-llama", "--phase", "decode", "--fused", "--source", "reference", "-o", "x.mlir"),
+            "--fused: is given; the reference's graphs take weights one by one",
         ),
         (
-            ("emit", "tiny-phi3", "--phase", "decode", "--joined", "-o", "x.mlir"),
-            "--joined: joins nothing in this model",
+            ("emit", "tiny-phi3", "--phase", "decode", "--fused", "-o", "x.mlir"),
+            "--fused: fuses nothing in this model",
         ),
         (("emit", "tiny-mamba", "--phase", "decode", "--precision", "int4", "-o", "x.mlir"), "no such model"),
         (
@@ -623,8 +623,8 @@ JOINED = "model.layers.0.mlp.gate_proj-up_proj.weight.int4.scale"
         ({"name": JOINED.replace("int4", "int8"), "encoding": "int8.scale"}, "and in the model it is in int4"),
     ],
 )
-def test_check_refuses_a_joined_weight(changes: dict[str, Any], words: str, refused: Refused, tmp_path: Path) -> None:
-    graph, abi = write_graph(tmp_path, layout=joined(CONFIG, default_layout(CONFIG, "int4")))
+def test_check_refuses_a_fused_weight(changes: dict[str, Any], words: str, refused: Refused, tmp_path: Path) -> None:
+    graph, abi = write_graph(tmp_path, layout=fused(CONFIG, default_layout(CONFIG, "int4")))
     raw = json.loads(abi.read_text())
     (entry,) = (a for a in raw["arguments"] if a["name"] == JOINED)
     entry.update(changes)

@@ -558,7 +558,7 @@ def test_weight_shapes_of_llama_3_2_1b() -> None:
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_weight_shapes_are_those_of_transformers(architecture: str, tied: bool, biased: bool) -> None:
-    """Of its modules: with experts' weights joined, as graphs take them."""
+    """Of its modules: with experts' weights fused, as graphs take them."""
     raw = {**TINY[architecture], "tie_word_embeddings": tied}
     raw |= {key: biased for key in raw if key in BIASES and architecture != "phi3"}
     model = _meta_model(raw)

@@ -37,7 +37,7 @@ from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS
 from hloracle.reference.model.registry import FAMILIES
-from hloracle.reference.model.weights import default_layout, joined, parts_in, taken_shapes
+from hloracle.reference.model.weights import default_layout, fused, parts_in, taken_shapes
 from hloracle.reference.oracle.lower import lower
 from hloracle.studies.mutants import LATE
 
@@ -69,9 +69,9 @@ def tiny(run: Run = LLAMA) -> Config:
 
 
 def layout(run: Run) -> dict[str, str]:
-    precision, how, join = held_as(run[1])
+    precision, how, fuse = held_as(run[1])
     found = default_layout(tiny(run), precision, how == "panels")
-    return joined(tiny(run), found) if join else found
+    return fused(tiny(run), found) if fuse else found
 
 
 def bucket(run: Run) -> int:
@@ -116,7 +116,7 @@ def test_parts() -> None:
     assert set(counts) == {"emitter", "reference", "compiler", "device", "session"}
     held = Counter(m.weights for m in MUTANTS.values())
     plain = {"rows", "panels", "bf16", "f16", "int8", "int4"}
-    assert set(held) == {*plain, *(f"{weights}+joined" for weights in ("panels", "bf16", "int8", "int4"))}
+    assert set(held) == {*plain, *(f"{weights}+fused" for weights in ("panels", "bf16", "int8", "int4"))}
     assert {m.part for m in MUTANTS.values() if m.weights != "rows"} == {"emitter"}
 
 

@@ -118,8 +118,8 @@ def test_a_wrong_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("rows", "--precision f32 --layout rows"), ("panels", "--precision f32 --layout panels"),
         ("int4", "--precision int4 --layout panels"), ("bf16", "--precision bf16 --layout panels"),
-        ("panels+joined", "--precision f32 --layout panels --joined"),
-        ("int4+joined", "--precision int4 --layout panels --joined"),
+        ("panels+fused", "--precision f32 --layout panels --fused"),
+        ("int4+fused", "--precision int4 --layout panels --fused"),
     ],
 )  # fmt: skip
 def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
     mutation._right(lambda line: None, mutant.run)
     found = [
         (
-            f"--precision {s.precision} --layout {c.layout}{' --joined' * c.joined}",
+            f"--precision {s.precision} --layout {c.layout}{' --fused' * c.fused}",
             s.model,
             x.fault.id if x.fault else "",
         )
@@ -357,7 +357,7 @@ def test_status_and_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert "1 mutants over 1 mechanisms: 1 caught" in out
     assert "1 reused from the cache" in out
-    assert cli.invoke(["mutants", "norm-sum", "--fresh"]) == 0
+    assert cli.invoke(["mutants", "norm-sum", "--no-cache"]) == 0
     assert "0 reused from the cache" in capsys.readouterr().out
     survivor = dataclasses.replace(CAUGHT, verdict="conforms", anchor=None, place="elsewhere", detail="unseen")
     monkeypatch.setattr(mutation, "run_mutants", fake({"norm-sum": survivor}))

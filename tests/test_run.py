@@ -191,7 +191,7 @@ def test_a_hostile_checkpoint_does_no_harm(small_run: Path, tmp_path: Path) -> N
 
 @pytest.mark.nightly
 def test_fresh_runs_everything(small_run: Path, tmp_path: Path) -> None:
-    status, record = again(tmp_path / "out", "--fresh")
+    status, record = again(tmp_path / "out", "--no-cache")
     assert status == 0
     assert {c["status"] for c in record["configurations"]} == {"ran"}
     assert not set(IDS) & set(record["reused"])

@@ -238,27 +238,27 @@ def test_untuned_a_device_is_driven_as_it_was_opened(checkpoint: Checkpoint) -> 
 def test_every_thing_is_tried_by_itself() -> None:
     first = first_choice(["x86-64-v3", "host"])
     assert first.decode == Build("plain", "x86-64-v3")
-    layouts, joined, graphs, flags, cpus = others(first, "decode", "f32", ["x86-64-v3", "host"])
+    layouts, fused, graphs, flags, cpus = others(first, "decode", "f32", ["x86-64-v3", "host"])
     assert [c.layout for c in layouts] == ["rows"]
-    assert [c.joined for c in joined] == [True]
+    assert [c.fused for c in fused] == [True]
     assert graphs == []
     assert [c.decode for c in flags] == [Build("O3", "x86-64-v3"), Build("packed", "x86-64-v3")]
     assert [c.decode for c in cpus] == [Build("plain", "host")]
-    assert all(c.prefill == first.prefill for c in (*layouts, *joined, *flags, *cpus))
+    assert all(c.prefill == first.prefill for c in (*layouts, *fused, *flags, *cpus))
 
 
 def test_what_is_tried_on_a_gpu() -> None:
     """How its commands are submitted too, once: a device is opened for both phases."""
     first = first_choice(["host"], GPU)
-    layouts, joined, graphs, flags, cpus = others(first, "decode", "f32", ["host"], GPU)
+    layouts, fused, graphs, flags, cpus = others(first, "decode", "f32", ["host"], GPU)
     assert [c.layout for c in layouts] == ["panels"]
-    assert [c.joined for c in joined] == [True]
+    assert [c.fused for c in fused] == [True]
     assert [c.graphs for c in graphs] == [True]
     assert [c.decode for c in flags] == [Build("O3")]
     assert cpus == []
-    tried = (*layouts, *joined, *graphs, *flags)
+    tried = (*layouts, *fused, *graphs, *flags)
     assert all(c.on_device for c in tried)
-    assert not any(c.graphs for c in (*layouts, *joined, *flags))
+    assert not any(c.graphs for c in (*layouts, *fused, *flags))
     assert [len(found) for found in others(first, "prefill", "f32", ["host"], GPU)] == [0, 0, 0, 1, 0]
     assert [len(found) for found in others(first, "decode", "f32", ["host"], Device("vulkan"))] == [1, 1, 0, 1, 0]
 
@@ -348,7 +348,7 @@ def test_the_whole_on_a_device(
     assert [(r["layout"], r["status"]) for r in row["candidates"] if r["phase"] == "decode"] == [
         ("rows on device", "right"),
         ("panels on device", "slower"),
-        ("rows joined on device", "failed"),  # joins nothing in this model
+        ("rows fused on device", "failed"),  # fuses nothing in this model
         ("rows on device as graphs", "chosen"),
         ("rows on device as graphs", "slower"),
     ]

@@ -73,7 +73,7 @@ def test_everything_is_done(answers: Answers, tmp_path: Path, capsys: pytest.Cap
     assert {"int4: conforms", "families", "mutants, a sample", "synthetic-llama-3b int4"} <= set(rows)
     # 538 MB in 2 ms are 0.09 of 3 TB/s.
     assert rows["emitter f32"][0] == "500 tokens/s (400 to 625), 0.09 of the bandwidth, a prompt of 128 in 4.0 ms"
-    assert {"emitter f32, CUDA graphs", "emitter f32, panels", "emitter f32, joined"} <= set(rows)
+    assert {"emitter f32, CUDA graphs", "emitter f32, panels", "emitter f32, fused"} <= set(rows)
     assert rows["from here on"] == ("a stream", None)
     lines = capsys.readouterr().out
     assert lines.index("s on cuda:0") > lines.index("ok mutants, a sample: 7 of 7 caught in their class")

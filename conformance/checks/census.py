@@ -130,7 +130,7 @@ def uses(weight: str, phase: str, config: Config, on_device: bool = False) -> li
 
 
 def held_key(weight: str, encoding: str, use: str, part: Shape) -> str:
-    """The row of census.json that pins what a graph needs for a weight that is held otherwise, or joined of several.
+    """The row of census.json that pins what a graph needs for a weight that is held otherwise, or fused of several.
 
     Args:
       part: the shape of its first argument.

@@ -43,7 +43,7 @@ class GraphFacts:
     beyond: what no backend here can run, in words.
     reductions: those whose value depends on how often a compiler uses their initial value.
     matmuls: products by anchor, layers told apart: dot_general, and sums of a weight that is held in another way; that of a
-      joined weight once for each part that takes its own rows of it.
+      fused weight once for each part that takes its own rows of it.
     tables: constants of more than one value, as digests of their distinct absolute float32 values.
     places: for each of the findings below, the anchor where the first of them stands.
     custom_calls: targets that are not allowed. allowed_calls: how often each target that is allowed is called.
@@ -129,7 +129,7 @@ def _encoded_products(graph: Graph, block: Any, ir: Any) -> Counter[str]:
     """Anchor -> how many products with encoded weights there are, less the dot_general that they are written as.
 
     A sum that a weight goes into is a product. Two dot_general are one where a weight is in halves. One that is written
-    for a joined weight counts where its parts take their rows; a second one of the same weight for nobody.
+    for a fused weight counts where its parts take their rows; a second one of the same weight for nobody.
     """
     found: dict[tuple[str, str, str], set[Any]] = {}
     for tensor, argument in zip(graph.abi.arguments, block.arguments, strict=False):
@@ -190,7 +190,7 @@ def _rows_taken(operations: Iterable[Any], ir: Any) -> list[Rows]:
 
 
 def _right_rows(parts: Sequence[str], taken: Sequence[Rows]) -> Counter[str]:
-    """Where parts of a joined weight, one after another, take the rows that are theirs.
+    """Where parts of a fused weight, one after another, take the rows that are theirs.
 
     How many those are is taken from the slices: reshapes after them, or sums, hold each to its own shape.
     """

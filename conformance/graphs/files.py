@@ -20,7 +20,7 @@ from hloracle.emitters.builder import TensorType
 from hloracle.localize.text import LOCATION
 from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint
 from hloracle.reference.model.encodings import ENCODINGS, argument_parts
-from hloracle.reference.model.weights import joins, parts_in, taken_shapes, weight_shapes
+from hloracle.reference.model.weights import fusions, parts_in, taken_shapes, weight_shapes
 
 LARGEST = 2**30  # bytes of a graph's text, whose weights are arguments
 BYTECODE = b"ML\xefR"
@@ -50,7 +50,7 @@ def read_graph(path: Path, abi_path: Path) -> Graph:
 def fits(graph: Graph, abi_path: Path | str, checkpoint: Checkpoint) -> None:
     """Raises InputError unless weights, logits and caches of the ABI are those of the model."""
     abi, config = graph.abi, checkpoint.config
-    shapes = weight_shapes(config) | taken_shapes(config, joins(config))
+    shapes = weight_shapes(config) | taken_shapes(config, fusions(config))
     for argument in abi.weights:
         if wrong := _misfit(argument, shapes, checkpoint.encoded):
             raise InputError(wrong, abi_path, f"{_ITS_MODEL}, and its --precision")
@@ -80,7 +80,7 @@ def fits(graph: Graph, abi_path: Path | str, checkpoint: Checkpoint) -> None:
 def _misfit(argument: Tensor, shapes: Mapping[str, tuple[int, ...]], encoded: Mapping[str, str]) -> str:
     """What is wrong with a weight of the ABI; empty where the model has it just so.
 
-    shapes: of the model's weights, joined ones too. encoded: weights that the checkpoint has as integers -> encoding.
+    shapes: of the model's weights, fused ones too. encoded: weights that the checkpoint has as integers -> encoding.
     """
     weight, encoding, index = argument_parts(argument.name)
     if weight not in shapes:

@@ -105,7 +105,7 @@ class Emitter:
         choice = self.choice
         if choice is None or request.device.remote != choice.on_device:
             choice = untuned(device=request.device)
-        layout = request.model.layout(request.precision, choice.layout == "panels", choice.joined)
+        layout = request.model.layout(request.precision, choice.layout == "panels", choice.fused)
         spec = (request.phase, request.head, request.capacity, request.bucket)
         return production_graph(request.config, spec, layout, choice)
 

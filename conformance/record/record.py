@@ -66,7 +66,7 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
             "device": str(device),
             "precision": settings.precision,
             "layout": evidence.choice.layout,
-            "joined": evidence.choice.joined,
+            "fused": evidence.choice.fused,
             "on_device": evidence.choice.on_device,
             "arithmetic": {"reference": REFERENCE_ARITHMETIC, "device": evidence.arithmetic},
             "builds": {

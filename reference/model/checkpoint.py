@@ -24,7 +24,7 @@ from hloracle.reference.model.registry import FAMILIES, load_config
 from hloracle.reference.model.tensor_file import NAMES
 from hloracle.reference.model.weights import (
     default_layout,
-    joined,
+    fused,
     matrices,
     mismatches,
     parts_in,
@@ -61,11 +61,11 @@ class Checkpoint:
         paths = {*self.files.values()} | ({self.directory / ENCODED} if self.encoded else set())
         return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in sorted(paths)))
 
-    def layout(self, precision: str, panels: bool = True, join: bool = False) -> Layout:
+    def layout(self, precision: str, panels: bool = True, fuse: bool = False) -> Layout:
         """How graphs of a precision hold this checkpoint's weights. Raises InputError for a quantized one that it lacks.
 
         Args:
-          panels: where they fit, for weights that are not quantized. join: see `joined`.
+          panels: where they fit, for weights that are not quantized. fuse: see `fused`.
         """
         if precision not in QUANTIZED:
             held: Layout = default_layout(self.config, precision, panels)
@@ -74,10 +74,10 @@ class Checkpoint:
         else:
             is_in = f"is in {self.precision}" if self.precision else f"has no {ENCODED}"
             raise InputError(is_in, self.directory, f"name the model, and --precision {precision} makes one")
-        return joined(self.config, held) if join else held
+        return fused(self.config, held) if fuse else held
 
     def load(self, name: str) -> np.ndarray:
-        """One argument of a graph: a weight as a contiguous float32 array, or what an encoded or joined one is made of.
+        """One argument of a graph: a weight as a contiguous float32 array, or what an encoded or fused one is made of.
 
         Raises InputError if it holds a NaN or an infinity, or is not of the precision that the name says.
         """

@@ -23,7 +23,7 @@ def graph_abi(
 ) -> Abi:
     """The ABI of one graph; `capacity` is the cache slots S, `bucket` the prompt tokens T of a prefill.
 
-    Weights are held, and joined, as `layout` says, plain float32 without one.
+    Weights are held, and fused, as `layout` says, plain float32 without one.
 
     Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says. A decode graph's caches are donated: results
     alias arguments.

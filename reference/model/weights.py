@@ -94,7 +94,7 @@ JOINS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 @lru_cache(maxsize=64)
-def joins(config: Config) -> dict[str, tuple[str, ...]]:
+def fusions(config: Config) -> dict[str, tuple[str, ...]]:
     """The weights that graphs can take as one, their rows one after another: `…self_attn.q_proj-k_proj-v_proj.weight`."""
     names = (
         f"{weight.removesuffix(f'{parts[0]}.weight')}{'-'.join(parts)}.weight"
@@ -104,29 +104,29 @@ def joins(config: Config) -> dict[str, tuple[str, ...]]:
 
 
 def parts_in(weight: str) -> tuple[str, ...]:
-    """The weights that a joined one holds, in order; any other weight is its only one."""
+    """The weights that a fused one holds, in order; any other weight is its only one."""
     if "-" not in weight:
         return (weight,)
     module, parts, end = weight.rsplit(".", 2)
     return tuple(f"{module}.{part}.{end}" for part in parts.split("-"))
 
 
-def joined(config: Config, layout: Mapping[str, str]) -> dict[str, str]:
-    """The layout with joined weights in place of their parts, where all parts are held in one encoding.
+def fused(config: Config, layout: Mapping[str, str]) -> dict[str, str]:
+    """The layout with fused weights in place of their parts, where all parts are held in one encoding.
 
-    Raises InputError where there is nothing to join.
+    Raises InputError where there is nothing to fuse.
     """
-    held = {name: {layout.get(part, "") for part in parts} for name, parts in joins(config).items()}
+    held = {name: {layout.get(part, "") for part in parts} for name, parts in fusions(config).items()}
     whole = {name: next(iter(found)) for name, found in held.items() if len(found) == 1 and "" not in found}
     if not whole:
-        raise InputError("joins nothing in this model, held so", "--joined", "leave it out")
+        raise InputError("fuses nothing in this model, held so", "--fused", "leave it out")
     gone = {part for name in whole for part in parts_in(name)}
     return {name: encoding for name, encoding in layout.items() if name not in gone} | whole
 
 
 def taken_shapes(config: Config, layout: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every weight as graphs of a layout take them: a joined one where its first part would stand."""
-    whole = {part: name for name, parts in joins(config).items() if name in layout for part in parts}
+    """Name -> shape of every weight as graphs of a layout take them: a fused one where its first part would stand."""
+    whole = {part: name for name, parts in fusions(config).items() if name in layout for part in parts}
     shapes: dict[str, tuple[int, ...]] = {}
     for part, (rows, *columns) in weight_shapes(config).items():
         name = whole.get(part, part)

@@ -18,7 +18,7 @@ from hloracle.core.abi import Abi
 from hloracle.core.errors import InputError
 from hloracle.emitters.builder import TensorType
 from hloracle.emitters.layers import LayerBuilder
-from hloracle.emitters.matrix import Joined, Matrix
+from hloracle.emitters.matrix import FusedPart, Matrix
 from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.probes import probe
@@ -31,7 +31,7 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi
 from hloracle.reference.model.encodings import ENCODINGS, PRECISIONS, argument_parts
 from hloracle.reference.model.registry import from_hf
-from hloracle.reference.model.weights import default_layout, joined, joins, parts_in, taken_shapes, weight_shapes
+from hloracle.reference.model.weights import default_layout, fused, fusions, parts_in, taken_shapes, weight_shapes
 from hloracle.reference.oracle.lower import lower
 
 QKV = "model.layers.0.self_attn.q_proj-k_proj-v_proj.weight"
@@ -54,17 +54,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def layout_of(config: Config, precision: str) -> dict[str, str]:
-    return joined(config, default_layout(config, precision))
+    return fused(config, default_layout(config, precision))
 
 
-# ---- what is joined
+# ---- what is fused
 
 
 @pytest.mark.parametrize("architecture", TINY)
-def test_what_a_family_can_join(architecture: str) -> None:
+def test_what_a_family_can_fuse(architecture: str) -> None:
     """All but what its files hold as one already, and a latent's projections, of which none takes the same values."""
     config = from_hf(TINY[architecture])
-    found = {name.split(".", 3)[3] for name in joins(config)}
+    found = {name.split(".", 3)[3] for name in fusions(config)}
     qkv, mlp = "self_attn.q_proj-k_proj-v_proj.weight", "mlp.gate_proj-up_proj.weight"
     plain = {qkv, mlp}
     expected = {
@@ -78,7 +78,7 @@ def test_what_a_family_can_join(architecture: str) -> None:
         "deepseek_v3": {mlp, "mlp.shared_experts.gate_proj-up_proj.weight"},
     }
     assert found == expected.get(architecture, plain)
-    for name, parts in joins(config).items():
+    for name, parts in fusions(config).items():
         assert len(parts) == len(name.split("-"))
         assert set(parts) <= set(weight_shapes(config))
         assert {weight_shapes(config)[part][1:] for part in parts} == {(config.hidden_size,)}
@@ -95,19 +95,19 @@ def test_the_parts_of_a_weight() -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_layout_with_joined_weights(precision: str) -> None:
+def test_a_layout_with_fused_weights(precision: str) -> None:
     plain = default_layout(LLAMA, precision)
-    found = joined(LLAMA, plain)
-    parts = {part for name in joins(LLAMA) for part in parts_in(name)}
-    assert set(found) == (set(plain) - parts) | set(joins(LLAMA))
-    assert {found[name] for name in joins(LLAMA)} == {plain[f"{GATE_UP.partition('-')[0]}.weight"]}
+    found = fused(LLAMA, plain)
+    parts = {part for name in fusions(LLAMA) for part in parts_in(name)}
+    assert set(found) == (set(plain) - parts) | set(fusions(LLAMA))
+    assert {found[name] for name in fusions(LLAMA)} == {plain[f"{GATE_UP.partition('-')[0]}.weight"]}
 
 
 def test_parts_that_are_held_in_different_ways_stay_alone() -> None:
     plain = default_layout(LLAMA, "int4")
     k = QKV.replace("q_proj-k_proj-v_proj", "k_proj")
     for other in (plain | {k: "int8"}, {name: e for name, e in plain.items() if name != k}):
-        found = joined(LLAMA, other)
+        found = fused(LLAMA, other)
         assert QKV not in found
         assert {part: found.get(part) for part in parts_in(QKV)} == {part: other.get(part) for part in parts_in(QKV)}
         assert GATE_UP in found
@@ -117,17 +117,17 @@ def test_rows_that_panels_do_not_fit_stay_alone() -> None:
     """Also where those of all parts together would."""
     config = from_hf({**TINY["llama"], "intermediate_size": 104})
     for precision in ("f32", "bf16"):
-        found = joined(config, default_layout(config, precision))
+        found = fused(config, default_layout(config, precision))
         assert found[QKV].endswith("panels")
         assert found.get(GATE_UP, "") == ("" if precision == "f32" else "bf16")
 
 
 @pytest.mark.parametrize(("architecture", "precision"), [("phi3", "int4"), ("llama", "rows")])
-def test_nothing_to_join_is_refused(architecture: str, precision: str) -> None:
+def test_nothing_to_fuse_is_refused(architecture: str, precision: str) -> None:
     config = from_hf(TINY[architecture])
     held = {} if precision == "rows" else default_layout(config, precision)
-    with pytest.raises(InputError, match="--joined: joins nothing in this model"):
-        joined(config, held)
+    with pytest.raises(InputError, match="--fused: fuses nothing in this model"):
+        fused(config, held)
 
 
 # ---- arguments
@@ -135,7 +135,7 @@ def test_nothing_to_join_is_refused(architecture: str, precision: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_abi(precision: str) -> None:
-    """A joined weight stands where its first part would; everything else stays in its place."""
+    """A fused weight stands where its first part would; everything else stays in its place."""
     layout = layout_of(LLAMA, precision)
     abi = graph_abi(LLAMA, "decode", "logits", CAPACITY, 0, layout)
     plain = graph_abi(LLAMA, "decode", "logits", CAPACITY, 0, default_layout(LLAMA, precision))
@@ -158,7 +158,7 @@ def test_an_abi_file(tmp_path: Path) -> None:
 def test_what_a_checkpoint_loads(precision: str) -> None:
     """The arguments of the parts, one after another; and what they stand for is the parts' rows."""
     opened = open_checkpoint(resolve("tiny-llama", precision=precision))
-    layout = opened.layout(precision, join=True)
+    layout = opened.layout(precision, fuse=True)
     abi = graph_abi(opened.config, "decode", "token", CAPACITY, 0, layout)
     for tensor in abi.weights:
         found = opened.load(tensor.name)
@@ -172,9 +172,9 @@ def test_what_a_checkpoint_loads(precision: str) -> None:
         np.testing.assert_array_equal(whole, np.concatenate([opened.load(part) for part in parts_in(name)]))
 
 
-def test_an_archive_holds_joined_weights() -> None:
+def test_an_archive_holds_fused_weights() -> None:
     opened = open_checkpoint(resolve("tiny-llama", precision="int4"))
-    abi = graph_abi(opened.config, "decode", "token", CAPACITY, 0, opened.layout("int4", join=True))
+    abi = graph_abi(opened.config, "decode", "token", CAPACITY, 0, opened.layout("int4", fuse=True))
     archive = archive_of(opened, abi.weights)
     for tensor in abi.weights:
         np.testing.assert_array_equal(archive.load(tensor.name), opened.load(tensor.name))
@@ -195,17 +195,17 @@ def test_a_product_is_written_once_and_each_part_is_a_slice_in_its_own_scope() -
 
 
 def test_parts_of_different_inputs_are_refused() -> None:
-    """An architecture that did so must not offer to join them."""
+    """An architecture that did so must not offer to fuse them."""
     b, encoding = LayerBuilder(), ENCODINGS["bf16"]
     parts = tuple(b.argument(TensorType(t.shape, t.dtype), t.name) for t in encoding.tensors("w", (8, 4)))
     x, other = (b.argument(TensorType((1, 4), "f32"), name) for name in ("x", "other"))
     whole = Matrix((8, 4), "bf16", parts)
     with b.scope("q_proj"):
-        assert b.linear(x, Joined(whole, 0, 6)).shape == (1, 6)
+        assert b.linear(x, FusedPart(whole, 0, 6)).shape == (1, 6)
     with b.scope("k_proj"):
-        assert b.linear(x, Joined(whole, 6, 8)).shape == (1, 2)
+        assert b.linear(x, FusedPart(whole, 6, 8)).shape == (1, 2)
         with pytest.raises(ValueError, match=r"w\.bf16 is multiplied with x and other, in k_proj"):
-            b.linear(other, Joined(whole, 6, 8))
+            b.linear(other, FusedPart(whole, 6, 8))
 
 
 def results_of(opened: Checkpoint, phase: str, layout: dict[str, str]) -> list[np.ndarray]:
@@ -223,7 +223,7 @@ def model(name: str, precision: str, folder: Path) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("joined")
+    return tmp_path_factory.mktemp("fused")
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -234,22 +234,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (name, precision) != ("odd rows", "f32") and (name == "biases" or precision in ("f32", "int4"))
     )),
 )  # fmt: skip
-def test_a_joined_graph_gives_what_the_separate_one_gives(name: str, precision: str, phase: str, folder: Path) -> None:
+def test_a_fused_graph_gives_what_the_separate_one_gives(name: str, precision: str, phase: str, folder: Path) -> None:
     opened = model(name, precision, folder)
-    layout, plain = (dict(opened.layout(precision, join=join)) for join in (True, False))
+    layout, plain = (dict(opened.layout(precision, fuse=fuse)) for fuse in (True, False))
     assert len(layout) < len(plain)
     found, expected = (results_of(opened, phase, held) for held in (layout, plain))
     for one, right in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, right, rtol=0, atol=1e-5 * np.abs(right).max())
 
 
-@pytest.mark.parametrize("architecture", [name for name in TINY if joins(from_hf(TINY[name]))])
-def test_every_family_can_be_emitted_joined(architecture: str) -> None:
+@pytest.mark.parametrize("architecture", [name for name in TINY if fusions(from_hf(TINY[name]))])
+def test_every_family_can_be_emitted_fused(architecture: str) -> None:
     """All parts take the same values: emission refuses anything else."""
     config = from_hf(TINY[architecture])
     for phase in PHASES:
         graph = emit(config, phase, "token", CAPACITY, BUCKET, layout_of(config, "int4"))
-        assert {w.weight for w in graph.abi.weights} >= set(joins(config))
+        assert {w.weight for w in graph.abi.weights} >= set(fusions(config))
 
 
 # ---- graphs taken apart
@@ -263,9 +263,9 @@ def one_layer(precision: str, biased: bool, folder: Path) -> Checkpoint:
 
 
 def test_the_piece_of_a_part_holds_the_whole_product(folder: Path) -> None:
-    """What it reads is the part's own input and the joined weight; no other part's value."""
+    """What it reads is the part's own input and the fused weight; no other part's value."""
     opened = one_layer("int4", False, folder)
-    graph = emit(opened.config, "decode", "logits", CAPACITY, 0, opened.layout("int4", join=True))
+    graph = emit(opened.config, "decode", "logits", CAPACITY, 0, opened.layout("int4", fuse=True))
     anatomy = Anatomy(graph, opened.config)
     arguments = ["layers.0.input_layernorm", *ENCODINGS["int4"].arguments(QKV)]
     for part in "qkv":
@@ -289,7 +289,7 @@ SLICES = {"k_proj": r"96:128\]", "v_proj": r"128:160\]"}
 def test_probes_name_the_part_and_its_slice(part: str, precision: str, biased: bool, folder: Path) -> None:
     opened = one_layer(precision, biased, folder)
     config = opened.config
-    graph = emit(config, "prefill", "logits", CAPACITY, 8, opened.layout(precision, join=True))
+    graph = emit(config, "prefill", "logits", CAPACITY, 8, opened.layout(precision, fuse=True))
     anchor = f"layers.0.self_attn.{part}"
     if part:
         graph = changed(graph, SLICES[part], "80:112]", anchor)
