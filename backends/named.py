@@ -14,7 +14,7 @@ from hloracle.core.errors import InputError
 
 ENTRY_POINTS = "hloracle.backends"
 BUILT_IN = ("iree-cpu", "xla-cpu")
-# Titles of the families in a sentence; a family that is not listed is called by its name.
+# Our families in a sentence.
 TITLES = {"iree": "IREE", "xla": "XLA"}
 
 
@@ -38,9 +38,11 @@ class Choice:
 
     @property
     def title(self) -> str:
-        """What it is called in a sentence, such as `IREE` or `IREE cuda`."""
-        device = self.name.partition("-")[2] if self.kept else ""
-        return TITLES.get(self.family, self.name) + (f" {device}" if device not in ("", "cpu") else "")
+        """What it is called in a sentence: `IREE`, `IREE cuda`; one of another package by its name, whatever its family."""
+        if not self.kept:
+            return self.name
+        device = self.name.partition("-")[2]
+        return TITLES[self.family] + (f" {device}" if device != "cpu" else "")
 
 
 def built_in(name: str, device: Device = CPU) -> Choice:

@@ -75,9 +75,14 @@ class Evidence:
         return [source for source in self.graphs if source != ORACLE]
 
     @property
+    def abis_of(self) -> dict[str, list[Abi]]:
+        """Of the judged graphs, by source."""
+        return {source: [g.abi for g, _ in self.graphs[source]] for source in self.judged}
+
+    @property
     def abis(self) -> list[Abi]:
-        """Of the judged graphs."""
-        return [g.abi for source in self.judged for g, _ in self.graphs[source]]
+        """Of all judged graphs."""
+        return [abi for some in self.abis_of.values() for abi in some]
 
     @property
     def decodes(self) -> bool:

@@ -49,15 +49,15 @@ def look_inside(run: Run) -> None:
     evidence, settings, context = run.evidence, run.settings, run.context
     bad, oracle = evidence.bad, Configuration(ORACLE, context.matrix.quick)
     if (settings.verdict_only or (settings.early_exit and context.fault)) and bad:
-        evidence.checks.append(canary_check(None, "the run has a fault already"))
+        evidence.checks.append(canary_check([], "the run has a fault already"))
         return
     doubtful = any(c.source == ORACLE or c.about in ("reference", "harness") for c in bad)
     if not evidence.outcomes or evidence.asked.inside is None or doubtful:
-        evidence.checks.append(canary_check(None, "no graph of this run is known to be right"))
+        evidence.checks.append(canary_check([], "no graph of this run is known to be right"))
         return
     if bad:  # a judged graph is wrong already, so the oracle's takes the canary
-        put_into = _look(run, oracle, with_canary=True)
-        evidence.checks.append(canary_check(put_into.canary, "it did not run"))
+        looked = [_look(run, oracle, with_canary=True)]
+        evidence.checks.append(canary_check(looked))
         return
     _look(run, oracle)
     looked = []
@@ -67,13 +67,12 @@ def look_inside(run: Run) -> None:
         backend = context.matrix.quick if quick else context.names[0]
         one = Configuration(source.name, backend, evidence.compared_head(source.name))
         looked.append(_look(run, one, with_canary=True))
-    put_into = looked[0]
     if any(c.kind == "anchors" and c.status != "passed" for c in evidence.checks):
         # A canary in a wrong graph is none.
         evidence.anchored = [dataclasses.replace(o, canary=None) for o in evidence.anchored]
         _look_everywhere(run)
-        put_into = _look(run, oracle, with_canary=True)
-    evidence.checks.append(canary_check(put_into.canary, "it did not run"))
+        looked = [_look(run, oracle, with_canary=True)]
+    evidence.checks.append(canary_check(looked))
 
 
 def _look_everywhere(run: Run) -> None:

@@ -80,13 +80,17 @@ class Matrix:
         return self[configuration.backend].device
 
     def elsewhere(self, configuration: Configuration) -> list[Configuration]:
-        """The same graphs on the other backends: first the processor of the same family, then the other families."""
+        """The same graphs on the other backends: first those of the same family, then the other families.
+
+        What is wrong on a processor is not compared with a device of its family, which is no other compiler.
+        """
         own = self[configuration.backend]
         others = [b for b in self.backends if b.name != own.name]
         nearest = sorted(others, key=lambda b: (b.device, b.family != own.family, not b.quick))
         return [
-            dataclasses.replace(configuration, backend=b.name) for b in nearest if own.device or b.family != own.family
-        ]
+            dataclasses.replace(configuration, backend=b.name)
+            for b in nearest if own.device or b.family != own.family or not b.device
+        ]  # fmt: skip
 
     @property
     def quick(self) -> str:

@@ -253,7 +253,7 @@ def conclude(run: Run) -> Verdict:
     """The verdict; for one that does not pass, after taking apart what is wrong."""
     evidence, context, settings = run.evidence, run.context, run.settings
     matrix = context.matrix
-    rests_on = compared(matrix, evidence.outcomes, evidence.checks, evidence.asked, evidence.abis, evidence.anchored)
+    rests_on = compared(matrix, evidence.outcomes, evidence.checks, evidence.asked, evidence.abis_of, evidence.anchored)
     verdict = decide(matrix, evidence.checks, evidence.outcomes, evidence.truths, rests_on)
     wanted = not (verdict.passed or settings.verdict_only)
     found = plan(matrix, evidence.checks, evidence.outcomes, evidence.asked) if wanted else None

@@ -254,7 +254,8 @@ def verdict(
 
 
 def rests_on(checks: Sequence[Check], outcomes: Sequence[Outcome], truths: dict[str, Truth] = TRUTHS) -> Compared:
-    return compared(matrix_of(outcomes), outcomes, checks, asked(truths), ABIS)
+    judged = {o.configuration.source for o in outcomes if not o.configuration.of_oracle}
+    return compared(matrix_of(outcomes), outcomes, checks, asked(truths), dict.fromkeys(judged, ABIS))
 
 
 def a_run(

@@ -134,11 +134,15 @@ def test_no_canary_where_nothing_can_show(tmp_path: Path) -> None:
     assert canary_anchor(graph, anchors(here.config), truth, LENGTH) == "norm"
 
 
+def looked_at(canary: Canary | None) -> AnchorOutcome:
+    return AnchorOutcome(EMITTED, "first@8", "ran", canary=canary)
+
+
 @pytest.mark.parametrize(("found", "caught"), [("norm", True), (None, False), ("layers.0", False), ("lm_head", False)])
 def test_the_check_of_the_canary(found: str | None, caught: bool) -> None:
     canary = Canary("norm", "llama_prefill_8_logits", found, 900.0)
     assert canary.caught == caught
-    check = canary_check(canary, "")
+    check = canary_check([looked_at(canary)])
     assert (check.id, check.status) == ("harness.canary", "passed" if caught else "failed")
     assert check.limit == "norm"
     assert check.figure.startswith(found or "nothing")
@@ -146,18 +150,28 @@ def test_the_check_of_the_canary(found: str | None, caught: bool) -> None:
 
 
 def test_no_canary_is_said_and_is_no_pass() -> None:
-    check = canary_check(None, "it did not run")
-    assert (check.status, check.detail) == ("skipped", "it did not run")
+    check = canary_check([], "the run has a fault already")
+    assert (check.status, check.detail) == ("skipped", "the run has a fault already")
+
+
+def test_of_several_canaries_the_one_counts_that_tells_least() -> None:
+    caught, missed = (looked_at(Canary("norm", "g", found, 900.0)) for found in ("norm", None))
+    nowhere = dataclasses.replace(looked_at(None), configuration=Configuration("mine", "xla-cpu"))
+    assert canary_check([caught, caught]).status == "passed"
+    for looked in ([caught, missed], [missed, nowhere]):
+        assert canary_check(looked).status == "failed"
+    found = canary_check([caught, nowhere])
+    assert (found.status, found.detail) == ("skipped", "it did not run in the graph of mine")
 
 
 @pytest.mark.parametrize("found", [None, "layers.1"])
 def test_a_canary_that_lives_makes_everything_a_harness_error(found: str | None) -> None:
     """Whatever else was seen: a run that conforms, and one that does not."""
-    lives = canary_check(Canary("norm", "g", found, 3.0), "")
+    lives = canary_check([looked_at(Canary("norm", "g", found, 3.0))])
     for changes in ({}, {"emitter/iree-cpu": by_hand.WRONG_LOGITS}, {"oracle/xla-cpu": by_hand.WRONG_TOKEN}):
         verdict = by_hand.verdict(changes, more=(lives,))
         assert (verdict.class_, verdict.passed) == ("harness-error", False)
-    caught = canary_check(Canary("norm", "g", "norm", 900.0), "")
+    caught = canary_check([looked_at(Canary("norm", "g", "norm", 900.0))])
     assert by_hand.verdict(more=(caught,)).class_ == "conforms"
 
 

@@ -62,7 +62,8 @@ def of(
     """Of these configurations, of which the first is changed."""
     outcomes = [outcome(configuration, truths, streams) for configuration in configurations]
     outcomes[0] = change(outcomes[0])
-    return compared(matrix_of(outcomes), outcomes, checks, asked(truths, streams), abis, anchored)
+    judged = next(c.source for c in configurations if not c.of_oracle)
+    return compared(matrix_of(outcomes), outcomes, checks, asked(truths, streams), {judged: abis}, anchored)
 
 
 def test_everything() -> None:
@@ -142,7 +143,7 @@ def test_a_token_that_no_stream_has_is_not_claimed() -> None:
 def test_only_some_cells_are_asked_everywhere() -> None:
     """A larger model's: of which it is true is said."""
     outcomes = [outcome(CONFIGURATIONS[1], TRUTHS, [STREAM]), *(outcome(c) for c in CONFIGURATIONS[2:])]
-    found = compared(matrix_of(outcomes), outcomes, [], asked(), ABIS)
+    found = compared(matrix_of(outcomes), outcomes, [], asked(), {"emitter": ABIS})
     assert found.phrases == tuple(
         f"{phrase}, on IREE alone" if "of decode" in phrase or "of prefill" in phrase else phrase for phrase in ALL
     )
@@ -216,8 +217,8 @@ def test_a_cell_that_failed_compared_nothing(stage: str) -> None:
 def test_nothing_was_compared() -> None:
     oracle = [outcome(c) for c in CONFIGURATIONS if c.source == "oracle"]
     assert (
-        compared(matrix_of([]), [], [], asked(), ABIS)
-        == compared(matrix_of(oracle), oracle, [], asked(), ABIS)
+        compared(matrix_of([]), [], [], asked(), {"emitter": ABIS})
+        == compared(matrix_of(oracle), oracle, [], asked(), {"emitter": ABIS})
         == NOTHING
     )
     assert (NOTHING.phrases, NOTHING.missing) == ((), ())
@@ -278,3 +279,29 @@ def test_probes_and_canary(name: str, said: tuple[str, str]) -> None:
     for status in ("failed", "error"):
         wrong = dataclasses.replace(passed, status=status)
         assert not [p for p in of(checks=[wrong]).phrases if p.startswith(said[0][:12])]
+
+
+def test_of_several_sources_each_is_told_of() -> None:
+    """What was seen of the first is not claimed of the second, which has decode alone, and names no anchors."""
+    mine = Configuration("mine", "xla-cpu")
+    outcomes = [outcome(FILE[1], TRUTHS, [STREAM]), outcome(mine, TRUTHS, [dataclasses.replace(STREAM, lengths=())])]
+    probes = [check("file.probes", "", "passed", "40 of 40"), check("mine.probes", "", "skipped", "", "", "no anchors")]
+    looked = [inside(), dataclasses.replace(inside(named=False, missing=["norm"]), configuration=mine)]
+    abis = {"file": ABIS, "mine": ABIS[2:]}
+    found = compared(matrix_of(outcomes), outcomes, probes, asked(TRUTHS, [STREAM]), abis, looked)
+    assert "3 of 3 tokens after each of 2 prompts" in found.phrases
+    assert {"of file: values at 3 anchors", f"of file: {PREFILL}"} < set(found.phrases)
+    assert "of file: probes of its anchors on other inputs, 40 of 40" in found.phrases
+    assert found.missing == (
+        f"of file: {LEFT}",
+        "of mine: the values inside: the graph names no anchors",
+        "of mine: probes of its anchors on other inputs: no anchors",
+    )
+
+
+def test_a_source_that_gave_no_answer_was_not_compared() -> None:
+    mine = outcome(Configuration("mine", "xla-cpu"))
+    outcomes = [outcome(FILE[1]), failed("compile")(mine)]
+    found = compared(matrix_of(outcomes), outcomes, [], asked(), {"file": ABIS, "mine": ABIS})
+    assert "of mine: everything" in found.missing
+    assert all(phrase.startswith("of file: ") for phrase in found.phrases)

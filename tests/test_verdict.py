@@ -29,7 +29,7 @@ from evidence import (
 )
 
 from hloracle.conformance.checks.check import Check
-from hloracle.conformance.matrix import Configuration
+from hloracle.conformance.matrix import Configuration, Matrix, Witness
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import plan
 from hloracle.conformance.verdict.verdict import PASSING, decide
@@ -336,6 +336,18 @@ def test_compiler_fault_of_a_file(configurations: tuple[Configuration, ...], wro
         verdict(wrong(configurations[wrong_on].id, change=WRONG_TOKEN), configurations=configurations).class_
         == "compiler-fault"
     )
+
+
+def test_compiler_fault_beside_another_of_its_family() -> None:
+    """A vendor's XLA plugin beside jaxlib's own: each is named by its own name, and the right one is not accused."""
+    plugin = Witness("vendor", "xla", "vendor")
+    for others in ((), (Configuration("emitter", "iree-cpu"), Configuration("oracle", "iree-cpu"))):
+        configurations = [*others, *(Configuration(s, b) for b in ("xla-cpu", "vendor") for s in ("emitter", "oracle"))]
+        ids = ("emitter/vendor", "oracle/vendor")
+        checks, outcomes = gathered(wrong(*ids, change=WRONG_TOKEN), configurations=configurations)
+        found = decide(Matrix((*MATRIX.backends, plugin)), checks, outcomes, TRUTHS)
+        assert found.class_ == "compiler-fault"
+        assert "right on XLA and wrong on vendor (emitter/vendor)" in found.explanation
 
 
 def test_compiler_fault_of_xla() -> None:

@@ -223,7 +223,8 @@ def _localization(found: Localization) -> record.Localization:
 
 
 def _canary(anchored: Sequence[AnchorOutcome]) -> record.Canary | None:
-    for canary in (o.canary for o in anchored if o.canary):
+    # Of several the one that was missed, if any was.
+    for canary in sorted((o.canary for o in anchored if o.canary), key=lambda canary: canary.caught):
         detail = f"Off by a factor of {CANARY_FACTOR:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
         return _filled(record.Canary, canary, detail=detail)
     return None

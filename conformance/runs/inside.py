@@ -17,7 +17,7 @@ import numpy as np
 from hloracle import localize
 from hloracle.conformance.checks.check import Check, Question, of_configuration
 from hloracle.conformance.context import Context
-from hloracle.conformance.matrix import Configuration
+from hloracle.conformance.matrix import Configuration, graph_of
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.runs.configurations import backend_sources, where
 from hloracle.core import tolerances
@@ -236,11 +236,15 @@ def anchor_check(outcome: AnchorOutcome, all_named: bool) -> Check:
     return question.judged(first is None and not (outcome.missing and all_named), figure, limit, detail)
 
 
-def canary_check(canary: Canary | None, why_not: str) -> Check:
-    """A fault put in on purpose is found, at its place."""
+def canary_check(outcomes: Sequence[AnchorOutcome], why_not: str = "") -> Check:
+    """A fault put in on purpose is found, at its place, in each of these; why_not: of none."""
     question = Question("canary", "a fault put in on purpose is caught and named")
-    if canary is None:
-        return question.skipped(why_not)
+    missed = [o.canary for o in outcomes if o.canary and not o.canary.caught]
+    without = [o.configuration.source for o in outcomes if o.canary is None]
+    if (without and not missed) or not outcomes:
+        return question.skipped(why_not or f"it did not run in {graph_of(without[0])}")
+    canary = next(iter(missed), None) or outcomes[0].canary
+    assert canary
     figure = f"{canary.named or 'nothing'} at {canary.worst:.3g} floors"
-    detail = "" if canary.caught else "the harness would not notice a fault there: trust nothing in this report"
-    return question.judged(canary.caught, figure, canary.anchor, detail)
+    detail = "the harness would not notice a fault there: trust nothing in this report" if missed else ""
+    return question.judged(not missed, figure, canary.anchor, detail)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hloracle.conformance.checks.check import Check
@@ -35,17 +35,41 @@ def without(missing: Sequence[str]) -> str:
 
 
 def compared(
-    matrix: Matrix, outcomes: Sequence[Outcome], checks: Sequence[Check], asked: Asked, abis: Sequence[Abi],
+    matrix: Matrix, outcomes: Sequence[Outcome], checks: Sequence[Check], asked: Asked, abis: Mapping[str, Sequence[Abi]],
     anchored: Sequence[AnchorOutcome] = (),
 ) -> Compared:  # fmt: skip
-    """What the configurations of the graphs that are judged were held to.
+    """What the configurations of the graphs that are judged were held to; of several sources, what holds of one alone as such.
 
     Args:
-      matrix: the backends of the run. abis: of those graphs. anchored: what was looked at inside.
+      matrix: the backends of the run. abis: of the judged graphs, by source. anchored: what was looked at inside.
     """
-    configurations = [o for o in outcomes if not o.configuration.of_oracle and o.status != "failed"]
-    if not configurations:
-        return Compared()
+    found = {}
+    nothing = Compared((), ("everything",)) if len(abis) > 1 else NOTHING
+    for source, of_source in abis.items():
+        own = [o for o in outcomes if o.configuration.source == source and o.status != "failed"]
+        # Whatever names no source is about the run.
+        about = [c for c in checks if c.source in (source, "")]
+        inside = [o for o in anchored if o.configuration.source == source and o.status != "failed"]
+        found[source] = _of_source(matrix, own, about, asked, of_source, inside) if own else nothing
+    return Compared(
+        _told({source: each.phrases for source, each in found.items()}),
+        _told({source: each.missing for source, each in found.items()}),
+    )
+
+
+def _told(phrases: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """What is said of one source alone, and of which; then what is said of all."""
+    lists = list(phrases.values())
+    shared = [phrase for phrase in (lists[0] if lists else []) if all(phrase in some for some in lists)]
+    alone = [f"of {source}: {phrase}" for source, some in phrases.items() for phrase in some if phrase not in shared]
+    return (*alone, *shared)
+
+
+def _of_source(
+    matrix: Matrix, configurations: Sequence[Outcome], checks: Sequence[Check], asked: Asked, abis: Sequence[Abi],
+    anchored: Sequence[AnchorOutcome],
+) -> Compared:  # fmt: skip
+    """What the configurations of one source were held to; at least one gave an answer."""
     logits = [o for o in configurations if o.configuration.head == "logits"]
     heads = [o for o in configurations if o.streams] or logits
     everywhere = dict.fromkeys(o.configuration.backend for o in configurations)
@@ -91,7 +115,7 @@ def compared(
         phrases.append(f"each of {vocabulary} tokens as input")
     if all(o.repeated and o.repeated[0] for o in configurations):
         phrases.append("two equal calls bit for bit")
-    for inside in [o for o in anchored if not o.configuration.of_oracle and o.status != "failed"][:1]:
+    for inside in anchored[:1]:
         if inside.named:
             count = sum(len(rows.anchors) for rows in inside.rows)
             phrases.append(f"values at {count} anchors{only(inside.configuration.backend)}")
