@@ -23,7 +23,7 @@ from hloracle.conformance.graphs.shown import Shown, chosen_graphs, read_graphs
 from hloracle.conformance.graphs.sources import Emitter, Files, Request, Source, graphs_of, oracle_of, production
 from hloracle.conformance.judging import judge_all
 from hloracle.conformance.looking import look_inside, probe
-from hloracle.conformance.matrix import EMITTER, ORACLE, Configuration
+from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt, Reach
 from hloracle.conformance.record.record import record_of
@@ -189,9 +189,8 @@ def _inspect(
     found: dict[str, Inspected] = {}
     for source, some in graphs.items():
         for i, graph in enumerate(some):
-            where = places[source][i] if places[source] else f"source {source}, {graph.name}"
             # What does not parse is a finding about a source; about a file it is bad input.
-            if source != EMITTER and (wrong := refusal(graph, where)):
+            if places[source] and (wrong := refusal(graph, places[source][i])):
                 raise wrong
         found[source] = [(graph, inspect(graph, allowed)) for graph in some]
     runnable = [g for some in found.values() for g, facts in some if not facts.beyond]

@@ -21,7 +21,7 @@ from hloracle.conformance.evidence import Evidence, Run
 from hloracle.conformance.graphs.facts import inspect
 from hloracle.conformance.graphs.sources import Emitter, Request, Source, chosen, graphs_of, oracle_of
 from hloracle.conformance.run import static_checks
-from hloracle.conformance.runs.compiling import NO_TOKEN, on_device
+from hloracle.conformance.runs.compiling import NO_TOKEN, NOT_IREE, elsewhere, on_device
 from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Graph
@@ -181,6 +181,27 @@ def test_why_the_stream_form_of_a_graph_with_logits_is_not_read(counts_as: str, 
     assert [(c.kind, c.status, c.detail) for c in evidence.checks] == [("caches-in-place", "skipped", reason)]
 
 
+def test_where_iree_runs_nothing_it_judges_nothing() -> None:
+    """Neither what it makes of decode, nor whether it compiles for a GPU."""
+    model, emitted = hloracle.open_model("tiny-llama"), chosen(["emitter"])
+    request = Request(model, "decode", "logits", 32)
+    graphs = [(g, inspect(g)) for g in graphs_of(emitted[0], request, (), ["logits", "token"])]
+    for backends, compiles in ((["xla-cpu"], False), (["xla-cpu", "iree-cpu"], True)):
+        context = Context(backends=named.chosen(backends))
+        run = Run(Settings("tiny-llama"), context, emitted, model, Evidence(graphs={"emitter": graphs}))
+        assert bool(elsewhere(run)) == compiles
+    run.context = Context(backends=named.chosen(["xla-cpu"]))
+    on_device(run)
+    assert [(c.kind, c.status, c.detail) for c in run.evidence.checks] == [("caches-in-place", "skipped", NOT_IREE)]
+
+
+def test_a_graph_of_ones_own_that_does_not_parse_has_a_verdict() -> None:
+    """As the bundled emitter's: it is wrong, and wrong graphs do not raise."""
+    record = hloracle.run("tiny-llama", [edited(with_text("module", "modules"))], **SMALL)
+    assert record.verdict.class_ == "emitter-fault"
+    assert "does not parse" in record.verdict.explanation
+
+
 @pytest.mark.nightly
 def test_a_whole_run_of_two_sources() -> None:
     """Each is judged by itself, and both are held to the same checks."""
@@ -313,7 +334,6 @@ def of_another_model(graph: Graph) -> Graph:
         (lambda graph: None, "source source: has no graph of the model; give a decode graph"),
         (of_another_capacity, "source source, decode: gave a graph of ('decode', 'logits', 64, 0)"),
         (of_another_model, "source source, decode: "),
-        (with_text("module", "modules"), "source source, llama_decode_logits:1:1: is not valid: "),
     ],
 )
 def test_what_is_no_graph_of_the_model(change: Callable[[Graph], Any], line: str) -> None:

@@ -15,7 +15,7 @@ from hloracle.conformance.checks.of_graphs import NOT_PINNED
 from hloracle.conformance.checks.of_stream import caches_in_place, read_backs
 from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Run
-from hloracle.conformance.graphs.sources import Files, Request, graphs_of, production
+from hloracle.conformance.graphs.sources import Files, Request, Source, graphs_of, production
 from hloracle.conformance.matrix import ORACLE
 from hloracle.conformance.questions.prompts import Reach
 from hloracle.conformance.questions.questions import Asked, ask
@@ -144,7 +144,7 @@ def elsewhere(run: Run) -> list[Elsewhere]:
 
     Graphs that are given as files are what they are, and are compiled for nothing else.
     """
-    if run.settings.early_exit or run.context.device.remote:
+    if run.settings.early_exit or run.context.device.remote or not _on_iree(run):
         return []
     cuda = compiled_for("cuda")
     found: list[Elsewhere] = []
@@ -174,6 +174,12 @@ def _compile_xla(context: Context, graphs: list[Graph]) -> None:
 
 
 NO_TOKEN = "no decode graph of this source picks the token"
+NOT_IREE = "IREE is none of the backends"
+
+
+def _on_iree(run: Run) -> bool:
+    """Whether graphs run on IREE here: otherwise nothing is judged by its compiler either."""
+    return any(backend.family == "iree" for backend in run.context.backends)
 
 
 def on_device(run: Run) -> None:
@@ -184,15 +190,24 @@ def on_device(run: Run) -> None:
     evidence, device = run.evidence, run.context.device
     for source in run.sources:
         graph = production(evidence.whole(source.name))
-        if not source.counts_as or graph is None or graph.abi.head != "token":
+        why_not = _not_asked(run, source, graph)
+        if why_not or graph is None:
             question = Question("caches-in-place", "no copy of a cache in IREE's stream form of decode", source.name)
-            evidence.checks.append(question.skipped(NO_TOKEN if source.counts_as else NOT_PINNED))
+            evidence.checks.append(question.skipped(why_not))
             continue
         found = device_checks(source.name, graph, device)
         evidence.checks += found
         if device.remote:
             read = next((check.figure for check in found if check.kind == "arithmetic"), "float32")
             evidence.arithmetic = f"{read}, {device.name}"
+
+
+def _not_asked(run: Run, source: Source, graph: Graph | None) -> str:
+    if not source.counts_as:
+        return NOT_PINNED
+    if graph is None or graph.abi.head != "token":
+        return NO_TOKEN
+    return "" if _on_iree(run) else NOT_IREE
 
 
 def device_checks(source: str, graph: Graph, device: Device) -> list[Check]:
