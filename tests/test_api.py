@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from hloracle.conformance.run import static_checks
 from hloracle.conformance.runs.compiling import NO_TOKEN, on_device
 from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.settings import Settings
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import alone
 
 # The smallest run of everything: decode alone, on one compiler.
@@ -318,6 +318,48 @@ def of_another_model(graph: Graph) -> Graph:
 )
 def test_what_is_no_graph_of_the_model(change: Callable[[Graph], Any], line: str) -> None:
     assert refused(lambda: hloracle.run("tiny-llama", [edited(change)], **SMALL)).startswith(line)
+
+
+def with_abi(**change: Callable[[Abi], Any]) -> Callable[[Graph], Graph]:
+    """Another ABI of the same text."""
+    return lambda graph: dataclasses.replace(
+        graph, abi=dataclasses.replace(graph.abi, **{key: of(graph.abi) for key, of in change.items()})
+    )
+
+
+def exchanged(tensors: Sequence[Tensor], one: str, other: str) -> tuple[Tensor, ...]:
+    """The tensors with the roles and names of two of them exchanged."""
+    named = {one: other, other: one}
+    return tuple(
+        dataclasses.replace(t, role=named[t.role], name=named[t.role]) if t.role in named else t for t in tensors
+    )
+
+
+def aliasing(index: int) -> Callable[[Abi], Any]:
+    return lambda abi: (*abi.results[:-1], dataclasses.replace(abi.results[-1], aliases=index))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            with_abi(arguments=lambda abi: exchanged(abi.arguments, "token", "position")),
+            "a decode graph takes token, position, k_cache, v_cache after the weights, not position, token, ",
+        ),
+        (
+            with_abi(results=lambda abi: exchanged(abi.results, "k_cache", "v_cache")),
+            "the results are logits, v_cache, k_cache, not ",
+        ),
+        (with_abi(results=aliasing(0)), "results[2] (v_cache) aliases arguments[0] (model.embed_tokens.weight), a weight, "),
+        (with_abi(results=aliasing(999)), "results[2] (v_cache) aliases argument 999, and there are "),
+        (with_abi(results=lambda abi: ()), "the results are nothing, not token or logits, "),
+        (with_abi(phase=lambda abi: "encode"), "phase 'encode' is not one of prefill, decode"),
+    ],
+)  # fmt: skip
+def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[Graph], Graph], line: str) -> None:
+    said = refused(lambda: hloracle.run("tiny-llama", [edited(change)], **SMALL))
+    assert said.startswith(f"source source, decode: {line}")
+    assert said.endswith("; give the ABI that belongs to this graph")
 
 
 @pytest.mark.parametrize(
