@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.markup import escape
 
@@ -116,19 +117,25 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
     import hloracle
     from hloracle.backends.devices import open_device
     from hloracle.cli.show import print_families
-    from hloracle.conformance.suite import Told, selected
+    from hloracle.conformance.suite import selected
     from hloracle.reports.record import remove_family, write_family
-    from hloracle.studies.mutants import counted
 
     chosen = selected(families)
+    for name in ("rounds", "threads") if families else ():
+        if click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise InputError("has no effect on families alone: it is of the real model", f"--{name}", "leave it out")
+        del asked[name]
     open_device(asked["device"], asked["cuda_target"])  # refuses a device before anything is removed
     prepare_folder(out)
     for name in selected(()):
         remove_family(out, name)
-    told = Told(lambda name, record: write_family(record, out, name), counted)
+
+    def keep(name: str, record: hloracle.Record) -> str:
+        return write_family(record.data, out, name)
+
     with progress_shown() as progress:
         record = hloracle.suite(
-            chosen, None if families else DEFAULT_MODEL, jobs, told, out=out, progress=progress, **asked
+            chosen, None if families else DEFAULT_MODEL, jobs, keep, out=out, progress=progress, **asked
         ).data
     return _finish(record, out, as_json, print_families)
 

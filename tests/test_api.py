@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from records import conforms
 
 import hloracle
 from hloracle.backends import named
 from hloracle.backends.session import greedy
+from hloracle.conformance import suite
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_graphs import NOT_PINNED
 from hloracle.conformance.context import Context
@@ -26,6 +30,7 @@ from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import alone
+from hloracle.studies import mutants
 
 # The smallest run of everything: decode alone, on one compiler.
 SMALL: dict[str, Any] = {"backends": ["xla-cpu"], "tokens": 3, "capacity": 32, "threads": 1}
@@ -379,6 +384,71 @@ def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[G
 def test_what_cannot_begin(call: Callable[[], Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert line in refused(call)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: hloracle.run("tiny-llama", token=3), "token: is no option of hloracle.run; leave it out; there are "),
+        (lambda: hloracle.run("tiny-llama", [decode], layout="rows"), "layout: has no effect on what other sources write"),
+        (lambda: hloracle.run("tiny-llama", [decode], fused=False), "fused: has no effect on what other sources write"),
+        *(
+            (partial(hloracle.check, "no.mlir", model="tiny-llama", **{key: value}), f"{key}: has no effect in hloracle.check; ")
+            for key, value in {"capacity": 64, "rounds": 0, "layout": "rows", "fused": True}.items()
+        ),
+        *(
+            (partial(hloracle.suite, ["llama"], **{key: value}), f"{key}: has no effect on the tiny models; ")
+            for key, value in {
+                "tokens": 3, "capacity": 64, "precision": "bf16", "layout": "rows", "fused": False, "rounds": 0, "threads": 1,
+                "quick": True,
+            }.items()
+        ),
+        (partial(hloracle.suite, ["llama"], "tiny-llama", custom_calls=["f=l.so"]), "custom_calls: has no effect in hloracle"),
+        (partial(hloracle.suite, ["llama"], told=print), "told: is no option of hloracle.suite; "),
+    ],
+)  # fmt: skip
+def test_an_option_without_effect(call: Callable[[], Any], line: str) -> None:
+    assert refused(call).startswith(line)
+
+
+def test_the_table_of_options_is_whole() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+    taken: dict[str, set[str]] = {"run": set(), "check": set(), "suite": set()}
+    for names, by in re.findall(
+        r"^\| (`.*?`) \| .*? \| (.*?) \| .* \|$", page.partition("## Options")[2], re.MULTILINE
+    ):
+        for function in re.findall(r"`(\w+)`", by):
+            taken[function] |= {*re.findall(r"`(\w+)`", names)}
+    kinds = {"run": hloracle.Options, "check": hloracle.CheckOptions, "suite": hloracle.SuiteOptions}
+    for function, kind in kinds.items():
+        assert taken[function] == kind.__optional_keys__ - {"progress", "fault"}, function
+
+
+def test_a_suite_writes_nothing_and_tells_of_each_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `out`. The families are not run here: the stand-in asks what they would be run with."""
+    kept = []
+    given: list[Settings] = []
+
+    def families(items: Sequence[tuple[Settings, Context]], jobs: int, tell: suite.Told, *rest: Any) -> Any:
+        for settings, _ in items:
+            given.append(settings)
+            tell.keep(settings.model.removeprefix("tiny-"), conforms())
+        record = conforms()
+        return {"llama": record}, [suite.row_of(record, 1.0, tell.mutants("llama"), "")]
+
+    def keep(name: str, record: hloracle.Record) -> str:
+        kept.append((name, record.passed))
+        return ""
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(suite, "run_families", families)
+    monkeypatch.setattr(mutants, "outcomes", lambda family: (3, 4, True))
+    record = hloracle.suite(["llama"], keep=keep)
+    assert [settings.out for settings in given] == [None]
+    assert kept == [("llama", True)]
+    assert record.data["families"][0]["mutants"]["killed"] == 3, "as the command has it"
+    assert hloracle.suite(["llama"]).passed
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from typing_extensions import Unpack
 
@@ -31,8 +31,45 @@ from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 PathLike = str | os.PathLike[str]
 
 
-class Options(TypedDict, total=False):
-    """What `run`, `check` and `suite` take besides.
+class _Shared(TypedDict, total=False):
+    device: str
+    cuda_target: str
+    timeout: float
+    reuse: bool
+    out: PathLike | None
+    progress: Progress
+    fault: Fault | None
+
+
+class _Judged(_Shared, total=False):
+    tokens: int
+    precision: str
+    threads: int | None
+    quick: bool
+
+
+class CheckOptions(_Judged, total=False):
+    """What `check` takes besides: what `Options` says, without what a graph from a file says itself."""
+
+    custom_calls: Sequence[str]
+
+
+class SuiteOptions(_Judged, total=False):
+    """What `suite` takes besides: what `Options` says.
+
+    device, cuda_target, timeout and reuse hold for every run. The others are of the real model: a tiny one is given 48 tokens
+    after each prompt, 111 cache slots, float32 weights and one thread.
+    out: the folder of the reproducers, a family's in families/NAME.
+    """
+
+    capacity: int
+    layout: str | None
+    fused: bool | None
+    rounds: int
+
+
+class Options(CheckOptions, SuiteOptions, total=False):
+    """What `run` takes besides.
 
     tokens: how many are compared after each prompt; 48. capacity: cache slots of the graphs that a source is asked for; 256.
     precision: what the graphs hold weights in: `f32`, `bf16`, `f16`, `int8` or `int4`. layout, fused: how the bundled emitter
@@ -42,25 +79,8 @@ class Options(TypedDict, total=False):
     reuse: whether outcomes are taken from the cache; True. rounds: of the speed comparison; 0 leaves it out.
     quick: one bucket, and the anchors on one backend alone. out: the folder where a reproducer goes; none is written if not
       given. custom_calls: `TARGET=LIBRARY` of each custom_call that the graphs may have.
-    progress: is told of the stages. fault: a deliberate fault that the run carries, to see it noticed.
+    progress, fault: what the command line gives: who is told of the stages, and a deliberate fault. Not of the public API.
     """
-
-    tokens: int
-    capacity: int
-    precision: str
-    layout: str | None
-    fused: bool | None
-    device: str
-    cuda_target: str
-    threads: int | None
-    timeout: float
-    reuse: bool
-    rounds: int
-    quick: bool
-    out: PathLike | None
-    custom_calls: Sequence[str]
-    progress: Progress
-    fault: Fault | None
 
 
 @dataclass(frozen=True)
@@ -147,17 +167,21 @@ def run(
         of threads, give a `Backend`. Both compilers by default, and the device that `device` names.
       options: see `Options`.
 
-    Raises InputError when the run cannot start; whatever fails later is in the record.
+    Raises InputError when the run cannot start, or an option would have no effect; whatever fails later is in the record.
     """
     from hloracle.conformance.run import run as run_all
 
+    _known(options, Options, "run")
+    opened = graph_sources.chosen(sources)
+    if not any(isinstance(source, graph_sources.Emitter) for source in opened):
+        _without_effect(options, ("layout", "fused"), "what other sources write", f"name {EMITTER!r} among the sources")
     context = _context(backends, options)
-    return Record(run_all(_settings(model, options, context), context, graph_sources.chosen(sources)))
+    return Record(run_all(_settings(model, options, context), context, opened))
 
 
 def check(
     *graphs: PathLike, model: PathLike, abi: PathLike | Sequence[PathLike] | None = None,
-    backends: Sequence[Any] | None = None, **options: Unpack[Options],
+    backends: Sequence[Any] | None = None, **options: Unpack[CheckOptions],
 ) -> Record:  # fmt: skip
     """Judge graphs from files against a model: a decode graph, prefill graphs, or those of one session together.
 
@@ -165,12 +189,13 @@ def check(
 
     Args:
       graphs: StableHLO text. abi: the ABI file of each graph, in order; `NAME.abi.json` beside NAME.mlir, if not given.
-      model, backends, options: see `run`.
+      model, backends: see `run`. options: see `CheckOptions`.
 
-    Raises InputError when a file cannot be used, or does not fit the model.
+    Raises InputError when a file cannot be used or does not fit the model, or an option would have no effect.
     """
     from hloracle.conformance.run import run as run_all
 
+    _known(options, CheckOptions, "check")
     if not graphs:
         raise InputError("are none", "graphs", "name at least one file")
     named = [abi] if isinstance(abi, str | os.PathLike) else list(abi or ())
@@ -181,24 +206,32 @@ def check(
 
 def suite(
     families: Sequence[str] = (), model: PathLike | None = None, jobs: int | None = None,
-    told: Any = None, **options: Unpack[Options],
+    keep: Callable[[str, Record], str] | None = None, **options: Unpack[SuiteOptions],
 ) -> Record:  # fmt: skip
     """Judge the bundled emitter on a tiny model of each family, and a real model in full beside them.
 
     Args:
       families: such as `llama`; all by default. model: the real one; none by default.
-      jobs: families at a time; all processors. told: what is done with a family's record as it comes: see `Told`.
-      options: see `Options`; `out` is the folder of the families' pages.
+      jobs: families at a time; all processors.
+      keep: is called with a family's name and record as each ends, and returns where the family's own page is, or "".
+      options: see `SuiteOptions`.
 
     Returns the record of the real model, or without one of the first family, with a row for each.
+    Raises InputError for no family, for a real model that cannot be run, and for an option that would have no effect.
     """
     from hloracle.conformance.suite import Told, run_suite, selected
+    from hloracle.studies.mutants import counted
 
+    _known(options, SuiteOptions, "suite")
+    if model is None:
+        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__
+        _without_effect(options, sorted(of_the_model), "the tiny models", "give a model that is run beside them")
+    chosen_families = selected(families)
     context = _context(None, options)
-    out = Path(options.get("out") or "out")
     real = _settings(model, options, context) if model is not None else None
-    found = run_suite(selected(families), real, jobs or threads_available(), out, told or Told(), context)
-    return Record(found)
+    page = keep or (lambda name, record: "")
+    told = Told(lambda name, record: page(name, Record(record)), counted)
+    return Record(run_suite(chosen_families, real, jobs or threads_available(), _out(options), told, context))
 
 
 def emit(
@@ -252,30 +285,52 @@ def generate(model: PathLike, prompt: str, count: int = 48, raw: bool = False, p
 # ---- what options mean
 
 
-def _settings(model: PathLike, options: Options, context: Context) -> Settings:
-    layout, fused = options.get("layout"), options.get("fused")
+def _known(options: Mapping[str, Any], kind: Any, function: str) -> None:
+    """Raises InputError for a key that is not one of the kind's: Python itself lets any through."""
+    for key in options:
+        if key not in kind.__optional_keys__:
+            what = "has no effect in" if key in Options.__optional_keys__ else "is no option of"
+            takes = ", ".join(sorted(kind.__optional_keys__ - {"fault", "progress"}))
+            raise InputError(f"{what} hloracle.{function}", key, f"leave it out; there are {takes}")
+
+
+def _without_effect(options: Mapping[str, Any], keys: Sequence[str], on: str, instead: str) -> None:
+    """Raises InputError for the first of these keys that is given."""
+    for key in keys:
+        if options.get(key) is not None:
+            raise InputError(f"has no effect on {on}", key, f"leave it out, or {instead}")
+
+
+def _out(options: _Shared) -> Path | None:
+    out = options.get("out")
+    return Path(out) if out is not None else None
+
+
+def _settings(model: PathLike, options: _Shared, context: Context) -> Settings:
+    given = cast(Options, options)
+    layout, fused = given.get("layout"), given.get("fused")
     choice: Choice | None = None
     if layout or fused is not None:
         choice = untuned(layout or "", bool(fused), context.device)
-    out = options.get("out")
     return Settings(
-        str(model), options.get("tokens", 48), options.get("capacity", 256), options.get("precision", "f32"), choice,
-        Path(out) if out is not None else None, options.get("rounds", 0), options.get("quick", False),
+        str(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
+        _out(options), given.get("rounds", 0), given.get("quick", False),
     )  # fmt: skip
 
 
-def _context(backends: Sequence[Any] | None, options: Options) -> Context:
-    device = open_device(options.get("device", "cpu"), options.get("cuda_target", ""))
-    timeout = options.get("timeout", TIMEOUT_SECONDS)
+def _context(backends: Sequence[Any] | None, options: _Shared) -> Context:
+    given = cast(Options, options)
+    device = open_device(given.get("device", "cpu"), given.get("cuda_target", ""))
+    timeout = given.get("timeout", TIMEOUT_SECONDS)
     if not timeout > 0:
         raise InputError(f"is {timeout:g}", "--timeout", "give a number of seconds")
     return Context(
-        options.get("progress") or Progress(),
+        given.get("progress") or Progress(),
         chosen(backends_on(device) if backends is None else backends, device),
         device,
-        options.get("threads") or threads_available(),
-        open_targets(options.get("custom_calls", ())),
+        given.get("threads") or threads_available(),
+        open_targets(given.get("custom_calls", ())),
         timeout,
-        options.get("reuse", True),
-        options.get("fault"),
+        given.get("reuse", True),
+        given.get("fault"),
     )
