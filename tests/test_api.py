@@ -379,6 +379,15 @@ def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[G
         (lambda: hloracle.run("tiny-llama", device="tpu"), "--device 'tpu': is no device"),
         (lambda: hloracle.suite(["nobody"]), "'nobody': is no family"),
         (lambda: hloracle.open_model("tiny-nobody"), "'tiny-nobody': no such model"),
+        (lambda: hloracle.emit("tiny-llama", "x"), "--phase: is 'x'; give one of prefill, decode"),
+        (lambda: hloracle.emit("tiny-llama", head="both"), "--head: is 'both'; give one of token, logits"),
+        (lambda: hloracle.emit("tiny-llama", "prefill", bucket=50), "--bucket: is 50; give one of 32, 64, 128, 256"),
+        (lambda: hloracle.emit("tiny-llama", "prefill", capacity=32), "bucket 64 does not fit capacity 32"),
+        (lambda: hloracle.emit("tiny-llama", capacity=0), "--capacity: is 0; give at least one slot"),
+        (lambda: hloracle.emit("tiny-llama", precision="f8"), "'f8': no such precision"),
+        (lambda: hloracle.open_session("tiny-llama", 0), "--capacity: is 0; give at least one slot"),
+        (lambda: hloracle.open_session("tiny-llama", 64, [50]), "--bucket: is 50; give one of 32, 64, 128, 256"),
+        (lambda: hloracle.open_session("tiny-llama", 64, backend="tpu"), "'tpu': is no backend"),
     ],
 )
 def test_what_cannot_begin(call: Callable[[], Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from hloracle.production.choice import Choice, production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.contract import check_contract
 
 PathLike = str | os.PathLike[str]
 
@@ -241,16 +242,20 @@ def emit(
     """A graph of the bundled emitter, with its ABI.
 
     Args:
-      phase: `decode` or `prefill`; bucket: tokens of a prefill. head: `logits` f32[V] or `token` i32.
+      phase: `decode` or `prefill`; bucket: tokens of a prefill, 32, 64, 128 or 256. head: `logits` f32[V] or `token` i32.
       capacity: slots S of the caches, [layers, K, S, D]. precision: what weights are held in.
+
+    Raises InputError for an argument that no graph is written for, and as `open_model` does.
     """
-    opened = open_model(model, precision)
-    spec = (phase, head, capacity, bucket if phase == "prefill" else 0)
-    return production_graphs(opened, precision, untuned(), [spec])[0]
+    _, (graph,) = _emitted(model, precision, [(phase, head, capacity, bucket if phase == "prefill" else 0)])
+    return graph
 
 
 def open_model(model: PathLike, precision: str = "f32") -> Checkpoint:
-    """A checkpoint with its config: a directory, a .gguf file, or a name that `hloracle models` lists."""
+    """A checkpoint with its config: a directory, a .gguf file, or a name that `hloracle models` lists.
+
+    Raises InputError where there is no such model, its config is not understood, or it is not to be had in the precision.
+    """
     return open_checkpoint(resolve(str(model), precision=precision))
 
 
@@ -262,10 +267,11 @@ def open_session(
 
     Args:
       capacity: cache slots. buckets: the longest prompt of each prefill graph; those within the capacity are compiled.
+
+    Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
-    opened = open_model(model, precision)
     specs = [("decode", "token", capacity, 0), *(("prefill", "token", capacity, b) for b in buckets if b <= capacity)]
-    graphs = production_graphs(opened, precision, untuned(), specs)
+    opened, graphs = _emitted(model, precision, specs)
     weight = archive_of(opened, graphs[0].abi.weights).load
     return Session(make_backend(backend, threads or threads_available()), graphs, weight)
 
@@ -275,11 +281,24 @@ def generate(model: PathLike, prompt: str, count: int = 48, raw: bool = False, p
 
     Args:
       count: at most so many tokens. raw: give the prompt as it is, without the model's chat template.
+
+    Raises, when the first piece is asked for, InputError for a model without a tokenizer, a prompt that is empty or too
+    long, and as `open_model` does; and ToolchainError where IREE fails.
     """
     from hloracle.production.generate import Engine, generate_text
 
     engine = Engine(EMITTER, BUILT_IN[0], threads_available(), precision)
     return generate_text(str(model), prompt, count, raw, engine)
+
+
+def _emitted(
+    model: PathLike, precision: str, specs: Sequence[tuple[str, str, int, int]]
+) -> tuple[Checkpoint, list[Graph]]:  # fmt: skip
+    """A model, and its graphs of these (phase, head, capacity, bucket), which are looked at before the model is."""
+    for spec in specs:
+        check_contract(*spec)
+    opened = open_model(model, precision)
+    return opened, production_graphs(opened, precision, untuned(), specs)
 
 
 # ---- what options mean
