@@ -17,6 +17,7 @@ from records import conforms
 import hloracle
 from hloracle.backends import named
 from hloracle.backends.session import greedy
+from hloracle.backends.xla import XlaCpu
 from hloracle.conformance import suite
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_graphs import NOT_PINNED
@@ -216,6 +217,8 @@ class Borrowed(XlaCpu):
 def decode(request):
     if (request.phase, request.head) == ("decode", "logits"):
         return hloracle.emit(request.model.directory, "decode", capacity=request.capacity)
+
+other = hloracle.source(decode, name="other", counts_as="emitter")
 '''
 
 
@@ -226,7 +229,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "borrowing-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: borrowing\nVersion: 1.0\n")
-    entries = "[hloracle.sources]\nlent = borrowing:decode\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\n"
+    entries = "[hloracle.sources]\nlent = borrowing:decode\nnamed = borrowing:other\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\n"
     (info / "entry_points.txt").write_text(entries)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "borrowing", raising=False)
@@ -242,6 +245,15 @@ def test_a_source_and_a_backend_of_another_package() -> None:
     context = Context(backends=named.chosen(["borrowed"]))
     assert (context.matrix.quick, context.matrix["borrowed"].family) == ("borrowed", "xla")
     assert context.entry("configurations", bool, []).writes is False
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_source_is_called_what_its_entry_point_is() -> None:
+    found = chosen(["lent", "named"])
+    assert [(one.name, one.counts_as) for one in found] == [("lent", ""), ("named", "emitter")]
+    graph = found[1](Request(hloracle.open_model("tiny-llama"), "decode", "logits", 32))
+    assert graph is not None
+    assert graph.abi.capacity == 32
 
 
 @pytest.mark.usefixtures("installed")
@@ -266,6 +278,20 @@ def refused(call: Callable[[], Any]) -> str:
 
 class Nameless:
     """Would be a backend, but for a name."""
+
+
+class Inside:
+    """Has a class that can be found by its name, and one that cannot."""
+
+    class Found(XlaCpu):
+        name = "found"
+
+    @staticmethod
+    def hidden() -> type:
+        class Hidden(XlaCpu):
+            name = "hidden"
+
+        return Hidden
 
 
 def of_name(name: str) -> Source:
@@ -297,10 +323,15 @@ def test_what_is_no_source(sources: list[Any], line: str) -> None:
         (["xla-cpu", "xla-cpu"], "backend 'xla-cpu': is given twice"),
         ([3], "3: is no backend; give a name, or a class with a `name`"),
         ([Nameless], f"{Nameless!r}: is no backend"),
+        ([Inside.hidden()], "backend 'hidden': cannot be opened in another process ("),
     ],
 )
 def test_what_is_no_backend(backends: list[Any], line: str) -> None:
     assert refused(lambda: hloracle.run("tiny-llama", [decode], **{**SMALL, "backends": backends})).startswith(line)
+
+
+def test_a_backend_that_another_process_can_import() -> None:
+    assert named.chosen([Inside.Found])[0].name == "found"
 
 
 def of_another_capacity(graph: Graph) -> Graph:

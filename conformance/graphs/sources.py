@@ -165,12 +165,13 @@ def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
 
 
 def _given(value: Any, name: str = "") -> Source:
+    """A value as a source; one of an installed package is called what its entry point is."""
     if not callable(value):
         raise InputError("is no source", repr(value), "give a function from hloracle.Request to hloracle.Graph")
     given: Any = value
     if hasattr(given, "counts_as") and hasattr(given, "name"):
         found: Source = given
-        return found
+        return found if name in ("", found.name) else Function(name, found, found.counts_as)
     return Function(name or str(getattr(given, "name", getattr(given, "__name__", ""))), given)
 
 
