@@ -61,6 +61,8 @@ def cli() -> None:
 
 @cli.command(epilog=MODEL_HELP)
 @options.model(DEFAULT_MODEL)
+@options.sources
+@options.backends
 @options.device
 @options.precision
 @options.layout()
@@ -82,13 +84,16 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
 
     Compiles the oracle's and the emitter's graphs with XLA and IREE, runs every prompt through each,
     holds them to Hugging Face transformers at temperature 0, and writes a report. Exits with 0 only
-    if every token and every check agrees.
+    if every token and every check agrees. --source and --backend put others in their place.
     """
     import hloracle
     from hloracle.backends.devices import open_device
     from hloracle.mutants import named
 
     open_device(asked["device"], asked["cuda_target"])  # refuses a device before anything is written
+    asked["backends"] = asked["backends"] or None
+    if mutant and "emitter" not in asked["sources"]:
+        raise InputError("is planted in a run of the bundled emitter", f"--mutant {mutant}", "add --source emitter")
     if mutant:  # in weights that are held otherwise it would not be planted
         asked["fault"] = fault = named(mutant)
         asked["precision"], asked["layout"], asked["fused"] = fault.held
@@ -149,11 +154,7 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
 @click.option("--model", required=True, help="The model that the graphs claim to compute.")
 @options.precision
 @options.tokens
-@click.option(
-    "--backend", "backends", multiple=True, metavar="NAME",
-    help="What compiles the graph and runs it: iree-cpu, xla-cpu, or one of an installed package; may be given several "
-    "times. Both of these by default.",
-)  # fmt: skip
+@options.backends
 @click.option(
     "--allow-custom-call", "custom_calls", metavar="TARGET=LIBRARY", multiple=True,
     help="A custom_call that the graph may have, and the shared library with its function, which XLA calls; may be given "

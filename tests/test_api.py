@@ -18,6 +18,7 @@ import hloracle
 from hloracle.backends import named
 from hloracle.backends.session import greedy
 from hloracle.backends.xla import XlaCpu
+from hloracle.cli import main as cli
 from hloracle.conformance import suite
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_graphs import NOT_PINNED
@@ -245,6 +246,32 @@ def test_a_source_and_a_backend_of_another_package() -> None:
     context = Context(backends=named.chosen(["borrowed"]))
     assert (context.matrix.quick, context.matrix["borrowed"].family) == ("borrowed", "xla")
     assert context.entry("configurations", bool, []).writes is False
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_command_judges_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--tokens", "3", "--capacity", "32", "--threads", "1", "--rounds", "0", "--out", str(tmp_path)]
+    assert cli.invoke(["run", "tiny-llama", "--source", "lent", "--backend", "borrowed", *small]) == 0
+    record = hloracle.Record.load(tmp_path / "report.json")
+    assert [c["id"] for c in record.data["configurations"]] == ["lent/borrowed", "oracle/borrowed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--source", "nope"), "'nope': is no source; name some of: emitter"),
+        (("--backend", "tpu"), "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
+        (("--source", "emitter", "--source", "emitter"), "'emitter': cannot be the name of a source here"),
+        (("--source", "lent", "--layout", "rows"), "layout: has no effect on what other sources write"),
+        (("--source", "lent", "--mutant", "rope-sign"), "--mutant rope-sign: is planted in a run of the bundled emitter"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("installed")
+def test_what_the_command_refuses_of_them(
+    arguments: Sequence[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.invoke(["run", "tiny-llama", *arguments, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"hloracle: {line}")
 
 
 @pytest.mark.usefixtures("installed")

@@ -1,4 +1,4 @@
-"""The public functions: what `import hloracle` gives, and what the command line and the pytest plugin call."""
+"""The public functions: what `import hloracle` gives, and what the pytest plugin and `hloracle run`, `check`, `suite` call."""
 
 from __future__ import annotations
 
