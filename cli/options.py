@@ -88,7 +88,7 @@ def device(function: Callable[..., int]) -> Callable[..., int]:
 
 threads: Option = click.option(
     "--threads", type=click.IntRange(1), default=threads_available,
-    help="CPU threads; all that are available when not given.",
+    help="CPU threads of IREE, and of what is timed beside it; XLA takes all cores. All that are available when not given.",
 )  # fmt: skip
 jobs: Option = click.option(
     "--jobs", type=click.IntRange(1), default=threads_available,

@@ -76,7 +76,8 @@ class Options(CheckOptions, SuiteOptions, total=False):
     precision: what the graphs hold weights in: `f32`, `bf16`, `f16`, `int8` or `int4`. layout, fused: how the bundled emitter
       lays float weights out (`panels`, `rows`), and whether those that are multiplied with the same values are one.
     device, cuda_target: where IREE runs the graphs (`cpu`, `cuda:0`, …), and what is compiled for on CUDA.
-    threads: of a backend; all processors. timeout: seconds that a source on a backend may take; 1800.
+    threads: of IREE, or of a backend of your own; all processors. XLA takes all cores, whatever is said here.
+    timeout: seconds that a source on a backend may take; 1800.
     reuse: whether outcomes are taken from the cache; True. rounds: of the speed comparison; 0 leaves it out.
     quick: one bucket, and the anchors on one backend alone. out: the folder where a reproducer goes; none is written if not
       given. custom_calls: `TARGET=LIBRARY` of each custom_call that the graphs may have.
