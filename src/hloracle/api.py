@@ -126,6 +126,7 @@ class Record:
 
     @property
     def verdict(self) -> Verdict:
+        """What follows from all of it: the class, the place, and what was compared."""
         found = self.data["verdict"]
         sure = found["confidence"]
         return Verdict(
