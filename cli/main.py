@@ -234,10 +234,7 @@ def emit(output: Path, **asked: Any) -> int:
 @options.device
 @options.precision
 @options.threads
-def generate(
-    model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str | None, device: str,
-    cuda_target: str, precision: str, threads: int,
-) -> int:  # fmt: skip
+def generate(model: str, prompt: str, count: int, stream: bool, raw: bool, **asked: Any) -> int:
     """Continue a prompt with MODEL at temperature 0, on the compiled graphs.
 
     The prompt is put into the model's chat template if it has one. Stops at the end-of-text token, as
@@ -246,11 +243,11 @@ def generate(
     from hloracle.backends.devices import open_device
     from hloracle.production.generate import Engine, generate_text
 
-    opened = open_device(device, cuda_target)
-    if backend and opened.remote:
-        raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {opened}")
+    device, backend = open_device(asked["device"], asked["cuda_target"]), asked["backend"]
+    if backend and device.remote:
+        raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {device}")
     with terminal.status("loading"):
-        engine = Engine(source, backend or opened.backend, threads, precision, opened)
+        engine = Engine(asked["source"], backend or device.backend, asked["threads"], asked["precision"], device)
         pieces = generate_text(
             model, prompt, count, raw, engine,
             tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
@@ -306,8 +303,8 @@ def mutants(ids: tuple[str, ...], listing: bool, jobs: int, reuse: bool, as_json
 @options.as_json
 @options.pin
 def holes(
-    families: tuple[str, ...], kinds: tuple[str, ...], listing: bool, jobs: int, reuse: bool, as_json: bool, pin: bool,
-) -> int:  # fmt: skip
+    families: tuple[str, ...], kinds: tuple[str, ...], listing: bool, as_json: bool, pin: bool, **asked: Any
+) -> int:
     """Spoil everything that a run could observe, one thing at a time, and see each noticed.
 
     The right graphs of each FAMILY's tiny model (llama, gemma3_text, mixtral and deepseek_v3, where none is named) are
@@ -323,7 +320,7 @@ def holes(
         print_items(items, Output(highlight=False))
         return 0
     with progress_shown() as progress:
-        outcomes = run_holes(items, jobs, progress.report, reuse)
+        outcomes = run_holes(items, report=progress.report, **asked)
     found = problems(outcomes)
     tell(
         {"spoilings": as_records(outcomes), "problems": found}, as_json,

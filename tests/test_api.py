@@ -434,6 +434,7 @@ def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[G
         (lambda: hloracle.run("tiny-nobody"), "'tiny-nobody': no such model"),
         (lambda: hloracle.run("tiny-llama", timeout=0), "--timeout: is 0; "),
         (lambda: hloracle.run("tiny-llama", tokens=0), "--tokens: is 0"),
+        (lambda: hloracle.run("tiny-llama", layout="columns"), "--layout: is 'columns'; give one of panels, rows"),
         (lambda: hloracle.run("tiny-llama", device="tpu"), "--device 'tpu': is no device"),
         (lambda: hloracle.suite(["nobody"]), "'nobody': is no family"),
         (lambda: hloracle.open_model("tiny-nobody"), "'tiny-nobody': no such model"),

@@ -23,7 +23,7 @@ from hloracle.core import record as records
 from hloracle.core.abi import Graph
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError
-from hloracle.production.choice import Choice, production_graphs, untuned
+from hloracle.production.choice import LAYOUTS, Choice, production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
@@ -330,6 +330,8 @@ def _out(options: _Shared) -> Path | None:
 def _settings(model: PathLike, options: _Shared, context: Context) -> Settings:
     given = cast(Options, options)
     layout, fused = given.get("layout"), given.get("fused")
+    if layout not in (None, *LAYOUTS):
+        raise InputError(f"is {layout!r}", "--layout", f"give one of {', '.join(LAYOUTS)}")
     choice: Choice | None = None
     if layout or fused is not None:
         choice = untuned(layout or "", bool(fused), context.device)
