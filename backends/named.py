@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -96,6 +97,8 @@ def chosen(backends: Iterable[Any] = BUILT_IN, device: Device = CPU) -> tuple[Ch
       backends: names, or values: a class or a function that, called with a number of threads, gives a `Backend`. Its
         attributes `name` and, where they are not the usual ones, `family`, `remote` and `quick` say what `Choice` says.
       device: where IREE runs the graphs that are judged.
+
+    Raises InputError for what is no backend, and for one that other processes cannot import.
     """
     found: dict[str, Choice] = {}
     plugins = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
@@ -120,6 +123,13 @@ def _given(backend: Any, name: str = "") -> Choice:
         raise InputError(
             "is no backend", repr(backend), "give a name, or a class with a `name` that is called with threads"
         )
+    try:
+        pickle.dumps(backend)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"cannot be opened in another process ({error})", f"backend {name!r}",
+            "define it at the top of a module, so that it can be imported by its name",
+        ) from None  # fmt: skip
     more = {key: getattr(backend, key) for key in ("remote", "quick") if hasattr(backend, key)}
     opened: Any = backend
     return Choice(name, getattr(backend, "family", name), opened, kept=False, **more)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.markup import escape
 
@@ -60,6 +61,8 @@ def cli() -> None:
 
 @cli.command(epilog=MODEL_HELP)
 @options.model(DEFAULT_MODEL)
+@options.sources
+@options.backends
 @options.device
 @options.precision
 @options.layout()
@@ -81,13 +84,16 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
 
     Compiles the oracle's and the emitter's graphs with XLA and IREE, runs every prompt through each,
     holds them to Hugging Face transformers at temperature 0, and writes a report. Exits with 0 only
-    if every token and every check agrees.
+    if every token and every check agrees. --source and --backend put others in their place.
     """
     import hloracle
     from hloracle.backends.devices import open_device
     from hloracle.mutants import named
 
     open_device(asked["device"], asked["cuda_target"])  # refuses a device before anything is written
+    asked["backends"] = asked["backends"] or None
+    if mutant and "emitter" not in asked["sources"]:
+        raise InputError("is planted in a run of the bundled emitter", f"--mutant {mutant}", "add --source emitter")
     if mutant:  # in weights that are held otherwise it would not be planted
         asked["fault"] = fault = named(mutant)
         asked["precision"], asked["layout"], asked["fused"] = fault.held
@@ -116,19 +122,25 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
     import hloracle
     from hloracle.backends.devices import open_device
     from hloracle.cli.show import print_families
-    from hloracle.conformance.suite import Told, selected
+    from hloracle.conformance.suite import selected
     from hloracle.reports.record import remove_family, write_family
-    from hloracle.studies.mutants import counted
 
     chosen = selected(families)
+    for name in ("rounds", "threads") if families else ():
+        if click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise InputError("has no effect on families alone: it is of the real model", f"--{name}", "leave it out")
+        del asked[name]
     open_device(asked["device"], asked["cuda_target"])  # refuses a device before anything is removed
     prepare_folder(out)
     for name in selected(()):
         remove_family(out, name)
-    told = Told(lambda name, record: write_family(record, out, name), counted)
+
+    def keep(name: str, record: hloracle.Record) -> str:
+        return write_family(record.data, out, name)
+
     with progress_shown() as progress:
         record = hloracle.suite(
-            chosen, None if families else DEFAULT_MODEL, jobs, told, out=out, progress=progress, **asked
+            chosen, None if families else DEFAULT_MODEL, jobs, keep, out=out, progress=progress, **asked
         ).data
     return _finish(record, out, as_json, print_families)
 
@@ -142,11 +154,7 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
 @click.option("--model", required=True, help="The model that the graphs claim to compute.")
 @options.precision
 @options.tokens
-@click.option(
-    "--backend", "backends", multiple=True, metavar="NAME",
-    help="What compiles the graph and runs it: iree-cpu, xla-cpu, or one of an installed package; may be given several "
-    "times. Both of these by default.",
-)  # fmt: skip
+@options.backends
 @click.option(
     "--allow-custom-call", "custom_calls", metavar="TARGET=LIBRARY", multiple=True,
     help="A custom_call that the graph may have, and the shared library with its function, which XLA calls; may be given "
@@ -226,10 +234,7 @@ def emit(output: Path, **asked: Any) -> int:
 @options.device
 @options.precision
 @options.threads
-def generate(
-    model: str, prompt: str, count: int, stream: bool, raw: bool, source: str, backend: str | None, device: str,
-    cuda_target: str, precision: str, threads: int,
-) -> int:  # fmt: skip
+def generate(model: str, prompt: str, count: int, stream: bool, raw: bool, **asked: Any) -> int:
     """Continue a prompt with MODEL at temperature 0, on the compiled graphs.
 
     The prompt is put into the model's chat template if it has one. Stops at the end-of-text token, as
@@ -238,11 +243,11 @@ def generate(
     from hloracle.backends.devices import open_device
     from hloracle.production.generate import Engine, generate_text
 
-    opened = open_device(device, cuda_target)
-    if backend and opened.remote:
-        raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {opened}")
+    device, backend = open_device(asked["device"], asked["cuda_target"]), asked["backend"]
+    if backend and device.remote:
+        raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {device}")
     with terminal.status("loading"):
-        engine = Engine(source, backend or opened.backend, threads, precision, opened)
+        engine = Engine(asked["source"], backend or device.backend, asked["threads"], asked["precision"], device)
         pieces = generate_text(
             model, prompt, count, raw, engine,
             tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
@@ -298,8 +303,8 @@ def mutants(ids: tuple[str, ...], listing: bool, jobs: int, reuse: bool, as_json
 @options.as_json
 @options.pin
 def holes(
-    families: tuple[str, ...], kinds: tuple[str, ...], listing: bool, jobs: int, reuse: bool, as_json: bool, pin: bool,
-) -> int:  # fmt: skip
+    families: tuple[str, ...], kinds: tuple[str, ...], listing: bool, as_json: bool, pin: bool, **asked: Any
+) -> int:
     """Spoil everything that a run could observe, one thing at a time, and see each noticed.
 
     The right graphs of each FAMILY's tiny model (llama, gemma3_text, mixtral and deepseek_v3, where none is named) are
@@ -315,7 +320,7 @@ def holes(
         print_items(items, Output(highlight=False))
         return 0
     with progress_shown() as progress:
-        outcomes = run_holes(items, jobs, progress.report, reuse)
+        outcomes = run_holes(items, report=progress.report, **asked)
     found = problems(outcomes)
     tell(
         {"spoilings": as_records(outcomes), "problems": found}, as_json,

@@ -88,7 +88,7 @@ def device(function: Callable[..., int]) -> Callable[..., int]:
 
 threads: Option = click.option(
     "--threads", type=click.IntRange(1), default=threads_available,
-    help="CPU threads; all that are available when not given.",
+    help="CPU threads of IREE, and of what is timed beside it; XLA takes all cores. All that are available when not given.",
 )  # fmt: skip
 jobs: Option = click.option(
     "--jobs", type=click.IntRange(1), default=threads_available,
@@ -100,6 +100,15 @@ as_json: Option = click.option(
 source: Option = click.option(
     "--source", type=click.Choice(["emitter", "reference"]), default="emitter", show_default=True,
     help="Who writes the graphs.",
+)  # fmt: skip
+sources: Option = click.option(
+    "--source", "sources", multiple=True, metavar="NAME", default=("emitter",), show_default=True,
+    help="Whose graphs are judged: emitter, the bundled one, or a source of an installed package; may be given several times.",
+)  # fmt: skip
+backends: Option = click.option(
+    "--backend", "backends", multiple=True, metavar="NAME",
+    help="What compiles graphs and runs them: iree-cpu, xla-cpu, or one of an installed package; may be given several "
+    "times. Both of these by default, and the device where one is named.",
 )  # fmt: skip
 tokens: Option = click.option(
     "--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,7 +18,7 @@ READ, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=Fal
 @click.command()
 @click.argument("base", type=READ, metavar="BASE.json")
 @click.argument("head", type=READ, metavar="HEAD.json")
-@click.option("-o", "output", type=FILE, help="The page's file.")
+@click.option("-o", "page", type=FILE, help="The page's file.")
 @click.option("--summary", type=FILE, help="The file of a summary in Markdown, for a comment on a pull request.")
 @click.option("--link", default="", help="Where the page will be, for the summary to lead to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON instead of words.")
@@ -25,9 +26,7 @@ READ, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=Fal
     "--fail-on", type=click.Choice(["never", "regression", "change"]), default="never", show_default=True,
     help="Exit with 1 if there is a regression, or any change that is not merely of the environment.",
 )  # fmt: skip
-def diff(
-    base: Path, head: Path, output: Path | None, summary: Path | None, link: str, as_json: bool, fail_on: str
-) -> int:
+def diff(base: Path, head: Path, as_json: bool, fail_on: str, **written: Any) -> int:
     """Compare two runs' records: what HEAD.json has lost, or changed, against BASE.json.
 
     A regression is what is no longer checked, a token that left the truth by more than the noise, a value over its limit,
@@ -40,9 +39,9 @@ def diff(
     from hloracle.reports.record import load
 
     comparison = compare(load(base), load(head), head)
-    write_comparison(comparison, (base, head), output, summary, link)
+    write_comparison(comparison, (base, head), **written)
     with verdict_stands():
-        print_comparison(comparison, as_json, [path for path in (output, summary) if path])
+        print_comparison(comparison, as_json, [path for path in (written["page"], written["summary"]) if path])
     failing = {"never": (), "regression": ("regression",), "change": ("regression", "worse", "changed", "better")}
     return 1 if comparison.of(*failing[fail_on]) else 0
 

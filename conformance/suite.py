@@ -65,14 +65,14 @@ def selected(families: Sequence[str]) -> list[str]:
 
 
 def run_suite(
-    families: Sequence[str], real: Settings | None, jobs: int, out: Path, tell: Told, context: Context
+    families: Sequence[str], real: Settings | None, jobs: int, out: Path | None, tell: Told, context: Context
 ) -> Record:  # fmt: skip
     """The tiny models of the families, `jobs` at a time, and the real model beside them; what is timed waits for them.
 
     Args:
       families: names in FAMILIES.
       real: of the real model's run; None leaves it out.
-      out: the report's folder. A family's reproducer goes to families/NAME in it.
+      out: the report's folder. A family's reproducer goes to families/NAME in it; with None none is written.
       tell: what is done with a family's record. context: what every run works with; a family's in one thread.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
@@ -173,9 +173,10 @@ def judged_beside(report: Report, settings: Settings, context: Context, started:
     return run(settings, dataclasses.replace(context, progress=progress))
 
 
-def family_run(name: str, out: Path, context: Context) -> FamilyRun:
+def family_run(name: str, out: Path | None, context: Context) -> FamilyRun:
     """A quick run of a family's tiny model, in one thread."""
-    settings = Settings(f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out / "families" / name, quick=True, rounds=0)
+    out = out / "families" / name if out is not None else None
+    settings = Settings(f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0)
     return settings, dataclasses.replace(context, threads=1, progress=Progress())
 
 

@@ -113,6 +113,7 @@ def run_in_child(
 
 
 def _child(pipe: Connection) -> None:
+    jax_on_the_processor()
     os.setpgrp()
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
@@ -126,6 +127,14 @@ def _child(pipe: Connection) -> None:
         pipe.send(("memory", f"{function.__name__} ran out of memory"))
     except Exception as error:
         pipe.send(("died", _failure(function, error)))
+
+
+def jax_on_the_processor() -> None:
+    """In a process that has not imported JAX yet: a JAX that finds a GPU takes most of its memory as soon as it is used.
+
+    The oracle's XLA is the processor's. What the environment says comes first.
+    """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def end_with_parent() -> None:

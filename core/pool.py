@@ -11,7 +11,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from hloracle.core.child import ChildDied, Report, alone, end_with_parent, kill_descendants, run_in_child
+from hloracle.core.child import (
+    ChildDied,
+    Report,
+    alone,
+    end_with_parent,
+    jax_on_the_processor,
+    kill_descendants,
+    run_in_child,
+)
 from hloracle.core.errors import InputError, ToolchainError
 
 Item = TypeVar("Item", bound=Hashable)
@@ -57,6 +65,7 @@ def run_each(
 
 def _begin() -> None:
     """In a worker: a single run beside it comes first, because on that one the whole waits longest."""
+    jax_on_the_processor()
     os.nice(10)
     end_with_parent()
 

@@ -29,7 +29,7 @@ def run_program(command: click.Command, name: str | None = None) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    # The oracle's XLA is the processor's. A JAX that finds a GPU takes most of its memory as soon as it is used.
+    # As in child processes: `hloracle generate` imports JAX in this one.
     os.environ["JAX_PLATFORMS"] = "cpu"
     sys.exit(run_command_line(command, sys.argv[1:], name))
 

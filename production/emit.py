@@ -15,7 +15,7 @@ from hloracle.emitters.model import Emitter
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import QUANTIZED, open_checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.contract import BUCKETS
+from hloracle.reference.model.contract import check_contract
 from hloracle.reference.model.encodings import Layout
 from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import default_layout, fused
@@ -67,10 +67,6 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, Path]:
     else:
         held = default_layout(config, precision, asked.layout == "panels")
     held = fused(config, held) if asked.fuse else held
-    if asked.phase == "prefill" and asked.bucket not in BUCKETS:
-        raise InputError(f"is {asked.bucket}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
-    if asked.capacity < 1:
-        raise InputError(f"is {asked.capacity}", "--capacity", "give at least one slot")
     if asked.source == "emitter" and not asked.portable and asked.taps is None:
         graph = asked.lowered(config, held)
         data: str | bytes = graph.text
@@ -87,7 +83,8 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, Path]:
 
 
 def _check(asked: Emission) -> None:
-    """Raises InputError that names the flag which does not go with another one."""
+    """Raises InputError that names the flag which cannot be used, or does not go with another one."""
+    check_contract(asked.phase, asked.head, asked.capacity, asked.bucket)
     reference = asked.source == "reference"
     if reference and asked.precision != "f32":
         raise InputError(f"is {asked.precision}", "--precision", "the reference's graphs take float32 weights")

@@ -20,6 +20,13 @@ from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.builder import Builder, TensorType
 
+# What JAX would read, were it imported here.
+JAX_PLATFORMS = os.environ.get("JAX_PLATFORMS", "")
+
+
+def jax_platforms(report: Any) -> str:
+    return JAX_PLATFORMS
+
 
 def add(report: Any, a: int, b: int) -> int:
     return a + b

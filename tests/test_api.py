@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from records import conforms
 
 import hloracle
 from hloracle.backends import named
 from hloracle.backends.session import greedy
+from hloracle.backends.xla import XlaCpu
+from hloracle.cli import main as cli
+from hloracle.conformance import suite
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_graphs import NOT_PINNED
 from hloracle.conformance.context import Context
@@ -24,8 +30,9 @@ from hloracle.conformance.run import static_checks
 from hloracle.conformance.runs.compiling import NO_TOKEN, NOT_IREE, elsewhere, on_device
 from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.settings import Settings
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import alone
+from hloracle.studies import mutants
 
 # The smallest run of everything: decode alone, on one compiler.
 SMALL: dict[str, Any] = {"backends": ["xla-cpu"], "tokens": 3, "capacity": 32, "threads": 1}
@@ -232,6 +239,8 @@ class Borrowed(XlaCpu):
 def decode(request):
     if (request.phase, request.head) == ("decode", "logits"):
         return hloracle.emit(request.model.directory, "decode", capacity=request.capacity)
+
+other = hloracle.source(decode, name="other", counts_as="emitter")
 '''
 
 
@@ -242,7 +251,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "borrowing-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: borrowing\nVersion: 1.0\n")
-    entries = "[hloracle.sources]\nlent = borrowing:decode\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\n"
+    entries = "[hloracle.sources]\nlent = borrowing:decode\nnamed = borrowing:other\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\n"
     (info / "entry_points.txt").write_text(entries)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "borrowing", raising=False)
@@ -258,6 +267,41 @@ def test_a_source_and_a_backend_of_another_package() -> None:
     context = Context(backends=named.chosen(["borrowed"]))
     assert (context.matrix.quick, context.matrix["borrowed"].family) == ("borrowed", "xla")
     assert context.entry("configurations", bool, []).writes is False
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_command_judges_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--tokens", "3", "--capacity", "32", "--threads", "1", "--rounds", "0", "--out", str(tmp_path)]
+    assert cli.invoke(["run", "tiny-llama", "--source", "lent", "--backend", "borrowed", *small]) == 0
+    record = hloracle.Record.load(tmp_path / "report.json")
+    assert [c["id"] for c in record.data["configurations"]] == ["lent/borrowed", "oracle/borrowed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--source", "nope"), "'nope': is no source; name some of: emitter"),
+        (("--backend", "tpu"), "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
+        (("--source", "emitter", "--source", "emitter"), "'emitter': cannot be the name of a source here"),
+        (("--source", "lent", "--layout", "rows"), "layout: has no effect on what other sources write"),
+        (("--source", "lent", "--mutant", "rope-sign"), "--mutant rope-sign: is planted in a run of the bundled emitter"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("installed")
+def test_what_the_command_refuses_of_them(
+    arguments: Sequence[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.invoke(["run", "tiny-llama", *arguments, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"hloracle: {line}")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_source_is_called_what_its_entry_point_is() -> None:
+    found = chosen(["lent", "named"])
+    assert [(one.name, one.counts_as) for one in found] == [("lent", ""), ("named", "emitter")]
+    graph = found[1](Request(hloracle.open_model("tiny-llama"), "decode", "logits", 32))
+    assert graph is not None
+    assert graph.abi.capacity == 32
 
 
 @pytest.mark.usefixtures("installed")
@@ -282,6 +326,20 @@ def refused(call: Callable[[], Any]) -> str:
 
 class Nameless:
     """Would be a backend, but for a name."""
+
+
+class Inside:
+    """Has a class that can be found by its name, and one that cannot."""
+
+    class Found(XlaCpu):
+        name = "found"
+
+    @staticmethod
+    def hidden() -> type:
+        class Hidden(XlaCpu):
+            name = "hidden"
+
+        return Hidden
 
 
 def of_name(name: str) -> Source:
@@ -313,10 +371,15 @@ def test_what_is_no_source(sources: list[Any], line: str) -> None:
         (["xla-cpu", "xla-cpu"], "backend 'xla-cpu': is given twice"),
         ([3], "3: is no backend; give a name, or a class with a `name`"),
         ([Nameless], f"{Nameless!r}: is no backend"),
+        ([Inside.hidden()], "backend 'hidden': cannot be opened in another process ("),
     ],
 )
 def test_what_is_no_backend(backends: list[Any], line: str) -> None:
     assert refused(lambda: hloracle.run("tiny-llama", [decode], **{**SMALL, "backends": backends})).startswith(line)
+
+
+def test_a_backend_that_another_process_can_import() -> None:
+    assert named.chosen([Inside.Found])[0].name == "found"
 
 
 def of_another_capacity(graph: Graph) -> Graph:
@@ -340,6 +403,48 @@ def test_what_is_no_graph_of_the_model(change: Callable[[Graph], Any], line: str
     assert refused(lambda: hloracle.run("tiny-llama", [edited(change)], **SMALL)).startswith(line)
 
 
+def with_abi(**change: Callable[[Abi], Any]) -> Callable[[Graph], Graph]:
+    """Another ABI of the same text."""
+    return lambda graph: dataclasses.replace(
+        graph, abi=dataclasses.replace(graph.abi, **{key: of(graph.abi) for key, of in change.items()})
+    )
+
+
+def exchanged(tensors: Sequence[Tensor], one: str, other: str) -> tuple[Tensor, ...]:
+    """The tensors with the roles and names of two of them exchanged."""
+    named = {one: other, other: one}
+    return tuple(
+        dataclasses.replace(t, role=named[t.role], name=named[t.role]) if t.role in named else t for t in tensors
+    )
+
+
+def aliasing(index: int) -> Callable[[Abi], Any]:
+    return lambda abi: (*abi.results[:-1], dataclasses.replace(abi.results[-1], aliases=index))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            with_abi(arguments=lambda abi: exchanged(abi.arguments, "token", "position")),
+            "a decode graph takes token, position, k_cache, v_cache after the weights, not position, token, ",
+        ),
+        (
+            with_abi(results=lambda abi: exchanged(abi.results, "k_cache", "v_cache")),
+            "the results are logits, v_cache, k_cache, not ",
+        ),
+        (with_abi(results=aliasing(0)), "results[2] (v_cache) aliases arguments[0] (model.embed_tokens.weight), a weight, "),
+        (with_abi(results=aliasing(999)), "results[2] (v_cache) aliases argument 999, and there are "),
+        (with_abi(results=lambda abi: ()), "the results are nothing, not token or logits, "),
+        (with_abi(phase=lambda abi: "encode"), "phase 'encode' is not one of prefill, decode"),
+    ],
+)  # fmt: skip
+def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[Graph], Graph], line: str) -> None:
+    said = refused(lambda: hloracle.run("tiny-llama", [edited(change)], **SMALL))
+    assert said.startswith(f"source source, decode: {line}")
+    assert said.endswith("; give the ABI that belongs to this graph")
+
+
 @pytest.mark.parametrize(
     ("call", "line"),
     [
@@ -349,14 +454,89 @@ def test_what_is_no_graph_of_the_model(change: Callable[[Graph], Any], line: str
         (lambda: hloracle.run("tiny-nobody"), "'tiny-nobody': no such model"),
         (lambda: hloracle.run("tiny-llama", timeout=0), "--timeout: is 0; "),
         (lambda: hloracle.run("tiny-llama", tokens=0), "--tokens: is 0"),
+        (lambda: hloracle.run("tiny-llama", layout="columns"), "--layout: is 'columns'; give one of panels, rows"),
         (lambda: hloracle.run("tiny-llama", device="tpu"), "--device 'tpu': is no device"),
         (lambda: hloracle.suite(["nobody"]), "'nobody': is no family"),
         (lambda: hloracle.open_model("tiny-nobody"), "'tiny-nobody': no such model"),
+        (lambda: hloracle.emit("tiny-llama", "x"), "--phase: is 'x'; give one of prefill, decode"),
+        (lambda: hloracle.emit("tiny-llama", head="both"), "--head: is 'both'; give one of token, logits"),
+        (lambda: hloracle.emit("tiny-llama", "prefill", bucket=50), "--bucket: is 50; give one of 32, 64, 128, 256"),
+        (lambda: hloracle.emit("tiny-llama", "prefill", capacity=32), "bucket 64 does not fit capacity 32"),
+        (lambda: hloracle.emit("tiny-llama", capacity=0), "--capacity: is 0; give at least one slot"),
+        (lambda: hloracle.emit("tiny-llama", precision="f8"), "'f8': no such precision"),
+        (lambda: hloracle.open_session("tiny-llama", 0), "--capacity: is 0; give at least one slot"),
+        (lambda: hloracle.open_session("tiny-llama", 64, [50]), "--bucket: is 50; give one of 32, 64, 128, 256"),
+        (lambda: hloracle.open_session("tiny-llama", 64, backend="tpu"), "'tpu': is no backend"),
     ],
 )
 def test_what_cannot_begin(call: Callable[[], Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert line in refused(call)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: hloracle.run("tiny-llama", token=3), "token: is no option of hloracle.run; leave it out; there are "),
+        (lambda: hloracle.run("tiny-llama", [decode], layout="rows"), "layout: has no effect on what other sources write"),
+        (lambda: hloracle.run("tiny-llama", [decode], fused=False), "fused: has no effect on what other sources write"),
+        *(
+            (partial(hloracle.check, "no.mlir", model="tiny-llama", **{key: value}), f"{key}: has no effect in hloracle.check; ")
+            for key, value in {"capacity": 64, "rounds": 0, "layout": "rows", "fused": True}.items()
+        ),
+        *(
+            (partial(hloracle.suite, ["llama"], **{key: value}), f"{key}: has no effect on the tiny models; ")
+            for key, value in {
+                "tokens": 3, "capacity": 64, "precision": "bf16", "layout": "rows", "fused": False, "rounds": 0, "threads": 1,
+                "quick": True,
+            }.items()
+        ),
+        (partial(hloracle.suite, ["llama"], "tiny-llama", custom_calls=["f=l.so"]), "custom_calls: has no effect in hloracle"),
+        (partial(hloracle.suite, ["llama"], told=print), "told: is no option of hloracle.suite; "),
+    ],
+)  # fmt: skip
+def test_an_option_without_effect(call: Callable[[], Any], line: str) -> None:
+    assert refused(call).startswith(line)
+
+
+def test_the_table_of_options_is_whole() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+    taken: dict[str, set[str]] = {"run": set(), "check": set(), "suite": set()}
+    for names, by in re.findall(
+        r"^\| (`.*?`) \| .*? \| (.*?) \| .* \|$", page.partition("## Options")[2], re.MULTILINE
+    ):
+        for function in re.findall(r"`(\w+)`", by):
+            taken[function] |= {*re.findall(r"`(\w+)`", names)}
+    kinds = {"run": hloracle.Options, "check": hloracle.CheckOptions, "suite": hloracle.SuiteOptions}
+    for function, kind in kinds.items():
+        assert taken[function] == kind.__optional_keys__ - {"progress", "fault"}, function
+
+
+def test_a_suite_writes_nothing_and_tells_of_each_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `out`. The families are not run here: the stand-in asks what they would be run with."""
+    kept = []
+    given: list[Settings] = []
+
+    def families(items: Sequence[tuple[Settings, Context]], jobs: int, tell: suite.Told, *rest: Any) -> Any:
+        for settings, _ in items:
+            given.append(settings)
+            tell.keep(settings.model.removeprefix("tiny-"), conforms())
+        record = conforms()
+        return {"llama": record}, [suite.row_of(record, 1.0, tell.mutants("llama"), "")]
+
+    def keep(name: str, record: hloracle.Record) -> str:
+        kept.append((name, record.passed))
+        return ""
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(suite, "run_families", families)
+    monkeypatch.setattr(mutants, "outcomes", lambda family: (3, 4, True))
+    record = hloracle.suite(["llama"], keep=keep)
+    assert [settings.out for settings in given] == [None]
+    assert kept == [("llama", True)]
+    assert record.data["families"][0]["mutants"]["killed"] == 3, "as the command has it"
+    assert hloracle.suite(["llama"]).passed
     assert list(tmp_path.iterdir()) == []
 
 

@@ -57,6 +57,18 @@ def test_it_is_another_process() -> None:
     assert run(children.process_id) != os.getpid()
 
 
+@pytest.mark.parametrize(("given", "found"), [("", "cpu"), ("cuda,cpu", "cuda,cpu")])
+def test_jax_is_kept_on_the_processor_unless_told_otherwise(
+    given: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no command line of ours has said so, and before what is called is imported."""
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    if given:
+        monkeypatch.setenv("JAX_PLATFORMS", given)
+    assert run(children.jax_platforms) == found
+    assert os.environ.get("JAX_PLATFORMS", "") == given
+
+
 def test_a_value_larger_than_a_pipe() -> None:
     assert len(run(children.big, 5_000_000)) == 5_000_000
 

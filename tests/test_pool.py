@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from hloracle.backends import iree
 from hloracle.backends.plain import NO_OPTIMIZER, plain_compilers
@@ -33,6 +34,8 @@ def work(report: Report, item: str) -> tuple[str, bool]:
         if note:
             Path(note).touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "platforms":
+        return os.environ.get("JAX_PLATFORMS", ""), True
     with alone():
         return what.upper(), run_in_child(process_id, timeout=30).value == os.getpid()
 
@@ -55,6 +58,11 @@ def test_answers_and_reasons() -> None:
     assert [found[k] for k in "abc"] == [("A", True), ("B", True), ("C", True)]
     assert found["input"] == "item: is bad; give another"
     assert found["bug"].startswith("work failed: ValueError: a bug (test_pool.py:")
+
+
+def test_jax_is_kept_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    assert answers(["platforms"])["platforms"] == ("cpu", True)
 
 
 def test_one_that_dies_takes_no_other_with_it() -> None:

@@ -450,6 +450,18 @@ def test_what_cannot_run_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "--rounds" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--rounds", "--threads"])
+def test_families_alone_take_no_flag_of_the_real_model(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.invoke(["suite", "qwen3", flag, "2", "--out", str(tmp_path)]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"hloracle: {flag}: has no effect on families alone: it is of the real model; leave it out\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt

@@ -165,12 +165,13 @@ def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
 
 
 def _given(value: Any, name: str = "") -> Source:
+    """A value as a source; one of an installed package is called what its entry point is."""
     if not callable(value):
         raise InputError("is no source", repr(value), "give a function from hloracle.Request to hloracle.Graph")
     given: Any = value
     if hasattr(given, "counts_as") and hasattr(given, "name"):
         found: Source = given
-        return found
+        return found if name in ("", found.name) else Function(name, found, found.counts_as)
     return Function(name or str(getattr(given, "name", getattr(given, "__name__", ""))), given)
 
 
@@ -186,7 +187,7 @@ def specification(graph: Graph) -> tuple[str, str, int, int]:
 def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: Sequence[str]) -> list[Graph]:
     """All graphs that a source has for a run, held to the model's shapes.
 
-    Raises InputError where it has none, where one of them does not fit the model, or one session cannot run them all.
+    Raises InputError where it has none, where the ABI of one of them is no contract or does not fit the model.
 
     Args:
       request: of which phase, head and bucket vary.
@@ -205,6 +206,8 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
             where = f"source {source.name}, {phase} {bucket or ''}".strip()
             if not isinstance(graph, Graph):
                 raise InputError(f"gave a {type(graph).__name__}", where, "give a hloracle.Graph, or None")
+            if source.name != EMITTER:
+                _valid(graph, where)
             if specification(graph) != (phase, head, request.capacity, bucket):
                 raise InputError(f"gave a graph of {specification(graph)}", where, "give the graph that was asked for")
             if source.name != EMITTER:
@@ -215,6 +218,14 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
             "has no graph of the model", f"source {source.name}", "give a decode graph, a prefill graph, or both"
         )
     return found
+
+
+def _valid(graph: Graph, where: str) -> None:
+    """Raises InputError unless the ABI is a contract, as that of a file is: what runs a graph goes by it unasked."""
+    try:
+        graph.abi.validate()
+    except ValueError as error:
+        raise InputError(str(error), where, "give the ABI that belongs to this graph") from None
 
 
 def _one_session(graphs: Sequence[Graph], places: Sequence[str]) -> None:

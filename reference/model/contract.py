@@ -18,6 +18,17 @@ HEADS = ("token", "logits")
 BUCKETS = (32, 64, 128, 256)
 
 
+def check_contract(phase: str, head: str, capacity: int, bucket: int) -> None:
+    """Raises InputError that names the argument, unless this is a graph that a session runs; bucket: of a prefill."""
+    for flag, given, known in (("--phase", phase, PHASES), ("--head", head, HEADS)):
+        if given not in known:
+            raise InputError(f"is {given!r}", flag, f"give one of {', '.join(known)}")
+    if type(capacity) is not int or capacity < 1:
+        raise InputError(f"is {capacity!r}", "--capacity", "give at least one slot")
+    if phase == "prefill" and (type(bucket) is not int or bucket not in BUCKETS):
+        raise InputError(f"is {bucket!r}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
+
+
 def graph_abi(
     config: Config, phase: str, head: str, capacity: int, bucket: int = 0, layout: Layout | None = None
 ) -> Abi:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 if TYPE_CHECKING:
+    from hloracle.api import CheckOptions as CheckOptions
     from hloracle.api import Options as Options
     from hloracle.api import Record as Record
+    from hloracle.api import SuiteOptions as SuiteOptions
     from hloracle.api import Verdict as Verdict
     from hloracle.api import check as check
     from hloracle.api import emit as emit
@@ -42,7 +44,7 @@ __version__ = _version("hloracle")
 
 # Where each name is defined. It is imported when it is first used: `import hloracle` alone imports no compiler.
 _HOMES = {
-    "hloracle.api": "Options Record Verdict check emit generate open_model open_session run suite",
+    "hloracle.api": "CheckOptions Options Record SuiteOptions Verdict check emit generate open_model open_session run suite",
     "hloracle.backends.session": "Backend Session",
     "hloracle.conformance.graphs.sources": "Request Source source",
     "hloracle.core.abi": "Abi Graph Tensor",
@@ -53,9 +55,9 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "Abi", "Backend", "ChildDied", "Graph", "InputError", "Model", "Options", "Record", "Request", "Session", "Source",
-    "Tensor", "ToolchainError", "Verdict", "__version__", "check", "emit", "generate", "open_model", "open_session", "run",
-    "source", "suite",
+    "Abi", "Backend", "CheckOptions", "ChildDied", "Graph", "InputError", "Model", "Options", "Record", "Request", "Session",
+    "Source", "SuiteOptions", "Tensor", "ToolchainError", "Verdict", "__version__", "check", "emit", "generate",
+    "open_model", "open_session", "run", "source", "suite",
 ]  # fmt: skip
 
 

@@ -1,12 +1,12 @@
-"""The public functions: what `import hloracle` gives, and what the command line and the pytest plugin call."""
+"""The public functions: what `import hloracle` gives, and what the pytest plugin and `hloracle run`, `check`, `suite` call."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from typing_extensions import Unpack
 
@@ -23,44 +23,66 @@ from hloracle.core import record as records
 from hloracle.core.abi import Graph
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError
-from hloracle.production.choice import Choice, production_graphs, untuned
+from hloracle.production.choice import LAYOUTS, Choice, production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.contract import check_contract
 
 PathLike = str | os.PathLike[str]
 
 
-class Options(TypedDict, total=False):
-    """What `run`, `check` and `suite` take besides.
+class _Shared(TypedDict, total=False):
+    device: str
+    cuda_target: str
+    timeout: float
+    reuse: bool
+    out: PathLike | None
+    progress: Progress
+    fault: Fault | None
+
+
+class _Judged(_Shared, total=False):
+    tokens: int
+    precision: str
+    threads: int | None
+    quick: bool
+
+
+class CheckOptions(_Judged, total=False):
+    """What `check` takes besides: what `Options` says, without what a graph from a file says itself."""
+
+    custom_calls: Sequence[str]
+
+
+class SuiteOptions(_Judged, total=False):
+    """What `suite` takes besides: what `Options` says.
+
+    device, cuda_target, timeout and reuse hold for every run. The others are of the real model: a tiny one is given 48 tokens
+    after each prompt, 111 cache slots, float32 weights and one thread.
+    out: the folder of the reproducers, a family's in families/NAME.
+    """
+
+    capacity: int
+    layout: str | None
+    fused: bool | None
+    rounds: int
+
+
+class Options(CheckOptions, SuiteOptions, total=False):
+    """What `run` takes besides.
 
     tokens: how many are compared after each prompt; 48. capacity: cache slots of the graphs that a source is asked for; 256.
     precision: what the graphs hold weights in: `f32`, `bf16`, `f16`, `int8` or `int4`. layout, fused: how the bundled emitter
       lays float weights out (`panels`, `rows`), and whether those that are multiplied with the same values are one.
     device, cuda_target: where IREE runs the graphs (`cpu`, `cuda:0`, …), and what is compiled for on CUDA.
-    threads: of a backend; all processors. timeout: seconds that a source on a backend may take; 1800.
+    threads: of IREE, or of a backend of your own; all processors. XLA takes all cores, whatever is said here.
+    timeout: seconds that a source on a backend may take; 1800.
     reuse: whether outcomes are taken from the cache; True. rounds: of the speed comparison; 0 leaves it out.
     quick: one bucket, and the anchors on one backend alone. out: the folder where a reproducer goes; none is written if not
       given. custom_calls: `TARGET=LIBRARY` of each custom_call that the graphs may have.
-    progress: is told of the stages. fault: a deliberate fault that the run carries, to see it noticed.
+    progress, fault: what the command line gives: who is told of the stages, and a deliberate fault. Not of the public API.
     """
-
-    tokens: int
-    capacity: int
-    precision: str
-    layout: str | None
-    fused: bool | None
-    device: str
-    cuda_target: str
-    threads: int | None
-    timeout: float
-    reuse: bool
-    rounds: int
-    quick: bool
-    out: PathLike | None
-    custom_calls: Sequence[str]
-    progress: Progress
-    fault: Fault | None
 
 
 @dataclass(frozen=True)
@@ -104,6 +126,7 @@ class Record:
 
     @property
     def verdict(self) -> Verdict:
+        """What follows from all of it: the class, the place, and what was compared."""
         found = self.data["verdict"]
         sure = found["confidence"]
         return Verdict(
@@ -147,17 +170,21 @@ def run(
         of threads, give a `Backend`. Both compilers by default, and the device that `device` names.
       options: see `Options`.
 
-    Raises InputError when the run cannot start; whatever fails later is in the record.
+    Raises InputError when the run cannot start, or an option would have no effect; whatever fails later is in the record.
     """
     from hloracle.conformance.run import run as run_all
 
+    _known(options, Options, "run")
+    opened = graph_sources.chosen(sources)
+    if not any(isinstance(source, graph_sources.Emitter) for source in opened):
+        _without_effect(options, ("layout", "fused"), "what other sources write", f"name {EMITTER!r} among the sources")
     context = _context(backends, options)
-    return Record(run_all(_settings(model, options, context), context, graph_sources.chosen(sources)))
+    return Record(run_all(_settings(model, options, context), context, opened))
 
 
 def check(
     *graphs: PathLike, model: PathLike, abi: PathLike | Sequence[PathLike] | None = None,
-    backends: Sequence[Any] | None = None, **options: Unpack[Options],
+    backends: Sequence[Any] | None = None, **options: Unpack[CheckOptions],
 ) -> Record:  # fmt: skip
     """Judge graphs from files against a model: a decode graph, prefill graphs, or those of one session together.
 
@@ -165,12 +192,13 @@ def check(
 
     Args:
       graphs: StableHLO text. abi: the ABI file of each graph, in order; `NAME.abi.json` beside NAME.mlir, if not given.
-      model, backends, options: see `run`.
+      model, backends: see `run`. options: see `CheckOptions`.
 
-    Raises InputError when a file cannot be used, or does not fit the model.
+    Raises InputError when a file cannot be used or does not fit the model, or an option would have no effect.
     """
     from hloracle.conformance.run import run as run_all
 
+    _known(options, CheckOptions, "check")
     if not graphs:
         raise InputError("are none", "graphs", "name at least one file")
     named = [abi] if isinstance(abi, str | os.PathLike) else list(abi or ())
@@ -181,24 +209,32 @@ def check(
 
 def suite(
     families: Sequence[str] = (), model: PathLike | None = None, jobs: int | None = None,
-    told: Any = None, **options: Unpack[Options],
+    keep: Callable[[str, Record], str] | None = None, **options: Unpack[SuiteOptions],
 ) -> Record:  # fmt: skip
     """Judge the bundled emitter on a tiny model of each family, and a real model in full beside them.
 
     Args:
       families: such as `llama`; all by default. model: the real one; none by default.
-      jobs: families at a time; all processors. told: what is done with a family's record as it comes: see `Told`.
-      options: see `Options`; `out` is the folder of the families' pages.
+      jobs: families at a time; all processors.
+      keep: is called with a family's name and record as each ends, and returns where the family's own page is, or "".
+      options: see `SuiteOptions`.
 
     Returns the record of the real model, or without one of the first family, with a row for each.
+    Raises InputError for no family, for a real model that cannot be run, and for an option that would have no effect.
     """
     from hloracle.conformance.suite import Told, run_suite, selected
+    from hloracle.studies.mutants import counted
 
+    _known(options, SuiteOptions, "suite")
+    if model is None:
+        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__
+        _without_effect(options, sorted(of_the_model), "the tiny models", "give a model that is run beside them")
+    chosen_families = selected(families)
     context = _context(None, options)
-    out = Path(options.get("out") or "out")
     real = _settings(model, options, context) if model is not None else None
-    found = run_suite(selected(families), real, jobs or threads_available(), out, told or Told(), context)
-    return Record(found)
+    page = keep or (lambda name, record: "")
+    told = Told(lambda name, record: page(name, Record(record)), counted)
+    return Record(run_suite(chosen_families, real, jobs or threads_available(), _out(options), told, context))
 
 
 def emit(
@@ -208,16 +244,20 @@ def emit(
     """A graph of the bundled emitter, with its ABI.
 
     Args:
-      phase: `decode` or `prefill`; bucket: tokens of a prefill. head: `logits` f32[V] or `token` i32.
+      phase: `decode` or `prefill`; bucket: tokens of a prefill, 32, 64, 128 or 256. head: `logits` f32[V] or `token` i32.
       capacity: slots S of the caches, [layers, K, S, D]. precision: what weights are held in.
+
+    Raises InputError for an argument that no graph is written for, and as `open_model` does.
     """
-    opened = open_model(model, precision)
-    spec = (phase, head, capacity, bucket if phase == "prefill" else 0)
-    return production_graphs(opened, precision, untuned(), [spec])[0]
+    _, (graph,) = _emitted(model, precision, [(phase, head, capacity, bucket if phase == "prefill" else 0)])
+    return graph
 
 
 def open_model(model: PathLike, precision: str = "f32") -> Checkpoint:
-    """A checkpoint with its config: a directory, a .gguf file, or a name that `hloracle models` lists."""
+    """A checkpoint with its config: a directory, a .gguf file, or a name that `hloracle models` lists.
+
+    Raises InputError where there is no such model, its config is not understood, or it is not to be had in the precision.
+    """
     return open_checkpoint(resolve(str(model), precision=precision))
 
 
@@ -229,10 +269,11 @@ def open_session(
 
     Args:
       capacity: cache slots. buckets: the longest prompt of each prefill graph; those within the capacity are compiled.
+
+    Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
-    opened = open_model(model, precision)
     specs = [("decode", "token", capacity, 0), *(("prefill", "token", capacity, b) for b in buckets if b <= capacity)]
-    graphs = production_graphs(opened, precision, untuned(), specs)
+    opened, graphs = _emitted(model, precision, specs)
     weight = archive_of(opened, graphs[0].abi.weights).load
     return Session(make_backend(backend, threads or threads_available()), graphs, weight)
 
@@ -242,6 +283,9 @@ def generate(model: PathLike, prompt: str, count: int = 48, raw: bool = False, p
 
     Args:
       count: at most so many tokens. raw: give the prompt as it is, without the model's chat template.
+
+    Raises, when the first piece is asked for, InputError for a model without a tokenizer, a prompt that is empty or too
+    long, and as `open_model` does; and ToolchainError where IREE fails.
     """
     from hloracle.production.generate import Engine, generate_text
 
@@ -249,33 +293,67 @@ def generate(model: PathLike, prompt: str, count: int = 48, raw: bool = False, p
     return generate_text(str(model), prompt, count, raw, engine)
 
 
+def _emitted(
+    model: PathLike, precision: str, specs: Sequence[tuple[str, str, int, int]]
+) -> tuple[Checkpoint, list[Graph]]:  # fmt: skip
+    """A model, and its graphs of these (phase, head, capacity, bucket), which are looked at before the model is."""
+    for spec in specs:
+        check_contract(*spec)
+    opened = open_model(model, precision)
+    return opened, production_graphs(opened, precision, untuned(), specs)
+
+
 # ---- what options mean
 
 
-def _settings(model: PathLike, options: Options, context: Context) -> Settings:
-    layout, fused = options.get("layout"), options.get("fused")
+def _known(options: Mapping[str, Any], kind: Any, function: str) -> None:
+    """Raises InputError for a key that is not one of the kind's: Python itself lets any through."""
+    for key in options:
+        if key not in kind.__optional_keys__:
+            what = "has no effect in" if key in Options.__optional_keys__ else "is no option of"
+            takes = ", ".join(sorted(kind.__optional_keys__ - {"fault", "progress"}))
+            raise InputError(f"{what} hloracle.{function}", key, f"leave it out; there are {takes}")
+
+
+def _without_effect(options: Mapping[str, Any], keys: Sequence[str], on: str, instead: str) -> None:
+    """Raises InputError for the first of these keys that is given."""
+    for key in keys:
+        if options.get(key) is not None:
+            raise InputError(f"has no effect on {on}", key, f"leave it out, or {instead}")
+
+
+def _out(options: _Shared) -> Path | None:
+    out = options.get("out")
+    return Path(out) if out is not None else None
+
+
+def _settings(model: PathLike, options: _Shared, context: Context) -> Settings:
+    given = cast(Options, options)
+    layout, fused = given.get("layout"), given.get("fused")
+    if layout not in (None, *LAYOUTS):
+        raise InputError(f"is {layout!r}", "--layout", f"give one of {', '.join(LAYOUTS)}")
     choice: Choice | None = None
     if layout or fused is not None:
         choice = untuned(layout or "", bool(fused), context.device)
-    out = options.get("out")
     return Settings(
-        str(model), options.get("tokens", 48), options.get("capacity", 256), options.get("precision", "f32"), choice,
-        Path(out) if out is not None else None, options.get("rounds", 0), options.get("quick", False),
+        str(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
+        _out(options), given.get("rounds", 0), given.get("quick", False),
     )  # fmt: skip
 
 
-def _context(backends: Sequence[Any] | None, options: Options) -> Context:
-    device = open_device(options.get("device", "cpu"), options.get("cuda_target", ""))
-    timeout = options.get("timeout", TIMEOUT_SECONDS)
+def _context(backends: Sequence[Any] | None, options: _Shared) -> Context:
+    given = cast(Options, options)
+    device = open_device(given.get("device", "cpu"), given.get("cuda_target", ""))
+    timeout = given.get("timeout", TIMEOUT_SECONDS)
     if not timeout > 0:
         raise InputError(f"is {timeout:g}", "--timeout", "give a number of seconds")
     return Context(
-        options.get("progress") or Progress(),
+        given.get("progress") or Progress(),
         chosen(backends_on(device) if backends is None else backends, device),
         device,
-        options.get("threads") or threads_available(),
-        open_targets(options.get("custom_calls", ())),
+        given.get("threads") or threads_available(),
+        open_targets(given.get("custom_calls", ())),
         timeout,
-        options.get("reuse", True),
-        options.get("fault"),
+        given.get("reuse", True),
+        given.get("fault"),
     )
