@@ -206,11 +206,12 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
             where = f"source {source.name}, {phase} {bucket or ''}".strip()
             if not isinstance(graph, Graph):
                 raise InputError(f"gave a {type(graph).__name__}", where, "give a hloracle.Graph, or None")
-            if source.name != EMITTER:
+            ours = isinstance(source, Emitter)
+            if not ours:
                 _valid(graph, where)
             if specification(graph) != (phase, head, request.capacity, bucket):
                 raise InputError(f"gave a graph of {specification(graph)}", where, "give the graph that was asked for")
-            if source.name != EMITTER:
+            if not ours:
                 fits(graph, where, request.model)
             found.append(graph)
     if not found:
