@@ -1,4 +1,4 @@
-"""Runs deliberate faults through the whole of a run, and counts what was noticed: the proof that a pass means something."""
+"""Runs deliberate faults through the whole of a run, and counts what was noticed: what a pass can be trusted for."""
 
 from __future__ import annotations
 
