@@ -69,6 +69,8 @@ def tests_nightly(session: nox.Session) -> None:
     """All tests, those of every family, mutant and precision too, and XLA optimizes. Arguments go to pytest."""
     session.env["XLA_FLAGS"] = ""
     pytest(session, "-m", "")
+    if not session.posargs:
+        run(session, "python", "-m", "pytest", "tests/bench_emit.py")  # times, which workers beside it would spoil
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -33,18 +33,22 @@ from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import weight_shapes
 
+Kind = Literal["emitter", "oracle", "transformers", "llama.cpp", "machine"]
+
 
 @dataclass(frozen=True)
 class Spec:
-    """What a contender is. `id` is for JSON: `emitter/int4`, `oracle/f32`, `transformers/bf16`, `llama.cpp`, `machine`.
+    """What a contender is. choice: how an emitter's graphs are written and compiled."""
 
-    choice: how an emitter's graphs are written and compiled.
-    """
-
-    id: str
+    kind: Kind
     title: str
     precision: str = "f32"
     choice: Choice = field(default_factory=untuned)
+
+    @property
+    def id(self) -> str:
+        """Its name in JSON: `emitter/int4`, `oracle/f32`, `transformers/bf16`, `llama.cpp`, `machine`."""
+        return self.kind if self.kind in ("llama.cpp", "machine") else f"{self.kind}/{self.precision}"
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,9 @@ MACHINE = Spec("machine", "memory, read once")
 
 def contenders(model: str, precisions: Sequence[str]) -> list[Spec]:
     """All that can take part here; the emitter's float32 comes first."""
-    found = [Spec(f"emitter/{p}", f"IREE {p}", p) for p in precisions]
-    found.append(Spec("oracle/f32", "XLA f32"))
-    found += [Spec(f"transformers/{p}", f"HF {p}", p) for p in ("f32", "bf16")]
+    found = [Spec("emitter", f"IREE {p}", p) for p in precisions]
+    found.append(Spec("oracle", "XLA f32"))
+    found += [Spec("transformers", f"HF {p}", p) for p in ("f32", "bf16")]
     if importlib.util.find_spec("llama_cpp") and gguf_of(model):
         found.append(Spec("llama.cpp", "llama.cpp"))
     return found
@@ -183,7 +187,7 @@ def read_bytes(config: Config, weights: Sequence[Tensor]) -> int:
 def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
     """Decode, and a prefill for each length."""
     phases = [("decode", "token", task.capacity, 0), *(("prefill", "token", task.capacity, n) for n in task.lengths)]
-    if spec.id.startswith("emitter"):
+    if spec.kind == "emitter":
         return production_graphs(checkpoint, spec.precision, spec.choice, phases)
     from hloracle.reference.oracle.lower import lower
 
@@ -192,7 +196,7 @@ def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
 
 def backend_of(spec: Spec, task: Task) -> Backend:
     """The backend that a contender of our own graphs runs on: the task's device for the emitter, XLA for the oracle."""
-    name = task.device.backend if spec.id.startswith("emitter") else "xla-cpu"
+    name = task.device.backend if spec.kind == "emitter" else "xla-cpu"
     return make_backend(name, task.threads, spec.choice.opened(task.device))
 
 
@@ -203,7 +207,7 @@ def compile_(report: Report, spec: Spec, task: Task) -> None:
     for graph in (graphs := graphs_of(task, spec, checkpoint)):
         report(f"compiling {graph.name} for {spec.title}")
         backend.load(graph)
-    if spec.id.startswith("emitter"):
+    if spec.kind == "emitter":
         archive_of(checkpoint, graphs[0].abi.weights)
 
 
@@ -232,7 +236,7 @@ def on_session(task: Task, spec: Spec) -> OnSession:
     checkpoint = open_checkpoint(resolve(task.model, precision=spec.precision))
     graphs = graphs_of(task, spec, checkpoint)
     weights = graphs[0].abi.weights
-    load = archive_of(checkpoint, weights).load if spec.id.startswith("emitter") else checkpoint.load
+    load = archive_of(checkpoint, weights).load if spec.kind == "emitter" else checkpoint.load
     return OnSession(task, checkpoint.config, Session(backend_of(spec, task), graphs, load), weights)
 
 
@@ -315,8 +319,10 @@ def open_(spec: Spec, task: Task, started: float) -> Opened:
     if spec == MACHINE:
         _here = Reader(task.threads)
         return Opened(0.0, 0.0, 0, 0)
-    made = {"emitter": on_session, "oracle": on_session, "transformers": Transformers}.get(spec.id.split("/")[0])
-    _here = made(task, spec) if made else LlamaCpp(task)
+    if spec.kind in ("emitter", "oracle"):
+        _here = on_session(task, spec)
+    else:
+        _here = Transformers(task, spec) if spec.kind == "transformers" else LlamaCpp(task)
     seconds = time.time() - started
     first = _here.prefill(min(task.lengths)) if task.lengths else 0.0
     _here.decode(task.contexts[0])  # warms up

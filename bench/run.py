@@ -101,7 +101,7 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
         specs = [spec for spec, _ in chosen]
     with progress.stage("compile"):
         for spec in specs:
-            if spec.id.startswith(("emitter", "oracle")):
+            if spec.kind in ("emitter", "oracle"):
                 compile_first(spec, task, progress.report)
     with ExitStack() as stack:
         free = machine.free_bytes()
@@ -152,7 +152,7 @@ def compile_first(spec: Spec, task: Task, report: Report) -> None:
 
 def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
     """A contender with what was found fastest for it here, and why that was ignored if it was."""
-    if not spec.id.startswith("emitter"):
+    if spec.kind != "emitter":
         return spec, ""
     checkpoint = open_checkpoint(resolve(task.model, progress.report, spec.precision))
     found = tuned(checkpoint, spec.precision, task.threads)
@@ -167,9 +167,10 @@ def too_large(needed: int, free: int) -> str:
 def _row(process: Process, task: Task) -> dict[str, Any]:
     unknown = dict.fromkeys(field.name for field in dataclasses.fields(Opened))
     return {
+        "kind": process.spec.kind,
         "title": process.spec.title,
         "precision": process.spec.precision,
-        "choice": str(process.spec.choice) if process.spec.id.startswith("emitter") else "",
+        "choice": str(process.spec.choice) if process.spec.kind == "emitter" else "",
         **(dataclasses.asdict(process.opened) if process.opened else unknown),
         "agreed": None,
         "decode": [{"at": context, "ms": []} for context in task.contexts],

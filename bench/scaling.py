@@ -80,7 +80,7 @@ class Plan:
     @property
     def spec(self) -> Spec:
         """The contender that is measured: the emitter in the plan's precision."""
-        return Spec(f"emitter/{self.precision}", f"IREE {self.precision}", self.precision)
+        return Spec("emitter", f"IREE {self.precision}", self.precision)
 
 
 def run_scaling(plan: Plan, progress: Progress) -> Figures:

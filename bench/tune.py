@@ -126,7 +126,7 @@ class Judge:
         function, at = (contenders.prefill, PROMPT) if phase == "prefill" else (contenders.decode, CONTEXT)
         found: list[list[float]] = [[] for _ in candidates]
         with ExitStack() as stack:
-            specs = [Spec(f"emitter/{i}", str(c), self.precision, c.choice) for i, c in enumerate(candidates)]
+            specs = [Spec("emitter", str(c), self.precision, c.choice) for c in candidates]
             processes = [stack.enter_context(Process(spec)) for spec in specs]
             for process in processes:
                 process.open(task)

@@ -44,8 +44,8 @@ def bench(precisions: tuple[str, ...], rounds: int, as_json: bool, out: Path, **
         figures = run_bench(task, rounds, contenders(task.model, precisions), progress)
     write_bench(figures, out)
     tell(figures, as_json, lambda console: print_figures(figures, console))
-    rows = figures["contenders"].items()
-    return 1 if any(row["failure"] for id, row in rows if id.startswith("emitter/")) else 0
+    rows = figures["contenders"].values()
+    return 1 if any(row["failure"] for row in rows if row["kind"] == "emitter") else 0
 
 
 @click.command(epilog=MODEL_HELP)

@@ -151,7 +151,7 @@ def prepare_folder(out: Path) -> None:
     from hloracle.core.cache import write_file
 
     write_file(out / ".hloracle", "")
-    (out / ".hloracle").unlink()
+    (out / ".hloracle").unlink(missing_ok=True)  # another run with this folder may have removed it
 
 
 def tell(found: Any, as_json: bool, words: Callable[[Console], None]) -> None:

@@ -33,6 +33,7 @@ UNWRITABLE = (
     errno.EROFS,
 )
 T = TypeVar("T")
+SEAL = "sealed.json"  # of a folder: the hex SHA-256 of each of its files
 # From then on a file's times tell that it was not written to: file systems count them in hundredths of a second, or whole ones.
 SETTLED_NS = 2_000_000_000
 
@@ -173,6 +174,28 @@ def build_directory(path: Path, build: Callable[[Path], object]) -> Path:
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
     return path
+
+
+def sealed_directory(path: Path, build: Callable[[Path], object]) -> Path:
+    """A `build_directory` of files alone, whose last one holds the others' hashes: see `is_whole`."""
+
+    def sealed(folder: Path) -> None:
+        build(folder)
+        (folder / SEAL).write_text(json.dumps(_digests(folder)))
+
+    return build_directory(path, sealed)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a `sealed_directory` is there, with the files that it was made with and every byte of them."""
+    try:
+        return bool(json.loads((folder / SEAL).read_text()) == _digests(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {path.name: file_digest(path) for path in folder.iterdir() if path.name != SEAL}
 
 
 @contextmanager

@@ -47,7 +47,7 @@ Class = Literal[
     "unsupported", "out-of-memory", "timeout", "harness-error",
 ]  # fmt: skip
 Phase = Literal["prefill", "decode"]
-Head = Literal["token", "logits", "both"]
+Head = Literal["token", "logits"]
 Status = Literal["passed", "failed", "skipped", "error"]
 Stage = Literal["", "compile", "load", "run", "memory", "timeout", "process"]
 Census = Dict[Count]
@@ -248,8 +248,8 @@ class Configuration(TypedDict):
     head: Head
     """What is read back at each step.
 
-    With `logits` the argmax is taken on the host, and every step continues the reference's tokens; with `token` it is taken
-    on the device, and the run continues its own.
+    With `logits` the token is the argmax on the host, with `token` the graph picks it on the device. Either way each step is
+    fed the reference's token.
     """
     status: Literal["ran", "reused", "failed"]
     """`reused`: the tokens are those of an earlier run, from the cache. `failed`: there are none."""
@@ -272,7 +272,7 @@ class Check(TypedDict):
     source: str
     """Empty where it is about no source, and so of backend and head."""
     backend: str
-    head: Literal["", "token", "logits", "both"]
+    head: Literal["", "token", "logits"]
     title: Words
     status: Status
     """`skipped` and `error` are not passes: the first did not apply or could not run, the second tried and broke."""

@@ -7,9 +7,9 @@ a graph, a compiler or the reference ought to be, not by what a fault makes of i
 import importlib
 import pkgutil
 
-from hloracle.mutants.registry import MUTANTS, Mutant, named, planted
+from hloracle.mutants.registry import MUTANTS, Mutant, named
 
-__all__ = ["MUTANTS", "Mutant", "named", "planted"]
+__all__ = ["MUTANTS", "Mutant", "named"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")  # each registers its faults

@@ -6,7 +6,7 @@ import difflib
 import functools
 import pkgutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from unittest import mock
@@ -104,11 +104,6 @@ def named(id: str) -> Mutant:
         near = difflib.get_close_matches(id, MUTANTS, n=4, cutoff=0.4)
         raise InputError("no such mutant", repr(id), f"near it are: {', '.join(near or sorted(MUTANTS)[:4])}")
     return MUTANTS[id]
-
-
-def planted(id: str) -> AbstractContextManager[None]:
-    """The mutant of this id in force; `""` plants nothing. Raises InputError for an id that does not exist."""
-    return named(id).installed() if id else nullcontext()
 
 
 def mutant(

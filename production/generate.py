@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloracle.backends.devices import CPU, Device
-from hloracle.backends.named import make_backend
+from hloracle.backends.named import built_in, make_backend
 from hloracle.backends.session import Session
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Tuned, production_graphs, tuned, untuned
@@ -63,9 +63,8 @@ def generate_text(
         device = choice.opened(device)
         graphs = production_graphs(checkpoint, precision, choice, specs)
     stops = end_of_text(directory)
-    weight = (
-        archive_of(checkpoint, graphs[0].abi.weights).load if engine.backend.startswith("iree") else checkpoint.load
-    )
+    mapped = built_in(engine.backend, device).family == "iree"  # which keeps what is mapped in place
+    weight = archive_of(checkpoint, graphs[0].abi.weights).load if mapped else checkpoint.load
     session = Session(make_backend(engine.backend, engine.threads, device), graphs, weight)
     tokens: list[int] = []
     shown = ""

@@ -46,12 +46,12 @@ def _drawing(figures: Figures, kind: str, at: int, bandwidth: float | None) -> d
     """A bar for each contender: tokens per second, the range of rounds, and for decode what the bandwidth allows."""
     tokens = 1 if kind == "decode" else at
     bars = []
-    for id, row in figures["contenders"].items():
+    for row in figures["contenders"].values():
         entry = next((e for e in row[kind] if e["at"] == at), None)
         if entry is None:
             continue
         speeds = {key: tokens * 1000 / entry[of] for key, of in (("speed", "median"), ("low", "max"), ("high", "min"))}
         limit = bandwidth / row["read_bytes"] if bandwidth and row["read_bytes"] else 0.0
-        bars.append({"title": row["title"], "ours": id.startswith("emitter/"), "limit": limit, **speeds})
+        bars.append({"title": row["title"], "ours": row["kind"] == "emitter", "limit": limit, **speeds})
     what = f"Decode at position {at:,}" if kind == "decode" else f"A prompt of {at:,} tokens"
     return {"title": what, "bars": bars, "most": max((max(bar["high"], bar["limit"]) for bar in bars), default=1.0)}

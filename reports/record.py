@@ -83,6 +83,10 @@ def remove_family(directory: Path, name: str) -> None:
     """Remove what an earlier run has left of a family: what `write_family` wrote, and its reproducer."""
     folder = directory / "families" / name
     _replace(folder, {"report.json": None, "report.html": None})
+    _remove_reproducer(folder)
+
+
+def _remove_reproducer(folder: Path) -> None:
     shutil.rmtree(folder / "reproducer", ignore_errors=True)
 
 
@@ -90,7 +94,8 @@ def write_all(record: Record, directory: Path) -> dict[str, Path]:
     """Write report.json, report.html, summary.md and junit.xml; returns where each of them is.
 
     All of them are drawn before the first is written, and those of an earlier run are removed first:
-    whatever fails, no file is half written and no two are of different runs. Equal records give equal files.
+    whatever fails, no file is half written and no two are of different runs. An earlier run's reproducer is removed where
+    this record names none. Equal records give equal files.
     Floats that JSON has no word for are written as `NaN`, `Infinity` and `-Infinity`.
 
     Raises ValueError for an invalid record, InputError when a file cannot be written.
@@ -106,6 +111,8 @@ def write_all(record: Record, directory: Path) -> dict[str, Path]:
         "summary.md": summary.render(record),
         "junit.xml": junit.render(record),
     }
+    if record["localization"] is None or record["localization"]["reproducer"] is None:
+        _remove_reproducer(directory)
     _replace(directory, drawn)
     return {name: directory / name for name in drawn}
 

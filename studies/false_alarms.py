@@ -37,10 +37,12 @@ TIMEOUT_SECONDS = 600
 # A truth that float32 cannot tell is refused, and says nothing about the harness: more of them than this share of the
 # models would leave too little of what was meant to be tried.
 MOST_REFUSED = 0.1
-# What looks inside a model; a run that left one of these out has not judged it.
+# What looks inside a model, as the kind, source, backend and head of a check; a run that left one of these out has not
+# judged it.
 LOOKS = (
-    "harness.canary", "emitter.probes", "oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "emitter/iree-cpu.caches",
-    "emitter/iree-cpu.streamed-logits",
+    ("canary", "", "", ""), ("probes", "emitter", "", ""), ("anchors", "oracle", "xla-cpu", "logits"),
+    ("anchors", "emitter", "iree-cpu", "logits"), ("caches", "emitter", "iree-cpu", "logits"),
+    ("streamed-logits", "emitter", "iree-cpu", "logits"),
 )  # fmt: skip
 VOCABULARIES = (17, 31, 63, 97, 129, 211, 257, 383, 509, 599)  # prime or odd: nothing divides them evenly
 INTERMEDIATES = (5, 12, 29, 48, 67, 96, 113, 171, 211)
@@ -196,15 +198,15 @@ def trial_of(seed: int, record: Record | str, seconds: float) -> Trial:
         return Trial(seed, "crashed", "", (record,), {}, seconds)
     verdict = record["verdict"]["class"]
     bad = [c for c in record["checks"] if c["status"] not in ("passed", "skipped")]
-    truth = [c for c in bad if c["id"] == "reference.noise"]
+    truth = [c for c in bad if c["kind"] == "noise"]
     # What a configuration is held to is the truth, so with a truth that is refused it says nothing; all others do.
-    if truth and all(c in truth or "/" in c["id"] for c in bad):
+    if truth and all(c in truth or c["head"] for c in bad):
         return Trial(seed, verdict, f"{truth[0]['figure']}: {truth[0]['detail']}", (), {}, seconds)
     alarms = [f"{c['id']}: {c['figure'] or c['status']} ({c['detail']})" for c in bad]
-    skipped = {c["id"]: c["detail"] for c in record["checks"] if c["status"] == "skipped"}
-    alarms += [f"{id} was skipped without a reason" for id, reason in skipped.items() if not reason]
-    ids = {c["id"] for c in record["checks"]}
-    alarms += [f"{id} did not look" for id in LOOKS if id not in ids or id in skipped]
+    skipped = [c for c in record["checks"] if c["status"] == "skipped"]
+    alarms += [f"{c['id']} was skipped without a reason" for c in skipped if not c["detail"]]
+    looked = {(c["kind"], c["source"], c["backend"], c["head"]) for c in record["checks"] if c not in skipped}
+    alarms += [f"{' '.join(filter(None, look))} did not look" for look in LOOKS if look not in looked]
     if verdict not in PASSING:
         alarms.append(f"{verdict}: {record['verdict']['explanation']}")
     return Trial(seed, verdict, "", tuple(alarms), worst_shares(record), seconds)

@@ -196,7 +196,7 @@ def _asked(report: Report, judge: Callable[..., Record], *arguments: str) -> Jud
         record = run_in_child(judge, *arguments, timeout=TIMEOUT_SECONDS, report=report).value
     except (ChildDied, ToolchainError, InputError) as error:
         return Judgement(CRASHED, str(error))
-    died = [c for c in record["checks"] if c["id"] == "harness.process" and c["status"] == "error"]
+    died = [c for c in record["checks"] if c["kind"] == "process" and c["status"] == "error"]
     if died:
         return Judgement(CRASHED, died[0]["detail"])
     bad = [c["id"] for c in record["checks"] if c["status"] in ("failed", "error")]
@@ -235,7 +235,9 @@ def _by_check(report: Report, family: str, id: str, phase: str, head: str) -> Re
         except InputError as error:
             if error.where not in (str(path), str(abi)):
                 raise
-            return cast(Record, {"verdict": {"class": REFUSED}, "checks": [{"id": error.what, "status": "failed"}]})
+            return cast(
+                Record, {"verdict": {"class": REFUSED}, "checks": [{"id": error.what, "kind": "", "status": "failed"}]}
+            )
 
 
 def _context(report: Report) -> Context:

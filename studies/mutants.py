@@ -1,4 +1,4 @@
-"""Runs deliberate faults through the whole of a run, and counts what was noticed: the proof that a pass means something."""
+"""Runs deliberate faults through the whole of a run, and counts what was noticed: what a pass can be trusted for."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _trial(id: str, record: Record | str, seconds: float, right: Right) -> Trial
     if isinstance(record, str):
         return Trial(mutant.id, "crashed", None, None, None, "elsewhere", seconds, record)
     verdict = record["verdict"]
-    died = [c for c in record["checks"] if c["id"] == "harness.process" and c["status"] == "error"]
+    died = [c for c in record["checks"] if c["kind"] == "process" and c["status"] == "error"]
     anchor = verdict["anchor"]
     place = "elsewhere"
     if anchor == mutant.anchor:

@@ -60,7 +60,7 @@ def answer(called: str, *graphs: str | Path, **settings: Any) -> StandInRecord:
     if "unknown" in names:
         return StandInRecord(asked, StandInVerdict("harness-error", "The comparison is incomplete."))
     if "wrong" in names:
-        because = ("file's graph is wrong on iree-cpu and xla-cpu alike", "it is wrong by itself")
+        because = ("the file's graph is wrong on iree-cpu and xla-cpu alike", "it is wrong by itself")
         where = "layers.0.input_layernorm", "stablehlo.sqrt %0 at line 59 of wrong"
         return StandInRecord(asked, StandInVerdict("emitter-fault", WRONG, *where, "certain", because))
     return StandInRecord(asked)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from models import module_outputs
 
+from hloracle.core.cache import SEAL
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import write_tiny
@@ -388,6 +389,14 @@ def cut_short(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4])
 
 
+def another_number(folder: Path) -> None:
+    """Of the right shape and size, as all else is."""
+    path = folder / "norm.npy"
+    values = np.load(path)
+    values[1, 2] += 0.5
+    np.save(path, values)
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "cut short": cut_short,
     "empty": lambda folder: (folder / "lm_head.npy").write_bytes(b""),
@@ -397,6 +406,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no noise": lambda folder: np.save(folder / "noise.npy", np.zeros((1, 3), np.float32)),
     "not JSON": lambda folder: (folder / "about.json").write_text("{"),
     "other JSON": lambda folder: (folder / "about.json").write_text("[]"),
+    "another number": another_number,
+    "no seal": lambda folder: (folder / SEAL).unlink(),
     "fewer anchors": lambda folder: (folder / "about.json").write_text('{"anchors": ["norm"]}'),
 }
 

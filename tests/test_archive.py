@@ -61,6 +61,15 @@ def test_damage_is_refused(damage: object, tmp_path: Path) -> None:
         open_archive(path)
 
 
+def test_a_damaged_archive_is_made_anew(empty_cache: Path) -> None:
+    checkpoint = open_checkpoint(resolve("tiny-llama"))
+    weights = emit(checkpoint.config, "decode", "token", 32, 0, checkpoint.layout("f32")).abi.weights
+    path = archive_of(checkpoint, weights).path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert archive_of(checkpoint, weights).path.read_bytes() == whole
+
+
 @pytest.mark.parametrize("precision", ["f32", "bf16", "int4"])
 def test_a_session_on_mapped_weights_says_the_same(precision: str) -> None:
     checkpoint = open_checkpoint(resolve("tiny-llama", precision=precision))

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from hloracle.cli.main import cli
+from hloracle.conformance.checks.check import KINDS
 from hloracle.mutants import MUTANTS
 from hloracle.reference.fixtures.gguf import ARCHITECTURES
 from hloracle.reference.fixtures.named import about
@@ -131,6 +132,12 @@ def test_the_classes_of_verdicts_are_all_there() -> None:
     kinds = {"passes": ("pass", "near"), "failure": ("fail",), "error": ("error",)}
     assert long.keys() == VERDICTS.keys()
     assert all(VERDICTS[name].kind in kinds[kind] for name, kind in long.items())
+
+
+def test_every_kind_of_check_is_there() -> None:
+    tables = (ROOT / "docs" / "checks.md").read_text("utf-8").split("| check |")[1:]
+    cells = [line.split("|")[1] for table in tables for line in table.split("\n\n", 1)[0].splitlines()[2:]]
+    assert {name.rpartition(".")[2] for cell in cells for name in names(cell)} == set(KINDS)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/how-it-works.md"])

@@ -190,12 +190,19 @@ def test_the_canary_is_put_where_something_is() -> None:
 
 
 def check(id: str, status: str = "passed", detail: str = "", figure: str = "1") -> dict[str, Any]:
-    return {"id": id, "status": status, "figure": figure, "limit": "1", "detail": detail}
+    about, _, kind = id.rpartition(".")
+    source, backend = (*about.split("/"), "")[:2] if kind not in ("noise", "canary", "process") else ("", "")
+    fields = {"kind": kind, "source": source, "backend": backend, "head": "logits" if backend else ""}
+    return {"id": id, "status": status, "figure": figure, "limit": "1", "detail": detail, **fields}
+
+
+def looking(kind: str, source: str, backend: str, head: str) -> dict[str, Any]:
+    return check(f"{'/'.join(filter(None, (source, backend))) or 'harness'}.{kind}")
 
 
 def record(*more: dict[str, Any], verdict: str = "conforms") -> dict[str, Any]:
     """A record as far as it is read here, with the given checks instead of those of the same id."""
-    checks = {c["id"]: c for c in [check("reference.noise"), *map(check, LOOKS), *more]}
+    checks = {c["id"]: c for c in [check("reference.noise"), *(looking(*look) for look in LOOKS), *more]}
     configurations = {
         "emitter/iree-cpu": {"logit_error": 2.0, "logit_limit": 8.0},
         "emitter/iree-cpu/token": {"logit_error": None, "logit_limit": None},
@@ -219,7 +226,7 @@ ALARMS: dict[str, tuple[dict[str, Any] | str, list[str]]] = {
     "failed": (record(check("emitter/iree-cpu.tokens", "failed", "why")), ["emitter/iree-cpu.tokens: 1 (why)"]),
     "error": (record(check("harness.process", "error", "died", "")), ["harness.process: error (died)"]),
     "no reason": (record(check("emitter.census", "skipped")), ["emitter.census was skipped without a reason"]),
-    "no canary": (record(check("harness.canary", "skipped", "why")), ["harness.canary did not look"]),
+    "no canary": (record(check("harness.canary", "skipped", "why")), ["canary did not look"]),
     "crashed": ("_judged died (signal SIGSEGV)", ["_judged died (signal SIGSEGV)"]),
     # With a truth that is refused, only what is held to it says nothing.
     "refused and wrong": (
@@ -240,8 +247,8 @@ def test_alarms(case: str) -> None:
 
 def test_a_record_without_what_looks_inside_alarms() -> None:
     found = record()
-    found["checks"] = [c for c in found["checks"] if c["id"] not in LOOKS]
-    assert trial_of(7, found, 1.0).alarms == tuple(f"{id} did not look" for id in LOOKS)
+    found["checks"] = [c for c in found["checks"] if c["kind"] == "noise"]
+    assert trial_of(7, found, 1.0).alarms == tuple(f"{' '.join(filter(None, look))} did not look" for look in LOOKS)
 
 
 def test_refused() -> None:

@@ -88,8 +88,9 @@ def test_selected() -> None:
 
 
 def record(class_: str, *bad: tuple[str, str, str]) -> dict[str, Any]:
-    checks = [{"id": "emitter.parse", "status": "passed", "detail": ""}]
-    checks += [{"id": id, "status": status, "detail": detail} for id, status, detail in bad]
+    checks = [{"id": "emitter.parse", "kind": "parse", "status": "passed", "detail": ""}]
+    for id, status, detail in bad:
+        checks.append({"id": id, "kind": id.rpartition(".")[2], "status": status, "detail": detail})
     return {"verdict": {"class": class_}, "checks": checks}
 
 

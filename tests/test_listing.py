@@ -8,13 +8,13 @@ from functools import cache
 
 import pytest
 from models import SHAPES, S, T, model
+from planting import planted
 
 from hloracle.conformance.graphs.facts import inspect
 from hloracle.conformance.graphs.listing import LONGEST_LINE, Block, Reading, _shown, read
 from hloracle.conformance.record.record import _block, _graph_row, _listing
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
-from hloracle.mutants import planted
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.anchors import split
 from hloracle.reference.model.config import Config

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from nightly import nightly
+from planting import planted
 
 from hloracle import mutants as package
 from hloracle.backends.devices import Device
@@ -28,7 +29,7 @@ from hloracle.core.errors import InputError, ToolchainError
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import Emitter, emit
-from hloracle.mutants import MUTANTS, Mutant, planted
+from hloracle.mutants import MUTANTS, Mutant
 from hloracle.mutants.registry import held_as
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
 from hloracle.reference.model import registry

@@ -58,7 +58,12 @@ def test_a_survivor_that_changes_something_says_so() -> None:
 def test_a_crash_is_no_kill() -> None:
     for found in (
         trial("norm-sum died (signal SIGSEGV)"),
-        trial(record("harness-error", checks=[{"id": "harness.process", "status": "error", "detail": "it died"}])),
+        trial(
+            record(
+                "harness-error",
+                checks=[{"id": "harness.process", "kind": "process", "status": "error", "detail": "it died"}],
+            )
+        ),
     ):
         assert (found.verdict, found.killed, found.right) == ("crashed", False, False)
         assert "norm-sum crashed" in problems([found])[0]

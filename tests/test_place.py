@@ -326,6 +326,14 @@ def test_how_sure(fields: dict[str, Any], level: str) -> None:
     assert confidence(localized(**fields), outcomes, set())[0] == level
 
 
+@pytest.mark.parametrize(("source", "named"), [("file", "the file's graph"), ("mine", "the graph of mine")])
+def test_what_it_rests_on_names_the_source_as_every_sentence_does(source: str, named: str) -> None:
+    on = [Configuration(source, backend) for backend in ("iree-cpu", "xla-cpu")]
+    outcomes = [dataclasses.replace(gathered({})[1][0], configuration=one) for one in on]
+    found = localized(plan=Plan(on[0], None, AT, ""))
+    assert f"{named} is wrong on iree-cpu and xla-cpu alike" in confidence(found, outcomes, set(on))[1]
+
+
 def test_the_canary_comes_first() -> None:
     dead = check("harness.canary", "a fault put in on purpose", "failed", "nothing", "norm", "")
     found = verdict(more=(dead,))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from models import PHASES, SHAPES, SOURCES, Changing, changed, interpreter, model, quick_xla
+from planting import planted
 
 from hloracle.conformance import context as context_module
 from hloracle.conformance.checks.check import Check
@@ -23,7 +24,6 @@ from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.probes import SCALES, Failure, _both, _inputs, _share, probe
 from hloracle.localize.workbench import Workbench
-from hloracle.mutants import planted
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reference.model.anchors import anchors, split
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint

@@ -125,7 +125,7 @@ def test_a_graph_that_is_wrong(inner: Inner, pytester: pytest.Pytester) -> None:
             f"E       NonConforming: emitter-fault: {stand_in.WRONG}",
             "E       first wrong at layers.0.input_layernorm",
             "E       operation: stablehlo.sqrt %0 at line 59 of wrong",
-            "E       how sure: certain: file's graph is wrong on iree-cpu and xla-cpu alike; it is wrong by itself",
+            "E       how sure: certain: the file's graph is wrong on iree-cpu and xla-cpu alike; it is wrong by itself",
             f"E       report: {report}",
             "*test_it.py:2: NonConforming",
             "FAILED test_it.py::test_it - NonConforming: emitter-fault: The graph is wrong*",

@@ -381,6 +381,15 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["conforms", "emitter-fault"])
+def test_an_earlier_reproducer_stays_where_the_record_names_it(tmp_path: Path, name: str) -> None:
+    """It is written before the record: a run that has none must not leave the one of an earlier run beside its report."""
+    (tmp_path / "reproducer").mkdir()
+    (tmp_path / "reproducer" / "graph.mlir").write_text("")
+    write_all(ALL[name](), tmp_path)
+    assert (tmp_path / "reproducer").exists() == (name == "emitter-fault")
+
+
 def test_an_invalid_record_writes_and_removes_nothing(tmp_path: Path) -> None:
     write_all(conforms(), tmp_path)
     before = {name: (tmp_path / name).read_bytes() for name in FILES}

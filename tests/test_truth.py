@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from models import module_outputs
 
+from hloracle.core.cache import SEAL
 from hloracle.core.child import ChildResult, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import write_tiny
@@ -172,23 +173,32 @@ def test_a_directory_that_transformers_cannot_load(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["cut short", "missing", "not JSON"])
+@pytest.mark.parametrize("damage", ["cut short", "missing", "not JSON", "another number", "another float", "no seal"])
 def test_a_damaged_entry_is_computed_anew(
     damage: str, checkpoint: Checkpoint, children: list[int], empty_cache: Path
 ) -> None:
     (whole,) = truths(checkpoint, PROMPTS[:1], COUNT)
-    logits = np.array(whole.logits)  # a copy: the truth itself is mapped from the file
+    logits, exact = np.array(whole.logits), np.array(whole.exact)  # copies: the truth itself is mapped from the files
     (about,) = empty_cache.glob("truth/*/*/truth.json")
     if damage == "not JSON":
         about.write_text("{")
+    elif damage == "another float":
+        about.write_text(about.read_text().replace('"nudged": ', '"nudged": 1'))
+    elif damage == "no seal":
+        (about.parent / SEAL).unlink()
     elif damage == "missing":
         (about.parent / "exact.npy").unlink()
+    elif damage == "another number":
+        values = np.array(whole.exact)
+        values[2, 7] += 0.5
+        np.save(about.parent / "exact.npy", values)
     else:
         (about.parent / "logits.npy").write_bytes((about.parent / "logits.npy").read_bytes()[:200])
     (again,) = truths(checkpoint, PROMPTS[:1], COUNT)
     assert not again.reused
-    assert again.tokens == whole.tokens
+    assert (again.tokens, again.nudged) == (whole.tokens, whole.nudged)
     np.testing.assert_array_equal(again.logits, logits)
+    np.testing.assert_array_equal(again.exact, exact)
 
 
 # ---- angles that depend on the length

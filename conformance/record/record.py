@@ -367,6 +367,6 @@ def _speed(run: Run) -> record.Speed:
 
 
 def _contender(run: Run, contender: Contender) -> record.Contender:
-    source, backend = (*contender.id.split("/"), "")[:2]
-    packages = PACKAGES.get(run.context.matrix[backend].family, []) if backend else ["transformers", "torch"]
-    return _filled(record.Contender, contender, source=source if backend else "", backend=backend, packages=packages)
+    family = run.context.matrix[contender.backend].family if contender.backend else ""
+    packages = PACKAGES.get(family, []) if family else ["transformers", "torch"]
+    return _filled(record.Contender, contender, packages=packages)

@@ -32,9 +32,14 @@ Run = Callable[[list[int], int], float]  # a prompt and how many tokens -> milli
 
 @dataclass(frozen=True)
 class Contender:
-    """Milliseconds per token, a round each; `resident_bytes` is by how much the process grew when it was made ready."""
+    """Milliseconds per token, a round each; `resident_bytes` is by how much the process grew when it was made ready.
+
+    source, backend: of its graph; empty of Hugging Face.
+    """
 
     id: str
+    source: str
+    backend: str
     title: str
     ms_per_token: list[float]
     resident_bytes: int
@@ -78,7 +83,8 @@ def measure(
         context.report(f"decode speed, round {nth} of {rounds}")
         for id, contender in contenders.items():
             found[id].append(contender())
-    return [Contender(id, titles[id], [round(ms, 4) for ms in values], grown[id]) for id, values in found.items()]
+    of = {c.id: (c.source, c.backend) for c, _ in graphs} | {TRANSFORMERS: ("", "")}
+    return [Contender(id, *of[id], titles[id], [round(ms, 4) for ms in found[id]], grown[id]) for id in found]
 
 
 def _session(context: Context, backend: str, graph: Graph, directory: Path) -> Run:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hloracle.conformance.checks.check import DONATED, LEFT_OPEN, Check
-from hloracle.conformance.matrix import ORACLE, Configuration
+from hloracle.conformance.matrix import ORACLE, Configuration, graph_of
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import Localization
 from hloracle.conformance.verdict.verdict import Verdict
@@ -114,7 +114,7 @@ def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Conf
         if o.configuration.source == suspect.source and o.configuration in wrong
     ]
     if len(set(alike)) > 1:
-        because.append(f"{suspect.source}'s graph is wrong on {' and '.join(sorted(set(alike)))} alike")
+        because.append(f"{graph_of(suspect.source)} is wrong on {' and '.join(sorted(set(alike)))} alike")
     if found.plan.trusted:
         because.append(f"{found.plan.trusted.id} is right: {found.plan.reason}")
     if found.anchor and found.anchor == found.first_local:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.core.cache import build_directory, cache_root
+from hloracle.core.cache import cache_root, is_whole, sealed_directory
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.reference.huggingface.truth import (
@@ -129,17 +129,16 @@ def anchor_truths(
     checkpoint: Checkpoint, sequences: Sequence[Sequenced], report: Report | None = None
 ) -> list[AnchorTruth]:
     """The truth of each sequence at the anchors that it asks for; the model is loaded once for all that are not cached."""
-    config = checkpoint.config
     questions = [_question(checkpoint, sequence) for sequence in sequences]
-    whole = [_is_whole(folder, config, asked) for folder, asked in questions]
+    whole = [is_whole(folder) for folder, _ in questions]
     missing = {folder: asked for (folder, asked), there in zip(questions, whole, strict=True) if not there}
     if missing:
         for folder in missing:
             shutil.rmtree(folder, ignore_errors=True)  # what is damaged is computed anew
         _kept.cache_clear()
         run_in_child(_compute, checkpoint, missing, timeout=TIMEOUT_SECONDS, report=report)
-    for folder, asked in missing.items():
-        if not _is_whole(folder, config, asked):
+    for folder in missing:
+        if not is_whole(folder):
             raise damaged(folder)
     return [AnchorTruth(asked.tokens, folder, there) for (folder, asked), there in zip(questions, whole, strict=True)]
 
@@ -198,14 +197,6 @@ def _mapped(folder: Path, name: str) -> np.ndarray:
 _kept = lru_cache(maxsize=256)(_mapped)
 
 
-def _is_whole(folder: Path, config: Config, asked: Sequenced) -> bool:
-    try:
-        shapes = {name: _mapped(folder, name).shape for name in (*_names(folder), "noise")}
-    except DAMAGED:
-        return False
-    return shapes == _shapes(config, len(asked.tokens), asked.anchors)
-
-
 def _shapes(config: Config, n: int, wanted: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """What an entry holds for n tokens: the shape of each file."""
     expected = {name: (n, *row_shape(config, name, n)) for name in wanted}
@@ -256,7 +247,7 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
                 def write(folder: Path, i: int = i, asked: Sequenced = asked) -> None:
                     _write(model, config, asked, lambda a, n: saved(i, a, n), folder, passing("float64", i))
 
-                build_directory(entry, write)
+                sealed_directory(entry, write)
 
 
 def _write(

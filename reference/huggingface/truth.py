@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.core.cache import build_directory, cache_root, digest
+from hloracle.core.cache import cache_root, digest, is_whole, sealed_directory
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.environment import versions
 from hloracle.core.errors import InputError
@@ -101,13 +101,13 @@ def versioned_entry(kind: str, *question: str) -> Path:
 
 def _load(entry: Path) -> Truth | None:
     """What the cache holds, or None where it holds nothing whole."""
+    if not is_whole(entry):
+        return None
     try:
         about = json.loads((entry / "truth.json").read_text())
         tokens, nudged, caches = about["tokens"], float(about["nudged"]), float(about["caches"])
         logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
     except DAMAGED:
-        return None
-    if not len(tokens) == len(logits) == len(exact):
         return None
     return Truth(tokens, logits, exact, reused=True, nudged=nudged, caches=caches)
 
@@ -154,7 +154,7 @@ def _compute(report: Report, directory: Path, missing: dict[str, list[int]], cou
                 "nudged": float(np.max([np.max(np.abs(logits - exact)) for logits, _ in near])),
                 "caches": float(np.max([np.max(np.abs(kept - caches)) for _, kept in near]) / scale),
             }
-            build_directory(Path(entry), partial(_write, about, logits, exact))
+            sealed_directory(Path(entry), partial(_write, about, logits, exact))
 
 
 def _write(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray, folder: Path) -> None:
