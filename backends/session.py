@@ -43,14 +43,22 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Call:
-    """A loaded graph with its weights in place; `taps` names the results that come after head and caches."""
+    """A loaded graph with its weights in place; `taps` names the results that come after head and caches.
+
+    Raises ToolchainError where a backend gives another number of results.
+    """
 
     execute: Executable
     weights: Sequence[Buffer]
     taps: Sequence[str]
+    results: int
 
     def __call__(self, *inputs: Buffer) -> Sequence[Buffer]:
-        return self.execute([*self.weights, *inputs])
+        found = self.execute([*self.weights, *inputs])
+        if not isinstance(found, Sequence) or len(found) != self.results:
+            given = f"{len(found)} results" if isinstance(found, Sequence) else f"a {type(found).__name__}"
+            raise ToolchainError("run", f"the backend gave {given}, and the ABI has {self.results}")
+        return found
 
 
 class Session:
@@ -79,7 +87,7 @@ class Session:
         self._decode: Call | None = None
         for graph in graphs:
             taps = [r.name for r in graph.abi.results if r.role == "tap"]
-            call = Call(backend.load(graph), [weights[w.name] for w in graph.abi.weights], taps)
+            call = Call(backend.load(graph), [weights[w.name] for w in graph.abi.weights], taps, len(graph.abi.results))
             if graph.abi.phase == "decode":
                 self._decode = call
             else:

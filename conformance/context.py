@@ -106,7 +106,7 @@ class Context:
     @property
     def matrix(self) -> Matrix:
         """What a verdict has to know of the backends, in the order in which graphs run on them."""
-        return Matrix(tuple(Witness(b.name, b.family, b.title, b.remote, b.quick) for b in self.backends))
+        return Matrix(tuple(Witness(b.name, b.family, b.title, b.remote, b.quick, not b.kept) for b in self.backends))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -128,6 +128,10 @@ class Context:
     def installed(self) -> AbstractContextManager[None]:
         """The fault in force in this process: the one place where it is installed."""
         return self.fault.installed() if self.fault else nullcontext()
+
+    def at_most(self, seconds: float) -> float:
+        """The seconds that something else than a configuration may take: no more than what was asked for."""
+        return min(seconds, self.timeout)
 
     def child(self, function: Callable[..., Any], *arguments: Any, timeout: float) -> ChildResult:
         """`function(context, *arguments)` in a process of its own, with the fault in force. See `run_in_child`."""

@@ -164,7 +164,7 @@ def gates(run: Run, graphs: dict[str, list[Graph]]) -> bool:
 
 def _read(run: Run, graphs: dict[str, list[Graph]]) -> tuple[dict[str, Inspected], Shown, int]:
     """The graphs of all sources with the facts about them; and what a reader is shown of those from files."""
-    places = {s.name: s.paths if isinstance(s, Files) else () for s in run.sources}
+    places = {s.name: s.paths if isinstance(s, Files) else () for s in run.sources if not isinstance(s, Emitter)}
     show_files = run.of_files and not run.settings.early_exit
     try:
         found = run.context.child(
@@ -189,8 +189,8 @@ def _inspect(
     found: dict[str, Inspected] = {}
     for source, some in graphs.items():
         for i, graph in enumerate(some):
-            # What does not parse is a finding about a source; about a file it is bad input.
-            if places[source] and (wrong := refusal(graph, places[source][i])):
+            where = places[source][i] if places.get(source) else f"source {source}, {graph.name}"
+            if source in places and (wrong := refusal(graph, where, of_file=bool(places[source]))):
                 raise wrong
         found[source] = [(graph, inspect(graph, allowed)) for graph in some]
     runnable = [g for some in found.values() for g, facts in some if not facts.beyond]
@@ -263,7 +263,9 @@ def conclude(run: Run) -> Verdict:
             try:
                 truth = anchor_truth(run.model, found.at.tokens, context.report, max(found.at.length, 1))
                 arguments = (found, graphs, run.model.directory, truth, how)
-                evidence.localization = context.child(localize, *arguments, timeout=LOCALIZE_SECONDS).value
+                evidence.localization = context.child(
+                    localize, *arguments, timeout=context.at_most(LOCALIZE_SECONDS)
+                ).value
             except (ChildDied, ToolchainError, InputError) as error:
                 # Where the truth itself has no such value as the config says, that is the place.
                 known = isinstance(error, InputError) and error.where in anchors(run.model.config)

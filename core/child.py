@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickletools
 import resource
 import signal
 import sys
@@ -26,6 +27,8 @@ from hloracle.core.errors import InputError, ToolchainError
 
 Report = Callable[[str], None]
 Answer = TypeVar("Answer")
+UNGUARDED = "runs again, or fails, when another process imports it for a backend that is defined there"
+GUARD = 'put what it runs under `if __name__ == "__main__":`, or the backend into a module'
 _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _STARTING = threading.Lock()
 _alone = False  # whether this process is itself such a child, of which everything runs inside
@@ -80,7 +83,8 @@ def run_in_child(
     ours, theirs = context.Pipe()
     process = context.Process(target=_child, args=(theirs,), daemon=False)
     started = time.monotonic()
-    _start(process, needs_main=b"__main__" in bytes(call))
+    needs_main = _names_main(bytes(call))
+    _start(process, needs_main)
     theirs.close()
     try:
         # Not through Process: it would wait forever for a child that dies before it has read large arguments.
@@ -94,7 +98,14 @@ def run_in_child(
                 kind, payload = ours.recv()
             except (EOFError, OSError):  # OSError: it ended in the middle of a message
                 process.join(10)
-                raise ChildDied(f"{function.__name__} died ({exit_words(process.exitcode)})", "crash") from None
+                # Python itself ends with a status: a script that runs again in each child, for one.
+                crashed = process.exitcode is None or process.exitcode < 0
+                if needs_main and not crashed:
+                    raise InputError(
+                        UNGUARDED, getattr(sys.modules["__main__"], "__file__", "the script"), GUARD
+                    ) from None
+                words = f"{function.__name__} died ({exit_words(process.exitcode)})"
+                raise ChildDied(words, "crash" if crashed else "") from None
             if kind == "report":
                 if report:
                     report(payload)
@@ -112,12 +123,22 @@ def run_in_child(
         ours.close()
 
 
+def _names_main(call: bytes) -> bool:
+    """Whether something in it is to be imported from the main module, and not merely a text that speaks of it."""
+    return b"__main__" in call and any(argument == "__main__" for _, argument, _ in pickletools.genops(call))
+
+
 def _child(pipe: Connection) -> None:
     jax_on_the_processor()
     os.setpgrp()
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    function, arguments = pipe.recv()
+    try:
+        function, arguments = pipe.recv()
+    except Exception as error:
+        what = f"cannot be read in another process ({type(error).__name__}: {error})"
+        pipe.send(("error", InputError(what, "a backend or a target", "define it in a module that can be imported")))
+        return
     try:
         value = function(lambda line: pipe.send(("report", line)), *arguments)
         pipe.send(("value", (value, peak_bytes())))
@@ -256,13 +277,17 @@ def _kill_group(process: BaseProcess) -> None:
     """
     alive, group = process.is_alive(), process.pid
     assert group  # 0 would be our own
-    if alive:
-        kill_descendants([group])
+    # A second Ctrl-C in between would leave one that is held still, and is waited for at the end.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        if alive:
+            kill_descendants([group])
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         if alive:  # it has not made its group yet
             process.kill()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def exit_words(code: int | None) -> str:

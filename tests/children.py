@@ -99,6 +99,11 @@ def spoil_a_message(report: Any) -> None:
     report("x" * 500_000_000)
 
 
+def main_and(report: Any, text: str) -> tuple[str, str]:
+    """The file that the main module was imported from, empty where it was not, and the text."""
+    return str(getattr(sys.modules["__main__"], "__file__", "")), text
+
+
 class DiesWhenRead:
     """An argument that ends the child as it is read, with much more to come."""
 

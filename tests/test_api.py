@@ -397,6 +397,7 @@ def of_another_model(graph: Graph) -> Graph:
         (lambda graph: None, "source source: has no graph of the model; give a decode graph"),
         (of_another_capacity, "source source, decode: gave a graph of ('decode', 'logits', 64, 0)"),
         (of_another_model, "source source, decode: "),
+        (with_text("@main(", "@main(%more: tensor<f32>, "), "source source, llama_decode_logits: "),
     ],
 )
 def test_what_is_no_graph_of_the_model(change: Callable[[Graph], Any], line: str) -> None:

@@ -100,14 +100,14 @@ def test_toolchain_error_passes_through() -> None:
         (children.bug, (), r"bug failed: ValueError: one line and another \(children\.py:\d+\)", ""),
         (children.out_of_memory, (), "out_of_memory ran out of memory", "memory"),
         (children.not_picklable, (), "not_picklable failed: TypeError: cannot pickle '_thread.lock' object .*", ""),
-        (children.leave, (3,), r"leave died \(exit status 3\)", "crash"),
-        (children.leave, (0,), r"leave died \(exit status 0\)", "crash"),
-        (children.leave_at_once, (4,), r"leave_at_once died \(exit status 4\)", "crash"),
+        (children.leave, (3,), r"leave died \(exit status 3\)", ""),
+        (children.leave, (0,), r"leave died \(exit status 0\)", ""),
+        (children.leave_at_once, (4,), r"leave_at_once died \(exit status 4\)", ""),
         (children.kill_itself, (signal.SIGKILL,), r"kill_itself died \(signal SIGKILL\)", "crash"),
         (children.kill_itself, (signal.SIGSEGV,), r"kill_itself died \(signal SIGSEGV\)", "crash"),
         (children.kill_itself, (signal.SIGABRT,), r"kill_itself died \(signal SIGABRT\)", "crash"),
-        (children.add, (children.DiesWhenRead(), 1), r"add died \(exit status 6\)", "crash"),
-        (children.spoil_a_message, (), r"spoil_a_message died \(exit status 5\)", "crash"),
+        (children.add, (children.DiesWhenRead(), 1), r"add died \(exit status 6\)", ""),
+        (children.spoil_a_message, (), r"spoil_a_message died \(exit status 5\)", ""),
     ],
 )
 def test_no_answer(
@@ -121,6 +121,37 @@ def test_no_answer(
     assert not isinstance(caught.value, TimedOut)
     assert time.monotonic() - started < 20
     assert capfd.readouterr().err == "", "the one line is all there is to say"
+
+
+def test_a_text_that_speaks_of_main_is_no_call_of_it() -> None:
+    """JAX writes such a location for what `python -m` lowers. The main module, pytest's, is not imported for it."""
+    assert run(children.main_and, 'loc("tools/__main__.py":1:2)') == ("", 'loc("tools/__main__.py":1:2)')
+
+
+def test_what_another_process_cannot_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = type(sys)("only_here")
+    here.given = type("given", (), {"__module__": "only_here"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "only_here", here)
+    with pytest.raises(InputError, match=r"cannot be read in another process \(ModuleNotFoundError: .*only_here"):
+        run(children.add, here.given(), 1)
+
+
+SCRIPT = """
+from hloracle.core.child import run_in_child
+
+def answer(report):
+    return 42
+
+{guard}print(run_in_child(answer, timeout=60).value)
+"""
+
+
+@pytest.mark.parametrize(("guard", "said"), [('if __name__ == "__main__": ', "42"), ("", "put what it runs under `if")])
+def test_a_script_that_is_imported_for_what_it_defines(guard: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.format(guard=guard))
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
+    assert said in (done.stderr if done.returncode else done.stdout)
+    assert (done.returncode == 0) == bool(guard)
 
 
 def test_a_child_that_dies_before_it_has_read_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,6 +338,14 @@ def test_generate_refuses_a_head_that_is_no_number(head: str, answer: Any, check
         list(session.generate_streaming_greedy(FIVE, 3, through_decode=True))
 
 
+@pytest.mark.parametrize(("given", "words"), [((1, 2), "2 results"), (None, "a NoneType"), (iter("abc"), "a str_")])
+def test_what_a_backend_gives_is_counted(given: Any, words: str, checkpoint: Checkpoint) -> None:
+    graph = emit(checkpoint.config, "decode", "logits", S)
+    session = Session(Numpy(lambda *inputs: given), [graph], lambda name: np.zeros(1, np.float32))
+    with pytest.raises(ToolchainError, match=f"the backend gave {words}.*, and the ABI has 3"):
+        session.decode_step(1)
+
+
 def test_a_call_that_fails_leaves_no_half_of_a_state(checkpoint: Checkpoint) -> None:
     """Its caches were given away: going on with empty ones in the middle of a text would be silently wrong."""
     fails = [False, False, True]

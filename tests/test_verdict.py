@@ -338,6 +338,24 @@ def test_compiler_fault_of_a_file(configurations: tuple[Configuration, ...], wro
     )
 
 
+def test_a_backend_of_another_package_alone_accuses_nobody() -> None:
+    """Its own fault would look as the reference's."""
+    configurations = [Configuration(source, "mine") for source in ("emitter", "oracle")]
+    checks, outcomes = gathered(wrong("emitter/mine", "oracle/mine"), configurations=configurations)
+    found = decide(Matrix((Witness("mine", "mine", "mine", given=True),)), checks, outcomes, TRUTHS)
+    assert found.class_ == "harness-error"
+    assert "wrong on mine, and no other backend tells whose fault that is" in found.explanation
+
+
+def test_what_a_tool_said_stands_in_the_verdict() -> None:
+    crashed = dataclasses.replace(
+        broken("mine.gate-zero", "error")[0], backend="mine", detail="RuntimeError: my compiler crashed"
+    )
+    assert "(mine.gate-zero: RuntimeError: my compiler crashed)" in verdict(more=(crashed,)).explanation
+    invalid = dataclasses.replace(broken("emitter.parse")[0], detail="3:1: expected an operation")
+    assert "(emitter.parse: 3:1: expected an operation)" in verdict(more=(invalid,)).explanation
+
+
 def test_compiler_fault_beside_another_of_its_family() -> None:
     """A vendor's XLA plugin beside jaxlib's own: each is named by its own name, and the right one is not accused."""
     plugin = Witness("vendor", "xla", "vendor")

@@ -100,9 +100,10 @@ def _misfit(argument: Tensor, shapes: Mapping[str, tuple[int, ...]], encoded: Ma
 # ---- the text and the ABI
 
 
-def refusal(graph: Graph, path: Path | str) -> InputError | None:
-    """Why a file is no graph of its ABI, or None where it is one.
+def refusal(graph: Graph, path: Path | str, of_file: bool = True) -> InputError | None:
+    """Why a graph is not one of its ABI, or None where it is one, or where it does not parse and comes from no file.
 
+    What does not parse is bad input as a file, and as a source's graph a finding about the source.
     Imports jaxlib, which carries MLIR; for a process of its own, because MLIR's parser crashes on what is nested too deep.
     """
     from jax._src.interpreters import mlir as jax_mlir
@@ -113,7 +114,7 @@ def refusal(graph: Graph, path: Path | str) -> InputError | None:
             module = ir.Module.parse(graph.text)
             module.operation.verify()
         except (ir.MLIRError, ValueError) as error:
-            return _invalid(graph.text, error, path)
+            return _invalid(graph.text, error, path) if of_file else None
         return _unlike(module, graph.abi, path)
 
 

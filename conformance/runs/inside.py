@@ -125,7 +125,9 @@ def run_anchored(
     entry: Entry[AnchorOutcome] = context.entry("anchors", AnchorOutcome, parts)
     arguments = (configuration, list(graphs), model.directory, of, with_canary)
     try:
-        outcome, reused = entry.get(lambda: context.child(_run, *arguments, timeout=TIMEOUT_SECONDS).value)
+        outcome, reused = entry.get(
+            lambda: context.child(_run, *arguments, timeout=context.at_most(TIMEOUT_SECONDS)).value
+        )
     except (ToolchainError, ChildDied) as error:
         return AnchorOutcome(configuration, prompt.id, "failed", message=str(error))
     return dataclasses.replace(outcome, status="reused") if reused else outcome

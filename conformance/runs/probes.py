@@ -55,7 +55,9 @@ def run_probes(
     entry: Entry[Probes] = context.entry("probes", Probes, parts)
     arguments = (list(pairs), model.directory, all_named)
     try:
-        found, reused = entry.get(lambda: context.child(_run, *arguments, timeout=TIMEOUT_SECONDS).value)
+        found, reused = entry.get(
+            lambda: context.child(_run, *arguments, timeout=context.at_most(TIMEOUT_SECONDS)).value
+        )
     except (ToolchainError, ChildDied) as error:
         return question.error(str(error)), False
     right = found.count - len(found.failed)

@@ -160,16 +160,21 @@ class _Seen:
 
 
 def _distrusted(seen: _Seen) -> Finding | None:
-    if any(c.about == "toolchain" for c in seen.bad):
-        return "harness-error", "The toolchain does not run the simplest graphs."
+    if broken := [c for c in seen.bad if c.about == "toolchain"]:
+        return "harness-error", f"The toolchain does not run the simplest graphs{_said(broken[0])}."
     if any(c.kind == "canary" for c in seen.bad):
         return "harness-error", "A fault put in on purpose was not caught: nothing here can be trusted."
     return None
 
 
+def _said(check: Check) -> str:
+    """What a tool said of a check that is bad, as the end of a sentence."""
+    return f" ({check.id}: {check.detail})" if check.detail else ""
+
+
 def _unreadable(seen: _Seen) -> Finding | None:
-    if seen.of_judged("writing", "parse"):
-        return "emitter-fault", "The emitted graph does not parse or verify."
+    if invalid := seen.of_judged("writing", "parse"):
+        return "emitter-fault", f"The emitted graph does not parse or verify{_said(invalid[0])}."
     if beyond := seen.of_judged("writing", "supported"):
         return "unsupported", f"No backend here runs what the graph asks for: {beyond[0].detail}."
     if seen.of_oracle("writing", "parse"):
@@ -192,7 +197,7 @@ def _unanswered(seen: _Seen) -> Finding | None:
     if any(c.failed for found in seen.wrong.values() for c in found):
         return None
     if died := [o for o in seen.outcomes if o.stage == "process"]:
-        return "harness-error", f"The process of {died[0].configuration.id} died, so its result is missing."
+        return "harness-error", f"The result of {died[0].configuration.id} is missing: {died[0].message}."
     for stage, (class_, words) in UNANSWERED.items():
         if these := [f"{o.configuration.id}: {o.message}" for o in seen.outcomes if o.stage == stage]:
             return class_, f"{words}. {'; '.join(these)}."
@@ -201,7 +206,14 @@ def _unanswered(seen: _Seen) -> Finding | None:
 
 def _oracle(seen: _Seen) -> Finding | None:
     """Hugging Face and the oracle have to agree before anything is judged by them."""
-    if seen.witnesses(ORACLE, "logits", seen.wrong) and not seen.witnesses(ORACLE, "logits", seen.right):
+    wrong = seen.witnesses(ORACLE, "logits", seen.wrong)
+    if wrong and not seen.witnesses(ORACLE, "logits", seen.right):
+        if all(b.given for b in seen.matrix.backends):
+            names = seen.matrix.named(b.name for b in seen.matrix.backends)
+            return (
+                "harness-error",
+                f"The oracle's graph is wrong on {names}, and no other backend tells whose fault that is.",
+            )
         return "reference-fault", "Hugging Face and the JAX oracle differ; nothing can be judged against it."
     if broken := seen.of_oracle("writing"):
         return "reference-fault", f"The oracle's graph breaks an invariant: {broken[0].title}."
