@@ -136,7 +136,7 @@ def _time_left(run: Run) -> float:
 def _first(run: Run) -> tuple[Configuration, Configuration]:
     """What a run that may exit early begins with: the backend that compiles in a moment often settles the verdict's class."""
     quick, source = run.context.matrix.quick, run.evidence.judged[0]
-    return Configuration(source, quick), Configuration(ORACLE, quick)
+    return Configuration(source, quick, run.evidence.compared_head(source)), Configuration(ORACLE, quick)
 
 
 def _until_settled(run: Run) -> None:

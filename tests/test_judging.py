@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import evidence as by_hand
@@ -58,10 +59,10 @@ def graphs(*heads: str) -> Inspected:
     return found
 
 
-def judged(**how: Any) -> Run:
+def judged(heads: Sequence[str] = ("logits", "token"), **how: Any) -> Run:
     """A run of the bundled emitter whose configurations were all judged."""
     evidence = Evidence(truths=by_hand.TRUTHS, asked=by_hand.asked())
-    evidence.graphs = {"emitter": graphs("logits", "token"), "oracle": graphs("logits")}
+    evidence.graphs = {"emitter": graphs(*heads), "oracle": graphs("logits")}
     run = a_run(evidence, Settings("m", **how), model=model("plain").checkpoint)
     module.judge_all(run)
     return run
@@ -227,6 +228,15 @@ def test_a_run_ends_where_its_class_is_known(
     answers["wrong"] = dict.fromkeys(wrong, by_hand.WRONG_LOGITS)
     judged(early_exit=True)
     assert answers["asked"] == asked
+
+
+def test_a_source_without_logits_is_asked_for_its_token(
+    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "probe", lambda run: None)
+    monkeypatch.setattr(module, "on_device", lambda run: None)
+    judged(["token"], early_exit=True)
+    assert answers["asked"] == [f"{XLA}/token", ORACLE_XLA, TOKEN, ORACLE_IREE]
 
 
 # ---- what is compiled for a device that nothing runs on
