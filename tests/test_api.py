@@ -314,6 +314,15 @@ def test_another_process_finds_the_backend(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- what is refused
 
 
+def test_an_out_that_cannot_be_written(tmp_path: Path) -> None:
+    """Said before the work: the reproducer is written last, and is what the work is for."""
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "out"
+    line = f"{out}/.hloracle: cannot be written (not a directory); "
+    assert refused(lambda: hloracle.run("tiny-llama", [decode], **SMALL, out=out)).startswith(line)
+    assert refused(lambda: hloracle.suite(["llama"], out=out)).startswith(line)
+
+
 def refused(call: Callable[[], Any]) -> str:
     """The line that it says."""
     with pytest.raises(hloracle.InputError) as error:

@@ -23,6 +23,7 @@ from hloracle.core import record as records
 from hloracle.core.abi import Graph
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError
+from hloracle.core.folder import prepare_reproducer
 from hloracle.production.choice import LAYOUTS, Choice, production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
@@ -323,8 +324,11 @@ def _without_effect(options: Mapping[str, Any], keys: Sequence[str], on: str, in
 
 
 def _out(options: _Shared) -> Path | None:
-    out = options.get("out")
-    return Path(out) if out is not None else None
+    """The folder of the reproducer. Raises InputError where none can be written: it would be missed after the work."""
+    if (out := options.get("out")) is None:
+        return None
+    prepare_reproducer(Path(out))
+    return Path(out)
 
 
 def _settings(model: PathLike, options: _Shared, context: Context) -> Settings:
