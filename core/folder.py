@@ -11,6 +11,7 @@ from pathlib import Path
 from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
 
+REPORTS = ("report.json", "report.html", "summary.md", "junit.xml")
 # What conformance/verdict/reproducer.py writes, what its command leaves, and libraries of custom_calls.
 REPRODUCER = re.compile(
     r"subgraph\.(mlir|vmfb)|(compare|run_on_xla)\.py|reproduce\.sh|\d+-[\w.]*\.npy|(expected|got)\.npy|[^/]+\.so",
@@ -28,6 +29,12 @@ def prepare_reproducer(out: Path) -> None:
     """The same for a reproducer, which replaces an earlier one and nothing else."""
     prepare_folder(out)
     refuse_other(out / "reproducer")
+
+
+def begin_report(out: Path) -> None:
+    """The same, and remove the earlier report: where the run cannot start, it would be taken for that of this one."""
+    prepare_reproducer(out)
+    remove_files(out / name for name in REPORTS)
 
 
 def remove_files(paths: Iterable[Path]) -> None:

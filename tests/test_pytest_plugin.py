@@ -244,6 +244,12 @@ def test_each_call_has_a_folder(inner: Inner, pytester: pytest.Pytester) -> None
     assert [asked(pytester, folder)["graphs"] for folder in folders] == [["first"], ["second"], ["third"]]
 
 
+def test_no_earlier_report_stays_where_a_call_cannot_be_judged(inner: Inner, pytester: pytest.Pytester) -> None:
+    inner(SOURCE).assert_outcomes(passed=1)
+    inner(SOURCE.replace("decode", "missing")).assert_outcomes(failed=1)
+    assert list((pytester.path / "out/pytest/test_it.py--test_it").iterdir()) == []
+
+
 def test_folders_are_apart_and_safe() -> None:
     assert pytest_plugin.folder_name("tests/test_it.py::TestIt::test_it") == "tests-test_it.py--TestIt--test_it"
     tests = [

@@ -88,12 +88,14 @@ class Judge:
     def _judged(self, judge: Callable[..., Record], graphs: Sequence[str | Path], settings: dict[str, Any]) -> Record:
         __tracebackhide__ = True
         from hloracle import InputError
+        from hloracle.core.folder import begin_report
 
         settings = self._marked() | settings
         if "model" not in settings:
             pytest.fail("no model is named: give model=..., or mark the test with hloracle(model=...)")
         folder = self._next_folder()
         try:
+            begin_report(folder)
             record = judge(*graphs, **settings, out=folder)
             report = record.save(folder) / "report.html"
         except InputError as error:
