@@ -6,12 +6,12 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Backend
-from hloracle.core.errors import InputError
+from hloracle.core.errors import InputError, told
 
 ENTRY_POINTS = "hloracle.backends"
 BUILT_IN = ("iree-cpu", "xla-cpu")
@@ -104,7 +104,7 @@ def chosen(backends: Iterable[Any] = BUILT_IN, device: Device = CPU) -> tuple[Ch
     plugins = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
     for backend in backends:
         if isinstance(backend, str) and backend in plugins:
-            choice = _given(plugins[backend].load(), backend)
+            choice = _given(load_entry_point(plugins[backend]), backend)
         else:
             choice = built_in(backend, device) if isinstance(backend, str) else _given(backend)
         if choice.name in found:
@@ -113,6 +113,17 @@ def chosen(backends: Iterable[Any] = BUILT_IN, device: Device = CPU) -> tuple[Ch
     if not found:
         raise InputError("are none", "backends", f"name some of: {', '.join(known())}")
     return tuple(found.values())
+
+
+def load_entry_point(entry: EntryPoint) -> Any:
+    """What it names. Raises InputError, whatever the other package raises."""
+    try:
+        return entry.load()
+    except Exception as error:
+        raise InputError(
+            f"cannot be loaded ({told(error)})", f"entry point {entry.name!r} = {entry.value}",
+            "repair or uninstall the package that brings it",
+        ) from error  # fmt: skip
 
 
 def _given(backend: Any, name: str = "") -> Choice:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import traceback
+
 
 class InputError(Exception):
     """Something the user gave cannot be used: exit status 2, one line on stderr.
@@ -39,6 +42,13 @@ class ToolchainError(Exception):
     def __str__(self) -> str:
         kept = f" (graph kept at {self.artifact})" if self.artifact else ""
         return f"{self.stage} failed: {self.message}{kept}"
+
+
+def told(error: BaseException, place: bool = False) -> str:
+    """An error of somebody else's code on one line; place: with the file and the line that raised it."""
+    at = traceback.extract_tb(error.__traceback__)[-1:] if place else []
+    where = "".join(f" ({os.path.basename(frame.filename)}:{frame.lineno})" for frame in at)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:400] + where
 
 
 class OutOfMemory(ToolchainError):

@@ -251,7 +251,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "borrowing-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: borrowing\nVersion: 1.0\n")
-    entries = "[hloracle.sources]\nlent = borrowing:decode\nnamed = borrowing:other\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\n"
+    entries = "[hloracle.sources]\nlent = borrowing:decode\nnamed = borrowing:other\nbroken = nomod:B\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\nbroken = borrowing:None_\n"
     (info / "entry_points.txt").write_text(entries)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "borrowing", raising=False)
@@ -281,6 +281,8 @@ def test_the_command_judges_them_too(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("arguments", "line"),
     [
         (("--source", "nope"), "'nope': is no source; name some of: emitter"),
+        (("--source", "broken"), "entry point 'broken' = nomod:B: cannot be loaded (ModuleNotFoundError: No module named"),
+        (("--backend", "broken"), "entry point 'broken' = borrowing:None_: cannot be loaded (AttributeError: "),
         (("--backend", "tpu"), "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
         (("--source", "emitter", "--source", "emitter"), "'emitter': cannot be the name of a source here"),
         (("--source", "lent", "--layout", "rows"), "layout: has no effect on what other sources write"),
@@ -402,6 +404,7 @@ def of_another_model(graph: Graph) -> Graph:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
+        (lambda graph: 1 / 0, "source source, decode: raised ZeroDivisionError: division by zero (test_api.py:"),
         (lambda graph: graph.text, "source source, decode: gave a str; give a hloracle.Graph, or None"),
         (lambda graph: None, "source source: has no graph of the model; give a decode graph"),
         (of_another_capacity, "source source, decode: gave a graph of ('decode', 'logits', 64, 0)"),

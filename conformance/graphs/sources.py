@@ -13,12 +13,13 @@ from typing import Any, Protocol
 
 from hloracle import reference
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.named import load_entry_point
 from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.facts import Inspected, inspect
 from hloracle.conformance.graphs.files import fits, read_graph
 from hloracle.conformance.matrix import EMITTER, FILE, ORACLE
 from hloracle.core.abi import Graph
-from hloracle.core.errors import InputError
+from hloracle.core.errors import InputError, ToolchainError, told
 from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
@@ -152,7 +153,7 @@ def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
             if one != EMITTER and one not in plugins:
                 known = ", ".join([EMITTER, *plugins])
                 raise InputError("is no source", repr(one), f"name some of: {known}; or give a function, or files")
-            found.append(Emitter() if one == EMITTER else _given(plugins[one].load(), one))
+            found.append(Emitter() if one == EMITTER else _given(load_entry_point(plugins[one]), one))
         else:
             found.append(_given(one))
     names = [one.name for one in found]
@@ -200,13 +201,11 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
     for head in heads:
         for phase, bucket in (("decode", 0), *(("prefill", bucket) for bucket in buckets)):
             asked = dataclasses.replace(request, phase=phase, head=head, bucket=bucket)
-            graph = source(asked)
+            where = f"source {source.name}, {phase} {bucket or ''}".strip()
+            ours = isinstance(source, Emitter)
+            graph = source(asked) if ours else _asked(source, asked, where)
             if graph is None:
                 continue
-            where = f"source {source.name}, {phase} {bucket or ''}".strip()
-            if not isinstance(graph, Graph):
-                raise InputError(f"gave a {type(graph).__name__}", where, "give a hloracle.Graph, or None")
-            ours = isinstance(source, Emitter)
             if not ours:
                 _valid(graph, where)
             if specification(graph) != (phase, head, request.capacity, bucket):
@@ -219,6 +218,19 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
             "has no graph of the model", f"source {source.name}", "give a decode graph, a prefill graph, or both"
         )
     return found
+
+
+def _asked(source: Source, request: Request, where: str) -> Graph | None:
+    """What a source of somebody else's gives. Raises InputError where it raises, or gives something else."""
+    try:
+        graph: object = source(request)
+    except (InputError, ToolchainError):
+        raise
+    except Exception as error:
+        raise InputError(f"raised {told(error, place=True)}", where, "give a hloracle.Graph, or None") from error
+    if graph is not None and not isinstance(graph, Graph):
+        raise InputError(f"gave a {type(graph).__name__}", where, "give a hloracle.Graph, or None")
+    return graph
 
 
 def _valid(graph: Graph, where: str) -> None:
