@@ -36,6 +36,7 @@ from hloracle.studies import mutants
 
 # The smallest run of everything: decode alone, on one compiler.
 SMALL: dict[str, Any] = {"backends": ["xla-cpu"], "tokens": 3, "capacity": 32, "threads": 1}
+UNTYPED: Any = None
 FIRST = "layers.0.input_layernorm"
 
 
@@ -313,6 +314,17 @@ def test_another_process_finds_the_backend(monkeypatch: pytest.MonkeyPatch) -> N
     assert (check.id, check.status, check.detail) == ("borrowed.gate-zero", "passed", "")
 
 
+def test_a_model_that_was_opened_is_a_model(tmp_path: Path) -> None:
+    model = hloracle.open_model("tiny-llama")
+    assert hloracle.open_model(model) == model
+    assert hloracle.emit(model, capacity=32).text == hloracle.emit("tiny-llama", capacity=32).text
+    hloracle.emit(model, capacity=32).save(tmp_path / "decode.mlir")
+    options: dict[str, Any] = {"tokens": 3, "threads": 1, "backends": ["xla-cpu"]}
+    assert hloracle.check(tmp_path / "decode.mlir", model=model, **options).passed
+    held = hloracle.open_model("tiny-llama", "int8")
+    assert hloracle.open_model(held, "int8") == held
+
+
 # ---- what is refused
 
 
@@ -469,6 +481,11 @@ def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[G
         (lambda: hloracle.run("tiny-llama", layout="columns"), "--layout: is 'columns'; give one of panels, rows"),
         (lambda: hloracle.run("tiny-llama", device="tpu"), "--device 'tpu': is no device"),
         (lambda: hloracle.suite(["nobody"]), "'nobody': is no family"),
+        (lambda: hloracle.open_model(UNTYPED), "None: is no model; give a checkpoint directory, "),
+        (lambda: hloracle.run(UNTYPED, [decode]), "None: is no model; "),
+        (lambda: hloracle.emit(UNTYPED), "None: is no model; "),
+        (lambda: hloracle.open_session(UNTYPED), "None: is no model; "),
+        (lambda: hloracle.generate(UNTYPED, "a"), "None: is no model; "),
         (lambda: hloracle.open_model("tiny-nobody"), "'tiny-nobody': no such model"),
         (lambda: hloracle.emit("tiny-llama", "x"), "--phase: is 'x'; give one of prefill, decode"),
         (lambda: hloracle.emit("tiny-llama", head="both"), "--head: is 'both'; give one of token, logits"),

@@ -24,6 +24,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError
 from hloracle.core.folder import prepare_reproducer
+from hloracle.core.given import shown
 from hloracle.production.choice import LAYOUTS, Choice, production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
@@ -31,6 +32,7 @@ from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.contract import check_contract
 
 PathLike = str | os.PathLike[str]
+ModelLike = PathLike | Checkpoint
 
 
 class _Shared(TypedDict, total=False):
@@ -155,7 +157,7 @@ class Record:
 
 
 def run(
-    model: PathLike, sources: Sequence[Any] = (EMITTER,), backends: Sequence[Any] | None = None,
+    model: ModelLike, sources: Sequence[Any] = (EMITTER,), backends: Sequence[Any] | None = None,
     **options: Unpack[Options],
 ) -> Record:  # fmt: skip
     """Judge the graphs that sources give of a model.
@@ -164,7 +166,7 @@ def run(
     transformers: tokens, logits, caches, and the values at anchors.
 
     Args:
-      model: a checkpoint directory, a .gguf file, or a name that `hloracle models` lists.
+      model: a checkpoint directory, a .gguf file, a name that `hloracle models` lists, or a `Model`, which is its directory.
       sources: names (`emitter`, or an entry point of `hloracle.sources`), functions from `Request` to `Graph`, or what
         `@hloracle.source` makes of one.
       backends: names (`iree-cpu`, `xla-cpu`, or an entry point of `hloracle.backends`), or classes that, called with a number
@@ -184,7 +186,7 @@ def run(
 
 
 def check(
-    *graphs: PathLike, model: PathLike, abi: PathLike | Sequence[PathLike] | None = None,
+    *graphs: PathLike, model: ModelLike, abi: PathLike | Sequence[PathLike] | None = None,
     backends: Sequence[Any] | None = None, **options: Unpack[CheckOptions],
 ) -> Record:  # fmt: skip
     """Judge graphs from files against a model: a decode graph, prefill graphs, or those of one session together.
@@ -209,7 +211,7 @@ def check(
 
 
 def suite(
-    families: Sequence[str] = (), model: PathLike | None = None, jobs: int | None = None,
+    families: Sequence[str] = (), model: ModelLike | None = None, jobs: int | None = None,
     keep: Callable[[str, Record], str] | None = None, **options: Unpack[SuiteOptions],
 ) -> Record:  # fmt: skip
     """Judge the bundled emitter on a tiny model of each family, and a real model in full beside them.
@@ -239,7 +241,7 @@ def suite(
 
 
 def emit(
-    model: PathLike, phase: str = "decode", head: str = "logits", bucket: int = 64, capacity: int = 256,
+    model: ModelLike, phase: str = "decode", head: str = "logits", bucket: int = 64, capacity: int = 256,
     precision: str = "f32",
 ) -> Graph:  # fmt: skip
     """A graph of the bundled emitter, with its ABI.
@@ -254,16 +256,16 @@ def emit(
     return graph
 
 
-def open_model(model: PathLike, precision: str = "f32") -> Checkpoint:
+def open_model(model: ModelLike, precision: str = "f32") -> Checkpoint:
     """A checkpoint with its config: a directory, a .gguf file, or a name that `hloracle models` lists.
 
     Raises InputError where there is no such model, its config is not understood, or it is not to be had in the precision.
     """
-    return open_checkpoint(resolve(str(model), precision=precision))
+    return open_checkpoint(resolve(_named(model), precision=precision))
 
 
 def open_session(
-    model: PathLike, capacity: int = 256, buckets: Sequence[int] = (32, 64, 128, 256), precision: str = "f32",
+    model: ModelLike, capacity: int = 256, buckets: Sequence[int] = (32, 64, 128, 256), precision: str = "f32",
     backend: str = BUILT_IN[0], threads: int | None = None,
 ) -> Session:  # fmt: skip
     """A session on the bundled emitter's graphs, which pick the token themselves: greedy, of one sequence.
@@ -279,23 +281,25 @@ def open_session(
     return Session(make_backend(backend, threads or threads_available()), graphs, weight)
 
 
-def generate(model: PathLike, prompt: str, count: int = 48, raw: bool = False, precision: str = "f32") -> Iterator[str]:
+def generate(
+    model: ModelLike, prompt: str, count: int = 48, raw: bool = False, precision: str = "f32"
+) -> Iterator[str]:
     """Continue a prompt at temperature 0, in pieces that are whole characters; ends at an end-of-text token.
 
     Args:
       count: at most so many tokens. raw: give the prompt as it is, without the model's chat template.
 
-    Raises, when the first piece is asked for, InputError for a model without a tokenizer, a prompt that is empty or too
-    long, and as `open_model` does; and ToolchainError where IREE fails.
+    Raises InputError for what names no model. Raises, when the first piece is asked for, InputError for a model without a
+    tokenizer, a prompt that is empty or too long, and as `open_model` does; and ToolchainError where IREE fails.
     """
     from hloracle.production.generate import Engine, generate_text
 
     engine = Engine(EMITTER, BUILT_IN[0], threads_available(), precision)
-    return generate_text(str(model), prompt, count, raw, engine)
+    return generate_text(_named(model), prompt, count, raw, engine)
 
 
 def _emitted(
-    model: PathLike, precision: str, specs: Sequence[tuple[str, str, int, int]]
+    model: ModelLike, precision: str, specs: Sequence[tuple[str, str, int, int]]
 ) -> tuple[Checkpoint, list[Graph]]:  # fmt: skip
     """A model, and its graphs of these (phase, head, capacity, bucket), which are looked at before the model is."""
     for spec in specs:
@@ -305,6 +309,16 @@ def _emitted(
 
 
 # ---- what options mean
+
+
+def _named(model: Any) -> str:
+    """What names a model. Raises InputError for what does not."""
+    if isinstance(model, Checkpoint):
+        return str(model.directory)
+    if isinstance(model, str | os.PathLike):
+        return os.fsdecode(model)
+    what = "give a checkpoint directory, a .gguf file, a name that `hloracle models` lists, or a hloracle.Model"
+    raise InputError("is no model", shown(repr(model), 100), what)
 
 
 def _known(options: Mapping[str, Any], kind: Any, function: str) -> None:
@@ -331,7 +345,7 @@ def _out(options: _Shared) -> Path | None:
     return Path(out)
 
 
-def _settings(model: PathLike, options: _Shared, context: Context) -> Settings:
+def _settings(model: ModelLike, options: _Shared, context: Context) -> Settings:
     given = cast(Options, options)
     layout, fused = given.get("layout"), given.get("fused")
     if layout not in (None, *LAYOUTS):
@@ -340,7 +354,7 @@ def _settings(model: PathLike, options: _Shared, context: Context) -> Settings:
     if layout or fused is not None:
         choice = untuned(layout or "", bool(fused), context.device)
     return Settings(
-        str(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
+        _named(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
         _out(options), given.get("rounds", 0), given.get("quick", False),
     )  # fmt: skip
 
