@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from records import conforms
@@ -374,6 +374,8 @@ def of_name(name: str) -> Source:
     ("sources", "line"),
     [
         (["nope"], "'nope': is no source; name some of: emitter"),
+        ("nope", "'nope': is no source; name some of: emitter"),
+        (of_name("oracle"), "'oracle': cannot be the name of a source here"),
         ([], "sources: are none; give at least one"),
         ([3], "3: is no source; give a function"),
         (["emitter", "emitter"], "'emitter': cannot be the name of a source here"),
@@ -382,7 +384,7 @@ def of_name(name: str) -> Source:
         ([decode, decode], "'decode': cannot be the name of a source here"),
     ],
 )
-def test_what_is_no_source(sources: list[Any], line: str) -> None:
+def test_what_is_no_source(sources: Any, line: str) -> None:
     assert refused(lambda: hloracle.run("tiny-llama", sources, **SMALL)).startswith(line)
 
 
@@ -390,6 +392,8 @@ def test_what_is_no_source(sources: list[Any], line: str) -> None:
     ("backends", "line"),
     [
         (["tpu"], "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
+        ("tpu", "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
+        (Inside.hidden(), "backend 'hidden': cannot be opened in another process ("),
         ([], "backends: are none; name some of: iree-cpu, xla-cpu"),
         (["xla-cpu", "xla-cpu"], "backend 'xla-cpu': is given twice"),
         ([3], "3: is no backend; give a name, or a class with a `name`"),
@@ -397,7 +401,7 @@ def test_what_is_no_source(sources: list[Any], line: str) -> None:
         ([Inside.hidden()], "backend 'hidden': cannot be opened in another process ("),
     ],
 )
-def test_what_is_no_backend(backends: list[Any], line: str) -> None:
+def test_what_is_no_backend(backends: Any, line: str) -> None:
     assert refused(lambda: hloracle.run("tiny-llama", [decode], **{**SMALL, "backends": backends})).startswith(line)
 
 
@@ -486,6 +490,36 @@ def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[G
         (lambda: hloracle.emit(UNTYPED), "None: is no model; "),
         (lambda: hloracle.open_session(UNTYPED), "None: is no model; "),
         (lambda: hloracle.generate(UNTYPED, "a"), "None: is no model; "),
+        *(
+            (partial(hloracle.run, "tiny-llama", [decode], **{key: value}), f"{key}: is {value!r}; give ")
+            for key, value in [
+                ("tokens", "3"),
+                ("tokens", 3.5),
+                ("tokens", None),
+                ("tokens", True),
+                ("timeout", None),
+                ("capacity", "64"),
+                ("threads", -1),
+                ("threads", 0),
+                ("threads", "2"),
+                ("device", None),
+                ("reuse", "no"),
+                ("out", 3),
+            ]
+        ),
+        (lambda: hloracle.suite(model="tiny-llama", rounds=cast(Any, "5")), "rounds: is '5'; give an int"),
+        (lambda: hloracle.suite("llama", jobs=0), "jobs: is 0; give an int, at least 1"),
+        (lambda: hloracle.suite("nobody"), "'nobody': is no family"),
+        (lambda: hloracle.emit("tiny-llama", capacity=cast(Any, "64")), "capacity: is '64'; give an int"),
+        (lambda: hloracle.open_session("tiny-llama", threads=0), "threads: is 0; give an int, at least 1"),
+        (
+            lambda: hloracle.check(hloracle.emit("tiny-llama"), model="tiny-llama"),
+            "a graph: is of type Graph, not the name of a",
+        ),
+        (
+            lambda: hloracle.check("a", model="tiny-llama", abi=cast(Any, 3)),
+            "abi: is of type int, not the name of a file",
+        ),
         (lambda: hloracle.open_model("tiny-nobody"), "'tiny-nobody': no such model"),
         (lambda: hloracle.emit("tiny-llama", "x"), "--phase: is 'x'; give one of prefill, decode"),
         (lambda: hloracle.emit("tiny-llama", head="both"), "--head: is 'both'; give one of token, logits"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -33,6 +33,16 @@ from hloracle.reference.model.contract import check_contract
 
 PathLike = str | os.PathLike[str]
 ModelLike = PathLike | Checkpoint
+# What options may be, and how that is said. What is no key here is refused where it is used.
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("tokens", "capacity", "rounds", "bucket"), ((int,), "an int")),
+    **dict.fromkeys(("threads", "jobs"), ((int, type(None)), "an int, at least 1")),
+    **dict.fromkeys(("device", "cuda_target", "precision"), ((str,), "a string")),
+    **dict.fromkeys(("reuse", "quick"), ((bool,), "True or False")),
+    "timeout": ((int, float), "a number of seconds"),
+    "fused": ((bool, type(None)), "True or False"),
+    "out": ((str, os.PathLike, type(None)), "a folder"),
+}
 
 
 class _Shared(TypedDict, total=False):
@@ -157,7 +167,7 @@ class Record:
 
 
 def run(
-    model: ModelLike, sources: Sequence[Any] = (EMITTER,), backends: Sequence[Any] | None = None,
+    model: ModelLike, sources: Any = (EMITTER,), backends: Any = None,
     **options: Unpack[Options],
 ) -> Record:  # fmt: skip
     """Judge the graphs that sources give of a model.
@@ -168,7 +178,7 @@ def run(
     Args:
       model: a checkpoint directory, a .gguf file, a name that `hloracle models` lists, or a `Model`, which is its directory.
       sources: names (`emitter`, or an entry point of `hloracle.sources`), functions from `Request` to `Graph`, or what
-        `@hloracle.source` makes of one.
+        `@hloracle.source` makes of one. A single one need not be in a list, here and wherever there may be several.
       backends: names (`iree-cpu`, `xla-cpu`, or an entry point of `hloracle.backends`), or classes that, called with a number
         of threads, give a `Backend`. Both compilers by default, and the device that `device` names.
       options: see `Options`.
@@ -178,7 +188,7 @@ def run(
     from hloracle.conformance.run import run as run_all
 
     _known(options, Options, "run")
-    opened = graph_sources.chosen(sources)
+    opened = graph_sources.chosen(_several(sources))
     if not any(isinstance(source, graph_sources.Emitter) for source in opened):
         _without_effect(options, ("layout", "fused"), "what other sources write", f"name {EMITTER!r} among the sources")
     context = _context(backends, options)
@@ -187,7 +197,7 @@ def run(
 
 def check(
     *graphs: PathLike, model: ModelLike, abi: PathLike | Sequence[PathLike] | None = None,
-    backends: Sequence[Any] | None = None, **options: Unpack[CheckOptions],
+    backends: Any = None, **options: Unpack[CheckOptions],
 ) -> Record:  # fmt: skip
     """Judge graphs from files against a model: a decode graph, prefill graphs, or those of one session together.
 
@@ -204,14 +214,18 @@ def check(
     _known(options, CheckOptions, "check")
     if not graphs:
         raise InputError("are none", "graphs", "name at least one file")
-    named = [abi] if isinstance(abi, str | os.PathLike) else list(abi or ())
-    files = open_files([Path(graph) for graph in graphs], [Path(one) for one in named])
+    save = "save it with Graph.save and give that name, or give hloracle.run a source that returns it"
+    named = [] if abi is None else _several(abi)
+    files = open_files(
+        [_file(graph, "a graph", save) for graph in graphs],
+        [_file(one, "abi", "give that of the ABI file") for one in named],
+    )
     context = _context(backends, options)
     return Record(run_all(_settings(model, options, context), context, [files]))
 
 
 def suite(
-    families: Sequence[str] = (), model: ModelLike | None = None, jobs: int | None = None,
+    families: str | Sequence[str] = (), model: ModelLike | None = None, jobs: int | None = None,
     keep: Callable[[str, Record], str] | None = None, **options: Unpack[SuiteOptions],
 ) -> Record:  # fmt: skip
     """Judge the bundled emitter on a tiny model of each family, and a real model in full beside them.
@@ -232,7 +246,8 @@ def suite(
     if model is None:
         of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__
         _without_effect(options, sorted(of_the_model), "the tiny models", "give a model that is run beside them")
-    chosen_families = selected(families)
+    _typed({"jobs": jobs})
+    chosen_families = selected(_several(families))
     context = _context(None, options)
     real = _settings(model, options, context) if model is not None else None
     page = keep or (lambda name, record: "")
@@ -275,6 +290,7 @@ def open_session(
 
     Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
+    _typed({"threads": threads, "capacity": capacity})
     specs = [("decode", "token", capacity, 0), *(("prefill", "token", capacity, b) for b in buckets if b <= capacity)]
     opened, graphs = _emitted(model, precision, specs)
     weight = archive_of(opened, graphs[0].abi.weights).load
@@ -303,6 +319,7 @@ def _emitted(
 ) -> tuple[Checkpoint, list[Graph]]:  # fmt: skip
     """A model, and its graphs of these (phase, head, capacity, bucket), which are looked at before the model is."""
     for spec in specs:
+        _typed({"capacity": spec[2], "bucket": spec[3]})
         check_contract(*spec)
     opened = open_model(model, precision)
     return opened, production_graphs(opened, precision, untuned(), specs)
@@ -328,6 +345,29 @@ def _known(options: Mapping[str, Any], kind: Any, function: str) -> None:
             what = "has no effect in" if key in Options.__optional_keys__ else "is no option of"
             takes = ", ".join(sorted(kind.__optional_keys__ - {"fault", "progress"}))
             raise InputError(f"{what} hloracle.{function}", key, f"leave it out; there are {takes}")
+    _typed(options)
+
+
+def _typed(options: Mapping[str, Any]) -> None:
+    """Raises InputError for an option that is of another type than it has: far below, it would fail in other words."""
+    for key, value in options.items():
+        types, words = _TYPES.get(key, ((object,), ""))
+        wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types and object not in types)
+        if wrong or (key in ("threads", "jobs") and value is not None and value < 1):
+            raise InputError(f"is {shown(repr(value), 100)}", key, f"give {words}")
+
+
+def _several(given: Any) -> list[Any]:
+    """What is given as a list; a single name, function or class is a list of one."""
+    single = isinstance(given, str | os.PathLike) or callable(given) or not isinstance(given, Iterable)
+    return [given] if single else list(given)
+
+
+def _file(given: Any, what: str, instead: str) -> Path:
+    """A file's path. Raises InputError for anything else."""
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"is of type {type(given).__name__}, not the name of a file", what, instead)
+    return Path(os.fsdecode(given))
 
 
 def _without_effect(options: Mapping[str, Any], keys: Sequence[str], on: str, instead: str) -> None:
@@ -367,10 +407,10 @@ def _context(backends: Sequence[Any] | None, options: _Shared) -> Context:
         raise InputError(f"is {timeout:g}", "--timeout", "give a number of seconds")
     return Context(
         given.get("progress") or Progress(),
-        chosen(backends_on(device) if backends is None else backends, device),
+        chosen(backends_on(device) if backends is None else _several(backends), device),
         device,
         given.get("threads") or threads_available(),
-        open_targets(given.get("custom_calls", ())),
+        open_targets(_several(given.get("custom_calls", ()))),
         timeout,
         given.get("reuse", True),
         given.get("fault"),
