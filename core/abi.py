@@ -117,11 +117,11 @@ class Abi:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @staticmethod
-    def from_file(path: Path) -> Abi:
+    def from_file(path: str | os.PathLike[str]) -> Abi:
         """Read and check an ABI file. Raises InputError that names the file and the entry."""
         from hloracle.core.abi_file import read_abi  # which reads into the classes of this file
 
-        return read_abi(path)
+        return read_abi(Path(path))
 
     def validate(self) -> None:
         """Raises ValueError unless this is the contract of a prefill or a decode graph."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, assert_type, cast
 
 import pytest
 from records import conforms
@@ -126,6 +126,7 @@ def test_a_wrong_source_is_told_where_it_is_wrong(right: hloracle.Record) -> Non
     def wrong(request: Request) -> Graph | None:
         return edited(with_text("stablehlo.rsqrt", "stablehlo.sqrt"))(request)
 
+    assert_type(wrong, Source)
     assert (wrong.name, wrong.counts_as) == ("roots", "")
     record = hloracle.run("tiny-llama", [wrong], **SMALL)
     verdict = record.verdict
@@ -366,8 +367,7 @@ class Inside:
 
 
 def of_name(name: str) -> Source:
-    made: Source = hloracle.source(decode, name=name)
-    return made
+    return hloracle.source(decode, name=name)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from hloracle import reference
 from hloracle.backends.devices import CPU, Device
@@ -82,6 +82,16 @@ class Function:
 
     def __call__(self, request: Request) -> Graph | None:
         return self.function(request)
+
+
+@overload
+def source(function: Callable[[Request], Graph | None], *, name: str = "", counts_as: str = "") -> Source: ...
+
+
+@overload
+def source(
+    function: None = None, *, name: str = "", counts_as: str = ""
+) -> Callable[[Callable[[Request], Graph | None]], Source]: ...
 
 
 def source(function: Any = None, *, name: str = "", counts_as: str = "") -> Any:
