@@ -12,6 +12,7 @@ from typing import Any
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Backend
 from hloracle.core.errors import InputError, told
+from hloracle.core.given import shown
 
 ENTRY_POINTS = "hloracle.backends"
 BUILT_IN = ("iree-cpu", "xla-cpu")
@@ -53,7 +54,7 @@ def built_in(name: str, device: Device = CPU) -> Choice:
     if name == CPU.backend:
         return Choice(name, "iree", _iree)
     if name != device.backend:
-        raise InputError("is no backend", repr(name), f"name some of: {', '.join(known())}")
+        raise InputError("is no backend", shown(repr(name), 100), f"name some of: {', '.join(known())}")
     return Choice(name, "iree", partial(_device, device), remote=True)
 
 
@@ -132,7 +133,9 @@ def _given(backend: Any, name: str = "") -> Choice:
     name = name or getattr(backend, "name", "")
     if not callable(backend) or not isinstance(name, str) or not name or "/" in name:
         raise InputError(
-            "is no backend", repr(backend), "give a name, or a class with a `name` that is called with threads"
+            "is no backend",
+            shown(repr(backend), 100),
+            "give a name, or a class with a `name` that is called with threads",
         )
     try:
         pickle.dumps(backend)

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 # What a graph of each phase takes after the weights, and what it returns before any taps.
@@ -205,8 +205,8 @@ class Graph:
     """
 
     name: str
-    text: str
-    abi: Abi
+    text: str = field(repr=False)
+    abi: Abi = field(repr=False)
     flags: tuple[str, ...] = ()
     on_device: bool = False
 

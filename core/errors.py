@@ -22,8 +22,13 @@ class InputError(Exception):
         self.what, self.where, self.fix = what, str(where), fix
 
     def __str__(self) -> str:
-        # One line, whatever a toolchain or a file name put into the parts.
-        return " ".join(f"{self.where}: {self.what}; {self.fix}".split())
+        # One line that can be read, whatever a toolchain put into the parts, or who gave a graph's text for a file's name.
+        where, what = _cut(self.where, 300), _cut(self.what, 2000)
+        return " ".join(f"{where}: {what}; {self.fix}".split())
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 class ToolchainError(Exception):

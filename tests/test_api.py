@@ -147,6 +147,13 @@ def test_a_record_is_saved_and_read(right: hloracle.Record, tmp_path: Path) -> N
         hloracle.Record.load(tmp_path / "none.json")
 
 
+def test_what_a_notebook_prints_is_short(right: hloracle.Record) -> None:
+    assert repr(right) == "<Record conforms: tiny-llama>"
+    model = hloracle.open_model("tiny-llama")
+    assert len(repr(hloracle.emit(model, capacity=32))) < 120
+    assert "model.norm.weight" not in repr(model)
+
+
 def test_decorators() -> None:
     @hloracle.source
     def mine(request: Request) -> Graph | None:
@@ -536,6 +543,22 @@ def test_what_cannot_begin(call: Callable[[], Any], line: str, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     assert line in refused(call)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda text: hloracle.check(text, model="tiny-llama"),
+        hloracle.open_model,
+        lambda text: hloracle.run("tiny-llama", text),
+        lambda text: hloracle.run("tiny-llama", backends=text),
+        lambda text: hloracle.run("tiny-llama", layout=text),
+        lambda text: hloracle.run("tiny-llama", [hloracle.Graph("mine", text, cast(Any, None))]),
+        hloracle.Record.load,
+    ],
+)
+def test_a_graph_s_text_in_a_wrong_place_is_cut(call: Callable[[str], Any]) -> None:
+    assert len(refused(lambda: call("module @llama {\n" + "  return\n" * 5000))) < 3000
 
 
 @pytest.mark.parametrize(

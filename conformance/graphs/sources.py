@@ -20,6 +20,7 @@ from hloracle.conformance.graphs.files import fits, read_graph
 from hloracle.conformance.matrix import EMITTER, FILE, ORACLE
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError, ToolchainError, told
+from hloracle.core.given import shown
 from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
@@ -162,7 +163,9 @@ def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
         if isinstance(one, str):
             if one != EMITTER and one not in plugins:
                 known = ", ".join([EMITTER, *plugins])
-                raise InputError("is no source", repr(one), f"name some of: {known}; or give a function, or files")
+                raise InputError(
+                    "is no source", shown(repr(one), 100), f"name some of: {known}; or give a function, or files"
+                )
             found.append(Emitter() if one == EMITTER else _given(load_entry_point(plugins[one]), one))
         else:
             found.append(_given(one))
@@ -178,7 +181,9 @@ def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
 def _given(value: Any, name: str = "") -> Source:
     """A value as a source; one of an installed package is called what its entry point is."""
     if not callable(value):
-        raise InputError("is no source", repr(value), "give a function from hloracle.Request to hloracle.Graph")
+        raise InputError(
+            "is no source", shown(repr(value), 100), "give a function from hloracle.Request to hloracle.Graph"
+        )
     given: Any = value
     if hasattr(given, "counts_as") and hasattr(given, "name"):
         found: Source = given

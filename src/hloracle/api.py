@@ -132,6 +132,9 @@ class Record:
 
     data: records.Record
 
+    def __repr__(self) -> str:
+        return f"<Record {self.data['verdict']['class']}: {self.data['model']['name']}>"
+
     @property
     def passed(self) -> bool:
         """Whether the graphs conform, near-ties included."""
@@ -389,7 +392,7 @@ def _settings(model: ModelLike, options: _Shared, context: Context) -> Settings:
     given = cast(Options, options)
     layout, fused = given.get("layout"), given.get("fused")
     if layout not in (None, *LAYOUTS):
-        raise InputError(f"is {layout!r}", "--layout", f"give one of {', '.join(LAYOUTS)}")
+        raise InputError(f"is {shown(repr(layout), 100)}", "--layout", f"give one of {', '.join(LAYOUTS)}")
     choice: Choice | None = None
     if layout or fused is not None:
         choice = untuned(layout or "", bool(fused), context.device)
