@@ -293,7 +293,7 @@ def test_the_command_judges_them_too(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--source", "broken"), "entry point 'broken' = nomod:B: cannot be loaded (ModuleNotFoundError: No module named"),
         (("--backend", "broken"), "entry point 'broken' = borrowing:None_: cannot be loaded (AttributeError: "),
         (("--backend", "tpu"), "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
-        (("--source", "emitter", "--source", "emitter"), "'emitter': cannot be the name of a source here"),
+        (("--source", "emitter", "--source", "emitter"), "source 'emitter': is given twice; "),
         (("--source", "lent", "--layout", "rows"), "layout: has no effect on what other sources write"),
         (("--source", "lent", "--mutant", "rope-sign"), "--mutant rope-sign: is planted in a run of the bundled emitter"),
     ],
@@ -385,10 +385,11 @@ def of_name(name: str) -> Source:
         (of_name("oracle"), "'oracle': cannot be the name of a source here"),
         ([], "sources: are none; give at least one"),
         ([3], "3: is no source; give a function"),
-        (["emitter", "emitter"], "'emitter': cannot be the name of a source here"),
+        (["emitter", "emitter"], "source 'emitter': is given twice; give it once, or each another name"),
+        ([partial(decode)], "functools.partial(<function decode at "),
         ([of_name("oracle")], "'oracle': cannot be the name of a source here"),
         ([of_name("a/b")], "'a/b': cannot be the name of a source here"),
-        ([decode, decode], "'decode': cannot be the name of a source here"),
+        ([decode, decode], "source 'decode': is given twice; "),
     ],
 )
 def test_what_is_no_source(sources: Any, line: str) -> None:
@@ -410,6 +411,14 @@ def test_what_is_no_source(sources: Any, line: str) -> None:
 )
 def test_what_is_no_backend(backends: Any, line: str) -> None:
     assert refused(lambda: hloracle.run("tiny-llama", [decode], **{**SMALL, "backends": backends})).startswith(line)
+
+
+def test_a_partial_is_a_source_with_a_name() -> None:
+    with pytest.raises(hloracle.InputError, match=r"has no name; give hloracle.source\(it, name='mine'\)$"):
+        chosen([partial(decode)])
+    with pytest.raises(hloracle.InputError, match="has no name"):
+        hloracle.source(partial(decode))
+    assert chosen([hloracle.source(partial(decode), name="mine")])[0].name == "mine"
 
 
 def test_a_backend_that_another_process_can_import() -> None:

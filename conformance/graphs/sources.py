@@ -27,6 +27,7 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi, graph_name
 
 ENTRY_POINTS = "hloracle.sources"
+NAME_IT = "give hloracle.source(it, name='mine')"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,14 @@ def source(function: Any = None, *, name: str = "", counts_as: str = "") -> Any:
     """
     if function is None:
         return lambda f: source(f, name=name, counts_as=counts_as)
-    return Function(name or function.__name__, function, counts_as)
+    if not (name := name or _name(function)):
+        raise InputError("has no name", shown(repr(function), 100), NAME_IT)
+    return Function(name, function, counts_as)
+
+
+def _name(function: Any) -> str:
+    """What a source calls itself, or its function is called; empty for one without a name, such as a partial."""
+    return str(getattr(function, "name", getattr(function, "__name__", "")))
 
 
 @dataclass(frozen=True)
@@ -171,7 +179,9 @@ def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
             found.append(_given(one))
     names = [one.name for one in found]
     for name in names:
-        if not name or name == ORACLE or "/" in name or names.count(name) > 1:
+        if names.count(name) > 1:
+            raise InputError("is given twice", f"source {name!r}", "give it once, or each another name")
+        if not name or name == ORACLE or "/" in name:
             raise InputError("cannot be the name of a source here", repr(name), "give each another name")
     if not found:
         raise InputError("are none", "sources", f"give at least one, such as {EMITTER!r}")
@@ -188,7 +198,8 @@ def _given(value: Any, name: str = "") -> Source:
     if hasattr(given, "counts_as") and hasattr(given, "name"):
         found: Source = given
         return found if name in ("", found.name) else Function(name, found, found.counts_as)
-    return Function(name or str(getattr(given, "name", getattr(given, "__name__", ""))), given)
+    function: Callable[[Request], Graph | None] = given
+    return source(function, name=name)
 
 
 # ---- a source's graphs
