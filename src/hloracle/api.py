@@ -362,8 +362,9 @@ def _typed(options: Mapping[str, Any]) -> None:
 
 def _several(given: Any) -> list[Any]:
     """What is given as a list; a single name, function or class is a list of one."""
-    single = isinstance(given, str | os.PathLike) or callable(given) or not isinstance(given, Iterable)
-    return [given] if single else list(given)
+    if isinstance(given, str | os.PathLike) or callable(given) or not isinstance(given, Iterable):
+        return [given]
+    return list(given)
 
 
 def _file(given: Any, what: str, instead: str) -> Path:
