@@ -6,12 +6,13 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Backend
-from hloracle.core.errors import InputError
+from hloracle.core.errors import InputError, told
+from hloracle.core.given import shown
 
 ENTRY_POINTS = "hloracle.backends"
 BUILT_IN = ("iree-cpu", "xla-cpu")
@@ -53,7 +54,7 @@ def built_in(name: str, device: Device = CPU) -> Choice:
     if name == CPU.backend:
         return Choice(name, "iree", _iree)
     if name != device.backend:
-        raise InputError("is no backend", repr(name), f"name some of: {', '.join(known())}")
+        raise InputError("is no backend", shown(repr(name), 100), f"name some of: {', '.join(known())}")
     return Choice(name, "iree", partial(_device, device), remote=True)
 
 
@@ -104,7 +105,7 @@ def chosen(backends: Iterable[Any] = BUILT_IN, device: Device = CPU) -> tuple[Ch
     plugins = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
     for backend in backends:
         if isinstance(backend, str) and backend in plugins:
-            choice = _given(plugins[backend].load(), backend)
+            choice = _given(load_entry_point(plugins[backend]), backend)
         else:
             choice = built_in(backend, device) if isinstance(backend, str) else _given(backend)
         if choice.name in found:
@@ -115,13 +116,26 @@ def chosen(backends: Iterable[Any] = BUILT_IN, device: Device = CPU) -> tuple[Ch
     return tuple(found.values())
 
 
+def load_entry_point(entry: EntryPoint) -> Any:
+    """What it names. Raises InputError, whatever the other package raises."""
+    try:
+        return entry.load()
+    except Exception as error:
+        raise InputError(
+            f"cannot be loaded ({told(error)})", f"entry point {entry.name!r} = {entry.value}",
+            "repair or uninstall the package that brings it",
+        ) from error  # fmt: skip
+
+
 def _given(backend: Any, name: str = "") -> Choice:
     if isinstance(backend, Choice):
         return backend
     name = name or getattr(backend, "name", "")
     if not callable(backend) or not isinstance(name, str) or not name or "/" in name:
         raise InputError(
-            "is no backend", repr(backend), "give a name, or a class with a `name` that is called with threads"
+            "is no backend",
+            shown(repr(backend), 100),
+            "give a name, or a class with a `name` that is called with threads",
         )
     try:
         pickle.dumps(backend)

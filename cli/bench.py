@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from hloracle.cli import options
-from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, prepare_folder, progress_shown, tell
+from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
+from hloracle.core.folder import prepare_folder
 
 SCALING_PARTS = ("decode", "prefill", "layers", "memory")
 

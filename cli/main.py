@@ -15,10 +15,11 @@ from rich.markup import escape
 
 from hloracle.cli import options
 from hloracle.cli.bench import BENCH_COMMANDS
-from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, prepare_folder, progress_shown, tell
+from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
 from hloracle.core.console import Output, terminal, verdict_stands
 from hloracle.core.errors import InputError
+from hloracle.core.folder import begin_report
 from hloracle.core.program import Interrupted, run_command_line, run_program
 from hloracle.core.record import Record
 
@@ -97,7 +98,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
     if mutant:  # in weights that are held otherwise it would not be planted
         asked["fault"] = fault = named(mutant)
         asked["precision"], asked["layout"], asked["fused"] = fault.held
-    prepare_folder(out)
+    begin_report(out)
     with progress_shown() as progress:
         record = hloracle.run(model, out=out, progress=progress, **asked).data
     return _finish(record, out, as_json)
@@ -131,7 +132,7 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
             raise InputError("has no effect on families alone: it is of the real model", f"--{name}", "leave it out")
         del asked[name]
     open_device(asked["device"], asked["cuda_target"])  # refuses a device before anything is removed
-    prepare_folder(out)
+    begin_report(out)
     for name in selected(()):
         remove_family(out, name)
 
@@ -176,7 +177,7 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
     """
     import hloracle
 
-    prepare_folder(out)
+    begin_report(out)
     with progress_shown() as progress:
         record = hloracle.check(*graphs, backends=backends or None, out=out, progress=progress, **asked).data
     return _finish(record, out, as_json)

@@ -146,14 +146,6 @@ def progress_shown() -> Iterator[Any]:
         yield Progress(lambda line: status.update(f"[dim]{line}[/]"), finished)
 
 
-def prepare_folder(out: Path) -> None:
-    """Find out before the work, not after it, that the report cannot be written."""
-    from hloracle.core.cache import write_file
-
-    write_file(out / ".hloracle", "")
-    (out / ".hloracle").unlink(missing_ok=True)  # another run with this folder may have removed it
-
-
 def tell(found: Any, as_json: bool, words: Callable[[Console], None]) -> None:
     """Print what was found: as JSON, or in words."""
     if as_json:

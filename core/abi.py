@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 # What a graph of each phase takes after the weights, and what it returns before any taps.
@@ -117,11 +117,11 @@ class Abi:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @staticmethod
-    def from_file(path: Path) -> Abi:
+    def from_file(path: str | os.PathLike[str]) -> Abi:
         """Read and check an ABI file. Raises InputError that names the file and the entry."""
         from hloracle.core.abi_file import read_abi  # which reads into the classes of this file
 
-        return read_abi(path)
+        return read_abi(Path(path))
 
     def validate(self) -> None:
         """Raises ValueError unless this is the contract of a prefill or a decode graph."""
@@ -205,8 +205,8 @@ class Graph:
     """
 
     name: str
-    text: str
-    abi: Abi
+    text: str = field(repr=False)
+    abi: Abi = field(repr=False)
     flags: tuple[str, ...] = ()
     on_device: bool = False
 

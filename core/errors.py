@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import traceback
+
 
 class InputError(Exception):
     """Something the user gave cannot be used: exit status 2, one line on stderr.
@@ -19,8 +22,13 @@ class InputError(Exception):
         self.what, self.where, self.fix = what, str(where), fix
 
     def __str__(self) -> str:
-        # One line, whatever a toolchain or a file name put into the parts.
-        return " ".join(f"{self.where}: {self.what}; {self.fix}".split())
+        # One line that can be read, whatever a toolchain put into the parts, or who gave a graph's text for a file's name.
+        where, what = _cut(self.where, 300), _cut(self.what, 2000)
+        return " ".join(f"{where}: {what}; {self.fix}".split())
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 class ToolchainError(Exception):
@@ -39,6 +47,13 @@ class ToolchainError(Exception):
     def __str__(self) -> str:
         kept = f" (graph kept at {self.artifact})" if self.artifact else ""
         return f"{self.stage} failed: {self.message}{kept}"
+
+
+def told(error: BaseException, place: bool = False) -> str:
+    """An error of somebody else's code on one line; place: with the file and the line that raised it."""
+    at = traceback.extract_tb(error.__traceback__)[-1:] if place else []
+    where = "".join(f" ({os.path.basename(frame.filename)}:{frame.lineno})" for frame in at)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:400] + where
 
 
 class OutOfMemory(ToolchainError):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
+from hloracle.core.folder import remove_files, remove_reproducer
 from hloracle.core.record import SCHEMA, Answer, Family, Record, Speed
 from hloracle.reports.facts import VERDICTS, answers_of, differences, limits_of, of_limit
 from hloracle.reports.text import one_line
@@ -83,11 +82,7 @@ def remove_family(directory: Path, name: str) -> None:
     """Remove what an earlier run has left of a family: what `write_family` wrote, and its reproducer."""
     folder = directory / "families" / name
     _replace(folder, {"report.json": None, "report.html": None})
-    _remove_reproducer(folder)
-
-
-def _remove_reproducer(folder: Path) -> None:
-    shutil.rmtree(folder / "reproducer", ignore_errors=True)
+    remove_reproducer(folder / "reproducer")
 
 
 def write_all(record: Record, directory: Path) -> dict[str, Path]:
@@ -112,7 +107,7 @@ def write_all(record: Record, directory: Path) -> dict[str, Path]:
         "junit.xml": junit.render(record),
     }
     if record["localization"] is None or record["localization"]["reproducer"] is None:
-        _remove_reproducer(directory)
+        remove_reproducer(directory / "reproducer")
     _replace(directory, drawn)
     return {name: directory / name for name in drawn}
 
@@ -126,20 +121,14 @@ def to_json(record: Mapping[str, Any]) -> str:
 def _replace(folder: Path, files: Mapping[str, str | None]) -> None:
     """Remove files of an earlier run, and write those that have a content: all or none."""
     paths = [folder / name for name in files]
-    _remove(paths)
+    remove_files(paths)
     try:
         for path, content in zip(paths, files.values(), strict=True):
             if content is not None:
                 write_file(path, content)
     except BaseException:
-        _remove(paths)
+        remove_files(paths)
         raise
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        with contextlib.suppress(OSError):  # not a file, or not ours: writing to it says so in better words
-            path.unlink(missing_ok=True)
 
 
 def with_named_floats(node: Any) -> Any:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type, cast
 
 import pytest
 from records import conforms
@@ -36,6 +36,7 @@ from hloracle.studies import mutants
 
 # The smallest run of everything: decode alone, on one compiler.
 SMALL: dict[str, Any] = {"backends": ["xla-cpu"], "tokens": 3, "capacity": 32, "threads": 1}
+UNTYPED: Any = None
 FIRST = "layers.0.input_layernorm"
 
 
@@ -125,6 +126,7 @@ def test_a_wrong_source_is_told_where_it_is_wrong(right: hloracle.Record) -> Non
     def wrong(request: Request) -> Graph | None:
         return edited(with_text("stablehlo.rsqrt", "stablehlo.sqrt"))(request)
 
+    assert_type(wrong, Source)
     assert (wrong.name, wrong.counts_as) == ("roots", "")
     record = hloracle.run("tiny-llama", [wrong], **SMALL)
     verdict = record.verdict
@@ -143,6 +145,13 @@ def test_a_record_is_saved_and_read(right: hloracle.Record, tmp_path: Path) -> N
     assert hloracle.Record.load(folder / "report.json") == right
     with pytest.raises(hloracle.InputError, match="none"):
         hloracle.Record.load(tmp_path / "none.json")
+
+
+def test_what_a_notebook_prints_is_short(right: hloracle.Record) -> None:
+    assert repr(right) == "<Record conforms: tiny-llama>"
+    model = hloracle.open_model("tiny-llama")
+    assert len(repr(hloracle.emit(model, capacity=32))) < 120
+    assert "model.norm.weight" not in repr(model)
 
 
 def test_decorators() -> None:
@@ -251,7 +260,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "borrowing-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: borrowing\nVersion: 1.0\n")
-    entries = "[hloracle.sources]\nlent = borrowing:decode\nnamed = borrowing:other\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\n"
+    entries = "[hloracle.sources]\nlent = borrowing:decode\nnamed = borrowing:other\nbroken = nomod:B\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\nbroken = borrowing:None_\n"
     (info / "entry_points.txt").write_text(entries)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "borrowing", raising=False)
@@ -281,8 +290,10 @@ def test_the_command_judges_them_too(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("arguments", "line"),
     [
         (("--source", "nope"), "'nope': is no source; name some of: emitter"),
+        (("--source", "broken"), "entry point 'broken' = nomod:B: cannot be loaded (ModuleNotFoundError: No module named"),
+        (("--backend", "broken"), "entry point 'broken' = borrowing:None_: cannot be loaded (AttributeError: "),
         (("--backend", "tpu"), "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
-        (("--source", "emitter", "--source", "emitter"), "'emitter': cannot be the name of a source here"),
+        (("--source", "emitter", "--source", "emitter"), "source 'emitter': is given twice; "),
         (("--source", "lent", "--layout", "rows"), "layout: has no effect on what other sources write"),
         (("--source", "lent", "--mutant", "rope-sign"), "--mutant rope-sign: is planted in a run of the bundled emitter"),
     ],
@@ -311,7 +322,27 @@ def test_another_process_finds_the_backend(monkeypatch: pytest.MonkeyPatch) -> N
     assert (check.id, check.status, check.detail) == ("borrowed.gate-zero", "passed", "")
 
 
+def test_a_model_that_was_opened_is_a_model(tmp_path: Path) -> None:
+    model = hloracle.open_model("tiny-llama")
+    assert hloracle.open_model(model) == model
+    assert hloracle.emit(model, capacity=32).text == hloracle.emit("tiny-llama", capacity=32).text
+    hloracle.emit(model, capacity=32).save(tmp_path / "decode.mlir")
+    options: dict[str, Any] = {"tokens": 3, "threads": 1, "backends": ["xla-cpu"]}
+    assert hloracle.check(tmp_path / "decode.mlir", model=model, **options).passed
+    held = hloracle.open_model("tiny-llama", "int8")
+    assert hloracle.open_model(held, "int8") == held
+
+
 # ---- what is refused
+
+
+def test_an_out_that_cannot_be_written(tmp_path: Path) -> None:
+    """Said before the work: the reproducer is written last, and is what the work is for."""
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "out"
+    line = f"{out}/.hloracle: cannot be written (not a directory); "
+    assert refused(lambda: hloracle.run("tiny-llama", [decode], **SMALL, out=out)).startswith(line)
+    assert refused(lambda: hloracle.suite(["llama"], out=out)).startswith(line)
 
 
 def refused(call: Callable[[], Any]) -> str:
@@ -343,23 +374,25 @@ class Inside:
 
 
 def of_name(name: str) -> Source:
-    made: Source = hloracle.source(decode, name=name)
-    return made
+    return hloracle.source(decode, name=name)
 
 
 @pytest.mark.parametrize(
     ("sources", "line"),
     [
         (["nope"], "'nope': is no source; name some of: emitter"),
+        ("nope", "'nope': is no source; name some of: emitter"),
+        (of_name("oracle"), "'oracle': cannot be the name of a source here"),
         ([], "sources: are none; give at least one"),
         ([3], "3: is no source; give a function"),
-        (["emitter", "emitter"], "'emitter': cannot be the name of a source here"),
+        (["emitter", "emitter"], "source 'emitter': is given twice; give it once, or each another name"),
+        ([partial(decode)], "functools.partial(<function decode at "),
         ([of_name("oracle")], "'oracle': cannot be the name of a source here"),
         ([of_name("a/b")], "'a/b': cannot be the name of a source here"),
-        ([decode, decode], "'decode': cannot be the name of a source here"),
+        ([decode, decode], "source 'decode': is given twice; "),
     ],
 )
-def test_what_is_no_source(sources: list[Any], line: str) -> None:
+def test_what_is_no_source(sources: Any, line: str) -> None:
     assert refused(lambda: hloracle.run("tiny-llama", sources, **SMALL)).startswith(line)
 
 
@@ -367,6 +400,8 @@ def test_what_is_no_source(sources: list[Any], line: str) -> None:
     ("backends", "line"),
     [
         (["tpu"], "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
+        ("tpu", "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
+        (Inside.hidden(), "backend 'hidden': cannot be opened in another process ("),
         ([], "backends: are none; name some of: iree-cpu, xla-cpu"),
         (["xla-cpu", "xla-cpu"], "backend 'xla-cpu': is given twice"),
         ([3], "3: is no backend; give a name, or a class with a `name`"),
@@ -374,8 +409,16 @@ def test_what_is_no_source(sources: list[Any], line: str) -> None:
         ([Inside.hidden()], "backend 'hidden': cannot be opened in another process ("),
     ],
 )
-def test_what_is_no_backend(backends: list[Any], line: str) -> None:
+def test_what_is_no_backend(backends: Any, line: str) -> None:
     assert refused(lambda: hloracle.run("tiny-llama", [decode], **{**SMALL, "backends": backends})).startswith(line)
+
+
+def test_a_partial_is_a_source_with_a_name() -> None:
+    with pytest.raises(hloracle.InputError, match=r"has no name; give hloracle.source\(it, name='mine'\)$"):
+        chosen([partial(decode)])
+    with pytest.raises(hloracle.InputError, match="has no name"):
+        hloracle.source(partial(decode))
+    assert chosen([hloracle.source(partial(decode), name="mine")])[0].name == "mine"
 
 
 def test_a_backend_that_another_process_can_import() -> None:
@@ -393,6 +436,7 @@ def of_another_model(graph: Graph) -> Graph:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
+        (lambda graph: 1 / 0, "source source, decode: raised ZeroDivisionError: division by zero (test_api.py:"),
         (lambda graph: graph.text, "source source, decode: gave a str; give a hloracle.Graph, or None"),
         (lambda graph: None, "source source: has no graph of the model; give a decode graph"),
         (of_another_capacity, "source source, decode: gave a graph of ('decode', 'logits', 64, 0)"),
@@ -458,6 +502,41 @@ def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[G
         (lambda: hloracle.run("tiny-llama", layout="columns"), "--layout: is 'columns'; give one of panels, rows"),
         (lambda: hloracle.run("tiny-llama", device="tpu"), "--device 'tpu': is no device"),
         (lambda: hloracle.suite(["nobody"]), "'nobody': is no family"),
+        (lambda: hloracle.open_model(UNTYPED), "None: is no model; give a checkpoint directory, "),
+        (lambda: hloracle.run(UNTYPED, [decode]), "None: is no model; "),
+        (lambda: hloracle.emit(UNTYPED), "None: is no model; "),
+        (lambda: hloracle.open_session(UNTYPED), "None: is no model; "),
+        (lambda: hloracle.generate(UNTYPED, "a"), "None: is no model; "),
+        *(
+            (partial(hloracle.run, "tiny-llama", [decode], **{key: value}), f"{key}: is {value!r}; give ")
+            for key, value in [
+                ("tokens", "3"),
+                ("tokens", 3.5),
+                ("tokens", None),
+                ("tokens", True),
+                ("timeout", None),
+                ("capacity", "64"),
+                ("threads", -1),
+                ("threads", 0),
+                ("threads", "2"),
+                ("device", None),
+                ("reuse", "no"),
+                ("out", 3),
+            ]
+        ),
+        (lambda: hloracle.suite(model="tiny-llama", rounds=cast(Any, "5")), "rounds: is '5'; give an int"),
+        (lambda: hloracle.suite("llama", jobs=0), "jobs: is 0; give an int, at least 1"),
+        (lambda: hloracle.suite("nobody"), "'nobody': is no family"),
+        (lambda: hloracle.emit("tiny-llama", capacity=cast(Any, "64")), "capacity: is '64'; give an int"),
+        (lambda: hloracle.open_session("tiny-llama", threads=0), "threads: is 0; give an int, at least 1"),
+        (
+            lambda: hloracle.check(hloracle.emit("tiny-llama"), model="tiny-llama"),
+            "a graph: is of type Graph, not the name of a",
+        ),
+        (
+            lambda: hloracle.check("a", model="tiny-llama", abi=cast(Any, 3)),
+            "abi: is of type int, not the name of a file",
+        ),
         (lambda: hloracle.open_model("tiny-nobody"), "'tiny-nobody': no such model"),
         (lambda: hloracle.emit("tiny-llama", "x"), "--phase: is 'x'; give one of prefill, decode"),
         (lambda: hloracle.emit("tiny-llama", head="both"), "--head: is 'both'; give one of token, logits"),
@@ -474,6 +553,22 @@ def test_what_cannot_begin(call: Callable[[], Any], line: str, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     assert line in refused(call)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda text: hloracle.check(text, model="tiny-llama"),
+        hloracle.open_model,
+        lambda text: hloracle.run("tiny-llama", text),
+        lambda text: hloracle.run("tiny-llama", backends=text),
+        lambda text: hloracle.run("tiny-llama", layout=text),
+        lambda text: hloracle.run("tiny-llama", [hloracle.Graph("mine", text, cast(Any, None))]),
+        hloracle.Record.load,
+    ],
+)
+def test_a_graph_s_text_in_a_wrong_place_is_cut(call: Callable[[str], Any]) -> None:
+    assert len(refused(lambda: call("module @llama {\n" + "  return\n" * 5000))) < 3000
 
 
 @pytest.mark.parametrize(

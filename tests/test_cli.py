@@ -23,7 +23,7 @@ from hloracle.cli import main as cli
 from hloracle.cli import options
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.context import Context
-from hloracle.core import cache as store
+from hloracle.core import folder
 from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied, alone
 from hloracle.emitters.model import emit
@@ -691,8 +691,17 @@ def test_generate_refuses_a_damaged_file(name: str, refused: Refused, tmp_path: 
 
 def test_two_runs_may_prepare_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one has removed the file that both try to write."""
-    monkeypatch.setattr(store, "write_file", lambda path, data: None)
-    options.prepare_folder(tmp_path)
+    monkeypatch.setattr(folder, "write_file", lambda path, data: None)
+    folder.prepare_folder(tmp_path)
+
+
+@pytest.mark.parametrize("command", [["run", "nope"], ["check", "none.mlir", "--model", "tiny-llama"]])
+def test_no_earlier_report_stays_where_a_run_cannot_start(command: list[str], refused: Refused, tmp_path: Path) -> None:
+    """It would be taken for that of this run."""
+    for name in (*folder.REPORTS, "notes.txt"):
+        (tmp_path / name).write_text("of an earlier run")
+    refused(*command, "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_precisions_are_those_of_the_encodings() -> None:

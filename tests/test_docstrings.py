@@ -59,6 +59,10 @@ def is_mutant(node: Definition) -> bool:
     return any(isinstance(call.func, ast.Name) and call.func.id in SAY_SO for call in calls)
 
 
+def is_overload(node: Definition) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list)
+
+
 def undocumented(place: str) -> list[str]:
     """What has no docstring in a folder or file."""
     found = []
@@ -69,7 +73,7 @@ def undocumented(place: str) -> list[str]:
         if not ast.get_docstring(tree):
             found.append(f"{name}: the module")
         for owner, node in public(tree.body):
-            if not (ast.get_docstring(node) or inherited(owner, node.name) or is_mutant(node)):
+            if not (ast.get_docstring(node) or inherited(owner, node.name) or is_mutant(node) or is_overload(node)):
                 found.append(f"{name}:{node.lineno}: {f'{owner.name}.' if owner else ''}{node.name}")
     return found
 

@@ -158,6 +158,10 @@ def test_a_fault_can_be_expected(inner: Inner) -> None:
     [
         ("check('missing.mlir', model='tiny-llama')", "missing.mlir: no such file; name a graph"),
         ("check('decode.mlir')", "no model is named: give model=..., or mark the test with hloracle(model=...)"),
+        (
+            "check('decode.mlir', model='tiny-llama', out='here')",
+            "out: is the test's own folder; leave it out, and name another place with --hloracle-out",
+        ),
         ("run(sources=[])", "no model is named: give model=..., or mark the test with hloracle(model=...)"),
     ],
 )
@@ -204,6 +208,37 @@ def test_the_nearest_marker_counts(inner: Inner, pytester: pytest.Pytester) -> N
     }
 
 
+def test_each_function_takes_of_a_marker_what_it_knows(inner: Inner, pytester: pytest.Pytester) -> None:
+    inner("""
+        import pytest
+
+        pytestmark = pytest.mark.hloracle(model="tiny-llama", capacity=64, rounds=1, abi="a.json", nonsense=1)
+
+        def test_check(hloracle):
+            hloracle.check("decode.mlir", layout="rows")
+
+        def test_run(hloracle):
+            hloracle.run()
+    """).assert_outcomes(passed=2)
+    check, run = (asked(pytester, f"out/pytest/test_it.py--test_{name}") for name in ("check", "run"))
+    assert {"capacity", "rounds"} & {*check} == set()
+    assert (check["abi"], check["layout"], check["nonsense"]) == ("a.json", "rows", 1), "which the library refuses"
+    assert (run["capacity"], run["rounds"], run["nonsense"], "abi" in run) == (64, 1, 1, False)
+
+
+def test_the_fixture_gives_the_rest_of_the_package(inner: Inner) -> None:
+    inner("""
+        import pytest
+
+        def test_it(hloracle):
+            assert hloracle.Graph.__name__ == "Graph"
+            with pytest.raises(hloracle.InputError):
+                hloracle.emit('tiny-nobody')
+            with pytest.raises(AttributeError, match="has no attribute 'prove'"):
+                hloracle.prove
+    """).assert_outcomes(passed=1)
+
+
 def test_the_marker_takes_keywords(inner: Inner) -> None:
     result = inner("""
         import pytest
@@ -242,6 +277,12 @@ def test_each_call_has_a_folder(inner: Inner, pytester: pytest.Pytester) -> None
     """).assert_outcomes(passed=1)
     folders = [f"out/pytest/test_it.py--test_it{more}" for more in ("", "/2", "/3")]
     assert [asked(pytester, folder)["graphs"] for folder in folders] == [["first"], ["second"], ["third"]]
+
+
+def test_no_earlier_report_stays_where_a_call_cannot_be_judged(inner: Inner, pytester: pytest.Pytester) -> None:
+    inner(SOURCE).assert_outcomes(passed=1)
+    inner(SOURCE.replace("decode", "missing")).assert_outcomes(failed=1)
+    assert list((pytester.path / "out/pytest/test_it.py--test_it").iterdir()) == []
 
 
 def test_folders_are_apart_and_safe() -> None:

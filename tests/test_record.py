@@ -28,6 +28,7 @@ from records import (
 )
 
 from hloracle.core.errors import InputError
+from hloracle.core.folder import prepare_reproducer
 from hloracle.core.record import SCHEMA
 from hloracle.reports import text
 from hloracle.reports.facts import VERDICTS, differences, in_order
@@ -385,9 +386,32 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_earlier_reproducer_stays_where_the_record_names_it(tmp_path: Path, name: str) -> None:
     """It is written before the record: a run that has none must not leave the one of an earlier run beside its report."""
     (tmp_path / "reproducer").mkdir()
-    (tmp_path / "reproducer" / "graph.mlir").write_text("")
+    for file in ("subgraph.mlir", "0-x.npy", "expected.npy", "got.npy", "reproduce.sh", "subgraph.vmfb"):
+        (tmp_path / "reproducer" / file).write_text("")
     write_all(ALL[name](), tmp_path)
     assert (tmp_path / "reproducer").exists() == (name == "emitter-fault")
+
+
+@pytest.mark.parametrize(
+    "files", [["notes.txt"], ["subgraph.mlir", "notes.txt"], ["expected.npy"], ["subgraph.mlir/x"]]
+)
+def test_a_folder_of_the_user_s_called_reproducer_stays(tmp_path: Path, files: list[str]) -> None:
+    for file in files:
+        (tmp_path / "reproducer" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "reproducer" / file).write_text("")
+    write_all(conforms(), tmp_path)
+    found = [str(p.relative_to(tmp_path / "reproducer")) for p in (tmp_path / "reproducer").rglob("*") if p.is_file()]
+    assert sorted(found) == sorted(files)
+    with pytest.raises(InputError, match="is not a reproducer that hloracle wrote"):
+        prepare_reproducer(tmp_path)
+
+
+def test_a_linked_folder_called_reproducer_stays(tmp_path: Path) -> None:
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "subgraph.mlir").write_text("")
+    (tmp_path / "reproducer").symlink_to(tmp_path / "else")
+    write_all(conforms(), tmp_path)
+    assert (tmp_path / "reproducer" / "subgraph.mlir").is_file()
 
 
 def test_an_invalid_record_writes_and_removes_nothing(tmp_path: Path) -> None:

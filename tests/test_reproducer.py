@@ -18,6 +18,7 @@ from hloracle.backends.iree import compiler_path
 from hloracle.conformance.verdict import reproducer as module
 from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
 from hloracle.core.abi import Graph
+from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import Anatomy, Step
 from hloracle.localize.operations import Found
 from hloracle.localize.workbench import Workbench
@@ -275,8 +276,9 @@ def test_a_title_of_one_line_each(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("not_run")
 def test_an_older_one_is_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "reproducer"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "sub" / "old.npy").write_text("old")
+    folder.mkdir()
+    for name in ("subgraph.mlir", "9-old.npy", "subgraph.vmfb"):
+        (folder / name).write_text("old")
     shown = write_reproducer(folder, found(step("norm", "rsqrt")), False, "norm")
     assert sorted(p.name for p in folder.iterdir()) == sorted(shown.files)
 
@@ -288,11 +290,19 @@ def test_one_that_cannot_be_written_leaves_the_older_one(tmp_path: Path, monkeyp
     monkeypatch.setattr(module, "_run", fails)
     folder = tmp_path / "reproducer"
     folder.mkdir()
-    (folder / "old").write_text("old")
+    (folder / "subgraph.mlir").write_text("old")
     with pytest.raises(RuntimeError):
         write_reproducer(folder, found(step("norm", "rsqrt")), False, "norm")
-    assert [p.name for p in folder.iterdir()] == ["old"]
+    assert [p.read_text() for p in folder.iterdir()] == ["old"]
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_folder_of_the_user_s_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not a reproducer that hloracle wrote"):
+        write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), False, "norm")
+    assert [p.name for p in (tmp_path / "r").iterdir()] == ["notes.txt"]
 
 
 # ---- tools that do not answer

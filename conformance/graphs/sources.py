@@ -9,22 +9,25 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from hloracle import reference
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.named import load_entry_point
 from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.facts import Inspected, inspect
 from hloracle.conformance.graphs.files import fits, read_graph
 from hloracle.conformance.matrix import EMITTER, FILE, ORACLE
 from hloracle.core.abi import Graph
-from hloracle.core.errors import InputError
+from hloracle.core.errors import InputError, ToolchainError, told
+from hloracle.core.given import shown
 from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi, graph_name
 
 ENTRY_POINTS = "hloracle.sources"
+NAME_IT = "give hloracle.source(it, name='mine')"
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,16 @@ class Function:
         return self.function(request)
 
 
+@overload
+def source(function: Callable[[Request], Graph | None], *, name: str = "", counts_as: str = "") -> Source: ...
+
+
+@overload
+def source(
+    function: None = None, *, name: str = "", counts_as: str = ""
+) -> Callable[[Callable[[Request], Graph | None]], Source]: ...
+
+
 def source(function: Any = None, *, name: str = "", counts_as: str = "") -> Any:
     """Make a source of a function from a `Request` to a `Graph`, or to None where it has no such graph.
 
@@ -90,7 +103,14 @@ def source(function: Any = None, *, name: str = "", counts_as: str = "") -> Any:
     """
     if function is None:
         return lambda f: source(f, name=name, counts_as=counts_as)
-    return Function(name or function.__name__, function, counts_as)
+    if not (name := name or _name(function)):
+        raise InputError("has no name", shown(repr(function), 100), NAME_IT)
+    return Function(name, function, counts_as)
+
+
+def _name(function: Any) -> str:
+    """What a source calls itself, or its function is called; empty for one without a name, such as a partial."""
+    return str(getattr(function, "name", getattr(function, "__name__", "")))
 
 
 @dataclass(frozen=True)
@@ -151,13 +171,17 @@ def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
         if isinstance(one, str):
             if one != EMITTER and one not in plugins:
                 known = ", ".join([EMITTER, *plugins])
-                raise InputError("is no source", repr(one), f"name some of: {known}; or give a function, or files")
-            found.append(Emitter() if one == EMITTER else _given(plugins[one].load(), one))
+                raise InputError(
+                    "is no source", shown(repr(one), 100), f"name some of: {known}; or give a function, or files"
+                )
+            found.append(Emitter() if one == EMITTER else _given(load_entry_point(plugins[one]), one))
         else:
             found.append(_given(one))
     names = [one.name for one in found]
     for name in names:
-        if not name or name == ORACLE or "/" in name or names.count(name) > 1:
+        if names.count(name) > 1:
+            raise InputError("is given twice", f"source {name!r}", "give it once, or each another name")
+        if not name or name == ORACLE or "/" in name:
             raise InputError("cannot be the name of a source here", repr(name), "give each another name")
     if not found:
         raise InputError("are none", "sources", f"give at least one, such as {EMITTER!r}")
@@ -167,12 +191,15 @@ def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
 def _given(value: Any, name: str = "") -> Source:
     """A value as a source; one of an installed package is called what its entry point is."""
     if not callable(value):
-        raise InputError("is no source", repr(value), "give a function from hloracle.Request to hloracle.Graph")
+        raise InputError(
+            "is no source", shown(repr(value), 100), "give a function from hloracle.Request to hloracle.Graph"
+        )
     given: Any = value
     if hasattr(given, "counts_as") and hasattr(given, "name"):
         found: Source = given
         return found if name in ("", found.name) else Function(name, found, found.counts_as)
-    return Function(name or str(getattr(given, "name", getattr(given, "__name__", ""))), given)
+    function: Callable[[Request], Graph | None] = given
+    return source(function, name=name)
 
 
 # ---- a source's graphs
@@ -200,13 +227,11 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
     for head in heads:
         for phase, bucket in (("decode", 0), *(("prefill", bucket) for bucket in buckets)):
             asked = dataclasses.replace(request, phase=phase, head=head, bucket=bucket)
-            graph = source(asked)
+            where = f"source {source.name}, {phase} {bucket or ''}".strip()
+            ours = isinstance(source, Emitter)
+            graph = source(asked) if ours else _asked(source, asked, where)
             if graph is None:
                 continue
-            where = f"source {source.name}, {phase} {bucket or ''}".strip()
-            if not isinstance(graph, Graph):
-                raise InputError(f"gave a {type(graph).__name__}", where, "give a hloracle.Graph, or None")
-            ours = isinstance(source, Emitter)
             if not ours:
                 _valid(graph, where)
             if specification(graph) != (phase, head, request.capacity, bucket):
@@ -219,6 +244,19 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
             "has no graph of the model", f"source {source.name}", "give a decode graph, a prefill graph, or both"
         )
     return found
+
+
+def _asked(source: Source, request: Request, where: str) -> Graph | None:
+    """What a source of somebody else's gives. Raises InputError where it raises, or gives something else."""
+    try:
+        graph: object = source(request)
+    except (InputError, ToolchainError):
+        raise
+    except Exception as error:
+        raise InputError(f"raised {told(error, place=True)}", where, "give a hloracle.Graph, or None") from error
+    if graph is not None and not isinstance(graph, Graph):
+        raise InputError(f"gave a {type(graph).__name__}", where, "give a hloracle.Graph, or None")
+    return graph
 
 
 def _valid(graph: Graph, where: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from hloracle.backends import iree
 from hloracle.backends.custom_calls import Target
 from hloracle.backends.devices import CPU, Device
+from hloracle.core.folder import refuse_other, remove_reproducer
 
 if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
     from hloracle.localize.operations import Found
@@ -98,10 +99,13 @@ def write_reproducer(
 ) -> Reproducer:
     """Write `folder` (whole or not at all; an older one is replaced), and run its command once.
 
+    Raises InputError where the folder is there and is no reproducer.
+
     Args:
       device: where IREE runs it.
       targets: of custom_calls that XLA is to find; their libraries are put into the folder.
     """
+    refuse_other(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".reproducer-") as name:
         work = Path(name) / folder.name
@@ -110,7 +114,7 @@ def write_reproducer(
         status, output = _run(work, command)
         shown = "[FAILED]" in output if found.expected is not None else status not in (0, None)
         output = "\n".join(line[:400] for line in output.splitlines()[:60])
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_reproducer(folder)
         work.rename(folder)
     return Reproducer(folder.name, files, command, shown, output)
 

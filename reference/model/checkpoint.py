@@ -51,9 +51,9 @@ class Checkpoint:
 
     directory: Path
     config: Config
-    files: dict[str, Path]
+    files: dict[str, Path] = field(repr=False)
     precision: str = ""
-    encoded: Layout = field(default_factory=dict)
+    encoded: Layout = field(default_factory=dict, repr=False)
 
     @cached_property
     def digest(self) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hloracle.api import run as run
     from hloracle.api import suite as suite
     from hloracle.backends.session import Backend as Backend
+    from hloracle.backends.session import Executable as Executable
     from hloracle.backends.session import Session as Session
     from hloracle.conformance.graphs.sources import Request as Request
     from hloracle.conformance.graphs.sources import Source as Source
@@ -45,7 +46,7 @@ __version__ = _version("hloracle")
 # Where each name is defined. It is imported when it is first used: `import hloracle` alone imports no compiler.
 _HOMES = {
     "hloracle.api": "CheckOptions Options Record SuiteOptions Verdict check emit generate open_model open_session run suite",
-    "hloracle.backends.session": "Backend Session",
+    "hloracle.backends.session": "Backend Executable Session",
     "hloracle.conformance.graphs.sources": "Request Source source",
     "hloracle.core.abi": "Abi Graph Tensor",
     "hloracle.core.child": "ChildDied",
@@ -55,8 +56,8 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "Abi", "Backend", "CheckOptions", "ChildDied", "Graph", "InputError", "Model", "Options", "Record", "Request", "Session",
-    "Source", "SuiteOptions", "Tensor", "ToolchainError", "Verdict", "__version__", "check", "emit", "generate",
+    "Abi", "Backend", "CheckOptions", "ChildDied", "Executable", "Graph", "InputError", "Model", "Options", "Record", "Request",
+    "Session", "Source", "SuiteOptions", "Tensor", "ToolchainError", "Verdict", "__version__", "check", "emit", "generate",
     "open_model", "open_session", "run", "source", "suite",
 ]  # fmt: skip
 

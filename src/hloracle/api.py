@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -23,6 +23,8 @@ from hloracle.core import record as records
 from hloracle.core.abi import Graph
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError
+from hloracle.core.folder import prepare_reproducer
+from hloracle.core.given import shown
 from hloracle.production.choice import LAYOUTS, Choice, production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
@@ -30,6 +32,17 @@ from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.contract import check_contract
 
 PathLike = str | os.PathLike[str]
+ModelLike = PathLike | Checkpoint
+# What options may be, and how that is said. What is no key here is refused where it is used.
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("tokens", "capacity", "rounds", "bucket"), ((int,), "an int")),
+    **dict.fromkeys(("threads", "jobs"), ((int, type(None)), "an int, at least 1")),
+    **dict.fromkeys(("device", "cuda_target", "precision"), ((str,), "a string")),
+    **dict.fromkeys(("reuse", "quick"), ((bool,), "True or False")),
+    "timeout": ((int, float), "a number of seconds"),
+    "fused": ((bool, type(None)), "True or False"),
+    "out": ((str, os.PathLike, type(None)), "a folder"),
+}
 
 
 class _Shared(TypedDict, total=False):
@@ -119,6 +132,9 @@ class Record:
 
     data: records.Record
 
+    def __repr__(self) -> str:
+        return f"<Record {self.data['verdict']['class']}: {self.data['model']['name']}>"
+
     @property
     def passed(self) -> bool:
         """Whether the graphs conform, near-ties included."""
@@ -154,7 +170,7 @@ class Record:
 
 
 def run(
-    model: PathLike, sources: Sequence[Any] = (EMITTER,), backends: Sequence[Any] | None = None,
+    model: ModelLike, sources: Any = (EMITTER,), backends: Any = None,
     **options: Unpack[Options],
 ) -> Record:  # fmt: skip
     """Judge the graphs that sources give of a model.
@@ -163,9 +179,9 @@ def run(
     transformers: tokens, logits, caches, and the values at anchors.
 
     Args:
-      model: a checkpoint directory, a .gguf file, or a name that `hloracle models` lists.
+      model: a checkpoint directory, a .gguf file, a name that `hloracle models` lists, or a `Model`, which is its directory.
       sources: names (`emitter`, or an entry point of `hloracle.sources`), functions from `Request` to `Graph`, or what
-        `@hloracle.source` makes of one.
+        `@hloracle.source` makes of one. A single one need not be in a list, here and wherever there may be several.
       backends: names (`iree-cpu`, `xla-cpu`, or an entry point of `hloracle.backends`), or classes that, called with a number
         of threads, give a `Backend`. Both compilers by default, and the device that `device` names.
       options: see `Options`.
@@ -175,7 +191,7 @@ def run(
     from hloracle.conformance.run import run as run_all
 
     _known(options, Options, "run")
-    opened = graph_sources.chosen(sources)
+    opened = graph_sources.chosen(_several(sources))
     if not any(isinstance(source, graph_sources.Emitter) for source in opened):
         _without_effect(options, ("layout", "fused"), "what other sources write", f"name {EMITTER!r} among the sources")
     context = _context(backends, options)
@@ -183,8 +199,8 @@ def run(
 
 
 def check(
-    *graphs: PathLike, model: PathLike, abi: PathLike | Sequence[PathLike] | None = None,
-    backends: Sequence[Any] | None = None, **options: Unpack[CheckOptions],
+    *graphs: PathLike, model: ModelLike, abi: PathLike | Sequence[PathLike] | None = None,
+    backends: Any = None, **options: Unpack[CheckOptions],
 ) -> Record:  # fmt: skip
     """Judge graphs from files against a model: a decode graph, prefill graphs, or those of one session together.
 
@@ -201,14 +217,18 @@ def check(
     _known(options, CheckOptions, "check")
     if not graphs:
         raise InputError("are none", "graphs", "name at least one file")
-    named = [abi] if isinstance(abi, str | os.PathLike) else list(abi or ())
-    files = open_files([Path(graph) for graph in graphs], [Path(one) for one in named])
+    save = "save it with Graph.save and give that name, or give hloracle.run a source that returns it"
+    named = [] if abi is None else _several(abi)
+    files = open_files(
+        [_file(graph, "a graph", save) for graph in graphs],
+        [_file(one, "abi", "give that of the ABI file") for one in named],
+    )
     context = _context(backends, options)
     return Record(run_all(_settings(model, options, context), context, [files]))
 
 
 def suite(
-    families: Sequence[str] = (), model: PathLike | None = None, jobs: int | None = None,
+    families: str | Sequence[str] = (), model: ModelLike | None = None, jobs: int | None = None,
     keep: Callable[[str, Record], str] | None = None, **options: Unpack[SuiteOptions],
 ) -> Record:  # fmt: skip
     """Judge the bundled emitter on a tiny model of each family, and a real model in full beside them.
@@ -229,7 +249,8 @@ def suite(
     if model is None:
         of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__
         _without_effect(options, sorted(of_the_model), "the tiny models", "give a model that is run beside them")
-    chosen_families = selected(families)
+    _typed({"jobs": jobs})
+    chosen_families = selected(_several(families))
     context = _context(None, options)
     real = _settings(model, options, context) if model is not None else None
     page = keep or (lambda name, record: "")
@@ -238,7 +259,7 @@ def suite(
 
 
 def emit(
-    model: PathLike, phase: str = "decode", head: str = "logits", bucket: int = 64, capacity: int = 256,
+    model: ModelLike, phase: str = "decode", head: str = "logits", bucket: int = 64, capacity: int = 256,
     precision: str = "f32",
 ) -> Graph:  # fmt: skip
     """A graph of the bundled emitter, with its ABI.
@@ -253,16 +274,16 @@ def emit(
     return graph
 
 
-def open_model(model: PathLike, precision: str = "f32") -> Checkpoint:
+def open_model(model: ModelLike, precision: str = "f32") -> Checkpoint:
     """A checkpoint with its config: a directory, a .gguf file, or a name that `hloracle models` lists.
 
     Raises InputError where there is no such model, its config is not understood, or it is not to be had in the precision.
     """
-    return open_checkpoint(resolve(str(model), precision=precision))
+    return open_checkpoint(resolve(_named(model), precision=precision))
 
 
 def open_session(
-    model: PathLike, capacity: int = 256, buckets: Sequence[int] = (32, 64, 128, 256), precision: str = "f32",
+    model: ModelLike, capacity: int = 256, buckets: Sequence[int] = (32, 64, 128, 256), precision: str = "f32",
     backend: str = BUILT_IN[0], threads: int | None = None,
 ) -> Session:  # fmt: skip
     """A session on the bundled emitter's graphs, which pick the token themselves: greedy, of one sequence.
@@ -272,38 +293,52 @@ def open_session(
 
     Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
+    _typed({"threads": threads, "capacity": capacity})
     specs = [("decode", "token", capacity, 0), *(("prefill", "token", capacity, b) for b in buckets if b <= capacity)]
     opened, graphs = _emitted(model, precision, specs)
     weight = archive_of(opened, graphs[0].abi.weights).load
     return Session(make_backend(backend, threads or threads_available()), graphs, weight)
 
 
-def generate(model: PathLike, prompt: str, count: int = 48, raw: bool = False, precision: str = "f32") -> Iterator[str]:
+def generate(
+    model: ModelLike, prompt: str, count: int = 48, raw: bool = False, precision: str = "f32"
+) -> Iterator[str]:
     """Continue a prompt at temperature 0, in pieces that are whole characters; ends at an end-of-text token.
 
     Args:
       count: at most so many tokens. raw: give the prompt as it is, without the model's chat template.
 
-    Raises, when the first piece is asked for, InputError for a model without a tokenizer, a prompt that is empty or too
-    long, and as `open_model` does; and ToolchainError where IREE fails.
+    Raises InputError for what names no model. Raises, when the first piece is asked for, InputError for a model without a
+    tokenizer, a prompt that is empty or too long, and as `open_model` does; and ToolchainError where IREE fails.
     """
     from hloracle.production.generate import Engine, generate_text
 
     engine = Engine(EMITTER, BUILT_IN[0], threads_available(), precision)
-    return generate_text(str(model), prompt, count, raw, engine)
+    return generate_text(_named(model), prompt, count, raw, engine)
 
 
 def _emitted(
-    model: PathLike, precision: str, specs: Sequence[tuple[str, str, int, int]]
+    model: ModelLike, precision: str, specs: Sequence[tuple[str, str, int, int]]
 ) -> tuple[Checkpoint, list[Graph]]:  # fmt: skip
     """A model, and its graphs of these (phase, head, capacity, bucket), which are looked at before the model is."""
     for spec in specs:
+        _typed({"capacity": spec[2], "bucket": spec[3]})
         check_contract(*spec)
     opened = open_model(model, precision)
     return opened, production_graphs(opened, precision, untuned(), specs)
 
 
 # ---- what options mean
+
+
+def _named(model: Any) -> str:
+    """What names a model. Raises InputError for what does not."""
+    if isinstance(model, Checkpoint):
+        return str(model.directory)
+    if isinstance(model, str | os.PathLike):
+        return os.fsdecode(model)
+    what = "give a checkpoint directory, a .gguf file, a name that `hloracle models` lists, or a hloracle.Model"
+    raise InputError("is no model", shown(repr(model), 100), what)
 
 
 def _known(options: Mapping[str, Any], kind: Any, function: str) -> None:
@@ -313,6 +348,30 @@ def _known(options: Mapping[str, Any], kind: Any, function: str) -> None:
             what = "has no effect in" if key in Options.__optional_keys__ else "is no option of"
             takes = ", ".join(sorted(kind.__optional_keys__ - {"fault", "progress"}))
             raise InputError(f"{what} hloracle.{function}", key, f"leave it out; there are {takes}")
+    _typed(options)
+
+
+def _typed(options: Mapping[str, Any]) -> None:
+    """Raises InputError for an option that is of another type than it has: far below, it would fail in other words."""
+    for key, value in options.items():
+        types, words = _TYPES.get(key, ((object,), ""))
+        wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types and object not in types)
+        if wrong or (key in ("threads", "jobs") and value is not None and value < 1):
+            raise InputError(f"is {shown(repr(value), 100)}", key, f"give {words}")
+
+
+def _several(given: Any) -> list[Any]:
+    """What is given as a list; a single name, function or class is a list of one."""
+    if isinstance(given, str | os.PathLike) or callable(given) or not isinstance(given, Iterable):
+        return [given]
+    return list(given)
+
+
+def _file(given: Any, what: str, instead: str) -> Path:
+    """A file's path. Raises InputError for anything else."""
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"is of type {type(given).__name__}, not the name of a file", what, instead)
+    return Path(os.fsdecode(given))
 
 
 def _without_effect(options: Mapping[str, Any], keys: Sequence[str], on: str, instead: str) -> None:
@@ -323,20 +382,23 @@ def _without_effect(options: Mapping[str, Any], keys: Sequence[str], on: str, in
 
 
 def _out(options: _Shared) -> Path | None:
-    out = options.get("out")
-    return Path(out) if out is not None else None
+    """The folder of the reproducer. Raises InputError where none can be written: it would be missed after the work."""
+    if (out := options.get("out")) is None:
+        return None
+    prepare_reproducer(Path(out))
+    return Path(out)
 
 
-def _settings(model: PathLike, options: _Shared, context: Context) -> Settings:
+def _settings(model: ModelLike, options: _Shared, context: Context) -> Settings:
     given = cast(Options, options)
     layout, fused = given.get("layout"), given.get("fused")
     if layout not in (None, *LAYOUTS):
-        raise InputError(f"is {layout!r}", "--layout", f"give one of {', '.join(LAYOUTS)}")
+        raise InputError(f"is {shown(repr(layout), 100)}", "--layout", f"give one of {', '.join(LAYOUTS)}")
     choice: Choice | None = None
     if layout or fused is not None:
         choice = untuned(layout or "", bool(fused), context.device)
     return Settings(
-        str(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
+        _named(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
         _out(options), given.get("rounds", 0), given.get("quick", False),
     )  # fmt: skip
 
@@ -349,10 +411,10 @@ def _context(backends: Sequence[Any] | None, options: _Shared) -> Context:
         raise InputError(f"is {timeout:g}", "--timeout", "give a number of seconds")
     return Context(
         given.get("progress") or Progress(),
-        chosen(backends_on(device) if backends is None else backends, device),
+        chosen(backends_on(device) if backends is None else _several(backends), device),
         device,
         given.get("threads") or threads_available(),
-        open_targets(given.get("custom_calls", ())),
+        open_targets(_several(given.get("custom_calls", ()))),
         timeout,
         given.get("reuse", True),
         given.get("fault"),

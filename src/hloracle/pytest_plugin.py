@@ -70,9 +70,7 @@ class Judge:
         Raises NonConforming with the verdict where they do not; the test fails on what cannot be used.
         """
         __tracebackhide__ = True
-        import hloracle
-
-        return self._judged(hloracle.check, graphs, settings)
+        return self._judged("check", graphs, settings)
 
     def run(
         self, model: str | Path | None = None, sources: Sequence[Any] | None = None,
@@ -80,20 +78,32 @@ class Judge:
     ) -> Record:  # fmt: skip
         """`hloracle.run`: its record, where all sources conform. The rest is as `check` has it."""
         __tracebackhide__ = True
+        given = {"model": model, "sources": sources, "backends": backends}
+        return self._judged("run", (), {k: v for k, v in given.items() if v is not None} | settings)
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else of the package, whose name the fixture's hides in a test: `hloracle.emit`."""
         import hloracle
 
-        given = {"model": model, "sources": sources, "backends": backends}
-        return self._judged(hloracle.run, (), {k: v for k, v in given.items() if v is not None} | settings)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(hloracle, name)
 
-    def _judged(self, judge: Callable[..., Record], graphs: Sequence[str | Path], settings: dict[str, Any]) -> Record:
+    def _judged(self, name: str, graphs: Sequence[str | Path], settings: dict[str, Any]) -> Record:
         __tracebackhide__ = True
+        import hloracle
         from hloracle import InputError
+        from hloracle.core.folder import begin_report
 
-        settings = self._marked() | settings
+        judge: Callable[..., Record] = getattr(hloracle, name)
+        settings = _taken(name, self._marked()) | settings
+        if "out" in settings:
+            pytest.fail("out: is the test's own folder; leave it out, and name another place with --hloracle-out")
         if "model" not in settings:
             pytest.fail("no model is named: give model=..., or mark the test with hloracle(model=...)")
         folder = self._next_folder()
         try:
+            begin_report(folder)
             record = judge(*graphs, **settings, out=folder)
             report = record.save(folder) / "report.html"
         except InputError as error:
@@ -121,6 +131,19 @@ class Judge:
         self._calls += 1
         folder = _out(self._test.config) / folder_name(self._test.nodeid)
         return folder if self._calls == 1 else folder / str(self._calls)
+
+
+def _taken(name: str, marked: dict[str, Any]) -> dict[str, Any]:
+    """What `check` or `run` takes of a marker, which may be for both; and what neither knows, which is refused there."""
+    from hloracle import CheckOptions, Options
+
+    takes = {
+        "check": {"model", "abi", "backends"} | CheckOptions.__optional_keys__,
+        "run": {"model", "sources", "backends"} | Options.__optional_keys__,
+    }
+    return {
+        key: value for key, value in marked.items() if key in takes[name] or not any(key in t for t in takes.values())
+    }
 
 
 def folder_name(test: str) -> str:
