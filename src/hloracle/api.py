@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 from hloracle.backends.custom_calls import open_targets
 from hloracle.backends.devices import open_device
 from hloracle.backends.named import BUILT_IN, backends_on, chosen, make_backend
-from hloracle.backends.session import Session
+from hloracle.backends.session import Backend, Session
 from hloracle.conformance.context import TIMEOUT_SECONDS, Context, Fault, Progress
 from hloracle.conformance.graphs import sources as graph_sources
 from hloracle.conformance.graphs.sources import open_files
@@ -33,6 +33,8 @@ from hloracle.reference.model.contract import check_contract
 
 PathLike = str | os.PathLike[str]
 ModelLike = PathLike | Checkpoint
+SourceLike = str | graph_sources.Source | Callable[[graph_sources.Request], Graph | None]
+BackendLike = str | Callable[[int], Backend]
 # What options may be, and how that is said. What is no key here is refused where it is used.
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("tokens", "capacity", "rounds", "bucket"), ((int,), "an int")),
@@ -170,7 +172,8 @@ class Record:
 
 
 def run(
-    model: ModelLike, sources: Any = (EMITTER,), backends: Any = None,
+    model: ModelLike, sources: SourceLike | Sequence[SourceLike] = (EMITTER,),
+    backends: BackendLike | Sequence[BackendLike] | None = None,
     **options: Unpack[Options],
 ) -> Record:  # fmt: skip
     """Judge the graphs that sources give of a model.
@@ -200,7 +203,7 @@ def run(
 
 def check(
     *graphs: PathLike, model: ModelLike, abi: PathLike | Sequence[PathLike] | None = None,
-    backends: Any = None, **options: Unpack[CheckOptions],
+    backends: BackendLike | Sequence[BackendLike] | None = None, **options: Unpack[CheckOptions],
 ) -> Record:  # fmt: skip
     """Judge graphs from files against a model: a decode graph, prefill graphs, or those of one session together.
 
@@ -403,7 +406,7 @@ def _settings(model: ModelLike, options: _Shared, context: Context) -> Settings:
     )  # fmt: skip
 
 
-def _context(backends: Sequence[Any] | None, options: _Shared) -> Context:
+def _context(backends: Any, options: _Shared) -> Context:
     given = cast(Options, options)
     device = open_device(given.get("device", "cpu"), given.get("cuda_target", ""))
     timeout = given.get("timeout", TIMEOUT_SECONDS)
