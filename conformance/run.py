@@ -171,7 +171,7 @@ def _read(run: Run, graphs: dict[str, list[Graph]]) -> tuple[dict[str, Inspected
             _inspect, graphs, places, run.model.config, show_files, timeout=PREPARE_SECONDS
         )  # fmt: skip
     except ChildDied as died:
-        paths = [str(path) for some in places.values() for path in some]
+        paths = [str(path) for name, some in places.items() for path in some or [f"a graph of source {name}"]]
         if died.cause != "crash" or not paths:
             raise
         raise InputError(
@@ -263,9 +263,7 @@ def conclude(run: Run) -> Verdict:
             try:
                 truth = anchor_truth(run.model, found.at.tokens, context.report, max(found.at.length, 1))
                 arguments = (found, graphs, run.model.directory, truth, how)
-                evidence.localization = context.child(
-                    localize, *arguments, timeout=context.at_most(LOCALIZE_SECONDS)
-                ).value
+                evidence.localization = context.child(localize, *arguments, timeout=LOCALIZE_SECONDS).value
             except (ChildDied, ToolchainError, InputError) as error:
                 # Where the truth itself has no such value as the config says, that is the place.
                 known = isinstance(error, InputError) and error.where in anchors(run.model.config)

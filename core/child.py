@@ -135,6 +135,9 @@ def _child(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     try:
         function, arguments = pipe.recv()
+    except MemoryError:
+        pipe.send(("memory", "what a child process was given does not fit into memory"))
+        return
     except Exception as error:
         what = f"cannot be read in another process ({type(error).__name__}: {error})"
         pipe.send(("error", InputError(what, "a backend or a target", "define it in a module that can be imported")))

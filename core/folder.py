@@ -35,6 +35,7 @@ def begin_report(out: Path) -> None:
     """The same, and remove the earlier report: where the run cannot start, it would be taken for that of this one."""
     prepare_reproducer(out)
     remove_files(out / name for name in REPORTS)
+    remove_reproducer(out / "reproducer")
 
 
 def remove_files(paths: Iterable[Path]) -> None:

@@ -218,23 +218,11 @@ def test_a_graph_of_ones_own_that_does_not_parse_has_a_verdict() -> None:
     assert "does not parse" in record.verdict.explanation
 
 
-@pytest.mark.nightly
-def test_a_whole_run_of_two_sources() -> None:
-    """Each is judged by itself, and both are held to the same checks."""
-    wraps = hloracle.source(Emitter(), name="wraps", counts_as="emitter")
-    record = hloracle.run("tiny-llama", ["emitter", wraps], **{**SMALL, "backends": None})
-    assert record.verdict.class_ == "conforms"
-    kinds: dict[str, set[str]] = {}
-    for check in record.data["checks"]:
-        about, _, kind = check["id"].rpartition(".")
-        kinds.setdefault(about.partition("/")[0], set()).add(kind)
-    assert kinds["wraps"] == kinds["emitter"]
-
-
 # ---- what another package brings
 
 PACKAGE = '''
 from hloracle.backends.xla import XlaCpu
+from hloracle.conformance.graphs.sources import Emitter
 import hloracle
 
 class Borrowed(XlaCpu):
@@ -250,6 +238,7 @@ def decode(request):
         return hloracle.emit(request.model.directory, "decode", capacity=request.capacity)
 
 other = hloracle.source(decode, name="other", counts_as="emitter")
+whole = hloracle.source(Emitter(), counts_as="emitter")
 '''
 
 
@@ -260,7 +249,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "borrowing-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: borrowing\nVersion: 1.0\n")
-    entries = "[hloracle.sources]\nlent = borrowing:decode\nnamed = borrowing:other\nbroken = nomod:B\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\nbroken = borrowing:None_\n"
+    entries = "[hloracle.sources]\nlent = borrowing:decode\nwhole = borrowing:whole\nnamed = borrowing:other\nbroken = nomod:B\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\nbroken = borrowing:None_\n"
     (info / "entry_points.txt").write_text(entries)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "borrowing", raising=False)
@@ -313,6 +302,23 @@ def test_a_source_is_called_what_its_entry_point_is() -> None:
     graph = found[1](Request(hloracle.open_model("tiny-llama"), "decode", "logits", 32))
     assert graph is not None
     assert graph.abi.capacity == 32
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("installed")
+def test_a_source_of_another_package_is_asked_all_that_the_emitter_is() -> None:
+    """Each is judged by itself, on both compilers, and both are held to the same checks; each takes its canary."""
+    record = hloracle.run("tiny-llama", ["emitter", "whole"], **{**SMALL, "backends": None})
+    assert record.verdict.class_ == "conforms"
+    of: dict[str, dict[str, str]] = {"emitter": {}, "whole": {}}
+    for check in record.data["checks"]:
+        if check["source"] in of:
+            of[check["source"]][check["id"].removeprefix(check["source"])] = check["status"]
+    assert of["whole"] == of["emitter"]
+    assert set(of["whole"].values()) == {"passed"}
+    looked = [m["configuration"] for m in record.data["anchors"]]
+    assert {"emitter/iree-cpu", "whole/iree-cpu"} <= set(looked)
+    assert {c["id"]: c["status"] for c in record.data["checks"]}["harness.canary"] == "passed"
 
 
 @pytest.mark.usefixtures("installed")

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import children
@@ -129,11 +130,12 @@ def test_a_text_that_speaks_of_main_is_no_call_of_it() -> None:
 
 
 def test_what_another_process_cannot_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = type(sys)("only_here")
-    here.given = type("given", (), {"__module__": "only_here"})  # type: ignore[attr-defined]
+    here = ModuleType("only_here")
+    given = type("given", (), {"__module__": "only_here"})
+    monkeypatch.setattr(here, "given", given, raising=False)
     monkeypatch.setitem(sys.modules, "only_here", here)
     with pytest.raises(InputError, match=r"cannot be read in another process \(ModuleNotFoundError: .*only_here"):
-        run(children.add, here.given(), 1)
+        run(children.add, given(), 1)
 
 
 SCRIPT = """

@@ -698,7 +698,8 @@ def test_two_runs_may_prepare_one_folder(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("command", [["run", "nope"], ["check", "none.mlir", "--model", "tiny-llama"]])
 def test_no_earlier_report_stays_where_a_run_cannot_start(command: list[str], refused: Refused, tmp_path: Path) -> None:
     """It would be taken for that of this run."""
-    for name in (*folder.REPORTS, "notes.txt"):
+    (tmp_path / "reproducer").mkdir()
+    for name in (*folder.REPORTS, "reproducer/subgraph.mlir", "notes.txt"):
         (tmp_path / name).write_text("of an earlier run")
     refused(*command, "--out", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -509,10 +509,8 @@ def test_the_action_ends_with_the_status_of_the_check(action: Any, tmp_path: Pat
     out.mkdir()
     for name in FILES_OF_A_REPORT:
         (out / name).write_text("of another check")
-    (out / "reproducer").mkdir()
     ended, check, annotate = action(status, graphs="decode.mlir")
     assert ended == status
-    assert not (out / "reproducer").exists()
     assert check == ["--model=tiny-llama", "--out=out", "--", "decode.mlir"]
     assert annotate == ([] if status == 2 else ["--graph=decode.mlir", "--", "out/report.json"])
     summary = tmp_path / "summary"
