@@ -7,7 +7,7 @@ anchors, canary -> verdict -> what is wrong, taken apart -> record.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,16 @@ from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.facts import Inspected, inspect
 from hloracle.conformance.graphs.files import refusal
 from hloracle.conformance.graphs.shown import Shown, chosen_graphs, read_graphs
-from hloracle.conformance.graphs.sources import Emitter, Files, Request, Source, graphs_of, oracle_of, production
+from hloracle.conformance.graphs.sources import (
+    Emitter,
+    Files,
+    Request,
+    Source,
+    graphs_of,
+    oracle_of,
+    production,
+    read_foreign,
+)
 from hloracle.conformance.judging import judge_all
 from hloracle.conformance.looking import look_inside, probe
 from hloracle.conformance.matrix import ORACLE, Configuration
@@ -68,6 +77,7 @@ def run(settings: Settings, context: Context | None = None, sources: Sequence[So
             run = Run(settings, context, tuple(sources), model)
             refuse_non_finite(run)
             choose(run)
+            run.sources = tuple(_read_whole(run, source) for source in run.sources)
             with context.installed():
                 graphs = {source.name: _graphs(run, source) for source in run.sources}
                 others = elsewhere(run)
@@ -137,6 +147,17 @@ def choose(run: Run) -> None:
 # ---- graphs
 
 
+def _read_whole(run: Run, source: Source) -> Source:
+    """A source of somebody else's graphs with those read; any other as it is. Raises InputError for what cannot be read."""
+    if not isinstance(source, Files) or source.emitter is None:
+        return source
+    try:
+        found: Source = run.context.child(read_foreign, source, run.model, timeout=PREPARE_SECONDS).value
+    except ChildDied as died:
+        raise _crashed(died, map(str, source.paths)) from None
+    return found
+
+
 def _graphs(run: Run, source: Source) -> list[Graph]:
     settings = run.settings
     request = Request(run.model, "decode", "logits", settings.capacity, 0, settings.precision, run.context.device)
@@ -172,13 +193,17 @@ def _read(run: Run, graphs: dict[str, list[Graph]]) -> tuple[dict[str, Inspected
         )  # fmt: skip
     except ChildDied as died:
         paths = [str(path) for name, some in places.items() for path in some or [f"a graph of source {name}"]]
-        if died.cause != "crash" or not paths:
-            raise
-        raise InputError(
-            "MLIR's parser crashes on it", ", ".join(paths), "look whether it is nested too deep, or too large"
-        ) from None
+        raise _crashed(died, paths) from None
     answer: tuple[dict[str, Inspected], Shown, int] = found.value
     return answer
+
+
+def _crashed(died: ChildDied, paths: Iterable[str]) -> Exception:
+    """That MLIR's parser crashes on a graph; or what else became of the process that read it."""
+    where = ", ".join(paths)
+    if died.cause != "crash" or not where:
+        return died
+    return InputError("MLIR's parser crashes on it", where, "look whether it is nested too deep, or too large")
 
 
 def _inspect(

@@ -202,6 +202,7 @@ class Graph:
 
     flags: what IREE compiles it with, beside what names the device. on_device: what is looked up at a token or a position
     is looked up by the graph's own operations; of the emitter's.
+    inner: the function that somebody wrote, where the ABI's function only adapts it to the contract; else empty.
     """
 
     name: str
@@ -209,6 +210,7 @@ class Graph:
     abi: Abi = field(repr=False)
     flags: tuple[str, ...] = ()
     on_device: bool = False
+    inner: str = ""
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Write the text to a file, and NAME.abi.json beside it; returns both paths. Raises InputError."""

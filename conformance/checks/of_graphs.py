@@ -67,7 +67,7 @@ def graph_checks(source: str, graphs: Inspected, config: Config, counts_as: str 
         if kind == "custom-call":
             figure += "".join(f", and {n} to {target}" for target, n in allowed.items())
         checks.append(Question(kind, title, source).judged(holds, figure, 0, "; ".join(found), place))
-    aliased = [g for g, _ in parsed if g.abi.phase == "decode"]
+    aliased = [g for g, _ in parsed if g.abi.phase == "decode" and not g.inner]
     if aliased:
         bad, missing = [], []
         for graph in aliased:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hloracle.conformance.graphs.files import differences, symbol
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Graph, Tensor
 from hloracle.core.cache import digest
 from hloracle.core.locations import name_of
 from hloracle.reference.model.anchors import anchor_of
@@ -94,28 +94,46 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
         if main is None:
             return GraphFacts(error=f"has no function @{graph.abi.function}")
         calls = {name: _called_by(function, ir) for name, function in functions.items()}
-        running = {graph.abi.function, *_reached(graph.abi.function, calls)}
+        entry = graph.inner or graph.abi.function  # what adapts a graph to the contract is none of its own
+        running = {entry, *_reached(entry, calls)}
         # What nothing calls never runs.
         idle = [function for name, function in functions.items() if name not in running]
         facts = _walk([op for op in module.body.operations if op not in idle], ir, allowed)
         recursive = [f"@{name}, which calls itself" for name in functions if name in running & _reached(name, calls)]
         facts["beyond"] = (*facts["beyond"], *recursive)
-        block = main.regions[0].blocks[0]
+        block = functions[entry].regions[0].blocks[0]
+        taken = _taken(main, graph, ir)
         mismatch = (*differences(main, graph.abi), *_layouts(graph, module, main, ir))
         donations = _donations(graph, module, main)
         if donations:
             facts["places"]["donations"] = "k_cache.0"
         unused = tuple(
-            tensor.name
-            for tensor, argument in zip(graph.abi.arguments, block.arguments, strict=False)
-            if not list(argument.uses)
+            tensor.name for tensor, argument in zip(taken, block.arguments, strict=False) if not list(argument.uses)
         )
         if unused:
-            (first,) = (t for t in graph.abi.arguments if t.name == unused[0])
+            first = next(t for t in taken if t.name == unused[0])
             facts["places"]["unused"] = WEIGHT.sub("", parts_in(first.weight)[0])
         for anchor, more in _encoded_products(graph, block, ir).items():
             facts["matmuls"][anchor] = facts["matmuls"].get(anchor, 0) + more
         return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch, donations=donations)
+
+
+def _taken(main: Any, graph: Graph, ir: Any) -> Sequence[Tensor]:
+    """What each argument of the judged function is: of an adapted one the weights by the call of it, others by position."""
+    if not graph.inner:
+        return graph.abi.arguments
+    (call,) = (op for op in main.regions[0].blocks[0].operations if _callee(op) == graph.inner)
+    return [
+        graph.abi.arguments[ir.BlockArgument(operand).arg_number] if isinstance(operand.owner, ir.Block)
+        else Tensor("input", f"argument {i}", (), "i32")
+        for i, operand in enumerate(call.operands)
+    ]  # fmt: skip
+
+
+def _callee(operation: Any) -> str:
+    from hloracle.localize.inline import callee_of
+
+    return callee_of(operation)
 
 
 # What a weight goes through between an argument and the sum that a product of one token is written as.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
 from hloracle.core.given import as_text, read_bytes, shown
 from hloracle.emitters.builder import TensorType
-from hloracle.localize.text import LOCATION
+from hloracle.foreign.diagnostics import invalid
 from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint
 from hloracle.reference.model.encodings import ENCODINGS, argument_parts
 from hloracle.reference.model.weights import fusions, parts_in, taken_shapes, weight_shapes
@@ -29,9 +28,6 @@ _NAME_TEXT = "name a StableHLO text file"
 _ANOTHER = 'name another one in the ABI\'s "function" key'
 _ITS_ABI = "give the ABI that belongs to this graph with --abi"
 _ITS_MODEL = "name the model that the graph was written for"
-# Where the parser says that something stands in the text it was given, and not in a file that a location names.
-_IN_TEXT = re.compile(r'loc\("-":(\d+):(\d+)')
-_LOCATION_ALIAS = re.compile(r"^#loc\w* = .*$", re.MULTILINE)
 
 
 def read_graph(path: Path, abi_path: Path) -> Graph:
@@ -114,44 +110,8 @@ def refusal(graph: Graph, path: Path | str, of_file: bool = True) -> InputError 
             module = ir.Module.parse(graph.text)
             module.operation.verify()
         except (ir.MLIRError, ValueError) as error:
-            return _invalid(graph.text, error, path) if of_file else None
+            return invalid(graph.text, error, path) if of_file else None
         return _unlike(module, graph.abi, path)
-
-
-def _invalid(text: str, error: Exception, path: Path | str) -> InputError:
-    """What the parser or a verifier says of a text, at its line and column. Needs a context."""
-    message, location = _first_of(error)
-    place = _IN_TEXT.match(location)
-    if not place:
-        # An operation that fails verification is said to be where its location says: without one, it is where it is.
-        place = _place_without_locations(text, message)
-    where = f"{path}:{place[1]}:{place[2]}" if place else path
-    at = "" if place or not location else f", at {shown(location, 80)}"
-    from jaxlib.version import __version__ as jaxlib
-
-    return InputError(
-        f"is not valid: {shown(message)}{at}", where, f"mend it, or write StableHLO as of jaxlib {jaxlib}"
-    )
-
-
-def _first_of(error: Exception) -> tuple[str, str]:
-    """The first message of MLIR's, and its location."""
-    for diagnostic in getattr(error, "error_diagnostics", ()):
-        return diagnostic.message, str(diagnostic.location)
-    return str(error), ""
-
-
-def _place_without_locations(text: str, message: str) -> re.Match[str] | None:
-    from jaxlib.mlir import ir
-
-    for locations in (LOCATION, _LOCATION_ALIAS):
-        text = locations.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-    try:
-        ir.Module.parse(text)
-    except (ir.MLIRError, ValueError) as error:
-        again, location = _first_of(error)
-        return _IN_TEXT.match(location) if again == message else None
-    return None
 
 
 def _unlike(module: Any, abi: Abi, path: Path | str) -> InputError | None:

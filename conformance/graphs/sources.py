@@ -21,6 +21,7 @@ from hloracle.conformance.matrix import EMITTER, FILE, ORACLE
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError, ToolchainError, told
 from hloracle.core.given import shown
+from hloracle.foreign.file import AbiFile, read_abi_file
 from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
@@ -134,12 +135,14 @@ class Emitter:
 class Files:
     """Graphs from files, each with its ABI file: those of one session, of one head and capacity.
 
-    `graphs` are their texts, none of them parsed.
+    graphs: their texts, none of them parsed. emitter: the ABI file of the emitter that wrote them all, in place of one for
+    each; the graphs are adapted to the contract once the model is known, see `read_foreign`.
     """
 
     paths: tuple[Path, ...]
     abi_paths: tuple[Path, ...]
     graphs: tuple[Graph, ...]
+    emitter: AbiFile | None = None
     name: str = FILE
     counts_as: str = ""
 
@@ -153,6 +156,8 @@ def open_files(paths: Sequence[Path], abi_paths: Sequence[Path] = ()) -> Files:
 
     Raises InputError where a file cannot be read, or one session cannot run them all.
     """
+    if emitter := _emitters(paths, abi_paths):
+        return Files(tuple(paths), (emitter.path,) * len(paths), (), emitter)
     abi_paths = abi_paths or [path.parent / f"{path.stem}.abi.json" for path in paths]
     if len(abi_paths) != len(paths):
         raise InputError(
@@ -161,6 +166,25 @@ def open_files(paths: Sequence[Path], abi_paths: Sequence[Path] = ()) -> Files:
     graphs = [read_graph(path, abi) for path, abi in zip(paths, abi_paths, strict=True)]
     _one_session(graphs, [str(path) for path in paths])
     return Files(tuple(paths), tuple(abi_paths), tuple(graphs))
+
+
+def _emitters(paths: Sequence[Path], abi_paths: Sequence[Path]) -> AbiFile | None:
+    """The ABI file of the emitter of all graphs: the one that is named, or `abi.toml` beside them; None without one."""
+    if not abi_paths:
+        beside = {path.parent / "abi.toml" for path in paths if not (path.parent / f"{path.stem}.abi.json").exists()}
+        abi_paths = [path for path in beside if path.exists()]
+    return read_abi_file(abi_paths[0]) if len(abi_paths) == 1 and abi_paths[0].suffix == ".toml" else None
+
+
+def read_foreign(context: Context, files: Files, model: Checkpoint) -> Files:
+    """The same with the graphs read and adapted to the contract. Called in a child process."""
+    from hloracle.foreign.opening import open_graphs
+
+    assert files.emitter
+    context.report("reading the graphs, and adapting them")
+    graphs = open_graphs(files.paths, files.emitter, model)
+    _one_session(graphs, [str(path) for path in files.paths])
+    return dataclasses.replace(files, graphs=tuple(graphs))
 
 
 def chosen(sources: Iterable[Any]) -> tuple[Source, ...]:
@@ -221,7 +245,8 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
     """
     if isinstance(source, Files):
         for given, abi_path in zip(source.graphs, source.abi_paths, strict=True):
-            fits(given, abi_path, request.model)
+            if not given.inner:  # what is adapted was held to the model by its ABI file
+                fits(given, abi_path, request.model)
         return list(source.graphs)
     found = []
     for head in heads:

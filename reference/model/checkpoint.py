@@ -20,6 +20,7 @@ from hloracle.core.cache import digest, known_digest
 from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, Layout, argument_parts, exactly
+from hloracle.reference.model.expressions import is_expression, load, names_of
 from hloracle.reference.model.registry import FAMILIES, load_config
 from hloracle.reference.model.tensor_file import NAMES
 from hloracle.reference.model.weights import (
@@ -81,6 +82,8 @@ class Checkpoint:
 
         Raises InputError if it holds a NaN or an infinity, or is not of the precision that the name says.
         """
+        if is_expression(name):
+            return load(name, names_of(self.config), self.load)
         weight, encoding, index = argument_parts(name)
         if len(parts := parts_in(weight)) > 1:
             return np.concatenate([self.load(part + name.removeprefix(weight)) for part in parts])

@@ -1,0 +1,467 @@
+"""Adapts somebody else's graph to the contract: a function around it that takes and returns what a session knows.
+
+The graph's own text stays as it is, line by line. Beside it come three functions, written by JAX: one makes the graph's
+inputs from those of the contract, one makes the contract's results of what the graph returns, and one calls all three.
+Weights are rearranged before they are given, by `expressions.py`.
+
+A graph of several rows is given the judged sequence in one of them, and other tokens, positions and caches in the
+others: at position p in row p mod B, so that each row is judged in turn.
+
+Legend: B rows, T tokens of this call, S cache slots, U = T as keys; L, K, D, E, V as in `expressions.axes_of`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import einops
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hloracle.core.abi import CACHES, Abi, Graph, Tensor
+from hloracle.core.formula import evaluate, names_in
+from hloracle.foreign.binding import PAIR, ROTARY, Binding, Value, Weight, sides
+from hloracle.reference.model.config import Config, Rope
+from hloracle.reference.model.rope import decode_tables
+
+FUNCTION = "adapted"
+EMBEDDING = "model.embed_tokens.weight"
+# The axes of what is of the model, in the order in which `Adapter` makes it; B comes first unless it says otherwise.
+AXES = {
+    "formula": "B T", "causal_mask": "B T S", "window_mask": "B T S", "valid": "B T", "cos": "B T D", "sin": "B T D",
+    "embeddings": "B T E", "logits": "B T V", "token": "B T",
+}  # fmt: skip
+JUNK = 7919  # what other rows' tokens are moved on by
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What turns the contract's inputs into those of a bound graph, and its results into the contract's.
+
+    capacity: slots of the contract's caches, at least those of the graph.
+    """
+
+    binding: Binding
+    config: Config
+    capacity: int
+
+    @property
+    def decodes(self) -> bool:
+        return self.binding.phase == "decode"
+
+    @property
+    def rows(self) -> int:
+        """B."""
+        return self.binding.sizes.get("B", 1)
+
+    @property
+    def queries(self) -> int:
+        """T."""
+        return self.binding.sizes.get("T", 1)
+
+    @property
+    def slots(self) -> int:
+        """S of the graph; T where it has no caches of its own length."""
+        return self.binding.sizes.get("S", self.queries)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether each row has a position of its own."""
+        said = [
+            v for v in self.binding.inputs
+            if v.what == "formula" and names_in(v.text) & {"position", "positions", "length"}
+        ]  # fmt: skip
+        return self.rows > 1 and bool(said) and all("B" in v.axes.split() for v in said)
+
+    @property
+    def opaque(self) -> tuple[Value, ...]:
+        """The state that is only handed on."""
+        return tuple(v for v in self.binding.inputs if v.what == "state")
+
+    @property
+    def embeds(self) -> bool:
+        return any(v.what == "embeddings" for v in self.binding.inputs)
+
+    # ---- the contract
+
+    def abi(self) -> Abi:
+        """The contract of the adapted graph: the weights as the graph takes them, then what every session gives."""
+        shapes = self.config.cache_shapes(self.capacity)
+
+        def scalar(name: str) -> Tensor:
+            return Tensor(name, name, (), "i32")
+
+        caches = [Tensor(n, n, shape, "f32") for n, shape in shapes.items()] if self.binding.phase != "forward" else []
+        if self.decodes:
+            inputs = [scalar("token"), scalar("position"), *caches]
+        else:
+            inputs = [Tensor("tokens", "tokens", (self.queries,), "i32"), scalar("length")]
+        head = next(r.what for r in self.binding.results if r.what in ("logits", "token"))
+        heads = {"token": scalar("token"), "logits": Tensor("logits", "logits", (self.config.vocab_size,), "f32")}
+        return Abi(self.binding.phase, (*self._weights, *inputs), (heads[head], *caches), FUNCTION)
+
+    @property
+    def _weights(self) -> list[Tensor]:
+        """Those of the graph, each expression once, and the embedding where embeddings are given."""
+        found = {w.expression: Tensor("weight", w.expression, w.port.shape, w.port.dtype) for w in self.binding.weights}
+        if self.embeds and EMBEDDING not in found:
+            shape = (self.config.vocab_size, self.config.hidden_size)
+            found[EMBEDDING] = Tensor("weight", EMBEDDING, shape, "f32")
+        return list(found.values())
+
+    # ---- what is given
+
+    def inputs(self, *given: Array) -> tuple[Array, ...]:
+        """token, position, k_cache and v_cache in decode, else tokens and length; then the embedding where it is needed ->
+        the graph's inputs in its order, without weights."""
+        row = jnp.arange(self.rows)
+        at = given[1]
+        mine = row == at % self.rows if not self.opaque else row >= 0
+        if self.decodes:
+            token, position = given[:2]
+            tokens = jnp.where(mine, token, (token + JUNK * (row + 1)) % self.config.vocab_size)[:, None]  # [B, T]
+            others = (position + 1 + 3 * row) % self.slots if self.ragged else position
+            positions = jnp.where(mine, position, others)[:, None]
+            names = {"token": tokens, "position": positions, "tokens": tokens, "positions": positions}
+            filled = positions[:, 0] + 1
+        else:
+            tokens, length = given[:2]
+            moved = (tokens[None] + JUNK * (row[:, None] + 1)) % self.config.vocab_size
+            tokens = jnp.where(mine[:, None], tokens[None], moved)
+            positions = jnp.broadcast_to(jnp.arange(self.queries), (self.rows, self.queries))
+            others = (length + 3 * row) % self.queries + 1 if self.ragged else length
+            lengths = jnp.where(mine, length, others)[:, None]
+            names = {"tokens": tokens, "positions": positions, "length": lengths}
+            filled = lengths[:, 0]
+        scene = _Scene(self, names, positions, filled, mine, given)
+        return tuple(scene.value(v) for v in self.binding.inputs)
+
+    def results(self, at: Array, *returned: Array) -> tuple[Array, ...]:
+        """position or length, then what the graph returns -> the contract's results."""
+        row = at % self.rows if not self.opaque else 0
+        last = jnp.zeros((), jnp.int32) if self.decodes else at - 1
+        found: dict[str, Any] = {}
+        layers: dict[str, dict[int, Array]] = {name: {} for name in CACHES}
+        for value, array in zip(self.binding.results, returned, strict=True):
+            if value.what in ("logits", "token"):
+                found.setdefault("head", self._head(value, array, row, last))
+            elif value.what in (*CACHES, "cache"):
+                for name, part in self._caches(value, array):
+                    part = part.astype(jnp.float32)[row]
+                    if value.layer is None:
+                        found[name] = part
+                    else:
+                        layers[name][value.layer] = part
+        for name, some in layers.items():
+            if some:
+                found[name] = jnp.stack([some[i] for i in sorted(some)])
+        caches = []
+        if self.binding.phase != "forward":
+            for name, shape in self.config.cache_shapes(self.capacity).items():
+                cache = found[name]
+                pad = shape[2] - cache.shape[2]
+                caches.append(jnp.pad(cache, ((0, 0), (0, 0), (0, pad), (0, 0))) if pad else cache)
+        return (found["head"], *caches)
+
+    def _head(self, value: Value, array: Array, row: Array, last: Array) -> Array:
+        whole = _to_contract(array, value.axes, AXES[value.what], self.binding.sizes)
+        tokens = whole.shape[1]
+        chosen = whole[row][last if tokens > 1 else 0]
+        return chosen.astype(jnp.int32 if value.what == "token" else jnp.float32)
+
+    def _caches(self, value: Value, array: Array) -> list[tuple[str, Array]]:
+        """Of a result: k_cache, v_cache or both, each [B, L, K, S, D], or [B, K, S, D] of one layer."""
+        axes = "L K S D" if value.layer is None else "K S D"
+        pattern = value.axes
+        if value.what != "cache":
+            return [(value.what, _to_contract(array, pattern, f"B {axes}", self.binding.sizes))]
+        pair = next((p for p in PAIR if p in re.findall(r"\w+", pattern)), "kv")
+        whole = _to_contract(array, pattern, f"{pair} B {axes}", self.binding.sizes)
+        return list(zip(PAIR[pair], whole, strict=True))
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """One call's quantities. filled: tokens that are there after it, by row; mine: the judged row."""
+
+    adapter: Adapter
+    names: dict[str, Array]  # [B, T] or [B, 1]
+    positions: Array  # [B, T]
+    filled: Array  # [B]
+    mine: Array  # [B]
+    given: Sequence[Array]
+
+    def value(self, value: Value) -> Array:
+        """What a bound argument is given, in its shape and dtype."""
+        adapter, port = self.adapter, value.port
+        dtype = _jax_dtype(port.dtype)
+        if value.what in ("constant", "state"):
+            number = value.constant if value.what == "constant" else adapter.binding.start.get(value.text, 0)
+            return _constant(number, port.shape, dtype)
+        if value.what in (*CACHES, "cache"):
+            return self._cache(value).astype(dtype)
+        made = self._made(value)
+        pattern = value.axes
+        axes = AXES[value.what]
+        if value.what.endswith("_mask") and "U" in re.findall(r"\w+", pattern):
+            axes = axes.replace("S", "U")
+        if value.what in ROTARY:
+            axes = _rotary_axes(pattern)
+        return _from_contract(made, axes, pattern, adapter.binding.sizes, port.shape).astype(dtype)
+
+    def _made(self, value: Value) -> Array:
+        adapter = self.adapter
+        if value.what == "formula":
+            sizes = {**adapter.binding.sizes, "S": adapter.slots, "T": adapter.queries}
+            found = jnp.atleast_2d(jnp.asarray(evaluate(value.text, {**sizes, **self.names})))
+            return jnp.broadcast_to(found, (adapter.rows, found.shape[1]))
+        if value.what == "valid":
+            if adapter.decodes:
+                return (jnp.arange(adapter.slots)[None] < self.filled[:, None]).astype(jnp.int32)
+            return (jnp.arange(adapter.queries)[None] < self.filled[:, None]).astype(jnp.int32)
+        if value.what in ROTARY:
+            return self._rotary(value)
+        if value.what == "embeddings":
+            table = self.given[-1]
+            return jnp.take(table, self.names["tokens"], axis=0) * adapter.config.embedding_multiplier
+        return self._mask(value)
+
+    def _mask(self, value: Value) -> Array:
+        """[B, T, S] or [B, T, U]: true where a query may look; or what is added to the scores."""
+        adapter = self.adapter
+        own = "U" in re.findall(r"\w+", value.axes)
+        keys = jnp.arange(adapter.queries if own else adapter.slots)
+        seen = keys[None, None] <= self.positions[..., None]
+        if value.what == "window_mask":
+            window = min(w for w in adapter.config.windows if w is not None)
+            seen &= keys[None, None] > self.positions[..., None] - window
+        if value.port.dtype == "i1" or value.port.dtype.startswith(("i", "ui")):
+            return ~seen if value.text == "inverted" else seen
+        hidden = float(value.text) if value.text and value.text != "inverted" else -math.inf
+        return jnp.where(seen, 0.0, hidden)
+
+    def _rotary(self, value: Value) -> Array:
+        """At the tokens' positions, or the whole table."""
+        adapter = self.adapter
+        layer = adapter.config.layers[value.layer or 0]
+        rope = layer.rope if value.layer is not None else adapter.config.ropes[0]
+        assert rope is not None
+        table = _table(rope, value.what, max(adapter.slots, adapter.queries))
+        letters = _letters(sides(value.axes)[1])
+        if "D" in letters:
+            table = np.repeat(table, 2, -1) if rope.interleaved else np.concatenate([table, table], -1)
+        return jnp.asarray(table) if "S" in letters else jnp.take(jnp.asarray(table), self.positions, axis=0)
+
+    def _cache(self, value: Value) -> Array:
+        adapter = self.adapter
+        pattern = value.axes
+        axes = "L K S D" if value.layer is None else "K S D"
+        own = dict(zip(CACHES, self.given[2:4], strict=True)) if adapter.decodes else {}
+
+        def of(name: str) -> Array:  # [B, L, K, S, D], or without L
+            if not adapter.decodes:
+                shape = adapter.config.cache_shapes(adapter.slots)[name]
+                whole = jnp.zeros((adapter.rows, *shape), jnp.float32)
+            else:
+                cache = own[name][:, :, : adapter.slots]
+                whole = jnp.where(self.mine.reshape(-1, 1, 1, 1, 1), cache[None], -cache[None])
+            return whole if value.layer is None else whole[:, value.layer]
+
+        if value.what != "cache":
+            return _from_contract(of(value.what), f"B {axes}", pattern, adapter.binding.sizes, value.port.shape)
+        pair = next((p for p in PAIR if p in re.findall(r"\w+", pattern)), "kv")
+        both = jnp.stack([of(name) for name in PAIR[pair]])
+        return _from_contract(both, f"{pair} B {axes}", pattern, adapter.binding.sizes, value.port.shape)
+
+
+# ---- axes
+
+
+def _from_contract(array: Array, axes: str, pattern: str, sizes: Mapping[str, int], shape: Sequence[int]) -> Array:
+    """What is laid out by `axes`, laid out by a pattern of an ABI file."""
+    if not pattern:
+        return jnp.reshape(jnp.ravel(array)[: math.prod(shape)], shape)
+    left, right = _both(axes, pattern)
+    if "B" in left.split() and "B" not in _letters(right):  # all rows have the same
+        array = jax.lax.slice_in_dim(array, 0, 1, axis=left.split().index("B"))
+        left = left.replace("B", "1")
+    if "T" in left.split() and "T" not in _letters(right):
+        left = left.replace("T", "1")
+    return einops.rearrange(array, f"{left} -> {right}", **_sizes(f"{left} {right}", pattern, sizes))
+
+
+def _to_contract(array: Array, pattern: str, axes: str, sizes: Mapping[str, int]) -> Array:
+    """What is laid out by a pattern, laid out by `axes`; rows and tokens that the pattern does not have are one."""
+    if not pattern:
+        return jnp.reshape(array, [1] * len(axes.split()))
+    left, right = _both(axes, pattern)
+    kept = " ".join("1" if a in ("B", "T") and a not in _letters(right) else a for a in left.split())
+    return einops.rearrange(array, f"{right} -> {kept}", **_sizes(f"{kept} {right}", pattern, sizes))
+
+
+def _both(axes: str, pattern: str) -> tuple[str, str]:
+    """The contract's axes and the graph's: of `K S (two h) -> S K (h two)` the first side takes the place of the contract's."""
+    own, right = sides(pattern)
+    if not own:
+        return axes, right
+    return " ".join([*(a for a in axes.split() if a in ("B", "T", *PAIR) and a not in _letters(own)), own]), right
+
+
+def _letters(pattern: str) -> list[str]:
+    return re.findall(r"\w+", pattern)
+
+
+def _sizes(patterns: str, pattern: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that einops is told, of the axes that stand in these patterns."""
+    letters = set(_letters(patterns))
+    said = dict(re.findall(r"(\w+)\s*=\s*(\d+)", pattern))
+    return {a: n for a, n in sizes.items() if a in letters} | {a: int(n) for a, n in said.items()}
+
+
+def _rotary_axes(pattern: str) -> str:
+    """Of RoPE tables: of all positions or of the call's, as wide as a head or half as wide."""
+    letters = _letters(pattern)
+    width = "D" if "D" in letters else "h"
+    return f"S {width}" if "S" in letters else f"B T {width}"
+
+
+def _jax_dtype(dtype: str) -> Any:
+    names = {"f": "float", "bf": "bfloat", "i": "int", "ui": "uint"}
+    if dtype == "i1":
+        return jnp.bool_
+    kind, bits = re.fullmatch(r"([a-z]+)(\d+)", dtype).groups()  # type: ignore[union-attr]
+    return jnp.dtype(f"{names[kind]}{bits}")
+
+
+def _constant(number: Any, shape: Sequence[int], dtype: Any) -> Array:
+    found = jnp.asarray(np.asarray(number), dtype)
+    return jnp.reshape(found, shape) if found.size == math.prod(shape) else jnp.broadcast_to(found, shape)
+
+
+def _table(rope: Rope, which: str, positions: int) -> np.ndarray:
+    """cos or sin, float32 [positions, dim/2]."""
+    tables = decode_tables(rope, positions)
+    return np.asarray(getattr(tables, which)[0])
+
+
+# ---- the text
+
+
+def adapted(graph_text: str, name: str, adapter: Adapter) -> Graph:
+    """The graph of the contract: the text as it is, with its function private, and the three functions behind it."""
+    abi, signature = adapter.abi(), adapter.binding.signature
+    own = [a for a in abi.arguments if a.role != "weight"]
+    wide = any(p.dtype in ("i64", "ui64", "f64") for p in (*signature.arguments, *signature.results))
+    with jax.enable_x64(wide):
+        given = [jax.ShapeDtypeStruct(a.shape, _jax_dtype(a.dtype)) for a in own]
+        if adapter.embeds:
+            given.append(jax.ShapeDtypeStruct((adapter.config.vocab_size, adapter.config.hidden_size), jnp.float32))
+        returned = [jax.ShapeDtypeStruct(r.shape, _jax_dtype(r.dtype)) for r in signature.results]
+        before = jax.jit(adapter.inputs, keep_unused=True).lower(*given).as_text()
+        after = jax.jit(adapter.results, keep_unused=True).lower(given[1], *returned).as_text()
+    functions = [_functions(before, "adapt_inputs"), _functions(after, "adapt_results"), _main(adapter, abi)]
+    return Graph(name, _with_functions(graph_text, signature.function, functions), abi, inner=signature.function)
+
+
+def _functions(module: str, name: str) -> str:
+    """The functions of a module that JAX wrote, with `main` called by this name and the others after it."""
+    body = module[module.index("{\n") + 2 : module.rindex("}")]
+    names = re.findall(r"func\.func (?:public|private) @([\w.]+)\(", body)
+    for old in names:
+        new = name if old == "main" else f"{name}.{old}"
+        body = re.sub(rf"@{re.escape(old)}(?![\w.])", f"@{new}", body)
+    return body.replace("func.func public", "func.func private")
+
+
+def _main(adapter: Adapter, abi: Abi) -> str:
+    """The function of the contract, which calls the others."""
+    binding = adapter.binding
+    names = {a.name: f"%arg{i}" for i, a in enumerate(abi.arguments)}
+    own = [a for a in abi.arguments if a.role != "weight"]
+    extra = [names[EMBEDDING]] if adapter.embeds else []
+    ports = [v.port for v in binding.inputs]
+
+    def type_of(a: Any) -> str:
+        return f"tensor<{'x'.join([*map(str, a.shape), a.dtype])}>"
+
+    def types(some: Sequence[Any]) -> str:
+        return ", ".join(type_of(one) for one in some)
+
+    def values(prefix: str, count: int) -> list[str]:
+        return [f"%{prefix}#{i}" if count > 1 else f"%{prefix}" for i in range(count)]
+
+    def bound(prefix: str, count: int) -> str:
+        return f"%{prefix}:{count} = " if count > 1 else f"%{prefix} = " if count else ""
+
+    embedding = [a for a in abi.arguments if a.name == EMBEDDING] if adapter.embeds else []
+    taken = iter(values("inputs", len(ports)))
+    operands = [names[a.expression] if isinstance(a, Weight) else next(taken) for a in binding.arguments]
+    results = binding.signature.results
+    at = own[1].name
+    return f"""
+  func.func public @{FUNCTION}({", ".join(f"%arg{i}: {type_of(a)}" for i, a in enumerate(abi.arguments))}) -> ({types(abi.results)}) {{
+    {bound("inputs", len(ports))}func.call @adapt_inputs({", ".join([*(names[a.name] for a in own), *extra])}) : ({types([*own, *embedding])}) -> ({types(ports)})
+    {bound("results", len(results))}func.call @{quoted_symbol(binding.signature.function)}({", ".join(operands)}) : ({types(binding.signature.arguments)}) -> ({types(results)})
+    {bound("contract", len(abi.results))}func.call @adapt_results({", ".join([names[at], *values("results", len(results))])}) : ({types([own[1], *results])}) -> ({types(abi.results)})
+    func.return {", ".join(values("contract", len(abi.results)))} : {types(abi.results)}
+  }}
+"""
+
+
+def quoted_symbol(name: str) -> str:
+    """A function's name as MLIR writes it behind the @."""
+    return name if re.fullmatch(r"[A-Za-z_][\w$.]*", name) else f'"{name}"'
+
+
+def _with_functions(text: str, function: str, functions: Sequence[str]) -> str:
+    """A module's text with more functions at its end, and one of its own made private; every line stays where it is."""
+    head = re.search(rf"func\.func\s+(?:public\s+)?@{re.escape(quoted_symbol(function))}\s*\(", text)
+    if not head:
+        raise ValueError(f"the text has no function @{function}")
+    private = re.sub(r"func\.func\s+(?:public\s+)?", "func.func private ", head[0])
+    text = text[: head.start()] + private + text[head.end() :]
+    end = _end_of_module(text)
+    return text[:end] + "\n".join(functions) + text[end:]
+
+
+def _end_of_module(text: str) -> int:
+    """Where the brace stands that closes the module; the text's end where no module is written around the functions."""
+    depth, i, opened, ends = 0, 0, False, len(text)
+    module = re.search(r"^\s*(?:builtin\.)?module\b", text, re.MULTILINE)
+    function = re.search(r"\bfunc\.func\b", text)
+    if not module or (function and function.start() < module.start()):
+        return len(text)
+    i = module.end()
+    while i < len(text):
+        c = text[i]
+        if c == '"':
+            i = _after_string(text, i)
+            continue
+        if c == "/" and text.startswith("//", i):
+            i = text.find("\n", i)
+            if i < 0:
+                break
+            continue
+        if c == "{":
+            depth, opened = depth + 1, True
+        elif c == "}":
+            depth -= 1
+            # `module attributes {…} {`: the attributes' braces close before the body's open.
+            if depth == 0 and opened:
+                ends = i
+        i += 1
+    return ends
+
+
+def _after_string(text: str, start: int) -> int:
+    i = start + 1
+    while i < len(text) and text[i] != '"':
+        i += 2 if text[i] == "\\" else 1
+    return i + 1

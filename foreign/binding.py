@@ -1,0 +1,325 @@
+"""An ABI file held to the signature of a graph: what each argument is given, and what each result is.
+
+Legend: B rows, T tokens of a call, S cache slots, U the call's own tokens as keys; the others as `axes_of` has them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hloracle.core.formula import names_in
+from hloracle.core.given import quoted
+from hloracle.foreign.file import AbiFile, Entry, Phase
+from hloracle.foreign.signature import Port, Signature
+from hloracle.reference.model.expressions import STAGE, Names, substituted, tensors_in, typed
+
+PAIR = {"kv": ("k_cache", "v_cache"), "vk": ("v_cache", "k_cache")}
+ROTARY = ("cos", "sin")
+MASKS = ("causal_mask", "window_mask")
+CACHE = re.compile(r"(k_cache|v_cache|cache)(?:\.(\d+))?")
+_MASK = re.compile(r"(causal_mask|window_mask)(?:\((.*)\))?")
+_ROTARY = re.compile(r"(cos|sin)(?:\.(\d+))?")
+_STATE = re.compile(r"state\.(\w+)")
+_LOOP = re.compile(r"\{[^{}]*\b([le])\b[^{}]*\}")
+_AXIS = re.compile(r"\([^()]*\)|\S+")
+# What a formula of integers may use, by phase, and the axes that it has.
+SCALARS = {"decode": ("token", "position"), "prefill": ("length",), "forward": ("length",)}
+VECTORS = ("tokens", "positions")
+KINDS = "token, tokens, position, positions, length, causal_mask, cos, sin, embeddings, valid, k_cache, v_cache, cache, state.NAME, a constant"
+
+
+@dataclass(frozen=True)
+class Weight:
+    """An argument that holds a weight: an expression over the checkpoint's tensors."""
+
+    port: Port
+    expression: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """An argument or a result that is something of the model.
+
+    what: `formula`, `constant`, `causal_mask`, `window_mask`, `valid`, `cos`, `sin`, `embeddings`, `k_cache`, `v_cache`,
+      `cache`, `state`, and of results `logits`, `token`, `ignored`.
+    layer: of a cache or of RoPE tables. text: the formula, the name of a state, or what a mask hides by.
+    constant: numbers. axes: the pattern of its axes; empty where it has one element for each row at most.
+    """
+
+    port: Port
+    what: str
+    layer: int | None = None
+    text: str = ""
+    constant: Any = None
+    axes: str = ""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A graph's function with what all its arguments and results are. sizes: B, T, S and so on."""
+
+    signature: Signature
+    phase: str
+    arguments: tuple[Weight | Value, ...]
+    results: tuple[Value, ...]
+    sizes: Mapping[str, int]
+    start: Mapping[str, Entry]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The arguments that hold weights, in the graph's order."""
+        return tuple(a for a in self.arguments if isinstance(a, Weight))
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The other arguments."""
+        return tuple(a for a in self.arguments if isinstance(a, Value))
+
+
+def bind(
+    abi: AbiFile, phase: Phase, signature: Signature, names: Names, shapes: Mapping[str, tuple[int, ...]]
+) -> Binding:
+    """Find what each argument and each result of a function is.
+
+    Args:
+      shapes: of the checkpoint's tensors.
+
+    Raises InputError that names the ABI file, and the first entry or argument that does not fit.
+    """
+    try:
+        inputs = _expanded(phase.inputs, f"{phase.name}.inputs", names, ())
+        weights = _expanded(abi.weights, "weights", names, shapes)
+        arguments: list[Weight | Value] = []
+        sizes = dict(names.axes)
+        entries = {**inputs, **weights}
+        if twice := set(inputs) & set(weights):
+            raise ValueError(f"{quoted(min(twice))} stands in weights and in {phase.name}.inputs")
+        for port, (key, place, entry) in _matched(
+            signature.arguments, entries, f"{phase.name}.inputs or weights"
+        ).items():
+            if place == "weights":
+                arguments.append(_weight(port, str(entry), names, shapes))
+            else:
+                arguments.append(_value(port, f"{place}.{quoted(key)}", entry, phase.name, names))
+        results = [
+            _value(port, f"{place}.{quoted(key)}", entry, phase.name, names)
+            for port, (key, place, entry) in _matched(
+                signature.results, _expanded(phase.results, f"{phase.name}.results", names, ()), f"{phase.name}.results"
+            ).items()
+        ]
+        if phase.name == "decode":
+            sizes["T"] = 1
+        values = [*(a for a in arguments if isinstance(a, Value)), *results]
+        for value in values:
+            _unify(value, sizes)
+        _complete(results, phase.name)
+    except ValueError as error:
+        what, *fix = error.args
+        raise abi.wrong(what, *fix) from None
+    return Binding(signature, phase.name, tuple(arguments), tuple(results), sizes, abi.state)
+
+
+def phase_of(abi: AbiFile, signature_names: Sequence[str], stem: str) -> list[Phase]:
+    """The phases that a graph may be of: whose function it has, and whose pattern its file's name fits."""
+    import fnmatch
+
+    return [
+        p for p in abi.phases.values()
+        if p.function in signature_names and (not p.file or fnmatch.fnmatch(stem, p.file))
+    ]  # fmt: skip
+
+
+def sides(axes: str) -> tuple[str, str]:
+    """The axes of an entry without the sizes after it: those of the contract where it says them (`A -> B`), and the graph's."""
+    pattern = axes.split(",")[0]
+    left, _, right = pattern.rpartition("->")
+    return left.strip(), right.strip()
+
+
+# All below raise ValueError: what is wrong and, where there is more to say, what to do.
+
+
+def _expanded(
+    entries: Mapping[str, Any], place: str, names: Names, shapes: Any
+) -> dict[str, tuple[str, str, Entry]]:  # fmt: skip
+    """Name of an argument -> the key, the section and the entry of it, with `l` and `e` put in."""
+    found: dict[str, tuple[str, str, Entry]] = {}
+    for key, entry in entries.items():
+        loops = dict.fromkeys(_LOOP.findall(key))
+        rows: list[dict[str, int]] = [{}]
+        for variable in loops:
+            rows = [{**row, variable: i} for row in rows for i in range(names.ranges[variable])]
+        some = False
+        for row in rows:
+            name = substituted(key, row).replace("{{", "{").replace("}}", "}")
+            value = substituted(entry, row) if isinstance(entry, str) else entry
+            if loops and place == "weights" and not all(t in shapes for t in tensors_in(str(value), names)):
+                continue  # a layer of another kind
+            some = True
+            if name in found:
+                raise ValueError(f"{place}.{quoted(key)} and {quoted(found[name][0])} are both of {quoted(name)}")
+            found[name] = (key, place, value)
+        if not some:
+            first = substituted(str(entry), rows[0] if rows else {})
+            raise ValueError(f"{place}.{quoted(key)}: no layer of the model has {quoted(first)}")
+    return found
+
+
+def _matched(
+    ports: Sequence[Port], entries: Mapping[str, tuple[str, str, Entry]], where: str
+) -> dict[Port, tuple[str, str, Entry]]:
+    """What is said of each argument or result; all are said something of, and all that is said is of one."""
+    found: dict[Port, tuple[str, str, Entry]] = {}
+    used: dict[str, Port] = {}
+    for port in ports:
+        own = [name for name in port.names if name in entries]
+        if not own:
+            known = [name for name in entries if name not in used]
+            near = difflib.get_close_matches(port.names[0][:200], known, 1)
+            called = " or ".join(quoted(n) for n in port.names)
+            raise ValueError(
+                f"nothing is said of {port}",
+                f"write it into {where}, as {called}" + (f"; {quoted(near[0])} is near" if near else ""),
+            )
+        if len(own) > 1:
+            raise ValueError(f"{port} is said twice: as {quoted(own[0])} and as {quoted(own[1])}")
+        if own[0] in used:
+            raise ValueError(
+                f"{quoted(own[0])} is the name of {used[own[0]].index} and of {port.index}", "use positions"
+            )
+        used[own[0]] = port
+        found[port] = entries[own[0]]
+    return found
+
+
+def _weight(port: Port, expression: str, names: Names, shapes: Mapping[str, tuple[int, ...]]) -> Weight:
+    try:
+        shape, dtype = typed(expression, names, shapes)
+    except ValueError as error:
+        raise ValueError(f"weights, for {port}: {error}") from None
+    if (shape, dtype) != (port.shape, port.dtype):
+        raise ValueError(
+            f"weights: {quoted(expression)} is {list(shape)} {dtype}, and {port} is {list(port.shape)} {port.dtype}",
+            _towards(shape, dtype, port),
+        )
+    return Weight(port, expression)
+
+
+def _towards(shape: tuple[int, ...], dtype: str, port: Port) -> str:
+    if sorted(shape) == sorted(port.shape) and shape != port.shape:
+        letters = "abcdefgh"[: len(shape)]
+        order = [letters[list(shape).index(n)] for n in port.shape]
+        if len(set(order)) == len(order):
+            return f"rearrange it: ` : {' '.join(letters)} -> {' '.join(order)}`"
+    if shape == port.shape:
+        return f"cast it: ` : {port.dtype}`"
+    return "rearrange, slice, pad or stack it until it fits"
+
+
+def _value(port: Port, place: str, entry: Entry, phase: str, names: Names) -> Value:
+    found = _said(port, place, entry, phase, names)
+    return found if found.axes else replace(found, axes=_usual(found.what, found.layer, port, place))
+
+
+def _said(port: Port, place: str, entry: Entry, phase: str, names: Names) -> Value:
+    if not isinstance(entry, str):
+        return Value(port, "constant", constant=entry)
+    source, *stages = entry.split(STAGE)
+    source, axes = source.strip(), " ".join(stages[0].split()) if stages else ""
+    if len(stages) > 1:
+        raise ValueError(f"{place} has {len(stages)} stages", "write one: the axes")
+    if found := CACHE.fullmatch(source):
+        return Value(port, found[1], _layer(found[2], names, place), axes=axes)
+    if found := _STATE.fullmatch(source):
+        return Value(port, "state", text=found[1], axes=axes)
+    if place.split(".")[1] == "results":
+        if source in ("logits", "token", "ignored"):
+            return Value(port, source, axes=axes)
+        raise ValueError(
+            f"{place} is {quoted(source)}", "write logits, token, k_cache, v_cache, cache, state.NAME or ignored"
+        )
+    if found := _MASK.fullmatch(source):
+        return Value(port, found[1], text=found[2] or "", axes=axes)
+    if found := _ROTARY.fullmatch(source):
+        return Value(port, found[1], _layer(found[2], names, place), axes=axes)
+    if source in ("embeddings", "valid"):
+        return Value(port, source, axes=axes)
+    known = {*SCALARS[phase], *VECTORS, "T", "S", *names.all}
+    try:
+        if wrong := names_in(source) - known:
+            raise ValueError(f"{quoted(min(wrong))} is not known in {phase}")
+    except ValueError as error:
+        near = difflib.get_close_matches(source[:100], [*known, *MASKS, *ROTARY, "embeddings", "k_cache"], 1)
+        raise ValueError(
+            f"{place}: {error}", f"did you mean {near[0]!r}?" if near else f"write one of {KINDS}"
+        ) from None
+    return Value(port, "formula", text=source, axes=axes)
+
+
+def _usual(what: str, layer: int | None, port: Port, place: str) -> str:
+    """The axes of a value of which none are said. Raises ValueError where they do not follow."""
+    rank = len(port.shape)
+    if what in ("ignored", "constant", "state") or math.prod(port.shape) == 1:
+        return ""
+    usual = {1: {"logits": "V", "formula": "T"}, 3: {}, 4: {}}.get(rank, {}).get(what, "")
+    if what in ("k_cache", "v_cache") and rank == (4 if layer is None else 3):
+        usual = "L K S D" if layer is None else "K S D"
+    if not usual:
+        raise ValueError(f"{place} says no axes, and {port} has {rank}", "name them, such as ` : B T`")
+    return usual
+
+
+def _layer(digits: str | None, names: Names, place: str) -> int | None:
+    if digits is None:
+        return None
+    if int(digits) >= names.ranges["l"]:
+        raise ValueError(f"{place} is of layer {digits}, and the model has {names.ranges['l']}")
+    return int(digits)
+
+
+def _unify(value: Value, sizes: dict[str, int]) -> None:
+    """Hold a value's axes to its shape, and learn the sizes of those that nobody has said yet."""
+    shape, what = value.port.shape, f"{value.port}"
+    if not value.axes:
+        return
+    _, pattern = sides(value.axes)
+    given = value.axes.split(",")[1:]
+    axes = _AXIS.findall(pattern)
+    said = {
+        k.strip(): int(v)
+        for k, v in (one.split("=") for one in given if one.count("=") == 1 and one.split("=")[1].strip().isdigit())
+    }
+    if len(axes) != len(shape):
+        raise ValueError(
+            f"{what} has {len(shape)} axes, and {quoted(pattern)} {len(axes)}",
+            "name each axis, 1 for one of one element",
+        )
+    for axis, size in zip(axes, shape, strict=True):
+        inside = axis.strip("()").split()
+        own = {a: 1 if a == "1" else 2 if a in PAIR else sizes.get(a, said.get(a)) for a in inside}
+        open_ = [a for a, n in own.items() if n is None]
+        known = math.prod(n for n in own.values() if n is not None)
+        if len(open_) == 1 and known and size % known == 0 and open_[0].isupper():
+            sizes[open_[0]] = size // known
+        elif len(open_) == 1 and known and size % known == 0:
+            pass
+        elif open_:
+            raise ValueError(
+                f"{what}: the sizes of {' and '.join(open_)} in {quoted(pattern)} are not known", "say them: `, two=2`"
+            )
+        elif known != size:
+            raise ValueError(
+                f"{what}: axis {axis} of {quoted(pattern)} has {known}, and there are {size}",
+                "name the axes in their order",
+            )
+
+
+def _complete(results: Sequence[Value], phase: str) -> None:
+    heads = [r for r in results if r.what in ("logits", "token")]
+    if not heads:
+        raise ValueError(f"{phase}.results has neither logits nor token", "say which result is which")

@@ -1,0 +1,88 @@
+"""Somebody else's graphs of one emitter, read, held to its ABI file, and adapted to the contract.
+
+Imports JAX; for a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+
+from hloracle.core.abi import Graph
+from hloracle.core.errors import InputError
+from hloracle.core.given import shown
+from hloracle.foreign.adapter import Adapter, adapted
+from hloracle.foreign.binding import Binding, bind, phase_of
+from hloracle.foreign.diagnostics import invalid
+from hloracle.foreign.file import AbiFile
+from hloracle.foreign.reading import read_text
+from hloracle.foreign.signature import Signature, signature_of
+from hloracle.reference.model.checkpoint import Checkpoint
+from hloracle.reference.model.expressions import names_of
+from hloracle.reference.model.weights import stored_shapes, weight_shapes
+
+
+def open_graphs(paths: Sequence[Path], abi: AbiFile, model: Checkpoint) -> list[Graph]:
+    """The graphs of files, each as one of the contract, and all of one session.
+
+    Raises InputError that names the file that cannot be used, or the entry of the ABI file that does not fit.
+    """
+    texts = [read_text(path) for path in paths]
+    bindings = [bound(path, text, abi, model) for path, text in zip(paths, texts, strict=True)]
+    slots = [b.sizes["S"] for b in bindings if "S" in b.sizes]
+    decoding = [b.sizes["S"] for b in bindings if "S" in b.sizes and b.phase == "decode"]
+    capacity = max(decoding or slots or [b.sizes.get("T", 1) for b in bindings])
+    return [
+        adapted(text, path.stem, Adapter(binding, model.config, capacity))
+        for path, text, binding in zip(paths, texts, bindings, strict=True)
+    ]
+
+
+def bound(path: Path, text: str, abi: AbiFile, model: Checkpoint) -> Binding:
+    """A text's function held to the ABI file, in the phase that fits it."""
+    names, shapes = names_of(model.config), shapes_of(model)
+    signatures = signatures_of(text, path)
+    phases = phase_of(abi, list(signatures), path.stem)
+    if not phases:
+        wanted = ", ".join(f"@{p.function} ({p.name})" for p in abi.phases.values())
+        has = ", ".join(f"@{name}" for name in signatures)
+        raise InputError(f"has none of {shown(wanted)}; it has {shown(has)}", path, "name its function in the ABI file")
+    failed: list[InputError] = []
+    fitting: list[Binding] = []
+    for phase in phases:
+        try:
+            fitting.append(bind(abi, phase, signatures[phase.function], names, shapes))
+        except InputError as error:
+            failed.append(error)
+    if not fitting:
+        raise failed[0]
+    if len(fitting) > 1:
+        both = " and ".join(b.phase for b in fitting)
+        raise InputError(f"fits {both}", path, 'say which files are of which phase: `file = "decode*"`')
+    return fitting[0]
+
+
+def shapes_of(model: Checkpoint) -> dict[str, tuple[int, ...]]:
+    """The tensors that expressions may name: those that transformers has, and those that the files have."""
+    return stored_shapes(model.config, frozenset(model.files)) | weight_shapes(model.config)
+
+
+def signatures_of(text: str, path: Path) -> dict[str, Signature]:
+    """Of each function of a text that has a body. Raises InputError where it does not parse."""
+    with jax_mlir.make_ir_context():
+        try:
+            module: Any = ir.Module.parse(text)
+            module.operation.verify()
+        except (ir.MLIRError, ValueError) as error:
+            raise invalid(text, error, path) from None
+        functions = [op for op in module.body.operations if op.operation.name == "func.func"]
+        return {
+            str(f.attributes["sym_name"].value): signature_of(f, text)
+            for f in functions if len(f.regions[0].blocks) == 1 and str(f.attributes["sym_visibility"]).strip('"') != "private"
+        } if all("sym_visibility" in f.attributes for f in functions) else {
+            str(f.attributes["sym_name"].value): signature_of(f, text) for f in functions if len(f.regions[0].blocks) == 1
+        }  # fmt: skip

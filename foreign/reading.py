@@ -1,0 +1,65 @@
+"""Reads graphs in the forms in which people have them: text, MLIR bytecode, portable artifacts, jax.export's archives.
+
+Imports jaxlib, which carries MLIR; for a process of its own, because MLIR's parser crashes on what is nested too deep.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from hloracle.core.errors import InputError
+from hloracle.core.given import as_text, read_bytes, shown
+
+LARGEST = 2**30  # bytes
+BYTECODE = b"ML\xefR"
+NAME_IT = "name StableHLO as text, as MLIR bytecode, or as an archive of jax.export"
+
+
+def read_text(path: Path) -> str:
+    """A module's text, whatever form it has. Raises InputError that names the file."""
+    data = read_bytes(path, LARGEST, NAME_IT)
+    if data.startswith(BYTECODE):
+        return _of_bytecode(data, path)
+    if _is_archive(data):
+        return _of_archive(data, path)
+    return as_text(data, path, NAME_IT)
+
+
+def _is_archive(data: bytes) -> bool:
+    """Whether these are bytes of jax.export, a flatbuffer: it begins with an offset, and MLIR's bytecode stands in it."""
+    return not data[:1].isascii() or (BYTECODE in data and data[:4] != BYTECODE)
+
+
+def _of_bytecode(data: bytes, path: Path) -> str:
+    with jax_mlir.make_ir_context() as context:
+        try:
+            if b"StableHLO_v" in data[:64]:
+                module = stablehlo.deserialize_portable_artifact(context, data)
+            else:
+                module = ir.Module.parse(data)
+        except (ir.MLIRError, ValueError) as error:
+            raise InputError(f"cannot be read as MLIR bytecode ({shown(str(error))})", path, NAME_IT) from None
+        return printed(module)
+
+
+def _of_archive(data: bytes, path: Path) -> str:
+    from jax import export
+
+    try:
+        found = export.deserialize(bytearray(data))
+    except Exception as error:  # whatever flatbuffers raises of what is none
+        raise InputError(f"is no archive of jax.export ({shown(str(error))})", path, NAME_IT) from None
+    if found.nr_devices != 1:
+        raise InputError(f"is for {found.nr_devices} devices", path, "export it for one")
+    with jax_mlir.make_ir_context():
+        return printed(ir.Module.parse(found.mlir_module()))
+
+
+def printed(module: ir.Module) -> str:
+    """A module as text, with its locations in place."""
+    text = module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False, use_local_scope=True)
+    return str(text)

@@ -1,0 +1,111 @@
+"""What a function of a module takes and returns: the names by which an ABI file may call it, the shapes and the dtypes.
+
+Imports jaxlib, which carries MLIR.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from hloracle.core.abi import DTYPE_BYTES
+from hloracle.core.errors import InputError
+from hloracle.core.given import shown
+from hloracle.core.locations import name_of
+
+TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
+_SSA = re.compile(r"%([\w$.\-]+)\s*:")
+# As JAX writes it of results, and of arguments where they have no location.
+_NAMED_BY = ("jax.result_info", "jax.arg_info")
+
+
+@dataclass(frozen=True)
+class Port:
+    """An argument or a result. names: what an ABI file may call it, the plainest first; its index is one of them."""
+
+    index: int
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def type(self) -> str:
+        """e.g. `tensor<1x84xf32>`"""
+        return f"tensor<{'x'.join([*map(str, self.shape), self.dtype])}>"
+
+    def __str__(self) -> str:
+        return f"{shown(self.names[0], 80)} ({self.type})"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Of one function."""
+
+    function: str
+    arguments: tuple[Port, ...]
+    results: tuple[Port, ...]
+
+
+def signature_of(function: Any, text: str) -> Signature:
+    """The signature of a parsed function of a text. To be called within an MLIR context.
+
+    Raises InputError for a type that no buffer has, such as a tensor of unknown size.
+    """
+    name = str(function.attributes["sym_name"].value)
+    type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    block = function.regions[0].blocks[0]
+    ssa = list(ssa_names(text, name))
+    arguments = []
+    for i, (value, attributes) in enumerate(
+        zip(block.arguments, _attributes(function, "arg_attrs", type.inputs), strict=True)
+    ):
+        written = [ssa[i]] if len(ssa) == len(type.inputs) else []
+        arguments.append(_port("argument", i, value.type, [*written, name_of(value.location), *attributes]))
+    results = [
+        _port("result", i, t, named)
+        for i, (t, named) in enumerate(zip(type.results, _attributes(function, "res_attrs", type.results), strict=True))
+    ]
+    return Signature(name, tuple(arguments), tuple(results))
+
+
+def ssa_names(text: str, function: str) -> Iterator[str]:
+    """The names of a function's arguments as its text has them, without the percent sign; none where it has no such text."""
+    found = re.search(rf'@(?:{re.escape(function)}|"{re.escape(function)}")\s*\(', text)
+    if not found:
+        return
+    depth, i, quoted = 1, found.end(), False
+    while depth and i < len(text):
+        c = text[i]
+        if c == '"' and text[i - 1] != "\\":
+            quoted = not quoted
+        elif not quoted:
+            depth += (c in "({[<") - (c in ")}]>" and text[i - 1] != "-")
+            if c == "%" and depth == 1 and (name := _SSA.match(text, i)):
+                yield name[1]
+        i += 1
+
+
+def _attributes(function: Any, key: str, types: Any) -> list[list[str]]:
+    """What each argument or result is called in its attributes."""
+    if key not in function.attributes:
+        return [[] for _ in types]
+    return [
+        [str(ir.StringAttr(each[name]).value) for name in _NAMED_BY if name in each]
+        for each in map(ir.DictAttr, ir.ArrayAttr(function.attributes[key]))
+    ]
+
+
+def _port(what: str, index: int, type: Any, names: list[str]) -> Port:
+    found = TYPE.fullmatch(str(type))
+    if not found or found[2] not in DTYPE_BYTES:
+        raise InputError(
+            f"{what} {index} is {shown(str(type), 80)}",
+            "the graph",
+            "give it known sizes, and a dtype that weights have",
+        )
+    shape = tuple(int(n) for n in found[1].split("x") if n)
+    return Port(index, tuple(dict.fromkeys(filter(None, [*names, str(index)]))), shape, found[2])

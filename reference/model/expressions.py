@@ -1,0 +1,269 @@
+"""Weights as somebody else's graph takes them: expressions over the tensors of a checkpoint, such as
+
+    model.layers.0.self_attn.q_proj.weight : (N D) E -> E N D : bf16
+
+docs/abi.md has the language. einops does the rearranging.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import einops
+import numpy as np
+
+from hloracle.core.formula import evaluate, whole
+from hloracle.core.given import quoted
+from hloracle.reference.model.config import Config
+from hloracle.reference.model.encodings import numpy_type
+
+DTYPES = ("f32", "bf16", "f16")
+STAGE = " : "
+_STACK = re.compile(r"stack ([le])")
+_CONCAT = re.compile(r"concat\((.*)\)", re.DOTALL)
+_TENSOR = re.compile(r"[\w.\-]+")
+_ARITHMETIC = re.compile(r"([+\-*/])\s*(.+)")
+_PAD = re.compile(r"pad (\d+) to (.+)")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_SIZE = re.compile(r"(\w+)\s*=\s*(.+)")
+STAGES = "a rearrangement such as `n e -> e n`, `+ 1`, `[0:64]`, `pad 0 to 512`, or a dtype such as bf16"
+
+Load = Callable[[str], np.ndarray]
+
+
+def axes_of(config: Config) -> dict[str, int]:
+    """The sizes of the axes that an ABI file names by letters, of this model."""
+    return {
+        "L": config.num_hidden_layers, "N": config.num_attention_heads, "K": config.num_key_value_heads,
+        "D": config.head_dim, "E": config.hidden_size, "F": config.intermediate_size, "V": config.vocab_size,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the names in an expression stand for.
+
+    axes: sizes by letter. ranges: how far `l` and `e` go. keys: numbers by the config's keys, for formulas.
+    """
+
+    axes: Mapping[str, int]
+    ranges: Mapping[str, int]
+    keys: Mapping[str, float]
+
+    @property
+    def all(self) -> dict[str, float]:
+        """For a formula."""
+        return {**self.keys, **self.axes}
+
+
+def names_of(config: Config) -> Names:
+    """The names that expressions may use, of this model."""
+    keys = {k: v for k, v in vars(config).items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    experts = config.experts.num_experts if config.experts else 0
+    return Names(axes_of(config), {"l": config.num_hidden_layers, "e": experts}, keys)
+
+
+def is_expression(name: str) -> bool:
+    """Whether the name of a weight argument is more than the name of a tensor."""
+    return not _TENSOR.fullmatch(name)
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a part of an expression gives: float32 numbers, and the dtype that they are handed over in."""
+
+    array: np.ndarray
+    dtype: str = "f32"
+
+
+def load(text: str, names: Names, tensor: Load) -> np.ndarray:
+    """The array that an expression gives, in its dtype, contiguous.
+
+    Args:
+      tensor: a tensor's name -> its float32 array.
+
+    Raises ValueError that says which part of the expression is wrong, and what would fit.
+    """
+    found = _Reader(names, tensor).read(text)
+    return np.ascontiguousarray(found.array.astype(numpy_type(found.dtype), copy=False))
+
+
+def typed(text: str, names: Names, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], str]:
+    """The shape and dtype that an expression gives, without its numbers. Raises ValueError as `load` does."""
+
+    def blank(name: str) -> np.ndarray:
+        # One byte of memory, whatever the shape: what rearranges it copies a byte for each element at most.
+        return np.broadcast_to(np.zeros((), np.int8), shapes[name])
+
+    found = _Reader(names, blank, shapes).read(text)
+    return found.array.shape, found.dtype
+
+
+def tensors_in(text: str, names: Names) -> tuple[str, ...]:
+    """The tensors of the checkpoint that an expression reads, in order. Raises ValueError as `load` does."""
+    return tuple(dict.fromkeys(_Reader(names, lambda name: np.zeros(())).leaves(text)))
+
+
+class _Reader:
+    def __init__(self, names: Names, tensor: Load, known: Mapping[str, Any] | None = None) -> None:
+        self._names, self._tensor, self._known = names, tensor, known
+
+    def leaves(self, text: str) -> list[str]:
+        """The tensors' names."""
+        first, _, rest = text.partition(STAGE)
+        if stacked := _STACK.fullmatch(first.strip()):
+            return [leaf for each in self._each(stacked[1], rest) for leaf in self.leaves(each)]
+        first = _split(text, STAGE)[0].strip()
+        if joined := _CONCAT.fullmatch(first):
+            parts, _ = _arguments(joined[1])
+            return [leaf for part in parts for leaf in self.leaves(part)]
+        found = _TENSOR.match(first)
+        return [found[0]] if found else []
+
+    def read(self, text: str) -> Value:
+        first, _, rest = text.partition(STAGE)
+        if stacked := _STACK.fullmatch(first.strip()):
+            parts = [self.read(each) for each in self._each(stacked[1], rest)]
+            _alike([p.array.shape for p in parts], text)
+            return Value(np.stack([p.array for p in parts]), parts[0].dtype)
+        first, *stages = _split(text, STAGE)
+        value = self._source(first.strip())
+        for stage in stages:
+            value = self._staged(value, stage.strip())
+        return value
+
+    def _each(self, variable: str, text: str) -> list[str]:
+        count = self._names.ranges[variable]
+        if not count:
+            raise ValueError(f"stack {variable}: the model has none")
+        return [substituted(text, {variable: i}) for i in range(count)]
+
+    def _source(self, text: str) -> Value:
+        if joined := _CONCAT.fullmatch(text):
+            parts, axis = _arguments(joined[1])
+            values = [self.read(part) for part in parts]
+            arrays = [v.array for v in values]
+            try:
+                return Value(np.concatenate(arrays, axis), values[0].dtype)
+            except (ValueError, IndexError):
+                shapes = " and ".join(str(list(a.shape)) for a in arrays)
+                raise ValueError(f"{quoted(text)} joins {shapes} along axis {axis}") from None
+        name, _, arithmetic = text.partition(" ")
+        if not _TENSOR.fullmatch(name):
+            raise ValueError(f"{quoted(text)} is no tensor of a checkpoint, nor concat(…)")
+        if self._known is not None and name not in self._known:
+            raise ValueError(no_tensor(name, self._known))
+        value = Value(self._tensor(name))
+        return self._staged(value, arithmetic.strip()) if arithmetic else value
+
+    def _staged(self, value: Value, stage: str) -> Value:
+        array = value.array
+        if "->" in stage:
+            return Value(self._rearranged(array, stage), value.dtype)
+        if stage in DTYPES:
+            return Value(array, stage)
+        if found := _ARITHMETIC.fullmatch(stage):
+            number = float(evaluate(found[2], self._names.all))
+            if array.dtype == np.int8:  # a blank one, of which only the shape counts
+                return value
+            of = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}[found[1]]
+            return Value(of(array, np.float32(number), dtype=np.float32), value.dtype)
+        if found := _PAD.fullmatch(stage):
+            return Value(self._padded(array, int(found[1]), whole(found[2], self._names.all), stage), value.dtype)
+        if stage.startswith("[") and stage.endswith("]"):
+            return Value(self._sliced(array, stage), value.dtype)
+        raise ValueError(f"{quoted(stage)} is no stage; there are {STAGES}")
+
+    def _rearranged(self, array: np.ndarray, stage: str) -> np.ndarray:
+        pattern, *given = stage.split(",")
+        sizes = {a: size for a, size in self._names.axes.items() if re.search(rf"\b{a}\b", pattern)}
+        for one in given:
+            found = _SIZE.fullmatch(one.strip())
+            if not found:
+                raise ValueError(f"{quoted(one.strip())} is no size, such as `two=2`")
+            sizes[found[1]] = whole(found[2], self._names.all)
+        try:
+            found_array: np.ndarray = einops.rearrange(array, pattern.strip(), **sizes)
+            return found_array
+        except (einops.EinopsError, ValueError, TypeError) as error:
+            why = str(error).strip().splitlines()[-1].strip()
+            raise ValueError(f"{quoted(stage)} does not fit {list(array.shape)} ({why})") from None
+
+    def _padded(self, array: np.ndarray, axis: int, size: int, stage: str) -> np.ndarray:
+        if not 0 <= axis < array.ndim or size < array.shape[axis]:
+            raise ValueError(f"{quoted(stage)} does not fit {list(array.shape)}")
+        return np.pad(array, [(0, size - n if i == axis else 0) for i, n in enumerate(array.shape)])
+
+    def _sliced(self, array: np.ndarray, stage: str) -> np.ndarray:
+        slices = []
+        for part in stage[1:-1].split(","):
+            ends = [whole(end, self._names.all) if end.strip() else None for end in part.split(":")]
+            if len(ends) != 2:
+                raise ValueError(f"{quoted(stage)} is no slice, such as `[0:64, :]`")
+            slices.append(slice(*ends))
+        if len(slices) > array.ndim or 0 in (found := array[tuple(slices)]).shape:
+            raise ValueError(f"{quoted(stage)} does not fit {list(array.shape)}")
+        return found
+
+
+def no_tensor(name: str, known: Mapping[str, Any]) -> str:
+    """That there is no such tensor, and the nearest."""
+    import difflib
+
+    near = difflib.get_close_matches(name[:200], known, 1)
+    return f"the model has no weight {quoted(name)}" + (f", the nearest is {near[0]}" if near else "")
+
+
+def substituted(text: str, variables: Mapping[str, int]) -> str:
+    """The text with what stands in braces computed, where it uses these variables alone."""
+
+    def compute(found: re.Match[str]) -> str:
+        inside = found[1]
+        if "," in inside:
+            return found[0]
+        try:
+            return str(whole(inside, variables))
+        except ValueError:
+            return found[0]
+
+    return _BRACES.sub(compute, text)
+
+
+def _arguments(text: str) -> tuple[list[str], int]:
+    """The parts of a concat, of which one with alternatives stands for several, and its axis."""
+    parts: list[str] = []
+    axis = 0
+    for part in (p.strip() for p in _split(text, ",")):
+        if found := _SIZE.fullmatch(part):
+            if found[1] == "axis":
+                axis = whole(found[2], {})
+            elif parts:
+                parts[-1] += f", {part}"
+            continue
+        choices = next((b for b in _BRACES.finditer(part) if "," in b[1]), None)
+        if choices:
+            parts += [part[: choices.start()] + one.strip() + part[choices.end() :] for one in choices[1].split(",")]
+        else:
+            parts.append(part)
+    return parts, axis
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split where nothing is open: parentheses and braces hold together."""
+    parts, depth, start, i = [], 0, 0, 0
+    while i < len(text):
+        depth += (text[i] in "({[") - (text[i] in ")}]")
+        if depth == 0 and text.startswith(separator, i):
+            parts.append(text[start:i])
+            start = i = i + len(separator)
+        else:
+            i += 1
+    return [*parts, text[start:]]
+
+
+def _alike(shapes: Sequence[tuple[int, ...]], text: str) -> None:
+    if len(set(shapes)) > 1:
+        raise ValueError(f"{quoted(text)} stacks {' and '.join(str(list(s)) for s in dict.fromkeys(shapes))}")
