@@ -203,6 +203,7 @@ class Graph:
     flags: what IREE compiles it with, beside what names the device. on_device: what is looked up at a token or a position
     is looked up by the graph's own operations; of the emitter's.
     inner: the function that somebody wrote, where the ABI's function only adapts it to the contract; else empty.
+    written: the text in which lines count, where `text` is what became of it; else empty. rows: B, of somebody else's graph.
     """
 
     name: str
@@ -211,6 +212,8 @@ class Graph:
     flags: tuple[str, ...] = ()
     on_device: bool = False
     inner: str = ""
+    written: str = field(default="", repr=False)
+    rows: int = 1
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Write the text to a file, and NAME.abi.json beside it; returns both paths. Raises InputError."""

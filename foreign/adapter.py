@@ -367,7 +367,7 @@ def adapted(graph_text: str, name: str, adapter: Adapter) -> Graph:
         before = jax.jit(adapter.inputs, keep_unused=True).lower(*given).as_text()
         after = jax.jit(adapter.results, keep_unused=True).lower(given[1], *returned).as_text()
     functions = [_functions(before, "adapt_inputs"), _functions(after, "adapt_results"), _main(adapter, abi)]
-    return Graph(name, _with_functions(graph_text, signature.function, functions), abi, inner=signature.function)
+    return Graph(name, _with_functions(graph_text, signature.function, functions), abi, inner=signature.function, rows=adapter.rows)
 
 
 def _functions(module: str, name: str) -> str:

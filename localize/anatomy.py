@@ -20,7 +20,7 @@ from jaxlib.mlir.dialects import func, stablehlo
 
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
-from hloracle.core.locations import line_of
+from hloracle.core.locations import line_of, place_of
 from hloracle.localize.inline import callee_of, copied, inline_calls, nested, operands_of
 from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
 from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
@@ -207,6 +207,15 @@ class Anatomy:
         self._subgraphs[anchor] = Subgraph(anchor, graph, tuple(operations))
         return self._subgraphs[anchor]
 
+    def reads(self) -> dict[str, frozenset[str]]:
+        """Of each anchor, the anchors that it is computed from."""
+        known = set(self.anchors)
+        found = {}
+        for anchor in self.anchors:
+            _, inputs = self._closure([self.values[anchor]], self._boundary(anchor))
+            found[anchor] = frozenset(name.removesuffix("+") for name in inputs.values()) & known
+        return found
+
     def returned(self, part: str) -> Step | None:
         """The return of a cache, `k_cache` or `v_cache`, as a step; None if it returns what the last layer wrote."""
         index = self.graph.abi.result(part)
@@ -215,6 +224,8 @@ class Anatomy:
         if layers and value == self._written[part, max(layers)]:
             return None
         boundary = {v: f"{name}.{layer}+" for (name, layer), v in self._written.items()}
+        if not layers:  # it is put together of what each layer has
+            boundary |= {v: name for name, v in self.values.items() if split(name)[1] == part}
         graph, _ = self._write("returned", [part], [value], boundary)
         line, text = self._lines.get(len(self._operations) - 1, (0, ""))
         return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), part, line, text)
@@ -378,6 +389,10 @@ class Anatomy:
 
     @functools.cached_property
     def _lines(self) -> dict[int, tuple[int, str]]:
+        if self.graph.written:  # each operation says where it was
+            written = self.graph.written.splitlines()
+            lines = ((i, place_of(operation.location)) for i, operation in enumerate(self._operations))
+            return {i: (line, written[line - 1].strip()) for i, line in lines if line and line <= len(written)}
         with self._context:
             return op_lines(self.graph.text, self.graph.abi.function)
 

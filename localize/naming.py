@@ -1,0 +1,242 @@
+"""Names the anchors of a graph that names none: `matching.py` finds them among its values, `annotate.py` writes them down.
+
+Of a graph that is wrong, what comes after the first wrong value is no anchor's any more. So a value is replaced by what it
+should be: where what comes after it is right then, that value is the anchor, and it is wrong by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hloracle.core.abi import Graph
+from hloracle.core.child import Report
+from hloracle.localize.annotate import Flat, annotated, sliced, type_of, values_of, variant
+from hloracle.localize.inline import operands_of
+from hloracle.localize.matching import Layout, Match, Scene, find
+from hloracle.localize.situation import Situation
+from hloracle.localize.workbench import Workbench
+from hloracle.reference.model.anchors import anchors, split
+from hloracle.reference.model.config import Config
+
+AHEAD = 6  # lost anchors that are tried to be put right, and of what follows each, those that are looked for
+MOST_REPLACED = 64  # values that can be replaced in one graph
+MOST_LAYOUTS = 6  # that are tried of an anchor in one value
+_LAYER = re.compile(r"\blayers\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What was found of a graph's anchors.
+
+    matches: the anchors that were found, in the order of computation. wrong: those whose value is wrong by itself, as was seen
+      when it was replaced. missing: those that no value is.
+    """
+
+    matches: tuple[Match, ...]
+    wrong: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def explicit(graph: Graph, named: Named, config: Config, situation: Situation) -> Graph:
+    """The graph with these anchors at locations of their names."""
+    return annotated(graph, named.matches, config, situation.queries, situation.keys, graph.rows)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An anchor put in the place of a value: what its numbers are there."""
+
+    match: Match
+    override: np.ndarray
+
+
+class Search:
+    """Looks for the anchors of a graph among its values in one call.
+
+    Args:
+      situation: the call. reads: of each anchor, those that the oracle computes it from.
+    """
+
+    def __init__(
+        self, graph: Graph, situation: Situation, bench: Workbench, reads: Mapping[str, Collection[str]], report: Report
+    ) -> None:  # fmt: skip
+        self._graph, self._situation, self._bench = graph, situation, bench
+        self._reads, self._report = reads, report
+        at = situation.position if situation.phase == "decode" else situation.length
+        self._scene = Scene(situation.config, situation, graph.rows, at % graph.rows)
+        self._order = {a: i for i, a in enumerate(anchors(situation.config))}
+
+    def named(self) -> Named:
+        """Find all anchors; where the graph is wrong, by putting right what is wrong, one value after another."""
+        self._report(f"looking for the anchors of {self._graph.name} among its values")
+        matches = self._borne_out(self._found([], list(self._order)))
+        trials: list[Trial] = []
+        while lost := self._lost(matches):
+            self._report(f"{self._graph.name}: {lost[0]} is not found; putting right what may be it")
+            trial = self._repaired(lost, matches, trials)
+            if trial is None:
+                break
+            trials.append(trial)
+            have = {m.anchor for m in matches} | {trial.match.anchor}
+            more = self._found(trials, [a for a in self._order if a not in have])
+            matches = self._borne_out([*matches, trial.match, *more])
+        missing = tuple(a for a in self._order if a not in {m.anchor for m in matches})
+        return Named(tuple(matches), tuple(t.match.anchor for t in trials), missing)
+
+    def _borne_out(self, matches: Sequence[Match]) -> list[Match]:
+        """Without those that are an anchor times a constant, and nothing that is computed from them is right: they are wrong."""
+        whole = {m.anchor for m in matches if m.layout.factor == 1}
+        return self._sorted([m for m in matches if m.anchor in whole or self._after(m.anchor) & whole])
+
+    def _sorted(self, matches: Sequence[Match]) -> list[Match]:
+        return sorted(matches, key=lambda m: self._order[m.anchor])
+
+    def _run(self, graph: Graph, trials: Sequence[Trial]) -> list[np.ndarray]:
+        """What a graph returns with these values replaced."""
+        given = {str(t.match.value): t.override for t in trials}
+
+        def value(name: str) -> np.ndarray:
+            if name.endswith("?"):
+                return np.array(name[:-1] in given)
+            if name.isdigit():
+                return given[name] if name in given else np.zeros(shapes[name], np.float32)
+            return self._situation.value(name, self._bench.weight)
+
+        shapes = {a.name: a.shape for a in graph.abi.arguments}
+        return self._bench.run(graph, value)
+
+    def _sizes(self, wanted: Sequence[str]) -> set[int]:
+        scene = self._scene
+        counts = {1, scene.rows, self._situation.queries, scene.rows * self._situation.queries}
+        return {scene.expected(a).size * n for a in wanted for n in counts}
+
+    def _found(self, trials: Sequence[Trial], wanted: Sequence[str]) -> list[Match]:
+        """The anchors among all values of the graph, once these values are replaced."""
+        found: dict[str, Match] = {}
+        replaced = [t.match.value for t in trials]
+        for some in values_of(self._graph, self._sizes(wanted), lambda g: self._run(g, trials), replaced):
+            left = [a for a in wanted if a not in found or found[a].layout.factor != 1]
+            for match in find(self._scene, some, left):
+                if match.anchor not in found or match.layout.factor == 1:
+                    found[match.anchor] = match
+        return self._sorted(list(found.values()))
+
+    # ---- what is lost
+
+    def _lost(self, matches: Sequence[Match]) -> list[str]:
+        """The anchors that are nowhere, and nothing that is computed from them either, in order.
+
+        One that is nowhere, while what is computed from it is right, is none that the graph has as a value.
+        """
+        there = {m.anchor for m in matches}
+        return [a for a in self._order if a not in there and not self._after(a) & there]
+
+    def _after(self, anchor: str) -> set[str]:
+        """The anchors that are computed from one."""
+        found: set[str] = set()
+        todo = [anchor]
+        while todo:
+            one = todo.pop()
+            more = [a for a, read in self._reads.items() if one in read and a not in found]
+            found.update(more)
+            todo += more
+        return found
+
+    def _repaired(self, lost: Sequence[str], matches: Sequence[Match], before: Sequence[Trial]) -> Trial | None:
+        """The first of the lost anchors that makes what comes after it right where it is put in place of a value."""
+        flat = Flat(self._graph)
+        for some in (lost[:AHEAD], lost[AHEAD : 3 * AHEAD]):
+            places = {anchor: self._places(flat, anchor, matches) for anchor in some}
+            replaced = sorted({i for of in places.values() for i in of})[:MOST_REPLACED]
+            if not replaced:
+                continue
+            targets = {a: [t for t in lost if t in self._after(a)][:AHEAD] or ["lm_head"] for a in some}
+            sizes = self._sizes(list({t for of in targets.values() for t in of}))
+            end = max(replaced) + 2 * len(flat.operations) // max(self._situation.config.num_hidden_layers, 1)
+            own = [t.match.value for t in before]
+            now = sorted({*next(sliced(flat, sizes, range(min(replaced), end)), []), *replaced})
+            graph = variant(self._graph, now, [*own, *replaced])
+            plain = dict(zip(now, self._run(graph, before), strict=True))
+            for anchor in some:
+                for place in places[anchor]:
+                    for trial in self._trials(flat, anchor, place, plain.get(place), matches):
+                        values = dict(zip(now, self._run(graph, [*before, trial]), strict=True))
+                        after = {i: v for i, v in values.items() if i > place}
+                        if any(m.layout.factor == 1 for m in find(self._scene, after, targets[anchor])):
+                            return trial
+        return None
+
+    def _places(self, flat: Flat, anchor: str, matches: Sequence[Match]) -> list[int]:
+        """The values that may be an anchor: of its size, computed from what it is computed from, and from nothing of a later layer."""
+        place = {op.operation: i for i, op in enumerate(flat.operations)}
+        right = _ancestors(flat, [m.value for m in matches], place)
+        at = {m.anchor: m.value for m in matches}
+        read = [at[a] for a in self._reads.get(anchor, ()) if a in at]
+        begin, made = max(read, default=0), _made_from(flat, read)
+        layer = split(anchor)[0]
+        later = _reading_later_layers(flat, layer) if layer is not None else set()
+        sizes = self._sizes([anchor])
+        return [
+            i for i, v in flat.floats.items()
+            if i > begin and i not in right and i not in later and flat.own[i] and (not read or i in made) and math.prod(type_of(v)[0]) in sizes
+        ][:MOST_REPLACED // 4]  # fmt: skip
+
+    def _trials(
+        self, flat: Flat, anchor: str, place: int, now: np.ndarray | None, matches: Sequence[Match]
+    ) -> list[Trial]:  # fmt: skip
+        """The ways to put an anchor in the place of a value; the way it lies in other layers first."""
+        shape, _ = type_of(flat.floats[place])
+        if now is None:
+            return []
+        part = split(anchor)[1]
+        alike = [m.layout for m in matches if split(m.anchor)[1] == part and m.layout.shape == _left(shape, m.layout)]
+        layouts = list(dict.fromkeys([*alike, *self._scene.layouts(anchor, shape)]))[:MOST_LAYOUTS]
+        return [Trial(Match(anchor, place, one), self._scene.put(anchor, now, one)) for one in layouts]
+
+
+def _left(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    axes = [p.axis for p in layout.picks]
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
+def _ancestors(flat: Flat, values: Sequence[int], place: Mapping[object, int]) -> set[int]:
+    """The operations that these values are computed by, themselves included."""
+    found: set[int] = set()
+    todo = list(values)
+    while todo:
+        i = todo.pop()
+        if i not in found:
+            found.add(i)
+            makers = (getattr(v, "owner", None) for v in operands_of(flat.operations[i]))
+            todo += [place[op] for op in makers if op in place]
+    return found
+
+
+def _made_from(flat: Flat, values: Sequence[int]) -> set[int]:
+    """The operations that any of these values goes into."""
+    known = {flat.operations[i].results[0] for i in values}
+    found: set[int] = set()
+    for i, operation in enumerate(flat.operations):
+        if any(v in known for v in operands_of(operation)):
+            found.add(i)
+            known.update(operation.results)
+    return found
+
+
+def _reading_later_layers(flat: Flat, layer: int) -> set[int]:
+    """The operations that depend on a weight of a later layer."""
+    late = {
+        v for v, a in zip(flat.block.arguments, flat.graph.abi.arguments, strict=True)
+        if any(int(n) > layer for n in _LAYER.findall(a.name))
+    }  # fmt: skip
+    found: set[int] = set()
+    for i, operation in enumerate(flat.operations):
+        if any(v in late for v in operands_of(operation)):
+            found.add(i)
+            late.update(operation.results)
+    return found
