@@ -30,6 +30,7 @@ class Evidence:
     """What a run has gathered so far; the record is written from it whether or not the run got to its end.
 
     graphs: by source, the judged ones first. truths: by the id of a prompt.
+    named: by source and name, a graph with its anchors named, where they had to be looked for.
     shown: the graphs that a reader is shown, with their sources. compiled: for targets that nothing runs on.
     arithmetic: what the device multiplies with. choice, chosen: how the emitter's graphs are written and compiled, and why
       so: `untuned`, `tuned`, or `asked` for; ignored: why what was measured on this machine was not taken.
@@ -42,6 +43,7 @@ class Evidence:
     asked: Asked = field(default_factory=Asked)
     outcomes: list[Outcome] = field(default_factory=list)
     anchored: list[AnchorOutcome] = field(default_factory=list)
+    named: dict[tuple[str, str], Graph] = field(default_factory=dict)
     localization: Localization | None = None
     shown: list[tuple[str, Graph, Reading]] = field(default_factory=list)
     compiled: list[Compiled] = field(default_factory=list)
@@ -60,6 +62,10 @@ class Evidence:
     def whole(self, source: str) -> list[Graph]:
         """The graphs of a source that parse."""
         return [g for g, facts in self.graphs.get(source, []) if not facts.error]
+
+    def looked_into(self, source: str) -> list[Graph]:
+        """The same as what looks into graphs is given: with their anchors named, once they were looked for."""
+        return [self.named.get((source, g.name), g) for g in self.whole(source)]
 
     def heads(self, source: str) -> set[str]:
         """What the graphs of a source answer with."""

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterable
 
 from hloracle.conformance.evidence import Run
-from hloracle.conformance.graphs.facts import Inspected
 from hloracle.conformance.graphs.sources import Files
 from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.runs.inside import AnchorOutcome, anchor_check, canary_check, run_anchored
+from hloracle.conformance.runs.naming import name_graphs
 from hloracle.conformance.runs.probes import run_probes
 from hloracle.core.abi import Graph
+from hloracle.core.child import ChildDied
+from hloracle.core.errors import ToolchainError
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
+
+
+def name_anchors(run: Run) -> None:
+    """Find the anchors of graphs that somebody else wrote: they need not name them."""
+    evidence, context = run.evidence, run.context
+    if evidence.asked.inside is None:
+        return
+    _, sequence = evidence.asked.inside
+    for source in (s for s in run.sources if not s.counts_as):
+        pairs = [
+            (mine, oracle)
+            for mine in evidence.whole(source.name) for oracle in evidence.whole(ORACLE)
+            if mine.abi.phase == oracle.abi.phase and (mine.abi.phase == "decode" or mine.abi.bucket == oracle.abi.bucket)
+        ]  # fmt: skip
+        if not pairs:
+            continue
+        with context.progress.stage("anchors by number"), contextlib.suppress(ChildDied, ToolchainError):
+            truth = anchor_truth(run.model, sequence.tokens, context.report, sequence.prompt)
+            found = name_graphs(context, pairs, run.model, truth, sequence.prompt)
+            evidence.named |= {(source.name, g.name): g for g in found}
 
 
 def probe(run: Run) -> None:
@@ -23,8 +47,8 @@ def probe(run: Run) -> None:
             pairs = [
                 (mine, oracle)
                 for phase in ("prefill", "decode")
-                for mine in _of_phase(evidence.graphs[source.name], phase)
-                for oracle in _of_phase(evidence.graphs[ORACLE], phase)
+                for mine in _of_phase(evidence.looked_into(source.name), phase)
+                for oracle in _of_phase(evidence.whole(ORACLE), phase)
                 if phase == "decode" or mine.abi.bucket == oracle.abi.bucket
             ]
             check, known = run_probes(run.context, source.name, pairs, run.model, bool(source.counts_as))
@@ -33,9 +57,9 @@ def probe(run: Run) -> None:
         stage["reused"] = all(reused)
 
 
-def _of_phase(graphs: Inspected, phase: str) -> list[Graph]:
-    """The graphs of a phase that parse: of prefills the smallest; of two heads the one that picks the token, which ships."""
-    found = [g for g, facts in graphs if not facts.error and g.abi.phase == phase]
+def _of_phase(graphs: Iterable[Graph], phase: str) -> list[Graph]:
+    """The graphs of a phase: of prefills the smallest; of two heads the one that picks the token, which ships."""
+    found = [g for g in graphs if g.abi.phase == phase]
     found.sort(key=lambda g: (g.abi.bucket if phase == "prefill" else 0, g.abi.head != "token"))
     return found[:1]
 
@@ -98,7 +122,7 @@ def _look(run: Run, configuration: Configuration, with_canary: bool = False) -> 
     truth = anchor_truth(run.model, sequence.tokens, context.report, sequence.prompt)
     source = next((s for s in run.sources if s.name == configuration.source), None)
     graphs = [
-        g for g in evidence.whole(configuration.source)
+        g for g in evidence.looked_into(configuration.source)
         if g.abi.head == configuration.head and (g.abi.phase == "decode" or g.abi.bucket == prompt.bucket)
     ]  # fmt: skip
     with context.progress.stage(f"{configuration.id}, anchors") as stage:

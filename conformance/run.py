@@ -31,7 +31,7 @@ from hloracle.conformance.graphs.sources import (
     read_foreign,
 )
 from hloracle.conformance.judging import judge_all
-from hloracle.conformance.looking import look_inside, probe
+from hloracle.conformance.looking import look_inside, name_anchors, probe
 from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt, Reach
@@ -111,6 +111,7 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
         evidence.checks.append(truth_check(evidence.truths))
         on_device(run)
     judge_all(run)
+    name_anchors(run)
     if run.of_files and not settings.early_exit:
         probe(run)
     look_inside(run)

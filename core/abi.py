@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ INPUTS = {
     "decode": ("token", "position", "k_cache", "v_cache"),
 }
 HEADS, CACHES = ("token", "logits"), ("k_cache", "v_cache")
+# The function of an adapted graph that says which of its rows is judged: see `foreign/adapter.py`.
+JUDGED_ROW = "judged_row"
 ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "k_cache", "v_cache")
 RESULT_ROLES = ("token", "logits", "k_cache", "v_cache", "tap")
 # Roles whose entries have names of their own; in a file all others are named as their role.
@@ -214,6 +217,14 @@ class Graph:
     inner: str = ""
     written: str = field(default="", repr=False)
     rows: int = 1
+
+    def of_row(self, row: int) -> Graph:
+        """The same, where always this row of a graph of several is judged, and not each in turn."""
+        if self.rows == 1:
+            return self
+        turns = re.compile(rf"(@{JUDGED_ROW}\(%arg0: tensor<i32>\) -> tensor<i32> \{{\n.*\n).*")
+        constant = f"    %0 = stablehlo.constant dense<{row}> : tensor<i32>"
+        return dataclasses.replace(self, text=turns.sub(lambda found: found[1] + constant, self.text))
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Write the text to a file, and NAME.abi.json beside it; returns both paths. Raises InputError."""

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hloracle.core.abi import CACHES, Abi, Graph, Tensor
+from hloracle.core.abi import CACHES, JUDGED_ROW, Abi, Graph, Tensor
 from hloracle.core.formula import evaluate, names_in
 from hloracle.foreign.binding import PAIR, ROTARY, Binding, Value, Weight, sides
 from hloracle.reference.model.config import Config, Rope
@@ -118,12 +118,11 @@ class Adapter:
 
     # ---- what is given
 
-    def inputs(self, *given: Array) -> tuple[Array, ...]:
-        """token, position, k_cache and v_cache in decode, else tokens and length; then the embedding where it is needed ->
-        the graph's inputs in its order, without weights."""
+    def inputs(self, judged: Array, *given: Array) -> tuple[Array, ...]:
+        """The judged row; token, position, k_cache and v_cache in decode, else tokens and length; then the embedding where it
+        is needed -> the graph's inputs in its order, without weights."""
         row = jnp.arange(self.rows)
-        at = given[1]
-        mine = row == at % self.rows if not self.opaque else row >= 0
+        mine = row == judged if not self.opaque else row >= 0
         if self.decodes:
             token, position = given[:2]
             tokens = jnp.where(mine, token, (token + JUNK * (row + 1)) % self.config.vocab_size)[:, None]  # [B, T]
@@ -143,9 +142,9 @@ class Adapter:
         scene = _Scene(self, names, positions, filled, mine, given)
         return tuple(scene.value(v) for v in self.binding.inputs)
 
-    def results(self, at: Array, *returned: Array) -> tuple[Array, ...]:
-        """position or length, then what the graph returns -> the contract's results."""
-        row = at % self.rows if not self.opaque else 0
+    def results(self, judged: Array, at: Array, *returned: Array) -> tuple[Array, ...]:
+        """The judged row; position or length; then what the graph returns -> the contract's results."""
+        row = judged if self.rows > 1 and not self.opaque else 0
         last = jnp.zeros((), jnp.int32) if self.decodes else at - 1
         found: dict[str, Any] = {}
         layers: dict[str, dict[int, Array]] = {name: {} for name in CACHES}
@@ -363,11 +362,23 @@ def adapted(graph_text: str, name: str, adapter: Adapter) -> Graph:
         given = [jax.ShapeDtypeStruct(a.shape, _jax_dtype(a.dtype)) for a in own]
         if adapter.embeds:
             given.append(jax.ShapeDtypeStruct((adapter.config.vocab_size, adapter.config.hidden_size), jnp.float32))
+        scalar = jax.ShapeDtypeStruct((), jnp.int32)
         returned = [jax.ShapeDtypeStruct(r.shape, _jax_dtype(r.dtype)) for r in signature.results]
-        before = jax.jit(adapter.inputs, keep_unused=True).lower(*given).as_text()
-        after = jax.jit(adapter.results, keep_unused=True).lower(given[1], *returned).as_text()
-    functions = [_functions(before, "adapt_inputs"), _functions(after, "adapt_results"), _main(adapter, abi)]
-    return Graph(name, _with_functions(graph_text, signature.function, functions), abi, inner=signature.function, rows=adapter.rows)
+        before = jax.jit(adapter.inputs, keep_unused=True).lower(scalar, *given).as_text()
+        after = jax.jit(adapter.results, keep_unused=True).lower(scalar, given[1], *returned).as_text()
+    functions = [
+        _judged_row(adapter),
+        _functions(before, "adapt_inputs"),
+        _functions(after, "adapt_results"),
+        _main(adapter, abi),
+    ]
+    return Graph(
+        name,
+        _with_functions(graph_text, signature.function, functions),
+        abi,
+        inner=signature.function,
+        rows=adapter.rows,
+    )
 
 
 def _functions(module: str, name: str) -> str:
@@ -378,6 +389,16 @@ def _functions(module: str, name: str) -> str:
         new = name if old == "main" else f"{name}.{old}"
         body = re.sub(rf"@{re.escape(old)}(?![\w.])", f"@{new}", body)
     return body.replace("func.func public", "func.func private")
+
+
+def _judged_row(adapter: Adapter) -> str:
+    """The function that says which row is judged at a position, or of a prompt of a length: each in turn."""
+    return f"""
+  func.func private @{JUDGED_ROW}(%arg0: tensor<i32>) -> tensor<i32> {{
+    %c = stablehlo.constant dense<{adapter.rows}> : tensor<i32>
+    %0 = stablehlo.remainder %arg0, %c : tensor<i32>
+    return %0 : tensor<i32>
+  }}"""
 
 
 def _main(adapter: Adapter, abi: Abi) -> str:
@@ -407,9 +428,10 @@ def _main(adapter: Adapter, abi: Abi) -> str:
     at = own[1].name
     return f"""
   func.func public @{FUNCTION}({", ".join(f"%arg{i}: {type_of(a)}" for i, a in enumerate(abi.arguments))}) -> ({types(abi.results)}) {{
-    {bound("inputs", len(ports))}func.call @adapt_inputs({", ".join([*(names[a.name] for a in own), *extra])}) : ({types([*own, *embedding])}) -> ({types(ports)})
+    %row = func.call @{JUDGED_ROW}({names[at]}) : (tensor<i32>) -> tensor<i32>
+    {bound("inputs", len(ports))}func.call @adapt_inputs({", ".join(["%row", *(names[a.name] for a in own), *extra])}) : (tensor<i32>, {types([*own, *embedding])}) -> ({types(ports)})
     {bound("results", len(results))}func.call @{quoted_symbol(binding.signature.function)}({", ".join(operands)}) : ({types(binding.signature.arguments)}) -> ({types(results)})
-    {bound("contract", len(abi.results))}func.call @adapt_results({", ".join([names[at], *values("results", len(results))])}) : ({types([own[1], *results])}) -> ({types(abi.results)})
+    {bound("contract", len(abi.results))}func.call @adapt_results({", ".join(["%row", names[at], *values("results", len(results))])}) : (tensor<i32>, {types([own[1], *results])}) -> ({types(abi.results)})
     func.return {", ".join(values("contract", len(abi.results)))} : {types(abi.results)}
   }}
 """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,9 @@ class Flat:
         """What the graph has become."""
         with self.context:
             self.module.operation.verify()
-            return str(self.module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False, use_local_scope=True))
+            return str(
+                self.module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False, use_local_scope=True)
+            )
 
 
 def type_of(value: Any) -> tuple[tuple[int, ...], str]:
@@ -176,16 +178,16 @@ def _replace_uses(old: Any, new: Any, but: set[Any]) -> None:
 # ---- anchors made explicit
 
 
-def annotated(graph: Graph, matches: Sequence[Match], config: Config, queries: int, keys: int, rows: int = 1) -> Graph:
+def annotated(graph: Graph, matches: Sequence[Match], config: Config, queries: int, keys: int, row: int = 0) -> Graph:
     """The graph with the anchors that were found at locations of their names, each laid out as the contract has it.
 
     Args:
-      queries, keys, rows: T, S and B, see `matching.py`.
+      queries, keys: T and S. row: the judged one.
     """
     flat = Flat(graph)
     with flat.context:
         _name_operations(flat, matches)
-        writer = _Explicit(flat, rows)
+        writer = _Explicit(flat, row)
         for match in matches:
             writer.write(match, anchor_shape(config, match.anchor, queries, keys))
     return dataclasses.replace(graph, text=flat.text(), inner="", written=graph.written or graph.text)
@@ -217,8 +219,8 @@ def _name_operations(flat: Flat, matches: Sequence[Match]) -> None:
 class _Explicit:
     """Writes what takes an anchor out of a value, lays it out, and puts it back."""
 
-    def __init__(self, flat: Flat, rows: int) -> None:
-        self._flat, self._rows = flat, rows
+    def __init__(self, flat: Flat, row: int) -> None:
+        self._flat, self._row = flat, row
         self._newest: dict[int, Any] = {}  # what now stands in the place of a value
         self._index: dict[str, Any] = {}
 
@@ -241,7 +243,9 @@ class _Explicit:
 
     def _taken_and_put_back(self, value: Any, layout: Layout, shape: tuple[int, ...]) -> Any:
         before, dtype = type_of(value)
-        starts = [self._start(next((p.what for p in layout.picks if p.axis == axis), "")) for axis in range(len(before))]
+        starts = [
+            self._start(next((p.what for p in layout.picks if p.axis == axis), "")) for axis in range(len(before))
+        ]
         picked = {p.axis for p in layout.picks}
         sizes = [1 if axis in picked else n for axis, n in enumerate(before)]
         taken = stablehlo.dynamic_slice(value, starts, sizes) if picked else value
@@ -268,13 +272,11 @@ class _Explicit:
                 return stablehlo.constant(ir.DenseElementsAttr.get_splat(i32, ir.IntegerAttr.get(i32.element_type, n)))
 
             with ir.InsertionPoint.at_block_begin(flat.block), ir.Location.unknown():
-                at = flat.block.arguments[abi.argument("position" if abi.phase == "decode" else "length")]
-                if what == "row":
-                    self._index[what] = stablehlo.remainder(at, number(self._rows))
-                elif what == "last" and abi.phase != "decode":
-                    self._index[what] = stablehlo.subtract(at, number(1))
+                if what == "last" and abi.phase != "decode":
+                    length = flat.block.arguments[abi.argument("length")]
+                    self._index[what] = stablehlo.subtract(length, number(1))
                 else:
-                    self._index[what] = number(0)
+                    self._index[what] = number(self._row if what == "row" else 0)
         return self._index[what]
 
 
@@ -287,8 +289,13 @@ def _reshaped(value: Any, shape: Sequence[int], always: bool = False) -> Any:
 
 def _converted(value: Any, dtype: str) -> Any:
     type = ir.RankedTensorType(value.type)
-    element = {"f32": ir.F32Type, "f16": ir.F16Type, "bf16": ir.BF16Type, "f64": ir.F64Type}[dtype].get()
-    return value if type.element_type == element else stablehlo.convert(ir.RankedTensorType.get(type.shape, element), value)
+    types: dict[str, Any] = {"f32": ir.F32Type, "f16": ir.F16Type, "bf16": ir.BF16Type, "f64": ir.F64Type}
+    element = types[dtype].get()
+    return (
+        value
+        if type.element_type == element
+        else stablehlo.convert(ir.RankedTensorType.get(type.shape, element), value)
+    )
 
 
 def _splat(like: Any, number: float) -> Any:

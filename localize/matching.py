@@ -199,7 +199,9 @@ def find(scene: Scene, values: Mapping[int, np.ndarray], wanted: Sequence[str]) 
     """
     by_size: dict[int, list[int]] = {}
     for i, value in values.items():
-        for size in {value.size // n for n in (1, scene.rows, scene.situation.queries, scene.rows * scene.situation.queries)}:
+        for size in {
+            value.size // n for n in (1, scene.rows, scene.situation.queries, scene.rows * scene.situation.queries)
+        }:
             by_size.setdefault(size, []).append(i)
     found = []
     for anchor in wanted:
@@ -209,9 +211,7 @@ def find(scene: Scene, values: Mapping[int, np.ndarray], wanted: Sequence[str]) 
     return found
 
 
-def _first(
-    scene: Scene, anchor: str, values: Mapping[int, np.ndarray], among: Sequence[int]
-) -> Match | None:
+def _first(scene: Scene, anchor: str, values: Mapping[int, np.ndarray], among: Sequence[int]) -> Match | None:
     expected = scene.expected(anchor)
     if scene.right(anchor, expected).size < FEW or not np.any(np.where(np.isfinite(expected), expected, 0)):
         return None

@@ -43,8 +43,14 @@ class Named:
 
 
 def explicit(graph: Graph, named: Named, config: Config, situation: Situation) -> Graph:
-    """The graph with these anchors at locations of their names."""
-    return annotated(graph, named.matches, config, situation.queries, situation.keys, graph.rows)
+    """The graph with these anchors at locations of their names; of several rows the one that they were found in is judged."""
+    row = judged_row(graph, situation)
+    return annotated(graph.of_row(row), named.matches, config, situation.queries, situation.keys, row)
+
+
+def judged_row(graph: Graph, situation: Situation) -> int:
+    """The row that is judged in a call."""
+    return (situation.position if situation.phase == "decode" else situation.length) % graph.rows
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,7 @@ class Search:
     ) -> None:  # fmt: skip
         self._graph, self._situation, self._bench = graph, situation, bench
         self._reads, self._report = reads, report
-        at = situation.position if situation.phase == "decode" else situation.length
-        self._scene = Scene(situation.config, situation, graph.rows, at % graph.rows)
+        self._scene = Scene(situation.config, situation, graph.rows, judged_row(graph, situation))
         self._order = {a: i for i, a in enumerate(anchors(situation.config))}
 
     def named(self) -> Named:

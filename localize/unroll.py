@@ -38,7 +38,8 @@ def flatten(module: Any, function: str) -> None:
 
 def _unroll(module: Any, function: str) -> bool:
     block = function_named(module, function).regions[0].blocks[0]
-    return any([_unrolled(op) for op in list(block.operations) if op.operation.name == WHILE])
+    loops = [op for op in block.operations if op.operation.name == WHILE]
+    return sum(_unrolled(loop) for loop in loops) > 0
 
 
 def _unrolled(loop: Any) -> bool:

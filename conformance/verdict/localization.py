@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import Rows, floor_rows, rows_of
+from hloracle.conformance.runs.naming import named
 from hloracle.conformance.runs.returned import Stream
 from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
 from hloracle.core.abi import Graph
@@ -203,7 +204,18 @@ def localize(
         )  # fmt: skip
 
     suspect = side(plan.suspect)
-    trusted = side(plan.trusted) if plan.trusted else _oracle(context, plan, suspect.graphs, config)
+    oracle = _oracle(context, plan, suspect.graphs, config)
+    same = plan.trusted is not None and plan.trusted.source == plan.suspect.source
+    if oracle is not None:  # whose anchors are those that the suspect's graphs should have
+        right = backend(plan.trusted.backend if plan.trusted and same else context.matrix.quick)
+        of = (truth, plan.at.length)
+        pairs = zip(suspect.graphs, oracle.graphs, strict=True)
+        found_in = [named(g, peer, model, of, right, context.report) for g, peer in pairs]
+        suspect = replace(suspect, graphs=tuple(found_in))
+    if plan.trusted is None:
+        trusted = oracle
+    else:
+        trusted = replace(suspect, backend=plan.trusted.backend) if same else side(plan.trusted)
     question = Question(suspect, trusted, early_exit)
     run = ReferenceRun(truth, config, model.load, plan.at.length, plan.at.prompt.bucket)
     found = dissect(question, run, weights_of(suspect.graphs, config), backend, context.report)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, NARROW
+from hloracle.reference.model.expressions import is_expression
 from hloracle.reference.model.parts import Weight, shape
 from hloracle.reference.model.registry import FAMILIES, part_of, parts_of
 
@@ -105,7 +106,7 @@ def fusions(config: Config) -> dict[str, tuple[str, ...]]:
 
 def parts_in(weight: str) -> tuple[str, ...]:
     """The weights that a fused one holds, in order; any other weight is its only one."""
-    if "-" not in weight:
+    if "-" not in weight or is_expression(weight):
         return (weight,)
     module, parts, end = weight.rsplit(".", 2)
     return tuple(f"{module}.{part}.{end}" for part in parts.split("-"))
