@@ -25,7 +25,7 @@ import numpy as np
 
 from hloracle.core.abi import CACHES, JUDGED_ROW, Abi, Graph, Tensor
 from hloracle.core.formula import evaluate, names_in
-from hloracle.foreign.binding import PAIR, ROTARY, Binding, Value, Weight, sides
+from hloracle.foreign.binding import AXIS, PAIR, ROTARY, Binding, Value, Weight, sides
 from hloracle.reference.model.config import Config, Rope
 from hloracle.reference.model.rope import decode_tables
 
@@ -306,11 +306,12 @@ def _to_contract(array: Array, pattern: str, axes: str, sizes: Mapping[str, int]
 
 
 def _both(axes: str, pattern: str) -> tuple[str, str]:
-    """The contract's axes and the graph's: of `K S (two h) -> S K (h two)` the first side takes the place of the contract's."""
+    """The contract's axes and the graph's: `S K (two h) -> S K (h two)` says how the contract's D is cut."""
     own, right = sides(pattern)
-    if not own:
-        return axes, right
-    return " ".join([*(a for a in axes.split() if a in ("B", "T", *PAIR) and a not in _letters(own)), own]), right
+    cut = [axis for axis in AXIS.findall(own) if axis not in axes.split()]
+    said = AXIS.findall(own)
+    taken = iter(cut)
+    return " ".join(a if a in said or a in ("B", "T", *PAIR) else next(taken, a) for a in axes.split()), right
 
 
 def _letters(pattern: str) -> list[str]:

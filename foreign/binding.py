@@ -26,7 +26,7 @@ _MASK = re.compile(r"(causal_mask|window_mask)(?:\((.*)\))?")
 _ROTARY = re.compile(r"(cos|sin)(?:\.(\d+))?")
 _STATE = re.compile(r"state\.(\w+)")
 _LOOP = re.compile(r"\{[^{}]*\b([le])\b[^{}]*\}")
-_AXIS = re.compile(r"\([^()]*\)|\S+")
+AXIS = re.compile(r"\([^()]*\)|\S+")
 # What a formula of integers may use, by phase, and the axes that it has.
 SCALARS = {"decode": ("token", "position"), "prefill": ("length",), "forward": ("length",)}
 VECTORS = ("tokens", "positions")
@@ -289,7 +289,7 @@ def _unify(value: Value, sizes: dict[str, int]) -> None:
         return
     _, pattern = sides(value.axes)
     given = value.axes.split(",")[1:]
-    axes = _AXIS.findall(pattern)
+    axes = AXIS.findall(pattern)
     said = {
         k.strip(): int(v)
         for k, v in (one.split("=") for one in given if one.count("=") == 1 and one.split("=")[1].strip().isdigit())

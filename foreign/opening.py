@@ -60,6 +60,8 @@ def bound(path: Path, text: str, abi: AbiFile, model: Checkpoint) -> Binding:
             failed.append(error)
     if not fitting:
         raise failed[0]
+    if any(b.phase == "decode" for b in fitting):  # what takes one token may be a prefill of one, by its shapes alone
+        fitting = [b for b in fitting if b.sizes.get("T", 1) > 1 or b.phase == "decode"]
     if len(fitting) > 1:
         both = " and ".join(b.phase for b in fitting)
         raise InputError(f"fits {both}", path, 'say which files are of which phase: `file = "decode*"`')

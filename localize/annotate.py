@@ -22,10 +22,9 @@ from jaxlib.mlir.dialects import func, stablehlo
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.locations import line_of
 from hloracle.localize.inline import operands_of
-from hloracle.localize.matching import Layout, Match
+from hloracle.localize.matching import Layout, Match, shape_of
 from hloracle.localize.text import LOCATION, TYPE, function_named
 from hloracle.localize.unroll import flatten
-from hloracle.reference.model.anchors import anchor_shape
 from hloracle.reference.model.config import Config
 
 ALIAS = "#loc"
@@ -189,7 +188,7 @@ def annotated(graph: Graph, matches: Sequence[Match], config: Config, queries: i
         _name_operations(flat, matches)
         writer = _Explicit(flat, row)
         for match in matches:
-            writer.write(match, anchor_shape(config, match.anchor, queries, keys))
+            writer.write(match, shape_of(config, match.anchor, queries, keys))
     return dataclasses.replace(graph, text=flat.text(), inner="", written=graph.written or graph.text)
 
 
@@ -209,7 +208,7 @@ def _name_operations(flat: Flat, matches: Sequence[Match]) -> None:
             i = todo.pop()
             if i in named or not flat.own[i]:
                 continue
-            named[i] = match.anchor
+            named[i] = match.anchor.removesuffix("+")
             makers = (v.owner for v in operands_of(flat.operations[i]) if isinstance(v, ir.OpResult))
             todo += [place[op] for op in makers if op in place and place[op] not in stops]
     for i, operation in enumerate(flat.operations):
@@ -235,13 +234,13 @@ class _Explicit:
             return
         operations = list(flat.block.operations)
         at = operations.index(value.owner) + 1
-        with _location(match.anchor, flat.lines[match.value]), ir.InsertionPoint(operations[at]):
-            new = self._taken_and_put_back(value, layout, shape)
+        with _location(match.anchor.removesuffix("+"), flat.lines[match.value]), ir.InsertionPoint(operations[at]):
+            new = self._taken_and_put_back(value, layout, shape, _location("", flat.lines[match.value]))
         made = set(list(flat.block.operations)[at : at + len(list(flat.block.operations)) - len(operations)])
         _replace_uses(value, new, made)
         self._newest[match.value] = new
 
-    def _taken_and_put_back(self, value: Any, layout: Layout, shape: tuple[int, ...]) -> Any:
+    def _taken_and_put_back(self, value: Any, layout: Layout, shape: tuple[int, ...], outside: Any) -> Any:
         before, dtype = type_of(value)
         starts = [
             self._start(next((p.what for p in layout.picks if p.axis == axis), "")) for axis in range(len(before))
@@ -254,13 +253,31 @@ class _Explicit:
         laid = stablehlo.transpose(laid, [int(i) for i in np.argsort(layout.order)])
         if layout.factor != 1:
             laid = stablehlo.divide(laid, _splat(laid, layout.factor))
-        anchor = _reshaped(laid, shape, always=True)
-        back = _reshaped(anchor, layout.atoms)
-        if layout.factor != 1:
-            back = stablehlo.multiply(back, _splat(back, layout.factor))
-        back = _reshaped(stablehlo.transpose(back, list(layout.order)), sizes)
-        back = _converted(back, dtype)
-        return stablehlo.dynamic_update_slice(value, back, starts) if picked else back
+        anchor = _reshaped(laid, shape, always=tuple(layout.atoms) == tuple(layout.shape))
+        with outside:  # the last operation of a scope is its anchor
+            back = _reshaped(anchor, layout.atoms)
+            if layout.factor != 1:
+                back = stablehlo.multiply(back, _splat(back, layout.factor))
+            back = _reshaped(stablehlo.transpose(back, list(layout.order)), sizes)
+            return self._put_back(_converted(back, dtype), before, layout)
+
+    def _put_back(self, back: Any, shape: tuple[int, ...], layout: Layout) -> Any:
+        """A value of one row, or of one token, as one of all: other tokens have the same numbers, other rows the negated ones.
+
+        So nothing that is computed from an anchor reads what the anchor was taken from; and what takes another row's is wrong.
+        """
+        if not layout.picks:
+            return back
+        axes = list(range(len(shape)))
+        whole = ir.RankedTensorType.get(list(shape), ir.RankedTensorType(back.type).element_type)
+        same = stablehlo.broadcast_in_dim(whole, back, axes)
+        rows = [p.axis for p in layout.picks if p.what == "row"]
+        if not rows:
+            return same
+        number = stablehlo.iota(ir.RankedTensorType.get(list(shape), ir.IntegerType.get_signless(32)), rows[0])
+        judged = stablehlo.broadcast_in_dim(number.type, self._start("row"), [])
+        mine = stablehlo.compare(number, judged, stablehlo.ComparisonDirectionAttr.get("EQ"))
+        return stablehlo.select(mine, same, stablehlo.negate(same))
 
     def _start(self, what: str) -> Any:
         """Where a slice begins on an axis: at the judged row, at the last token, or at the front. Made once, in the beginning."""

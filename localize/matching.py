@@ -82,11 +82,23 @@ class Scene:
 
     def expected(self, anchor: str) -> np.ndarray:
         """The reference at an anchor, in the shape that the contract gives it."""
-        return self.situation.anchor(anchor)
+        layer = layer_written(anchor)
+        if layer is None:
+            return self.situation.anchor(anchor)
+        return self.situation.cache(split(anchor[:-1])[1], written=layer)
+
+    def limit(self, anchor: str) -> float:
+        """How far off the reference a value of an anchor may be at most."""
+        return ANCHOR_FLOORS * float(np.max(self.situation.floors(anchor.removesuffix("+"))))
+
+    def shape(self, anchor: str) -> tuple[int, ...]:
+        """The shape of an anchor's value in a graph of the contract."""
+        situation = self.situation
+        return shape_of(self.config, anchor, situation.queries, situation.keys)
 
     def layouts(self, anchor: str, shape: tuple[int, ...]) -> Iterator[Layout]:
         """The ways in which an anchor may lie in a value of this shape; the plainest first."""
-        wanted = anchor_shape(self.config, anchor, self.situation.queries, self.situation.keys)
+        wanted = self.shape(anchor)
         seen: set[tuple[tuple[Pick, ...], tuple[int, ...], tuple[int, ...]]] = set()
         for picks, left in self._picked(anchor, shape, math.prod(wanted)):
             for atoms in cuts(self.config, anchor, wanted):
@@ -116,7 +128,7 @@ class Scene:
     def put(self, anchor: str, value: np.ndarray, layout: Layout) -> np.ndarray:
         """A value with the reference in the anchor's place; the other rows, and tokens of padding, stay as they are."""
         expected = self.expected(anchor)
-        shape = anchor_shape(self.config, anchor, self.situation.queries, self.situation.keys)
+        shape = self.shape(anchor)
         mine = layout.taken(value, self.row, self.last).reshape(shape)
         part = split(anchor)[1]
         if self.situation.phase == "prefill" and part not in LAST:
@@ -153,9 +165,24 @@ class Scene:
 
     def fits(self, anchor: str, value: np.ndarray, layout: Layout) -> bool:
         """Whether a value is the anchor within its floors, laid out so."""
-        shape = anchor_shape(self.config, anchor, self.situation.queries, self.situation.keys)
+        shape = self.shape(anchor)
         taken = layout.taken(value, self.row, self.last).reshape(shape)
-        return bool(float(np.max(self.situation.errors(anchor, taken))) <= ANCHOR_FLOORS)
+        if layer_written(anchor) is None:
+            return bool(float(np.max(self.situation.errors(anchor, taken))) <= ANCHOR_FLOORS)
+        part = split(anchor[:-1])[1]
+        return bool(np.max(self.situation.cache_errors(part, layer_written(anchor) or 0, taken)) <= ANCHOR_FLOORS)
+
+
+def layer_written(anchor: str) -> int | None:
+    """Of `k_cache.3+`, the layer that wrote last; None of an anchor."""
+    return split(anchor[:-1])[0] if anchor.endswith("+") else None
+
+
+def shape_of(config: Config, anchor: str, queries: int, keys: int) -> tuple[int, ...]:
+    """The shape of an anchor's value; of `k_cache.3+`, the whole cache once layer 3 has written to it, [L, K, S, D]."""
+    if not anchor.endswith("+"):
+        return anchor_shape(config, anchor, queries, keys)
+    return config.cache_shapes(keys)[split(anchor[:-1])[1]]
 
 
 def cuts(config: Config, anchor: str, shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -215,7 +242,7 @@ def _first(scene: Scene, anchor: str, values: Mapping[int, np.ndarray], among: S
     expected = scene.expected(anchor)
     if scene.right(anchor, expected).size < FEW or not np.any(np.where(np.isfinite(expected), expected, 0)):
         return None
-    limit = ANCHOR_FLOORS * float(np.max(scene.situation.floors(anchor)))
+    limit = scene.limit(anchor)
     mine = _signature(anchor, scene.right(anchor, expected))
     scaled: Match | None = None
     for i in sorted(set(among)):

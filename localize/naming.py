@@ -20,7 +20,7 @@ from hloracle.localize.inline import operands_of
 from hloracle.localize.matching import Layout, Match, Scene, find
 from hloracle.localize.situation import Situation
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.model.anchors import anchors, split
+from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.config import Config
 
 AHEAD = 6  # lost anchors that are tried to be put right, and of what follows each, those that are looked for
@@ -79,7 +79,7 @@ class Search:
     def named(self) -> Named:
         """Find all anchors; where the graph is wrong, by putting right what is wrong, one value after another."""
         self._report(f"looking for the anchors of {self._graph.name} among its values")
-        matches = self._borne_out(self._found([], list(self._order)))
+        matches = self._borne_out(self._found([], [*self._order, *self._wholes()]))
         trials: list[Trial] = []
         while lost := self._lost(matches):
             self._report(f"{self._graph.name}: {lost[0]} is not found; putting right what may be it")
@@ -93,13 +93,20 @@ class Search:
         missing = tuple(a for a in self._order if a not in {m.anchor for m in matches})
         return Named(tuple(matches), tuple(t.match.anchor for t in trials), missing)
 
+    def _wholes(self) -> list[str]:
+        """The whole caches after each layer's write, which a decode graph may have, too."""
+        config = self._situation.config
+        if self._situation.phase != "decode" or config.num_hidden_layers == 1:
+            return []
+        return [f"{part}.{layer}+" for layer in range(config.num_hidden_layers) for part in CACHES]
+
     def _borne_out(self, matches: Sequence[Match]) -> list[Match]:
         """Without those that are an anchor times a constant, and nothing that is computed from them is right: they are wrong."""
         whole = {m.anchor for m in matches if m.layout.factor == 1}
         return self._sorted([m for m in matches if m.anchor in whole or self._after(m.anchor) & whole])
 
     def _sorted(self, matches: Sequence[Match]) -> list[Match]:
-        return sorted(matches, key=lambda m: self._order[m.anchor])
+        return sorted(matches, key=lambda m: (self._order[m.anchor.removesuffix("+")], m.anchor))
 
     def _run(self, graph: Graph, trials: Sequence[Trial]) -> list[np.ndarray]:
         """What a graph returns with these values replaced."""
