@@ -59,11 +59,17 @@ class Layout:
 
 @dataclass(frozen=True)
 class Match:
-    """An anchor, and the value that is it: an index among a graph's values."""
+    """An anchor, and the value that is it: an index among a graph's values. narrow: it is of fewer bits than float32."""
 
     anchor: str
     value: int
     layout: Layout
+    narrow: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the anchor itself, and not a multiple of it or a rounded one: another value may be that."""
+        return self.layout.factor == 1 and not self.narrow
 
 
 @dataclass(frozen=True)
@@ -244,23 +250,24 @@ def _first(scene: Scene, anchor: str, values: Mapping[int, np.ndarray], among: S
         return None
     limit = scene.limit(anchor)
     mine = _signature(anchor, scene.right(anchor, expected))
-    scaled: Match | None = None
+    other: Match | None = None
     for i in sorted(set(among)):
         value = values[i]
         for picks, layout in _by_picks(scene, anchor, value.shape):
             taken = _picked(value, picks, scene)
             factors = (_alike(_signature(anchor, one), mine, limit) for one in scene.counted(anchor, taken))
             factor = next((f for f in factors if f is not None), None)
-            if factor is None or (factor != 1 and scaled):
+            if factor is None:
                 continue
             for one in layout:
                 tried = replace(one, factor=factor)
                 if scene.fits(anchor, value, tried):
-                    if factor == 1:
-                        return Match(anchor, i, tried)
-                    scaled = scaled or Match(anchor, i, tried)
+                    match = Match(anchor, i, tried, value.dtype.itemsize < 4)
+                    if match.plain:
+                        return match
+                    other = other or match
                     break
-    return scaled
+    return other
 
 
 def _by_picks(scene: Scene, anchor: str, shape: tuple[int, ...]) -> list[tuple[tuple[Pick, ...], list[Layout]]]:

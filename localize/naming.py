@@ -132,9 +132,9 @@ class Search:
         found: dict[str, Match] = {}
         replaced = [t.match.value for t in trials]
         for some in values_of(self._graph, self._sizes(wanted), lambda g: self._run(g, trials), replaced):
-            left = [a for a in wanted if a not in found or found[a].layout.factor != 1]
+            left = [a for a in wanted if a not in found or not found[a].plain]
             for match in find(self._scene, some, left):
-                if match.anchor not in found or match.layout.factor == 1:
+                if match.anchor not in found or match.plain:
                     found[match.anchor] = match
         return self._sorted(list(found.values()))
 
