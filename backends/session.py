@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hloracle.core.abi import Abi, Graph
+from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.dtypes import numpy_type
 from hloracle.core.errors import InputError, ToolchainError
 
 Buffer = Any  # an array on a backend's device; opaque here
@@ -70,7 +71,8 @@ class Session:
 
     Attributes:
       capacity: cache slots. position: how many of them are filled. cache_shapes: [L, K, S, D] of k_cache and of v_cache.
-      vocab_size: V. buckets: of the prefill graphs, the smallest first. decodes: whether there is a decode graph.
+      vocab_size: V. buckets: of the prefill graphs, the smallest first. decodes: whether there is a decode graph; without one,
+        a step is a prefill of all tokens.
     """
 
     def __init__(self, backend: Backend, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray]) -> None:
@@ -79,7 +81,7 @@ class Session:
             raise ValueError("graphs of one session share their head and capacity")
         self._backend = backend
         self.capacity, self.vocab_size = self._abi.capacity, _vocab_size(self._abi)
-        self.cache_shapes = [self._abi.results[self._abi.result(name)].shape for name in ("k_cache", "v_cache")]
+        self.cache_shapes = [self._abi.results[self._abi.result(name)].shape for name in self._abi.caches]
         # A dict, to keep the checkpoint's order: weights are read front to back.
         names = dict.fromkeys(w.name for g in graphs for w in g.abi.weights)
         weights = {name: backend.keep(weight(name)) for name in names}
@@ -93,9 +95,10 @@ class Session:
             else:
                 self._prefill[graph.abi.bucket] = call
         self.buckets, self.decodes = tuple(sorted(self._prefill)), self._decode is not None
+        self._tokens: list[int] = []  # of the prompt
         self.padding = 0  # the token that fills a bucket behind a prompt: any, for it must not show
         self.position = 0  # cache slots filled
-        self._caches: tuple[Buffer, Buffer] | None = None
+        self._caches: tuple[Buffer, ...] | None = None  # then what is only handed on
         self._taps: dict[str, Buffer] = {}
 
     def reset(self, caches: Sequence[np.ndarray] | None = None) -> None:
@@ -108,8 +111,7 @@ class Session:
         self._caches = None
         self._taps = {}
         if caches is not None:
-            k, v = map(self._backend.upload, caches)
-            self._caches = k, v
+            self._caches = (*map(self._backend.upload, caches), *self._zeros(self._abi.state[len(self.cache_shapes) :]))
 
     def prefill(self, tokens: Sequence[int], bucket: int | None = None) -> int | np.ndarray:
         """Start over with a prompt; returns the head of its last token: a token id, or logits float32 [V].
@@ -124,27 +126,25 @@ class Session:
         upload = self._backend.upload
         self.reset()
         call = self._prefill[bucket]
-        head, k, v, *taps = call(upload(padded), upload(np.array(len(tokens), np.int32)))
-        self._caches, self._taps = (k, v), dict(zip(call.taps, taps, strict=True))
-        self.position = len(tokens)
+        head = self._keep(call, call(upload(padded), upload(np.array(len(tokens), np.int32))))
+        self.position, self._tokens = len(tokens), list(tokens)
         return self._read(head)
 
     def decode_step(self, token: int) -> int | np.ndarray:
         """Append one token; returns the head after it: the next token id, or logits float32 [V]."""
         self._check_tokens([token])
         if self._decode is None:
-            raise InputError("has no decode graph", "session", "give it one, or only prefill")
+            return self.prefill([*self._tokens, token])
         if self.position >= self.capacity:
             raise InputError(
                 f"all {self.capacity} cache slots are filled", "decode", "use a larger --capacity, or fewer tokens"
             )
         # A cache that was given to a call is gone (donated), so an empty one is made for each sequence.
-        k, v = self._caches or self._zeros()
+        state = self._zeros(self._abi.state) if self._caches is None else self._caches
         position, upload = self.position, self._backend.upload
         self.reset()  # if the call fails, the caches are gone as well
         call = self._decode
-        head, k, v, *taps = call(upload(np.array(token, np.int32)), upload(np.array(position, np.int32)), k, v)
-        self._caches, self._taps = (k, v), dict(zip(call.taps, taps, strict=True))
+        head = self._keep(call, call(upload(np.array(token, np.int32)), upload(np.array(position, np.int32)), *state))
         self.position = position + 1
         return self._read(head)
 
@@ -161,12 +161,19 @@ class Session:
             head = self.decode_step(token)
         return head
 
-    def caches(self, whole: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of k_cache and v_cache, float32 [L, K, position, D]: the filled slots; or all S of them."""
+    def caches(self, whole: bool = False) -> tuple[np.ndarray, ...]:
+        """Copies of k_cache and v_cache, float32 [L, K, position, D]: the filled slots; or all S of them. None without caches."""
         slots = slice(None) if whole else slice(self.position)
+        state = self._zeros(self._abi.state) if self._caches is None else self._caches
         # Copied, because some backends give a view of memory that the next call writes to.
-        k, v = (np.array(self._backend.download(c)[:, :, slots]) for c in self._caches or self._zeros())
-        return k, v
+        return tuple(np.array(self._backend.download(c)[:, :, slots]) for c in state[: len(self.cache_shapes)])
+
+    def _keep(self, call: Call, results: Sequence[Buffer]) -> Buffer:
+        """Keep what a call returns for the next one; gives its head."""
+        head, count = results[0], len(self._abi.state)
+        self._caches = tuple(results[1 : 1 + count])
+        self._taps = dict(zip(call.taps, results[1 + count :], strict=True))
+        return head
 
     def taps(self) -> dict[str, np.ndarray]:
         """Copies of the values at anchors of the last call, if its graph was made to return them."""
@@ -216,9 +223,8 @@ class Session:
             raise InputError(f"is too small for {length} tokens", f"bucket {bucket}", "use a larger one")
         return bucket
 
-    def _zeros(self) -> tuple[Buffer, Buffer]:
-        k, v = (self._backend.upload(np.zeros(shape, np.float32)) for shape in self.cache_shapes)
-        return k, v
+    def _zeros(self, state: Sequence[Tensor]) -> tuple[Buffer, ...]:
+        return tuple(self._backend.upload(np.zeros(t.shape, numpy_type(t.dtype))) for t in state)
 
     def _read(self, head: Buffer) -> int | np.ndarray:
         value = self._backend.download(head)

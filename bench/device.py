@@ -33,6 +33,7 @@ from hloracle.bench.contenders import (
 from hloracle.bench.machine import milliseconds
 from hloracle.core.abi import Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
+from hloracle.core.dtypes import numpy_type
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.production.choice import Choice, production_graph, untuned
@@ -40,7 +41,7 @@ from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi
-from hloracle.reference.model.encodings import Layout, numpy_type
+from hloracle.reference.model.encodings import Layout
 
 PROMPT, STEPS, ROUNDS = 128, 32, 5
 # Where `cli/pack.py` puts a JAX of the processor, which is in the way of one that can use the device.

@@ -96,6 +96,11 @@ class Evidence:
         return any(abi.phase == "decode" for abi in self.abis)
 
     @property
+    def steps(self) -> bool:
+        """Whether tokens can be given one after another: to a decode graph, or to one that takes all of them each time."""
+        return self.decodes or any(not abi.caches for abi in self.abis)
+
+    @property
     def buckets(self) -> tuple[int, ...]:
         """Of the judged sources' prefill graphs."""
         return tuple(sorted({abi.bucket for abi in self.abis if abi.phase == "prefill"}))

@@ -255,8 +255,8 @@ def prompts(run: Run) -> list[Prompt]:
     settings, evidence, config = run.settings, run.evidence, run.model.config
     buckets = evidence.buckets
     found = prompt_suite.suite(
-        run.model.directory, config, Reach(evidence.capacity, buckets or BUCKETS, evidence.decodes),
-        settings.tokens if evidence.decodes else 1, run.context.report,
+        run.model.directory, config, Reach(evidence.capacity, buckets or BUCKETS, evidence.steps),
+        settings.tokens if evidence.steps else 1, run.context.report,
         only_fitting=settings.early_exit or settings.quick or not all(isinstance(s, Emitter) for s in run.sources),
     )  # fmt: skip
     if buckets:

@@ -16,19 +16,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# What a graph of each phase takes after the weights, and what it returns before any taps.
-INPUTS = {
-    "prefill": ("tokens", "length"),
-    "decode": ("token", "position", "k_cache", "v_cache"),
-}
+# What a graph of each phase takes after the weights, before caches and state.
+INPUTS = {"prefill": ("tokens", "length"), "decode": ("token", "position")}
 HEADS, CACHES = ("token", "logits"), ("k_cache", "v_cache")
 # The function of an adapted graph that says which of its rows is judged: see `foreign/adapter.py`.
 JUDGED_ROW = "judged_row"
-ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "k_cache", "v_cache")
-RESULT_ROLES = ("token", "logits", "k_cache", "v_cache", "tap")
+ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "k_cache", "v_cache", "state")
+RESULT_ROLES = ("token", "logits", "k_cache", "v_cache", "state", "tap")
 # Roles whose entries have names of their own; in a file all others are named as their role.
-OWN_NAMES = ("weight", "tap")
-DTYPE_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "ui8": 1, "i1": 1}
+OWN_NAMES = ("weight", "state", "tap")
+DTYPE_BYTES = {
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "ui64": 8, "ui32": 4, "ui16": 2,
+    "ui8": 1, "i1": 1,
+}  # fmt: skip
 # How an argument may hold a weight; docs/encodings.md says what each means.
 ENCODINGS = (
     "plain", "panels", "bf16", "bf16.panels", "f16", "f16.panels",
@@ -78,12 +78,16 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Abi:
-    """The arguments and results of one graph, in order. `phase` is `prefill` or `decode`."""
+    """The arguments and results of one graph, in order.
+
+    phase: `prefill` or `decode`. positions: how many tokens a sequence may have, where no cache says it; else 0.
+    """
 
     phase: str
     arguments: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
     function: str = "main"
+    positions: int = 0
 
     def argument(self, role: str) -> int:
         """The index of the only argument with this role."""
@@ -107,8 +111,18 @@ class Abi:
 
     @property
     def capacity(self) -> int:
-        """Cache slots `S`; the caches are `[layers, K, S, D]`."""
-        return self.results[self.result("k_cache")].shape[2]
+        """Cache slots `S`; the caches are `[layers, K, S, D]`. Without caches, how many tokens a sequence may have."""
+        return self.results[self.result("k_cache")].shape[2] if self.caches else self.positions
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """The caches that it returns: both, or none."""
+        return tuple(r.role for r in self.results if r.role in CACHES)
+
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """What a step returns and the next one takes: the caches, and what is only handed on."""
+        return tuple(r for r in self.results if r.role in (*CACHES, "state"))
 
     @property
     def bucket(self) -> int:
@@ -135,14 +149,22 @@ class Abi:
 def _roles(abi: Abi) -> None:
     if abi.phase not in INPUTS:
         raise ValueError(f"phase {abi.phase!r} is not one of {', '.join(INPUTS)}")
-    wanted, roles = INPUTS[abi.phase], tuple(a.role for a in abi.arguments if a.role != "weight")
+    wanted: tuple[str, ...] = INPUTS[abi.phase]
+    roles = tuple(a.role for a in abi.arguments if a.role != "weight")
+    returned = tuple(r.role for r in abi.results[1:] if r.role != "tap")
+    without = returned[:1] in ((), ("state",))  # such as a graph that takes all tokens at once
+    if abi.phase == "decode":
+        wanted += returned if without else (*CACHES, *returned[2:])
     if roles != wanted:
         raise ValueError(f"a {abi.phase} graph takes {_listed(wanted)} after the weights, not {_listed(roles)}")
-    for i, argument in enumerate(abi.arguments[: -len(wanted)]):
+    for i, argument in enumerate(abi.arguments[: len(abi.arguments) - len(wanted)]):
         if argument.role != "weight":
             raise ValueError(f"arguments[{i}] ({argument.name}) stands before a weight, and the weights come first")
     roles = tuple(r.role for r in abi.results)
-    if roles[:1] not in {(head,) for head in HEADS} or roles[1:3] != CACHES or set(roles[3:]) - {"tap"}:
+    caches = () if without and abi.positions else CACHES
+    after = [*dict.fromkeys(roles[1 + len(caches) :])]
+    right = roles[1 : 1 + len(caches)] == caches and after in ([], ["state"], ["tap"], ["state", "tap"])
+    if roles[:1] not in {(head,) for head in HEADS} or not right:
         raise ValueError(
             f"the results are {_listed(roles)}, not token or logits, k_cache, v_cache, and taps after them"
         )
@@ -157,7 +179,10 @@ def _types(abi: Abi) -> None:
 
 def _caches(abi: Abi) -> None:
     """Keys and values may differ in width alone: a latent is wider than what RoPE turns."""
-    (one, first), *others = ((place, tensor) for place, tensor in _entries(abi) if tensor.role in CACHES)
+    caches = [(place, tensor) for place, tensor in _entries(abi) if tensor.role in CACHES]
+    if not caches:
+        return
+    (one, first), *others = caches
     same = {first.role: first.shape}
     for place, cache in others:
         if cache.shape[:3] != first.shape[:3] or same.setdefault(cache.role, cache.shape) != cache.shape:

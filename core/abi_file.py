@@ -75,12 +75,13 @@ def _no_constant(name: str) -> Any:
 
 
 def _abi(raw: Any) -> Abi:
-    raw = _object(raw, "", KEYS, optional=("function",))
+    raw = _object(raw, "", KEYS, optional=("function", "positions"))
     return Abi(
         phase=_one_of(raw["phase"], "phase", tuple(INPUTS)),
         arguments=_tensors(raw["arguments"], "arguments", ARGUMENT_ROLES),
         results=_tensors(raw["results"], "results", RESULT_ROLES),
         function=_text(raw.get("function", "main"), "function"),
+        positions=_index(raw.get("positions", 0), "positions") or 0,
     )
 
 

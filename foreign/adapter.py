@@ -27,13 +27,13 @@ from hloracle.core.abi import CACHES, JUDGED_ROW, Abi, Graph, Tensor
 from hloracle.core.formula import evaluate, names_in
 from hloracle.foreign.binding import AXIS, PAIR, ROTARY, Binding, Value, Weight, sides
 from hloracle.reference.model.config import Config, Rope
-from hloracle.reference.model.rope import decode_tables
+from hloracle.reference.model.rope import decode_tables, inverse_frequencies
 
 FUNCTION = "adapted"
 EMBEDDING = "model.embed_tokens.weight"
 # The axes of what is of the model, in the order in which `Adapter` makes it; B comes first unless it says otherwise.
 AXES = {
-    "formula": "B T", "causal_mask": "B T S", "window_mask": "B T S", "valid": "B T", "cos": "B T D", "sin": "B T D",
+    "formula": "B T", "causal_mask": "B T S", "window_mask": "B T S", "valid": "B T", "cos": "B T D", "sin": "B T D", "inv_freq": "h",
     "embeddings": "B T E", "logits": "B T V", "token": "B T",
 }  # fmt: skip
 JUNK = 7919  # what other rows' tokens are moved on by
@@ -82,8 +82,13 @@ class Adapter:
 
     @property
     def opaque(self) -> tuple[Value, ...]:
-        """The state that is only handed on."""
-        return tuple(v for v in self.binding.inputs if v.what == "state")
+        """The state that is only handed on, as results."""
+        return tuple(v for v in self.binding.results if v.what == "state")
+
+    @property
+    def caches(self) -> bool:
+        """Whether it returns keys and values."""
+        return any(v.what in (*CACHES, "cache") for v in self.binding.results)
 
     @property
     def embeds(self) -> bool:
@@ -93,19 +98,22 @@ class Adapter:
 
     def abi(self) -> Abi:
         """The contract of the adapted graph: the weights as the graph takes them, then what every session gives."""
-        shapes = self.config.cache_shapes(self.capacity)
 
         def scalar(name: str) -> Tensor:
             return Tensor(name, name, (), "i32")
 
-        caches = [Tensor(n, n, shape, "f32") for n, shape in shapes.items()] if self.binding.phase != "forward" else []
+        shapes = self.config.cache_shapes(self.capacity) if self.caches else {}
+        state = [Tensor(name, name, shape, "f32") for name, shape in shapes.items()]
+        state += [Tensor("state", f"state.{v.text}", v.port.shape, v.port.dtype) for v in self.opaque]
         if self.decodes:
-            inputs = [scalar("token"), scalar("position"), *caches]
+            inputs = [scalar("token"), scalar("position"), *state]
         else:
             inputs = [Tensor("tokens", "tokens", (self.queries,), "i32"), scalar("length")]
         head = next(r.what for r in self.binding.results if r.what in ("logits", "token"))
         heads = {"token": scalar("token"), "logits": Tensor("logits", "logits", (self.config.vocab_size,), "f32")}
-        return Abi(self.binding.phase, (*self._weights, *inputs), (heads[head], *caches), FUNCTION)
+        phase = "decode" if self.decodes else "prefill"
+        positions = 0 if self.caches else self.capacity
+        return Abi(phase, (*self._weights, *inputs), (heads[head], *state), FUNCTION, positions)
 
     @property
     def _weights(self) -> list[Tensor]:
@@ -161,13 +169,12 @@ class Adapter:
         for name, some in layers.items():
             if some:
                 found[name] = jnp.stack([some[i] for i in sorted(some)])
-        caches = []
-        if self.binding.phase != "forward":
-            for name, shape in self.config.cache_shapes(self.capacity).items():
-                cache = found[name]
-                pad = shape[2] - cache.shape[2]
-                caches.append(jnp.pad(cache, ((0, 0), (0, 0), (0, pad), (0, 0))) if pad else cache)
-        return (found["head"], *caches)
+        state = []
+        for name, shape in self.config.cache_shapes(self.capacity).items() if self.caches else ():
+            pad = shape[2] - found[name].shape[2]
+            state.append(jnp.pad(found[name], ((0, 0), (0, 0), (0, pad), (0, 0))) if pad else found[name])
+        state += [a for v, a in zip(self.binding.results, returned, strict=True) if v.what == "state"]
+        return (found["head"], *state)
 
     def _head(self, value: Value, array: Array, row: Array, last: Array) -> Array:
         whole = _to_contract(array, value.axes, AXES[value.what], self.binding.sizes)
@@ -201,9 +208,15 @@ class _Scene:
         """What a bound argument is given, in its shape and dtype."""
         adapter, port = self.adapter, value.port
         dtype = _jax_dtype(port.dtype)
-        if value.what in ("constant", "state"):
-            number = value.constant if value.what == "constant" else adapter.binding.start.get(value.text, 0)
-            return _constant(number, port.shape, dtype)
+        if value.what == "constant":
+            return _constant(value.constant, port.shape, dtype)
+        if value.what == "state":
+            start = _constant(adapter.binding.start.get(value.text, 0), port.shape, dtype)
+            names = [v.text for v in adapter.opaque]
+            if not adapter.decodes or value.text not in names:
+                return start
+            held = self.given[2 + len(CACHES) * adapter.caches + names.index(value.text)]
+            return jnp.where(self.given[1] == 0, start, held)
         if value.what in (*CACHES, "cache"):
             return self._cache(value).astype(dtype)
         made = self._made(value)
@@ -252,6 +265,8 @@ class _Scene:
         layer = adapter.config.layers[value.layer or 0]
         rope = layer.rope if value.layer is not None else adapter.config.ropes[0]
         assert rope is not None
+        if value.what == "inv_freq":
+            return jnp.asarray(inverse_frequencies(rope).astype(np.float32))
         table = _table(rope, value.what, max(adapter.slots, adapter.queries))
         letters = _letters(sides(value.axes)[1])
         if "D" in letters:
@@ -262,10 +277,10 @@ class _Scene:
         adapter = self.adapter
         pattern = value.axes
         axes = "L K S D" if value.layer is None else "K S D"
-        own = dict(zip(CACHES, self.given[2:4], strict=True)) if adapter.decodes else {}
+        own = dict(zip(CACHES, self.given[2:4], strict=True)) if adapter.decodes and adapter.caches else {}
 
         def of(name: str) -> Array:  # [B, L, K, S, D], or without L
-            if not adapter.decodes:
+            if not adapter.decodes or not adapter.caches:
                 shape = adapter.config.cache_shapes(adapter.slots)[name]
                 whole = jnp.zeros((adapter.rows, *shape), jnp.float32)
             else:
@@ -328,6 +343,8 @@ def _sizes(patterns: str, pattern: str, sizes: Mapping[str, int]) -> dict[str, i
 def _rotary_axes(pattern: str) -> str:
     """Of RoPE tables: of all positions or of the call's, as wide as a head or half as wide."""
     letters = _letters(pattern)
+    if letters == ["h"]:
+        return "h"
     width = "D" if "D" in letters else "h"
     return f"S {width}" if "S" in letters else f"B T {width}"
 

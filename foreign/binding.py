@@ -19,11 +19,11 @@ from hloracle.foreign.signature import Port, Signature
 from hloracle.reference.model.expressions import STAGE, Names, substituted, tensors_in, typed
 
 PAIR = {"kv": ("k_cache", "v_cache"), "vk": ("v_cache", "k_cache")}
-ROTARY = ("cos", "sin")
+ROTARY = ("cos", "sin", "inv_freq")
 MASKS = ("causal_mask", "window_mask")
 CACHE = re.compile(r"(k_cache|v_cache|cache)(?:\.(\d+))?")
 _MASK = re.compile(r"(causal_mask|window_mask)(?:\((.*)\))?")
-_ROTARY = re.compile(r"(cos|sin)(?:\.(\d+))?")
+_ROTARY = re.compile(r"(cos|sin|inv_freq)(?:\.(\d+))?")
 _STATE = re.compile(r"state\.(\w+)")
 _LOOP = re.compile(r"\{[^{}]*\b([le])\b[^{}]*\}")
 AXIS = re.compile(r"\([^()]*\)|\S+")
@@ -266,7 +266,7 @@ def _usual(what: str, layer: int | None, port: Port, place: str) -> str:
     rank = len(port.shape)
     if what in ("ignored", "constant", "state") or math.prod(port.shape) == 1:
         return ""
-    usual = {1: {"logits": "V", "formula": "T"}, 3: {}, 4: {}}.get(rank, {}).get(what, "")
+    usual = {"logits": "V", "formula": "T", "inv_freq": "h"}.get(what, "") if rank == 1 else ""
     if what in ("k_cache", "v_cache") and rank == (4 if layer is None else 3):
         usual = "L K S D" if layer is None else "K S D"
     if not usual:

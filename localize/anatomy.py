@@ -96,7 +96,7 @@ class Anatomy:
         self._block = self._function.regions[0].blocks[0]
         self._operations = list(self._block.operations)
         self._arguments = {v: t.name for v, t in zip(self._block.arguments, graph.abi.arguments, strict=True)}
-        self._cache_shapes = {name: graph.abi.results[graph.abi.result(name)].shape for name in CACHES}
+        self._cache_shapes = {name: graph.abi.results[graph.abi.result(name)].shape for name in graph.abi.caches}
         self.values = self._find()
         self._subgraphs: dict[str, Subgraph] = {}
 
@@ -217,7 +217,9 @@ class Anatomy:
         return found
 
     def returned(self, part: str) -> Step | None:
-        """The return of a cache, `k_cache` or `v_cache`, as a step; None if it returns what the last layer wrote."""
+        """The return of a cache, `k_cache` or `v_cache`, as a step; None if it returns what the last layer wrote, or nothing."""
+        if part not in self._cache_shapes:
+            return None
         index = self.graph.abi.result(part)
         value = self._operations[-1].operands[index]
         layers = [layer for name, layer in self._written if name == part]
@@ -225,7 +227,7 @@ class Anatomy:
             return None
         boundary = {v: f"{name}.{layer}+" for (name, layer), v in self._written.items()}
         if not layers:  # it is put together of what each layer has
-            boundary |= {v: name for name, v in self.values.items() if split(name)[1] == part}
+            boundary |= {v: name for name, v in self.values.items()}
         graph, _ = self._write("returned", [part], [value], boundary)
         line, text = self._lines.get(len(self._operations) - 1, (0, ""))
         return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), part, line, text)
@@ -326,7 +328,7 @@ class Anatomy:
             if part in CACHES and layer is not None and len(operation.results) == 1:
                 result = operation.results[0]
                 # With one layer the shape alone would not tell the cache from what is put into it or read from it.
-                if _floats(result) == self._cache_shapes[part] and operation.operation.name not in PARTS:
+                if _floats(result) == self._cache_shapes.get(part) and operation.operation.name not in PARTS:
                     found[part, layer] = result
         return found
 

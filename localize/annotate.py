@@ -19,12 +19,13 @@ from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 
-from hloracle.core.abi import Graph, Tensor
+from hloracle.core.abi import JUDGED_ROW, Graph, Tensor
 from hloracle.core.locations import line_of
 from hloracle.localize.inline import operands_of
 from hloracle.localize.matching import Layout, Match, shape_of
 from hloracle.localize.text import LOCATION, TYPE, function_named
 from hloracle.localize.unroll import flatten
+from hloracle.reference.model.anchors import CACHES, split
 from hloracle.reference.model.config import Config
 
 ALIAS = "#loc"
@@ -53,8 +54,8 @@ class Flat:
         self.context = jax_mlir.make_ir_context()
         with self.context:
             self.module = ir.Module.parse(without_locations(graph.text))
-            inner = function_named(self.module, graph.inner or graph.abi.function)
-            last = _lines_of(inner)
+            adapter = [f for f in self.module.body.operations if _name(f) == JUDGED_ROW]
+            end = _first_line(adapter[0]) if adapter else 0
             flatten(self.module, graph.abi.function)
             function = function_named(self.module, graph.abi.function)
             for operation in list(self.module.body.operations):
@@ -64,7 +65,7 @@ class Flat:
         self.block = self.function.regions[0].blocks[0]
         self.operations = list(self.block.operations)
         self.lines = [line_of(op.location) or 0 for op in self.operations]
-        self.own = [not graph.inner or line <= last for line in self.lines]
+        self.own = [not end or line < end for line in self.lines]  # the adapter's functions stand behind the graph's
 
     @functools.cached_property
     def floats(self) -> dict[int, Any]:
@@ -89,17 +90,13 @@ def type_of(value: Any) -> tuple[tuple[int, ...], str]:
     return (tuple(int(n) for n in found[1].split("x") if n), found[2]) if found else ((), "")
 
 
-def _lines_of(function: Any) -> int:
-    """The last line that a function and those that stand before it take."""
-    last = 0
+def _name(function: Any) -> str:
+    return str(function.attributes["sym_name"].value)
 
-    def visit(operation: Any) -> Any:
-        nonlocal last
-        last = max(last, line_of(operation.location) or 0)
-        return ir.WalkResult.ADVANCE
 
-    function.operation.walk(visit)
-    return last
+def _first_line(function: Any) -> int:
+    """Where a function begins in the text."""
+    return line_of(function.location) or 0
 
 
 Run = Callable[[Graph], list[np.ndarray]]
@@ -236,6 +233,8 @@ class _Explicit:
         at = operations.index(value.owner) + 1
         with _location(match.anchor.removesuffix("+"), flat.lines[match.value]), ir.InsertionPoint(operations[at]):
             new = self._taken_and_put_back(value, layout, shape, _location("", flat.lines[match.value]))
+        if not first and flat.graph.abi.phase != "decode" and split(match.anchor)[1] in CACHES:
+            return  # what prefill keeps is what its attention reads: nothing is computed from the cache
         made = set(list(flat.block.operations)[at : at + len(list(flat.block.operations)) - len(operations)])
         _replace_uses(value, new, made)
         self._newest[match.value] = new

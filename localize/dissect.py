@@ -203,7 +203,7 @@ class _Watched:
     def _cache_errors(self, filled: int) -> dict[str, np.ndarray]:
         """The errors of the returned caches: `k_cache.0` and so on -> a figure for each slot that is filled."""
         run, found = self.run, {}
-        for part, cache in zip(CACHES, self.session.caches(), strict=True):
+        for part, cache in zip(CACHES, self.session.caches(), strict=False):
             for layer in range(run.config.num_hidden_layers):
                 anchor, slots = f"{part}.{layer}", cache[layer, :, :filled]
                 whole = slots.shape[1] == filled  # what the session has not filled is as wrong as can be

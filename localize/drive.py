@@ -9,7 +9,6 @@ import numpy as np
 from hloracle.backends.session import Backend
 from hloracle.core.abi import Graph
 from hloracle.localize.situation import ReferenceRun, row_errors, slot_errors
-from hloracle.reference.model.anchors import CACHES
 
 
 def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float:
@@ -29,7 +28,7 @@ def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float
         arguments = by_phase[phase].abi.arguments
         given = [weights[a.name] if a.role == "weight" else backend.upload(inputs[a.role]) for a in arguments]
         results = loaded[phase](given)
-        return [np.array(backend.download(result)) for result in results[:3]]
+        return [np.array(backend.download(result)) for result in results[: 1 + len(by_phase[phase].abi.caches)]]
 
     def judged(row: int, head: np.ndarray) -> float:
         if head.ndim:
@@ -48,7 +47,7 @@ def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float
         head, *caches = call("decode", **scalars, k_cache=caches[0], v_cache=caches[1])
         filled = position + 1
         errors.append(judged(position, head))
-    for part, cache in zip(CACHES, caches, strict=True):
+    for part, cache in zip(graphs[0].abi.caches, caches, strict=False):
         for layer in range(len(cache)):
             errors.append(float(np.max(slot_errors(truth, config, f"{part}.{layer}", cache[layer, :, :filled]))))
     return max(errors, key=lambda e: np.inf if np.isnan(e) else e)

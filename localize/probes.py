@@ -160,10 +160,14 @@ def _logits(drawn: np.ndarray, scale: float) -> np.ndarray:
 
 
 def _scalar(anatomy: Anatomy, argument: Tensor, rng: np.random.Generator) -> np.ndarray:
-    """Tokens inside the vocabulary; a prompt that does not fill its bucket; a position in the second half."""
+    """Tokens inside the vocabulary; a prompt that does not fill its bucket; a position in the second half.
+
+    A graph that somebody else wrote may do with padding what it likes, so its bucket is filled.
+    """
     if argument.role in ("token", "tokens"):
         return rng.integers(0, anatomy.config.vocab_size, argument.shape).astype(np.int32)
-    return np.array(anatomy.queries - 3 if argument.role == "length" else anatomy.keys // 2 + 1, np.int32)
+    length = anatomy.queries - (0 if anatomy.graph.written else 3)
+    return np.array(length if argument.role == "length" else anatomy.keys // 2 + 1, np.int32)
 
 
 def _share(anchor: str, got: np.ndarray, expected: np.ndarray) -> float:

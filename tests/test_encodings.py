@@ -14,10 +14,11 @@ import pytest
 
 from hloracle.core import abi as core_abi
 from hloracle.core.abi import Abi
+from hloracle.core.dtypes import numpy_type
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.contract import graph_abi
-from hloracle.reference.model.encodings import ENCODINGS, argument_parts, exactly, group_of, numpy_type
+from hloracle.reference.model.encodings import ENCODINGS, argument_parts, exactly, group_of
 from hloracle.reference.model.registry import from_hf
 
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "uint8": "ui8"}

@@ -86,7 +86,7 @@ class _Reader:
         self._text = graph.text.splitlines()
         self._arguments = dict(zip(block.arguments, graph.abi.arguments, strict=False))
         self._operations = list(block.operations)
-        self._cache = graph.abi.results[graph.abi.result("k_cache")].shape
+        self._cache = graph.abi.results[graph.abi.result("k_cache")].shape if graph.abi.caches else ()
         self._texts: dict[Any, str] = {}
         self._kinds = [_kind(operation) for operation in self._operations]
         self._index = {operation.operation: i for i, operation in enumerate(self._operations)}

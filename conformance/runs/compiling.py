@@ -110,7 +110,7 @@ def reference(run: Run) -> None:
         ids = list(dict.fromkeys(p.token_ids for p in evidence.prompts))
         found = truths(run.model, ids, settings.tokens, progress.report)
         stage["reused"] = all(t.reused for t in found)
-        if not evidence.decodes:  # a prefill alone answers with the first token
+        if not evidence.steps:  # a prefill alone answers with the first token
             found = [dataclasses.replace(t, tokens=t.tokens[:1], logits=t.logits[:1], exact=t.exact[:1]) for t in found]
         by_ids = dict(zip(ids, found, strict=True))
         evidence.truths = {p.id: by_ids[p.token_ids] for p in evidence.prompts}

@@ -59,6 +59,7 @@ class Outcome:
 
     streams: by their ids. repeated: whether the same calls gave the same bits, and else how far what they gave is apart;
     None where nothing was repeated.
+    decodes: its source has a decode graph.
     streams_reused: it ran, but for its streams, which are those of an earlier time.
     """
 
@@ -72,6 +73,7 @@ class Outcome:
     streams: dict[str, Streamed] = field(default_factory=dict)
     repeated: tuple[bool, float] | None = None
     streams_reused: bool = False
+    decodes: bool = True
 
     @property
     def slots(self) -> list[tuple[str, Slots]]:
@@ -156,7 +158,7 @@ def _run(
     first = asked.prompts[0]
     steps = min(REPEATED, session.capacity - len(first.token_ids))
     repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
-    return Outcome(configuration, "ran", prompts, streams=streams, repeated=repeated)
+    return Outcome(configuration, "ran", prompts, streams=streams, repeated=repeated, decodes=session.decodes)
 
 
 def _prompt(
@@ -173,13 +175,13 @@ def _prompt(
     if kept:
         stayed = after_prefill(before, len(ids), prompt.bucket if session.buckets else len(ids))
         slots.append(slots_of(before, kept, config, len(ids), stayed=stayed))
-    if session.decodes and len(truth.tokens) > 1:
+    if len(truth.tokens) > 1:
         started = time.monotonic()
         heads += map(session.decode_step, truth.tokens[:-1])
         seconds += time.monotonic() - started
-        if kept:
+        if kept and session.decodes:
             after, end = session.caches(whole=True), len(ids) + len(truth.tokens) - 1
-            what = changed(before, after, np.delete(np.arange(after[0].shape[2]), slice(len(ids), end)))
+            what = changed(before, after, np.delete(np.arange(session.capacity), slice(len(ids), end)))
             stayed = f"{what} changed while slots {len(ids)} to {end - 1} were filled" if what else ""
             slots.append(slots_of(after, kept, config, end, len(ids), stayed))
     errors = []

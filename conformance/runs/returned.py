@@ -63,7 +63,7 @@ class Slots:
     @property
     def largest(self) -> tuple[float, str, int]:
         """The largest error in floors, its cache and layer, and its slot."""
-        error, anchor, slot = max((e, a, s) for a, (e, s, _) in self.worst.items())
+        error, anchor, slot = max(((e, a, s) for a, (e, s, _) in self.worst.items()), default=(0.0, "", 0))
         return error, anchor, slot
 
     def first_wrong(self) -> tuple[int, str] | None:
@@ -161,7 +161,7 @@ def slots_of(
 ) -> Slots:
     """The filled slots of whole caches [L, K, S, D], from `first` on."""
     worst: dict[str, tuple[float, int, int | None]] = {}
-    for part, cache in zip(CACHES, caches, strict=True):
+    for part, cache in zip(CACHES, caches, strict=False):  # of which a graph may have none
         for layer in range(len(cache)):
             errors = slot_errors(truth, config, f"{part}.{layer}", cache[layer, :, :filled])[first:]
             wrong = np.flatnonzero(~(errors <= ANCHOR_FLOORS))
@@ -173,7 +173,7 @@ def slots_of(
 
 def changed(before: Sequence[np.ndarray], after: Sequence[np.ndarray], slots: slice | np.ndarray) -> str:
     """The first of these slots that is not bit for bit what it was, in words; empty where all are."""
-    for part, old, new in zip(CACHES, before, after, strict=True):
+    for part, old, new in zip(CACHES, before, after, strict=False):
         different = np.flatnonzero((_bits(old)[:, :, slots] != _bits(new)[:, :, slots]).any(axis=(1, 2, 3)))
         if len(different):
             layer = int(different[0])
@@ -185,7 +185,7 @@ def changed(before: Sequence[np.ndarray], after: Sequence[np.ndarray], slots: sl
 
 def after_prefill(caches: Sequence[np.ndarray], length: int, bucket: int) -> str:
     """What prefill put where nothing belongs: padding that is not finite, or anything beyond the bucket."""
-    for part, cache in zip(CACHES, caches, strict=True):
+    for part, cache in zip(CACHES, caches, strict=False):
         if np.any(cache[:, :, bucket:]):
             return f"{part} is not zero from slot {bucket} on, behind the bucket"
         if not np.all(np.isfinite(cache[:, :, length:bucket])):
@@ -197,11 +197,10 @@ def _bits(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).view(np.uint32)
 
 
-def unfilled(session: Session) -> tuple[np.ndarray, np.ndarray]:
+def unfilled(session: Session) -> tuple[np.ndarray, ...]:
     """Caches in which no slot is filled, and each holds ordinary numbers: what reads them is wrong."""
     rng = np.random.default_rng(7)
-    k, v = (rng.normal(0, 1, shape).astype(np.float32) for shape in session.cache_shapes)
-    return k, v
+    return tuple(rng.normal(0, 1, shape).astype(np.float32) for shape in session.cache_shapes)
 
 
 # ---- streams
@@ -265,7 +264,7 @@ def _decode(session: Session, stream: Stream, truth: AnchorTruth, config: Config
             kept = head
         if stream.every_step:
             after = session.caches(whole=True)
-            others = np.flatnonzero(np.arange(after[0].shape[2]) != position)
+            others = np.flatnonzero(np.arange(session.capacity) != position)
             if not stayed and (what := changed(before, after, others)):
                 stayed = f"{what} changed at position {position}"
             before = after
@@ -304,7 +303,7 @@ def _apart(
     # A token says too little: at a near-tie two right ones differ. What it was chosen from shows in the caches' last slots.
     if isinstance(head, np.ndarray):
         found.append(furthest([head], [streamed]) / float(row_floors(truth, HEAD, config)[length - 1]))
-    for part, mine, other in zip(CACHES, prefill[1], decode[1], strict=True):
+    for part, mine, other in zip(CACHES, prefill[1], decode[1], strict=False):
         for layer in range(len(mine)):
             off = distance(mine[layer, :, :length], other[layer, :, :length])  # [K, length, D]
             floors = row_floors(truth, f"{part}.{layer}", config)[:length]

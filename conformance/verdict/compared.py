@@ -103,10 +103,14 @@ def _of_source(
         phrases.append(f"{what} of prefill after {of} {taken}{only(*some)}")
         if left:
             missing.append(f"{what} of prefill after {left} of the {taken}")
-    filled, slots = _filled(heads or configurations, asked, phases), capacity if "decode" in phases else max(buckets)
-    phrases.append("both caches whole" if filled >= capacity else f"slots 0 to {filled - 1} of both caches")
-    if filled < slots:
-        missing.append(f"slots {_ranges(range(filled, slots))} of both caches")
+    if all(abi.caches for abi in abis):
+        filled = _filled(heads or configurations, asked, phases)
+        slots = capacity if "decode" in phases else max(buckets)
+        phrases.append("both caches whole" if filled >= capacity else f"slots 0 to {filled - 1} of both caches")
+        if filled < slots:
+            missing.append(f"slots {_ranges(range(filled, slots))} of both caches")
+    if held := dict.fromkeys(r.name for abi in abis for r in abi.results if r.role == "state"):
+        missing.append(f"state that the graph hands on: {', '.join(held)}")
     if taps := list(dict.fromkeys(r.name for abi in abis for r in abi.results if r.role == "tap")):
         missing.append(f"what the graph returns besides: {', '.join(taps)}")
     seen = {t for s in asked.streams for t in s.tokens if any(s.id in o.streams for o in configurations)}

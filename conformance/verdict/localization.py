@@ -204,11 +204,14 @@ def localize(
         )  # fmt: skip
 
     suspect = side(plan.suspect)
+    length = plan.at.length
+    if plan.at.step and not any(g.abi.phase == "decode" for g in suspect.graphs):  # all tokens are given at once
+        length = len(plan.at.tokens)
     oracle = _oracle(context, plan, suspect.graphs, config)
     same = plan.trusted is not None and plan.trusted.source == plan.suspect.source
     if oracle is not None:  # whose anchors are those that the suspect's graphs should have
         right = backend(plan.trusted.backend if plan.trusted and same else context.matrix.quick)
-        of = (truth, plan.at.length)
+        of = (truth, length)
         pairs = zip(suspect.graphs, oracle.graphs, strict=True)
         found_in = [named(g, peer, model, of, right, context.report) for g, peer in pairs]
         suspect = replace(suspect, graphs=tuple(found_in))
@@ -217,7 +220,7 @@ def localize(
     else:
         trusted = replace(suspect, backend=plan.trusted.backend) if same else side(plan.trusted)
     question = Question(suspect, trusted, early_exit)
-    run = ReferenceRun(truth, config, model.load, plan.at.length, plan.at.prompt.bucket)
+    run = ReferenceRun(truth, config, model.load, length, plan.at.prompt.bucket)
     found = dissect(question, run, weights_of(suspect.graphs, config), backend, context.report)
     reproducer = None
     if folder is not None and found.reproducer is not None:

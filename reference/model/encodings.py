@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from hloracle.core.abi import Tensor
+from hloracle.core.dtypes import numpy_type
 from hloracle.core.errors import InputError
 
 # The rows of a panel: a vector register of AVX-512 holds one float32 of each.
@@ -82,16 +82,6 @@ def grouped(shape: Shape) -> bool:
 def group_of(columns: int) -> int:
     """g: how many columns share a scale."""
     return min(GROUP, columns & -columns)
-
-
-def numpy_type(dtype: str) -> np.dtype[Any]:
-    """Of an ABI's dtype. ml_dtypes, which has bfloat16, is imported here: emitting does without."""
-    if dtype == "bf16":
-        import ml_dtypes
-
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
-    return np.dtype({"f32": np.float32, "f16": np.float16, "i8": np.int8, "ui8": np.uint8}[dtype])
 
 
 # ---- one array

@@ -15,10 +15,10 @@ from typing import Any
 import einops
 import numpy as np
 
+from hloracle.core.dtypes import numpy_type
 from hloracle.core.formula import evaluate, whole
 from hloracle.core.given import quoted
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.encodings import numpy_type
 
 DTYPES = ("f32", "bf16", "f16")
 STAGE = " : "

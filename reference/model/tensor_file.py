@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hloracle.reference.model.encodings import numpy_type
+from hloracle.core.dtypes import numpy_type
 
 # What safetensors calls the dtypes of an ABI, and what NumPy has for those.
 NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "i8": "I8", "ui8": "U8"}
