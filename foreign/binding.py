@@ -156,7 +156,7 @@ def _expanded(
             rows = [{**row, variable: i} for row in rows for i in range(names.ranges[variable])]
         some = False
         for row in rows:
-            name = substituted(key, row).replace("{{", "{").replace("}}", "}")
+            name = substituted(key, {**names.axes, **row}).replace("{{", "{").replace("}}", "}")
             value = substituted(entry, row) if isinstance(entry, str) else entry
             if loops and place == "weights" and not all(t in shapes for t in tensors_in(str(value), names)):
                 continue  # a layer of another kind
