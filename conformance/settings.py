@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hloracle.conformance.project.file import Project
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Choice
 from hloracle.reference.model.contract import BUCKETS
@@ -30,6 +31,7 @@ class Settings:
       capacity are left out, too.
     every_token: a tiny model is given each token of its vocabulary, also in a quick run, or one that exits early.
     verdict_only: what is wrong is not taken apart.
+    project: what is stated of the graphs that are judged, those of the bundled emitter aside.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
     """
 
@@ -44,6 +46,7 @@ class Settings:
     early_exit: bool = False
     every_token: bool = False
     verdict_only: bool = False
+    project: Project | None = None
     busy: Path | None = None
 
     @property
