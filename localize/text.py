@@ -13,7 +13,14 @@ from hloracle.reference.model.anchors import anchor_of
 _FLAT = r"(?:[^()\"]|\"[^\"]*\")*"
 _DEEP = functools.reduce(lambda inner, _: rf'(?:[^()"]|"[^"]*"|\({inner}\))*', range(4), _FLAT)
 LOCATION = re.compile(rf"\s*\bloc\({_DEEP}\)")
+_ALIAS = re.compile(r"#\w+ =")
 TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
+
+
+def without_locations(text: str) -> str:
+    """A module's text without locations, line by line: an operation that has none gets the line that it is parsed from."""
+    bare = [LOCATION.sub("", line) if "loc(" in line else line for line in text.splitlines()]
+    return "\n".join("" if _ALIAS.fullmatch(line.strip()) else line for line in bare)
 
 
 def function_named(module: Any, name: str) -> Any:
