@@ -181,6 +181,15 @@ def random_models(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
+def foreign(session: nox.Session) -> None:
+    """Export graphs with other libraries, in environments of their own; see them conform, and faults in their text noticed.
+
+    Arguments: `nox -s foreign -- --faults 2 torchax-llama`.
+    """
+    run(session, "python", "-m", "hloracle.studies.foreign", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
 def bench(session: nox.Session) -> None:
     """Measure decode speed. Arguments go to `hloracle bench`."""
     run(session, "hloracle", "bench", *session.posargs)

@@ -214,6 +214,12 @@ class Anatomy:
             found[anchor] = frozenset(name.removesuffix("+") for name in inputs.values()) & known
         return found
 
+    def lines(self, anchor: str) -> set[int]:
+        """The lines that compute an anchor from the anchors before it."""
+        needed, _ = self._closure([self.values[anchor]], self._boundary(anchor))
+        found = (self._lines.get(self._places[operation.operation], (0, ""))[0] for operation in needed)
+        return {line for line in found if line}
+
     def returned(self, part: str) -> Step | None:
         """The return of a cache, `k_cache` or `v_cache`, as a step; None if it returns what the last layer wrote, or nothing."""
         if part not in self._cache_shapes:

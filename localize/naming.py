@@ -162,8 +162,9 @@ class Search:
     def _repaired(self, lost: Sequence[str], matches: Sequence[Match], before: Sequence[Trial]) -> Trial | None:
         """The first of the lost anchors that makes what comes after it right where it is put in place of a value."""
         flat = Flat(self._graph)
-        for some in (lost[:AHEAD], lost[AHEAD : 3 * AHEAD]):
-            places = {anchor: self._places(flat, anchor, matches) for anchor in some}
+        # A value that is made of nothing that it should be made of is looked for last.
+        for some, made in ((lost[:AHEAD], True), (lost[:AHEAD], False), (lost[AHEAD : 3 * AHEAD], True)):
+            places = {anchor: self._places(flat, anchor, matches, made) for anchor in some}
             replaced = sorted({i for of in places.values() for i in of})[:MOST_REPLACED]
             if not replaced:
                 continue
@@ -183,8 +184,11 @@ class Search:
                             return trial
         return None
 
-    def _places(self, flat: Flat, anchor: str, matches: Sequence[Match]) -> list[int]:
-        """The values that may be an anchor: of its size, computed from what it is computed from, and from nothing of a later layer."""
+    def _places(self, flat: Flat, anchor: str, matches: Sequence[Match], made_of_them: bool) -> list[int]:
+        """The values that may be an anchor: of its size, after what it is computed from, and made of nothing of a later layer.
+
+        made_of_them: and made of what it is computed from.
+        """
         place = {op.operation: i for i, op in enumerate(flat.operations)}
         right = _ancestors(flat, [m.value for m in matches], place)
         at = {m.anchor: m.value for m in matches}
@@ -195,7 +199,7 @@ class Search:
         sizes = self._sizes([anchor])
         return [
             i for i, v in flat.floats.items()
-            if i > begin and i not in right and i not in later and flat.own[i] and (not read or i in made) and math.prod(type_of(v)[0]) in sizes
+            if i > begin and i not in right and i not in later and flat.own[i] and (not (read and made_of_them) or i in made) and math.prod(type_of(v)[0]) in sizes
         ][:MOST_REPLACED // 4]  # fmt: skip
 
     def _trials(

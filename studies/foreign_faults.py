@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from jax._src.interpreters import mlir as jax_mlir
-from jaxlib.mlir import ir
 
 from hloracle.backends.session import Session
 from hloracle.backends.xla import XlaCpu
@@ -17,14 +14,11 @@ from hloracle.conformance.runs.naming import named
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.locations import name_of, place_of
 from hloracle.foreign.file import read_abi_file
 from hloracle.foreign.opening import open_graphs
 from hloracle.foreign.reading import read_text
 from hloracle.localize.anatomy import anatomy_of
-from hloracle.localize.text import function_named
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
-from hloracle.reference.model.anchors import anchors
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.oracle.lower import lower
 from hloracle.studies.text_faults import faults
@@ -92,16 +86,12 @@ def _places(
     length = len(tokens) - 1 if decodes else len(tokens)
     truth = anchor_truth(model, tokens, report, max(length, 1))
     found = named(graph, oracle, model, (truth, length), XlaCpu(), report)
-    order = {a: i for i, a in enumerate(anchors(model.config))}
-    lines: dict[int, set[str]] = {}
-    with jax_mlir.make_ir_context():
-        module: Any = ir.Module.parse(found.text)
-        for operation in function_named(module, found.abi.function).regions[0].blocks[0].operations:
-            name, line = name_of(operation.location), place_of(operation.location)
-            if name in order and line:
-                lines.setdefault(line, set()).add(name)
-    reads = anatomy_of(oracle, model.config).reads()
-    return {line: tuple(sorted(names, key=lambda a: order[a])) for line, names in lines.items()}, reads
+    lines: dict[int, list[str]] = {}
+    anatomy = anatomy_of(found, model.config)
+    for anchor in anatomy.anchors:
+        for line in anatomy.lines(anchor):
+            lines.setdefault(line, []).append(anchor)
+    return {line: tuple(names) for line, names in lines.items()}, anatomy_of(oracle, model.config).reads()
 
 
 def _answers(graphs: Sequence[Graph], model: Checkpoint) -> list[np.ndarray]:
