@@ -1,0 +1,391 @@
+"""Decides what names and shapes leave open about a graph, by what computes right.
+
+A graph is compiled once. What is tried changes only what it is given, and what its results are taken for: weights are
+rearranged, and the adapter's functions run beside it. Its caches and its logits are held to Hugging Face's.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hloracle.backends.xla import XlaCpu
+from hloracle.core.abi import CACHES, Abi, Graph
+from hloracle.core.dtypes import numpy_type
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.foreign.adapter import Adapter
+from hloracle.foreign.binding import Binding, bind
+from hloracle.foreign.candidates import IN_FIRST, INTERLEAVED, KEYS_INTERLEAVED, OUT_FIRST, PLUS_ONE, Choice, Option
+from hloracle.foreign.file import AbiFile, Entry, Phase
+from hloracle.foreign.signature import Signature
+from hloracle.localize.situation import row_errors, slot_errors
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.reference.model.checkpoint import Checkpoint
+from hloracle.reference.model.expressions import Names
+
+HEAD = "lm_head"
+# An error relative to the largest value: below CLOSE something is what it should be, up to the roundings of bfloat16;
+# below RIGHT up to those of float32, and then there is nothing to look for any more.
+CLOSE, RIGHT = 0.05, 1e-4
+DECODED = 6  # tokens that decode is given for a try
+FIRST = 6  # tries of what is likeliest, before others are made from the best of them
+LARGEST_QUEUE = 50_000
+
+Picked = tuple[int, ...]  # of each choice, which option
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A graph that an ABI file is looked for. signature: of its function; phase: its own."""
+
+    path: Path
+    text: str = field(repr=False)
+    signature: Signature = field(repr=False)
+    phase: str
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far from the reference what a graph returns is.
+
+    relative: of each cache of each layer and of the logits, in the order of computation, the largest error as a share of
+      the largest value. floors: of the logits, and of the caches, in floors of their rows. why: it could not be run.
+    """
+
+    relative: tuple[float, ...] = ()
+    logits: float = math.inf
+    caches: float = 0.0
+    why: str = ""
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """Less is better: what is not close, then how far all is off."""
+        if not self.relative:
+            return (math.inf, math.inf)
+        far = sum(not e < CLOSE for e in self.relative)
+        return (far, sum(math.log10(min(max(e, 1e-7), 10.0)) for e in self.relative))
+
+    @property
+    def close(self) -> bool:
+        """Whether all is what it should be, up to roundings."""
+        return bool(self.relative) and all(e < CLOSE for e in self.relative)
+
+    @property
+    def right(self) -> bool:
+        """The same up to roundings of float32."""
+        return bool(self.relative) and all(e < RIGHT for e in self.relative)
+
+
+class Trial:
+    """A graph, compiled, that can be given what an ABI file says.
+
+    Args:
+      loaded: expressions -> arrays on the backend, which trials of several graphs share.
+    """
+
+    def __init__(
+        self, subject: Subject, model: Checkpoint, names: Names, shapes: Mapping[str, tuple[int, ...]],
+        truth: AnchorTruth, loaded: Loaded,
+    ) -> None:  # fmt: skip
+        self.subject, self._model, self._names, self._shapes = subject, model, names, shapes
+        self._truth, self._loaded = truth, loaded
+        abi = Abi("prefill", (), (), subject.signature.function)
+        self._execute = loaded.backend.load(Graph(subject.path.stem, subject.text, abi))
+        ports = (*subject.signature.arguments, *subject.signature.results)
+        self._wide = any(p.dtype in ("i64", "ui64", "f64") for p in ports)
+
+    def error(self, entries: Mapping[str, Mapping[str, Entry]]) -> Error:
+        """What comes of entries, by the sections of an ABI file."""
+        phase = self.subject.phase
+        told = Phase(
+            phase, entries.get(f"{phase}.inputs", {}), entries.get(f"{phase}.results", {}), self.subject.signature.function
+        )
+        states = {str(e).removeprefix("state.") for e in told.inputs.values() if str(e).startswith("state.")}
+        weights = {k: str(v) for k, v in entries.get("weights", {}).items()}
+        abi = AbiFile(self.subject.path, weights, {phase: told}, dict.fromkeys(states, 0))
+        try:
+            binding = bind(abi, told, self.subject.signature, self._names, self._shapes)
+            with jax.enable_x64(self._wide):
+                return self._run(binding)
+        except (InputError, ToolchainError) as error:
+            return Error(why=getattr(error, "what", str(error)))
+        except (ValueError, TypeError) as error:  # what einops says of axes that do not fit
+            return Error(why=str(error))
+
+    def _run(self, binding: Binding) -> Error:
+        capacity = binding.sizes.get("S", binding.sizes.get("T", 1))
+        adapter = Adapter(binding, self._model.config, capacity)
+        weights = {w.expression: self._loaded(w.expression) for w in binding.weights}
+        extra = [self._loaded("model.embed_tokens.weight")] if adapter.embeds else []
+        tokens = self._truth.tokens
+        heads: dict[int, np.ndarray] = {}
+        caches: Sequence[Any] = ()
+
+        def call(given: Sequence[Any]) -> tuple[Any, ...]:
+            judged = jnp.asarray(int(given[1]) % adapter.rows, jnp.int32)
+            made = iter(adapter.inputs(judged, *given, *extra))
+            arguments = [weights[a.expression] if a in binding.weights else next(made) for a in binding.arguments]
+            returned = self._execute(arguments)
+            return adapter.results(judged, given[1], *returned)
+
+        if adapter.decodes:
+            filled = min(DECODED, len(tokens), capacity)
+            # No slot of them is filled: what they hold must not show.
+            rng = np.random.default_rng(7)
+            shapes = self._model.config.cache_shapes(capacity).values() if adapter.caches else ()
+            state: tuple[Any, ...] = tuple(jnp.asarray(rng.normal(0, 1, s), jnp.float32) for s in shapes)
+            state += tuple(jnp.zeros(v.port.shape, numpy_type(v.port.dtype)) for v in adapter.opaque)
+            for position in range(filled):
+                head, *state_ = call([_scalar(tokens[position]), _scalar(position), *state])
+                state = tuple(state_)
+                heads[position] = np.asarray(head)
+            caches = state[:2] if adapter.caches else ()
+        else:
+            filled = min(len(tokens), adapter.queries)
+            for length in dict.fromkeys((max(1, filled // 2), filled)):
+                padded = np.zeros(adapter.queries, np.int32)
+                padded[:length] = tokens[:length]
+                head, *state_ = call([jnp.asarray(padded), _scalar(length)])
+                heads[length - 1] = np.asarray(head)
+                caches = state_[:2] if adapter.caches else ()
+        return self._held(heads, [np.asarray(c) for c in caches], filled)
+
+    def _held(self, heads: Mapping[int, np.ndarray], caches: Sequence[np.ndarray], filled: int) -> Error:
+        truth, config = self._truth, self._model.config
+        relative: list[float] = []
+        in_caches = 0.0
+        for layer in range(config.num_hidden_layers):
+            for part, cache in zip(CACHES, caches, strict=False):
+                anchor = f"{part}.{layer}"
+                mine = cache[layer, :, :filled]  # [K, filled, D]
+                exact = truth.values(anchor)[:filled].swapaxes(0, 1)
+                relative.append(_relative(mine, exact))
+                in_caches = max(in_caches, float(np.max(slot_errors(truth, config, anchor, mine))))
+        if all(head.shape for head in heads.values()):
+            exact = truth.values(HEAD)
+            relative.append(max(_relative(head, exact[row]) for row, head in heads.items()))
+            floors = max(row_errors(truth, config, HEAD, row, head) for row, head in heads.items())
+        else:  # tokens: right where their logits are the largest
+            logits = truth.values(HEAD)
+            wrong = [row for row, head in heads.items() if int(head) != int(np.argmax(logits[row]))]
+            relative.append(len(wrong) / len(heads))
+            floors = math.inf if wrong else 0.0
+        return Error(tuple(relative), float(floors), in_caches)
+
+
+class Loaded:
+    """Weights on the backend, by expression; those that are not in use go when they take too much memory."""
+
+    def __init__(self, model: Checkpoint, most: int) -> None:
+        self.backend, self._model, self._most = XlaCpu(), model, most
+        self._held: dict[str, Any] = {}
+
+    def __call__(self, expression: str) -> Any:
+        if expression not in self._held:
+            array = self.backend.upload(self._model.load(expression))
+            while self._held and sum(a.nbytes for a in self._held.values()) + array.nbytes > self._most:
+                self._held.pop(next(iter(self._held)))
+            self._held[expression] = array
+        else:
+            self._held[expression] = self._held.pop(expression)  # used last
+        return self._held[expression]
+
+
+def _scalar(number: int) -> Any:
+    return jnp.asarray(number, jnp.int32)
+
+
+def _relative(mine: np.ndarray, exact: np.ndarray) -> float:
+    if mine.shape != exact.shape or not np.all(np.isfinite(mine)):
+        return 10.0
+    return float(np.max(np.abs(mine - exact)) / (np.max(np.abs(exact)) or 1.0))
+
+
+# ---- what is tried, and in which order
+
+
+@dataclass(frozen=True)
+class Convention:
+    """What all weights of a graph have in common. tags: those that hold; ruled: those that are decided."""
+
+    tags: frozenset[str]
+    ruled: frozenset[str]
+    cost: float
+
+    def allows(self, choice: Choice, option: Option) -> bool:
+        """Whether an option follows it, where its choice has others that do and others that do not."""
+        for tag in self.ruled & {PLUS_ONE, INTERLEAVED, KEYS_INTERLEAVED}:
+            both = {tag in o.tags for o in choice.options if o.uses == option.uses}
+            if len(both) == 2 and (tag in option.tags) != (tag in self.tags):
+                return False
+        directions = self.ruled & {IN_FIRST, OUT_FIRST}
+        return not (option.tags & directions) or bool(option.tags & self.tags & directions)
+
+
+def conventions(choices: Sequence[Choice]) -> list[Convention]:
+    """All that a graph may follow, as far as these choices know of any; the likeliest first."""
+    known = {tag for choice in choices for option in choice.options for tag in option.tags}
+    directions = frozenset({IN_FIRST, OUT_FIRST}) & known
+    ways: list[list[tuple[frozenset[str], frozenset[str], float]]] = []
+    if directions:
+        ways.append([*((frozenset({d}), directions, 0.0) for d in sorted(directions)), (directions, frozenset(), 1.0)])
+    if PLUS_ONE in known:
+        ruled = frozenset({PLUS_ONE})
+        ways.append([(frozenset(), ruled, 0.0), (ruled, ruled, 0.4)])
+    rope = frozenset({INTERLEAVED, KEYS_INTERLEAVED}) & known
+    if rope:
+        some = [frozenset(), rope, *([frozenset({KEYS_INTERLEAVED})] if KEYS_INTERLEAVED in known else [])]
+        ways.append([(tags, rope, (0.0, 1.2, 1.5)[i]) for i, tags in enumerate(dict.fromkeys(some))])
+    found = [
+        Convention(
+            frozenset().union(*(tags for tags, _, _ in one)), frozenset().union(*(ruled for _, ruled, _ in one)),
+            sum(cost for _, _, cost in one),
+        )
+        for one in itertools.product(*ways)
+    ]  # fmt: skip
+    return sorted(found, key=lambda c: c.cost)
+
+
+def likeliest(choices: Sequence[Choice]) -> Iterator[Picked]:
+    """Whole assignments, the likeliest first; nothing is used twice in one."""
+    streams = [_by_cost(choices, convention) for convention in conventions(choices)]
+    seen: set[Picked] = set()
+    for _, picked in heapq.merge(*streams):
+        if picked not in seen:
+            seen.add(picked)
+            yield picked
+
+
+def _by_cost(choices: Sequence[Choice], convention: Convention) -> Iterator[tuple[float, Picked]]:
+    allowed = [
+        [j for j, option in enumerate(choice.options) if convention.allows(choice, option)] for choice in choices
+    ]
+    if not all(allowed):
+        return
+    least = [min(choice.options[j].cost for j in some) for choice, some in zip(choices, allowed, strict=True)]
+    bounds = [sum(least[i:]) for i in range(len(choices) + 1)]
+    queue: list[tuple[float, int, Picked, frozenset[str]]] = [(bounds[0], 0, (), frozenset())]
+    while queue and len(queue) < LARGEST_QUEUE:
+        bound, _, picked, used = heapq.heappop(queue)
+        i = len(picked)
+        if i == len(choices):
+            yield bound + convention.cost, picked
+            continue
+        for j in allowed[i]:
+            option = choices[i].options[j]
+            if not option.uses & used:
+                cost = round(bound - least[i] + option.cost, 6)
+                # Of equal ones first those that are nearly whole.
+                heapq.heappush(queue, (cost, -i, (*picked, j), used | option.uses))
+
+
+def moves(choices: Sequence[Choice], picked: Picked) -> list[Picked]:
+    """What differs from an assignment in one thing, the likeliest first: in an option, two that swap, a convention."""
+    found: dict[Picked, float] = {}
+
+    def keep(other: Picked) -> None:
+        if other != picked:
+            cost = sum(c.options[j].cost for c, j in zip(choices, other, strict=True))
+            found[other] = min(cost, found.get(other, math.inf))
+
+    for i, choice in enumerate(choices):
+        for j in range(len(choice.options)):
+            if (other := _with(choices, picked, i, j)) is not None:
+                keep(other)
+    for tag in (PLUS_ONE, INTERLEAVED, KEYS_INTERLEAVED):
+        for wanted in (True, False):
+            keep(tuple(_tagged(c, j, tag, wanted) for c, j in zip(choices, picked, strict=True)))
+    return sorted(found, key=lambda p: found[p])
+
+
+def _with(choices: Sequence[Choice], picked: Picked, i: int, j: int) -> Picked | None:
+    """The assignment with one option changed; what used the same takes the likeliest that is left."""
+    others = list(picked)
+    others[i] = j
+    uses = choices[i].options[j].uses
+    for k, choice in enumerate(choices):
+        if k == i or not choice.options[others[k]].uses & uses:
+            continue
+        taken = frozenset().union(*(c.options[others[n]].uses for n, c in enumerate(choices) if n != k))
+        tags = choice.options[others[k]].tags
+        free = [n for n, option in enumerate(choice.options) if not option.uses & taken]
+        if not free:
+            return None
+        others[k] = min(free, key=lambda n: (choice.options[n].tags != tags, choice.options[n].cost))
+    return tuple(others)
+
+
+def _tagged(choice: Choice, j: int, tag: str, wanted: bool) -> int:
+    """The option that differs in a tag alone, where there is one."""
+    option = choice.options[j]
+    return next(
+        (
+            n for n, other in enumerate(choice.options)
+            if other.uses == option.uses and other.tags ^ option.tags == {tag} and (tag in other.tags) == wanted
+        ),
+        j,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """picked: of each choice, which option computes best. tries: how many were run."""
+
+    picked: Picked
+    error: Error
+    tries: int
+
+
+def search(
+    choices: Sequence[Choice], trial: Callable[[Picked], Error], tries: int, until: float, report: Callable[[str], None]
+) -> Found:
+    """The assignment that computes best, within so many tries and until a time (of `time.monotonic`)."""
+    seen: dict[Picked, Error] = {}
+
+    def tried(picked: Picked) -> Error:
+        if picked not in seen:
+            seen[picked] = trial(picked)
+            best = min(seen.values(), key=lambda e: e.score)
+            parts = len(best.relative)
+            far = sum(not e < CLOSE for e in best.relative)
+            report(f"try {len(seen)}: {parts - far} of {parts} values agree in the best" if parts else f"try {len(seen)}")
+        return seen[picked]
+
+    def over() -> bool:
+        return len(seen) >= tries or time.monotonic() > until
+
+    def best() -> Picked:
+        return min(seen, key=lambda p: seen[p].score)
+
+    order = likeliest(choices)
+    for picked in itertools.islice(order, FIRST):
+        if tried(picked).right or over():
+            break
+    climbed: set[Picked] = set()
+    while seen and not over() and not seen[best()].right:
+        at = best()
+        if at not in climbed and seen[at].relative:
+            climbed.add(at)
+            for other in moves(choices, at):
+                if other not in seen and (tried(other).score < seen[at].score or over()):
+                    break
+            continue
+        if seen[at].close:  # what is left are roundings of its own
+            break
+        another = next((p for p in order if p not in seen), None)
+        if another is None:
+            break
+        tried(another)
+    if not seen:
+        raise InputError("no assignment of weights to its arguments fits their shapes", "the graph", "write its ABI file by hand")
+    return Found(best(), seen[best()], len(seen))
