@@ -37,7 +37,7 @@ CLEAR = 0.5
 class Option:
     """What a choice may come to.
 
-    entries: one for each key of the choice. cost: how unlikely names and shapes make it. why: in words, what speaks for it.
+    entries: one for each place of the choice. cost: how unlikely names and shapes make it. why: in words, what speaks for it.
     uses: what no other choice may use as well. tags: the conventions that it follows.
     """
 
@@ -49,10 +49,20 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One thing that an ABI file has to say. keys: its sections and keys; options: the likeliest first, at least one."""
+class Place:
+    """An entry of an ABI file. index, type: of the first argument or result that it is of."""
 
-    keys: tuple[tuple[str, str], ...]
+    section: str
+    key: str
+    index: int = field(compare=False)
+    type: str = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One thing that an ABI file has to say, at one place or at several; options: the likeliest first, at least one."""
+
+    places: tuple[Place, ...]
     options: tuple[Option, ...]
 
     @property
@@ -76,6 +86,10 @@ class Group:
     @property
     def layered(self) -> bool:
         return None not in self.members
+
+    def place(self, section: str) -> Place:
+        """Its entry in a section."""
+        return Place(section, self.key, self.port.index, self.port.type)
 
 
 def name_of(port: Port) -> str:

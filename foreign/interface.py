@@ -133,12 +133,12 @@ class _Reader:
         for group in grouped(inputs, L, folded=False):
             options = self._input(group, integers, states)
             integers += _is_integer(group.port)
-            choices.append(Choice(((section, group.key),), tuple(options)))
+            choices.append(Choice((group.place(section),), tuple(options)))
         choices += self._cache_choices()
         rest = [r for r in signature.results if r not in set(self.returned)]
         for group in grouped(rest, L, folded=False):
             options = self._result(group.port, states)
-            choices.append(Choice(((f"{phase}.results", group.key),), tuple(options)))
+            choices.append(Choice((group.place(f"{phase}.results"),), tuple(options)))
         return Interface(self.sizes, tuple(grouped(weights, L)), tuple(choices))
 
     def _states(self) -> dict[tuple[object, ...], str]:
@@ -293,13 +293,13 @@ class _Reader:
                     found.append(Option(entries, cost + more + order, "", frozenset(), tags))
             if found:
                 break
-        keys = tuple((f"{phase}.inputs", g.key) for g in inputs) + tuple((f"{phase}.results", g.key) for g in results)
+        places = (*(g.place(f"{phase}.inputs") for g in inputs), *(g.place(f"{phase}.results") for g in results))
         if phase != "decode" and inputs:  # new caches may as well be zeros
             found += [
                 replace(o, entries=(*(0 for _ in inputs), *o.entries[len(inputs) :]), cost=o.cost + 1.0) for o in found
             ]
         found.sort(key=lambda o: o.cost)
-        return [Choice(keys, tuple(found) or (Option((UNKNOWN,) * len(keys), 9.0),))]
+        return [Choice(places, tuple(found) or (Option((UNKNOWN,) * len(places), 9.0),))]
 
     def _patterns(self, named: Sequence[tuple[Group, str, int | None]]) -> list[tuple[Mapping[Port, str], float, frozenset[str]]]:
         """Axes for each port, by its type, with a cost and the conventions."""

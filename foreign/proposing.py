@@ -5,61 +5,36 @@ Imports JAX; for a process of its own.
 
 from __future__ import annotations
 
-import re
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from hloracle.core.abi import DTYPE_BYTES
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
-from hloracle.foreign.candidates import UNKNOWN, Choice, Group, Option, grouped, in_order, sources, weight_options
-from hloracle.foreign.file import PHASES, Entry
+from hloracle.foreign.candidates import UNKNOWN, Choice, Option, Place, grouped, in_order, sources, weight_options
+from hloracle.foreign.file import PHASES, Entry, read_abi_file
 from hloracle.foreign.interface import Interface, interface_of
-from hloracle.foreign.opening import shapes_of, signatures_of
+from hloracle.foreign.opening import bound, shapes_of, signatures_of
+from hloracle.foreign.proposal import Limits, Proposal, Said, Verified, written
 from hloracle.foreign.reading import read_text
 from hloracle.foreign.signature import Port, Signature
-from hloracle.foreign.trying import Error, Found, Loaded, Picked, Subject, Trial, search
-from hloracle.reference.huggingface.anchor_truth import Sequenced, anchor_truths
+from hloracle.foreign.trying import PLAIN, Error, Loaded, Picked, Search, Subject, Trial
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth, Sequenced, anchor_truths
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.expressions import names_of
 
-TOKENS = 12  # of the sequence that graphs are tried with
+TOKENS = 8  # of the sequence that graphs are tried with
+LONGEST = 64  # the same where a window has to be left, to tell masks apart
 MEMORY = 4  # how many times the weights may be in memory, in the forms that were tried
+NEAR = 0.5  # options that cost so much more than the one that was taken may be meant as well
 
 Report = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Said:
-    """An entry of the file. certain: names and types left nothing else. others: what else would fit."""
-
-    section: str
-    key: str
-    entry: Entry
-    certain: bool
-    others: tuple[str, ...]
-    why: str
-    type: str
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """What was found. errors: by the name of the graph's file. phases: phase -> its function, and its file's pattern or ''."""
-
-    said: tuple[Said, ...]
-    phases: Mapping[str, tuple[str, str]]
-    errors: Mapping[str, Error]
-    tries: int
-
-    @property
-    def unknown(self) -> tuple[Said, ...]:
-        """What nothing fits."""
-        return tuple(s for s in self.said if s.entry == UNKNOWN)
+Names = tuple[Place, ...]
 
 
 @dataclass(frozen=True)
@@ -74,74 +49,150 @@ class _Read:
     def choices(self) -> tuple[Choice, ...]:
         return (*self.weights, *self.interface.choices)
 
+    @property
+    def known(self) -> bool:
+        return all(choice.known for choice in self.choices)
 
-def propose(report: Report, paths: Sequence[Path], model: Checkpoint, tries: int, seconds: float) -> Proposal:
-    """What an ABI file of these graphs may say, of one emitter and a model. Called in a child process.
 
-    Args:
-      tries: how many assignments may be run. seconds: how long it may look for them.
+def propose(report: Report, paths: Sequence[Path], model: Checkpoint, limits: Limits) -> Proposal:
+    """What an ABI file of these graphs may say, which are of one emitter and of this model. Called in a child process.
 
     Raises InputError that names a file which cannot be read.
     """
-    until = time.monotonic() + seconds
     report("reading the graphs")
     read = [_read(path, model) for path in paths]
-    _one_of_each(read)
-    known = [r for r in read if all(c.known for c in r.choices)]
-    errors: dict[str, Error] = {}
-    fixed: dict[tuple[tuple[str, str], ...], Option] = {}
-    count = 0
-    # A prefill shows most at once.
-    for one in sorted(known, key=lambda r: r.subject.phase == "decode"):
-        found, choices = _tried(report, one, model, fixed, (tries - count, until))
-        count += found.tries
-        errors[one.subject.path.name] = found.error
-        for choice, j in zip(choices, found.picked, strict=True):
-            fixed[choice.keys] = choice.options[j]
-    said: dict[tuple[str, str], Said] = {}
-    for r in read:
-        for choice in r.choices:
-            picked = fixed.get(choice.keys, choice.options[0])
-            said |= {(s.section, s.key): s for s in _said(choice, picked, r.subject.signature)}
-    return Proposal(tuple(said.values()), _phases(read), errors, count)
+    _one_emitter(read)
+    run = _Run(report, model, limits, read)
+    if any(r.known for r in read):
+        for one in run.order:
+            run.look(one)
+    said = sorted(
+        (s for r in read for choice in r.choices for s in run.said(choice)),
+        key=lambda s: (s.place.section, s.place.index),
+    )
+    proposal = Proposal(tuple(dict.fromkeys(said)), _phases(read), tuple(run.verified), run.tries, run.tokens)
+    return replace(proposal, refused=_refused(proposal, read, model))
 
 
-def _tried(
-    report: Report, read: _Read, model: Checkpoint, fixed: Mapping[object, Option], limits: tuple[int, float]
-) -> tuple[Found, Sequence[Choice]]:
-    """The best of a graph's choices; weights that another graph has shown stay, unless nothing computes right with them."""
-    config = model.config
-    asked = tuple(a for a in anchors(config) if split(a)[1] in CACHES or a == "lm_head")
-    tokens = np.random.default_rng(11).integers(0, config.vocab_size, TOKENS).tolist()
-    report("asking Hugging Face")
-    truth = anchor_truths(model, [Sequenced(tuple(tokens), 0, asked)], report)[0]
-    size = sum(int(np.prod(p.shape)) * DTYPE_BYTES[p.dtype] for p in read.subject.signature.arguments)
-    name = read.subject.path.name
-    report(f"{name}: compiling it")
-    trial = Trial(read.subject, model, names_of(config), shapes_of(model), truth, Loaded(model, MEMORY * size))
-    kept = [Choice(c.keys, (fixed[c.keys],)) if c.keys in fixed else c for c in read.choices]
-    count, until = limits
-    found = None
-    for choices in (kept, read.choices) if any(c.keys in fixed for c in read.choices) else (read.choices,):
+class _Run:
+    """Looks for what computes right, graph by graph, and keeps what it has found."""
 
-        def run(picked: Picked, choices: Sequence[Choice] = choices) -> Error:
-            return trial.error(_entries(choices, picked))
+    def __init__(self, report: Report, model: Checkpoint, limits: Limits, read: Sequence[_Read]) -> None:
+        self._report, self._model, self._limits = report, model, limits
+        self._until = time.monotonic() + limits.seconds
+        # A prefill shows most at once.
+        self.order = sorted((r for r in read if r.known), key=lambda r: r.subject.phase == "decode")
+        self.fixed: dict[Names, Option] = {}
+        self.verified: list[Verified] = []
+        self.tries = 0
+        # Of a choice, what else was run in its place: its entries, and whether it computes the same.
+        self._others: dict[Names, list[tuple[Option, bool]]] = {}
+        ports = [p for r in read for p in r.subject.signature.arguments]
+        size = sum(int(np.prod(p.shape)) * DTYPE_BYTES[p.dtype] for p in ports)
+        self._loaded = Loaded(model, MEMORY * size)
+        windows = [w for w in model.config.windows if w is not None]
+        masked = any("window_mask" in str(o.entries) for r in read for c in r.choices for o in c.options)
+        self.tokens = min(min(windows) + 2, LONGEST) if windows and masked else TOKENS
 
-        another = search(choices, run, count, until, lambda line: report(f"{name}: {line}"))
-        if found is None or another.error.score < found[0].error.score:
-            found = another, choices
-        if found[0].error.close:
-            break
-    assert found
-    return found
+    def look(self, read: _Read) -> None:
+        """Look for what one graph computes right with; weights that another has shown stay, unless nothing does with them."""
+        name = read.subject.path.name
+        truth = self._truth()
+        self._report(f"{name}: compiling it")
+        trial = Trial(read.subject, self._model, names_of(self._model.config), shapes_of(self._model), truth, self._loaded)
+        kept = tuple(
+            Choice(c.places, (self.fixed[c.places],)) if c.places in self.fixed else c for c in read.choices
+        )  # fmt: skip
+        best: tuple[Search, Picked, Error] | None = None
+        for choices in dict.fromkeys((kept, read.choices)):
+
+            def run(picked: Picked, choices: Sequence[Choice] = choices) -> Error:
+                return trial.error(entries_of(choices, picked))
+
+            search = Search(choices, run, self._limits.tries - self.tries, self._until, lambda s: self._report(f"{name}: {s}"))
+            found = search.best()
+            self.tries += len(search.seen)
+            if found and (best is None or search.seen[found].score < best[2].score):
+                best = search, found, search.seen[found]
+            if best and (best[2].close or self.tries >= self._limits.tries):
+                break
+        if best is None:
+            self.verified.append(Verified(name, Error(why="no assignment fits the types of all its arguments")))
+            return
+        search, picked, error = best
+        self.verified.append(Verified(name, error))
+        for choice, j in zip(search.choices, picked, strict=True):
+            if len(choice.options) > 1 or choice.places not in self.fixed:
+                self.fixed[choice.places] = choice.options[j]
+        if error.close:
+            self._doubt(search, picked, error)
+
+    def _doubt(self, search: Search, picked: Picked, error: Error) -> None:
+        """Run what else would fit in the place of each guess: what computes the same is said to."""
+        for i, choice in enumerate(search.choices):
+            for j in _near(choice, choice.options[picked[i]]):
+                other = search.instead(picked, i, j)
+                if other is None or (other not in search.seen and time.monotonic() > self._until):
+                    continue
+                before = len(search.seen)
+                another = search.tried(other)
+                self.tries += len(search.seen) - before
+                same = another.close and another.score[1] <= error.score[1] + 0.5 * len(error.relative)
+                self._others.setdefault(choice.places, []).append((choice.options[j], same))
+
+    def said(self, choice: Choice) -> list[Said]:
+        """The entries of a choice, with how sure each is."""
+        option = self.fixed.get(choice.places, choice.options[0])
+        tried = self._others.get(choice.places)
+        near = [(choice.options[j], None) for j in _near(choice, option)] if tried is None else tried
+        found = []
+        for i, place in enumerate(choice.places):
+            others = {str(o.entries[i]): same for o, same in near if o.entries[i] != option.entries[i]}
+            found.append(Said(place, option.entries[i], tuple(others.items()), option.why))
+        return found
+
+    def _truth(self) -> AnchorTruth:
+        """Hugging Face's caches and logits over some tokens."""
+        config = self._model.config
+        asked = tuple(a for a in anchors(config) if split(a)[1] in CACHES or a == "lm_head")
+        tokens = np.random.default_rng(11).integers(0, config.vocab_size, self.tokens).tolist()
+        self._report("asking Hugging Face")
+        return anchor_truths(self._model, [Sequenced(tuple(tokens), 0, asked)], self._report)[0]
 
 
-def _entries(choices: Sequence[Choice], picked: Picked) -> dict[str, dict[str, Entry]]:
+def _near(choice: Choice, option: Option) -> list[int]:
+    """The options that names and types leave as well: two at most."""
+    least = max(option.cost, choice.options[0].cost)
+    found = [
+        j for j, o in enumerate(choice.options)
+        if o.entries != option.entries and o.cost < least + NEAR and not o.tags - option.tags - PLAIN
+    ]  # fmt: skip
+    return found[:2]
+
+
+def entries_of(choices: Sequence[Choice], picked: Picked) -> dict[str, dict[str, Entry]]:
+    """What an assignment says, by the sections of an ABI file."""
     entries: dict[str, dict[str, Entry]] = {}
     for choice, j in zip(choices, picked, strict=True):
-        for (section, key), entry in zip(choice.keys, choice.options[j].entries, strict=True):
-            entries.setdefault(section, {})[key] = entry
+        for place, entry in zip(choice.places, choice.options[j].entries, strict=True):
+            entries.setdefault(place.section, {})[place.key] = entry
     return entries
+
+
+def _refused(proposal: Proposal, read: Sequence[_Read], model: Checkpoint) -> str:
+    """Why the file is refused where it says all; empty where it is not."""
+    if proposal.unknown:
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "abi.toml"
+        path.write_text(written(proposal, [], ""), encoding="utf-8")
+        try:
+            abi = read_abi_file(path)
+            for one in read:
+                bound(one.subject.path, one.subject.text, abi, model)
+        except InputError as error:
+            return error.what
+    return ""
 
 
 # ---- reading
@@ -158,7 +209,7 @@ def _read(path: Path, model: Checkpoint) -> _Read:
     interface = interface_of(signature, config, fits)
     offered = in_order([(group, weight_options(group, config, known)) for group in interface.weights], known)
     weights = tuple(
-        Choice((("weights", group.key),), tuple(options) or (Option((UNKNOWN,), 9.0),)) for group, options in offered
+        Choice((group.place("weights"),), tuple(options) or (Option((UNKNOWN,), 9.0),)) for group, options in offered
     )
     return _Read(Subject(path, text, signature, interface.sizes.phase), interface, weights)
 
@@ -170,8 +221,8 @@ def _main_function(signatures: Mapping[str, Signature], path: Path) -> Signature
     return max(signatures.values(), key=lambda s: len(s.arguments))
 
 
-def _one_of_each(read: Sequence[_Read]) -> None:
-    """Raises InputError where two graphs are of one phase and say it by different functions."""
+def _one_emitter(read: Sequence[_Read]) -> None:
+    """Raises InputError where two graphs are of one phase and of different functions: one file cannot say both."""
     seen: dict[str, _Read] = {}
     for one in read:
         other = seen.setdefault(one.subject.phase, one)
@@ -191,34 +242,10 @@ def _phases(read: Sequence[_Read]) -> dict[str, tuple[str, str]]:
         stems = [r.subject.path.stem for r in read if r.subject.phase == phase]
         others = [r.subject.path.stem for r in read if r.subject.phase != phase]
         same = sum(f == functions[phase] for f in functions.values()) > 1
-        pattern = f"{phase}*" if all(s.startswith(phase) for s in stems) and not any(s.startswith(phase) for s in others) else ""
-        pattern = pattern or (stems[0] if len(stems) == 1 and not re.search(r"[*?\[]", stems[0]) else "")
+        pattern = ""
+        if all(s.startswith(phase) for s in stems) and not any(s.startswith(phase) for s in others):
+            pattern = f"{phase}*"
+        elif len(stems) == 1 and not set("*?[") & set(stems[0]):
+            pattern = stems[0]
         found[phase] = functions[phase], pattern if same else ""
     return found
-
-
-def _said(choice: Choice, option: Option, signature: Signature) -> list[Said]:
-    """The entries of a choice, with how sure each is."""
-    near = [
-        o for o in choice.options
-        if o.entries != option.entries and o.cost < max(option.cost, choice.options[0].cost) + CERTAIN
-        and not o.tags - option.tags - {"[out, in]", "[in, out]"}
-    ]  # fmt: skip
-    plain = not option.tags - {"[out, in]", "[in, out]"}
-    certain = option.cost < CERTAIN and not near and plain
-    found = []
-    for i, (section, key) in enumerate(choice.keys):
-        others = tuple(dict.fromkeys(_shown(o.entries[i]) for o in near if o.entries[i] != option.entries[i]))[:2]
-        found.append(Said(section, key, option.entries[i], certain or (plain and not others and option.cost < CERTAIN), others, option.why, _type(key, signature)))
-    return found
-
-
-CERTAIN = 0.5
-
-
-def _shown(entry: Entry) -> str:
-    return entry if isinstance(entry, str) else str(entry)
-
-
-def _type(key: str, signature: Signature) -> str:
-    return next((p.type for p in (*signature.arguments, *signature.results) if key in p.names), "")

@@ -26,6 +26,7 @@ from hloracle.core.errors import InputError, ToolchainError
 from hloracle.foreign.adapter import Adapter
 from hloracle.foreign.binding import Binding, bind
 from hloracle.foreign.candidates import IN_FIRST, INTERLEAVED, KEYS_INTERLEAVED, OUT_FIRST, PLUS_ONE, Choice, Option
+from hloracle.foreign.errors import CLOSE, RIGHT, Error
 from hloracle.foreign.file import AbiFile, Entry, Phase
 from hloracle.foreign.signature import Signature
 from hloracle.localize.situation import row_errors, slot_errors
@@ -34,13 +35,10 @@ from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.expressions import Names
 
 HEAD = "lm_head"
-# An error relative to the largest value: below CLOSE something is what it should be, up to the roundings of bfloat16;
-# below RIGHT up to those of float32, and then there is nothing to look for any more.
-CLOSE, RIGHT = 0.05, 1e-4
-DECODED = 6  # tokens that decode is given for a try
 FIRST = 6  # tries of what is likeliest, before others are made from the best of them
 LARGEST_QUEUE = 50_000
 
+PLAIN = frozenset({IN_FIRST, OUT_FIRST})  # conventions of which none is unusual
 Picked = tuple[int, ...]  # of each choice, which option
 
 
@@ -52,38 +50,6 @@ class Subject:
     text: str = field(repr=False)
     signature: Signature = field(repr=False)
     phase: str
-
-
-@dataclass(frozen=True)
-class Error:
-    """How far from the reference what a graph returns is.
-
-    relative: of each cache of each layer and of the logits, in the order of computation, the largest error as a share of
-      the largest value. floors: of the logits, and of the caches, in floors of their rows. why: it could not be run.
-    """
-
-    relative: tuple[float, ...] = ()
-    logits: float = math.inf
-    caches: float = 0.0
-    why: str = ""
-
-    @property
-    def score(self) -> tuple[float, float]:
-        """Less is better: what is not close, then how far all is off."""
-        if not self.relative:
-            return (math.inf, math.inf)
-        far = sum(not e < CLOSE for e in self.relative)
-        return (far, sum(math.log10(min(max(e, 1e-7), 10.0)) for e in self.relative))
-
-    @property
-    def close(self) -> bool:
-        """Whether all is what it should be, up to roundings."""
-        return bool(self.relative) and all(e < CLOSE for e in self.relative)
-
-    @property
-    def right(self) -> bool:
-        """The same up to roundings of float32."""
-        return bool(self.relative) and all(e < RIGHT for e in self.relative)
 
 
 class Trial:
@@ -139,7 +105,7 @@ class Trial:
             return adapter.results(judged, given[1], *returned)
 
         if adapter.decodes:
-            filled = min(DECODED, len(tokens), capacity)
+            filled = min(len(tokens), capacity)
             # No slot of them is filled: what they hold must not show.
             rng = np.random.default_rng(7)
             shapes = self._model.config.cache_shapes(capacity).values() if adapter.caches else ()
@@ -337,55 +303,66 @@ def _tagged(choice: Choice, j: int, tag: str, wanted: bool) -> int:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Found:
-    """picked: of each choice, which option computes best. tries: how many were run."""
+class Search:
+    """Looks for the assignment that computes best, within so many tries and until a time (of `time.monotonic`).
 
-    picked: Picked
-    error: Error
-    tries: int
+    Attributes:
+      choices: what is to be decided. seen: what came of the assignments that were tried.
+    """
 
+    def __init__(
+        self, choices: Sequence[Choice], trial: Callable[[Picked], Error], tries: int, until: float,
+        report: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.choices, self.seen = choices, dict[Picked, Error]()
+        self._trial, self._tries, self._until, self._report = trial, tries, until, report
 
-def search(
-    choices: Sequence[Choice], trial: Callable[[Picked], Error], tries: int, until: float, report: Callable[[str], None]
-) -> Found:
-    """The assignment that computes best, within so many tries and until a time (of `time.monotonic`)."""
-    seen: dict[Picked, Error] = {}
+    def best(self) -> Picked | None:
+        """The best that was found; None where nothing fits."""
+        order = likeliest(self.choices)
+        for picked in itertools.islice(order, FIRST):
+            if self._over or self.tried(picked).right:
+                break
+        climbed: set[Picked] = set()
+        while self.seen and not self._over:
+            at, error = self._least()
+            if error.right:
+                break
+            if at not in climbed and error.relative:
+                climbed.add(at)
+                self._climb(at, error)
+                continue
+            # What is left are roundings of its own; or caches that the language has no words for.
+            if error.close or (error.relative and error.relative[-1] < RIGHT):
+                break
+            another = next((p for p in order if p not in self.seen), None)
+            if another is None:
+                break
+            self.tried(another)
+        return self._least()[0] if self.seen else None
 
-    def tried(picked: Picked) -> Error:
-        if picked not in seen:
-            seen[picked] = trial(picked)
-            best = min(seen.values(), key=lambda e: e.score)
-            parts = len(best.relative)
-            far = sum(not e < CLOSE for e in best.relative)
-            report(f"try {len(seen)}: {parts - far} of {parts} values agree in the best" if parts else f"try {len(seen)}")
-        return seen[picked]
+    def tried(self, picked: Picked) -> Error:
+        """What comes of an assignment."""
+        if picked not in self.seen:
+            self.seen[picked] = self._trial(picked)
+            best = self._least()[1]
+            right = sum(e < CLOSE for e in best.relative)
+            self._report(f"try {len(self.seen)}: of the best, {right} of {len(best.relative)} values are right")
+        return self.seen[picked]
 
-    def over() -> bool:
-        return len(seen) >= tries or time.monotonic() > until
+    def instead(self, picked: Picked, i: int, j: int) -> Picked | None:
+        """An assignment with one option changed; None where nothing is left for another choice then."""
+        return _with(self.choices, picked, i, j)
 
-    def best() -> Picked:
-        return min(seen, key=lambda p: seen[p].score)
+    def _climb(self, at: Picked, error: Error) -> None:
+        """Try what differs in one thing, until something is better."""
+        for other in moves(self.choices, at):
+            if self._over or (other not in self.seen and self.tried(other).score < error.score):
+                return
 
-    order = likeliest(choices)
-    for picked in itertools.islice(order, FIRST):
-        if tried(picked).right or over():
-            break
-    climbed: set[Picked] = set()
-    while seen and not over() and not seen[best()].right:
-        at = best()
-        if at not in climbed and seen[at].relative:
-            climbed.add(at)
-            for other in moves(choices, at):
-                if other not in seen and (tried(other).score < seen[at].score or over()):
-                    break
-            continue
-        if seen[at].close:  # what is left are roundings of its own
-            break
-        another = next((p for p in order if p not in seen), None)
-        if another is None:
-            break
-        tried(another)
-    if not seen:
-        raise InputError("no assignment of weights to its arguments fits their shapes", "the graph", "write its ABI file by hand")
-    return Found(best(), seen[best()], len(seen))
+    def _least(self) -> tuple[Picked, Error]:
+        return min(self.seen.items(), key=lambda one: one[1].score)
+
+    @property
+    def _over(self) -> bool:
+        return len(self.seen) >= self._tries or time.monotonic() > self._until
