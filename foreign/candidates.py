@@ -21,6 +21,12 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.expressions import axes_of
 from hloracle.reference.model.registry import FAMILIES
 
+_LOGITS = 10**6
+_STAGES = {
+    **dict.fromkeys(("embed", "k", "kv", "qkv", "k_norm", "norm:pre:attn"), 0), "v": 1,
+    **dict.fromkeys(("q", "q_norm", "o", "gate", "up", "gate_up", "down", "norm:post:attn", "norm:pre:mlp", "norm:post:mlp"), 2),
+    **dict.fromkeys(("final_norm", "head"), _LOGITS),
+}  # fmt: skip
 UNKNOWN = "unknown"  # an entry that no ABI file may have, so that what reads it names the argument
 OUT_FIRST, IN_FIRST = "[out, in]", "[in, out]"
 PLUS_ONE, INTERLEAVED, KEYS_INTERLEAVED = "norms with 1 added", "RoPE's pairs side by side", "cached keys in pairs"
@@ -38,7 +44,8 @@ class Option:
     """What a choice may come to.
 
     entries: one for each place of the choice. cost: how unlikely names and shapes make it. why: in words, what speaks for it.
-    uses: what no other choice may use as well. tags: the conventions that it follows.
+    uses: what no other choice may use as well. tags: the conventions that it follows. stage: where in the model it is read,
+    see `Source.stage`.
     """
 
     entries: tuple[Entry, ...]
@@ -46,6 +53,7 @@ class Option:
     why: str = ""
     uses: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
+    stage: int | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,7 @@ def _folded(names: Mapping[Port, str], layers: int) -> list[Group]:
             continue
         start, period = _period(types, layers)
         for i in range(period):
-            members: dict[int | None, Port] = {l: numbered[numbers[start + i + period * l]] for l in range(layers)}
+            members: dict[int | None, Port] = {n: numbered[numbers[start + i + period * n]] for n in range(layers)}
             offset = numbers[start + i]
             step = "l" if period == 1 else f"{period}*l"
             inside = f"{step}+{offset}" if offset else step
@@ -202,6 +210,14 @@ class Source:
     bias: bool = False
     cost: float = 0.0
 
+    @property
+    def stage(self) -> int | None:
+        """The first value that hangs on it: 0 the keys of its layer, 1 its values, 2 those of the next; then the logits.
+
+        None where that is not known.
+        """
+        return next((stage for role, stage in _STAGES.items() if role in self.roles), None)
+
 
 def sources(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> list[Source]:
     """All that arguments may be made of: tensors, some joined, and parts of those that are joined in the checkpoint."""
@@ -224,7 +240,7 @@ def _tensor(
 ) -> Source:  # fmt: skip
     axes, sizes = _axes(config, pattern, shape)
     roles = {role_of(pattern)}
-    if pattern.endswith("post_attention_layernorm.weight") or pattern.endswith("post_attention_layernorm.bias"):
+    if pattern.endswith(("post_attention_layernorm.weight", "post_attention_layernorm.bias")):
         before = pattern.replace("post_attention_layernorm", "pre_feedforward_layernorm")
         first = pattern.replace("post_attention_layernorm", "input_layernorm")
         if before not in all_ and first in all_:  # it stands after attention and before the MLP
@@ -395,7 +411,7 @@ def weight_options(
         return []
     role, bias = role_of(group.key), is_bias(group.key)
     cast = "" if port.dtype == "f32" else f" : {port.dtype}"
-    layers = {l for l in group.members if l is not None}
+    layers = {layer for layer in group.members if layer is not None}
     found: list[Option] = []
     for source in known:
         stacked = bool(source.layers) and not group.layered
@@ -423,7 +439,7 @@ def _laid_out(source: Source, config: Config, shape: Sequence[int], cost: float)
     for right, more in layouts(source.axes, sizes, shape)[:8]:
         stage = rearrangement(source.axes, right, source.sizes)
         text = f"{source.text} : {stage}" if stage else source.text
-        option = Option((text,), cost + more, "", source.uses, _direction(source.axes, right))
+        option = Option((text,), cost + more, "", source.uses, _direction(source.axes, right), source.stage)
         yield option
         if source.roles & {"q", "k"} and not any("norm" in r for r in source.roles) and _whole_rope(config):
             apart_, put = source.axes.replace("D", "two h"), _paired(right)

@@ -278,27 +278,20 @@ class _Reader:
         L, phase = self._config.num_hidden_layers, self.sizes.phase
         inputs, results = _groups(self.given, L), _groups(self.returned, L)
         found: list[Option] = []
-        for arranged in ("together", "turns"):
-            sets = [_arranged(groups, L, arranged) for groups in (inputs, results)]
-            if any(s is None for s in sets):
-                continue
-            named = [pair for s in sets if s for pair in s]
+        for one, other in itertools.product(_arranged(inputs, L), _arranged(results, L)):
+            named = [*one, *other]
             patterns = self._patterns(named)
-            for swapped in (False, True):
-                for pattern, cost, tags in patterns:
-                    entries, more = _cache_entries(named, swapped, pattern)
-                    if swapped and all(part == "cache" for _, part, _ in named):
-                        continue
-                    order = 0.0 if arranged == "together" else 0.05
-                    found.append(Option(entries, cost + more + order, "", frozenset(), tags))
-            if found:
-                break
+            # Keys and values of all layers stand in the same order on both sides.
+            differ = 0.4 * (len(inputs) == len(results) and [n[1:] for n in one] != [n[1:] for n in other])
+            for pattern, cost, tags in patterns:
+                entries, more = _cache_entries(named, pattern)
+                found.append(Option(entries, cost + more + differ, "", frozenset(), tags))
         places = (*(g.place(f"{phase}.inputs") for g in inputs), *(g.place(f"{phase}.results") for g in results))
         if phase != "decode" and inputs:  # new caches may as well be zeros
             found += [
                 replace(o, entries=(*(0 for _ in inputs), *o.entries[len(inputs) :]), cost=o.cost + 1.0) for o in found
             ]
-        found.sort(key=lambda o: o.cost)
+        found = sorted({o.entries: o for o in sorted(found, key=lambda o: -o.cost)}.values(), key=lambda o: o.cost)[:60]
         return [Choice(places, tuple(found) or (Option((UNKNOWN,) * len(places), 9.0),))]
 
     def _patterns(self, named: Sequence[tuple[Group, str, int | None]]) -> list[tuple[Mapping[Port, str], float, frozenset[str]]]:
@@ -436,57 +429,42 @@ def _groups(ports: Sequence[Port], layers: int) -> list[Group]:
     return grouped(ports, layers, folded=False)
 
 
-def _arranged(groups: Sequence[Group], layers: int, how: str) -> list[tuple[Group, str, int | None]] | None:
-    """Each group with the cache that it is (`k_cache`, `v_cache`, `cache`) and its layer where it is of one; None if no way.
+Arranged = list[tuple[Group, str, int | None]]
 
-    how: whether all keys stand `together`, or keys and values take `turns`; of caches whose names say no layer.
-    """
-    if not groups:
-        return []
-    keys = [bool(_KEYS.search(words_of(g.key))) for g in groups]
-    values = [bool(_VALUES.search(words_of(g.key))) for g in groups]
-    told = all(k != v for k, v in zip(keys, values, strict=True))
+
+def _arranged(groups: Sequence[Group], layers: int) -> list[Arranged]:
+    """The ways to take caches: each with what it is (`k_cache`, `v_cache`, `cache`) and its layer, where it is of one."""
     count = len(groups)
+    if count == 0:
+        return [[]]
+    two = ("k_cache", "v_cache")
     if count == 1:
-        return [(groups[0], "cache", None)]
-    if count == 2 and (groups[0].layered == groups[1].layered) and (groups[0].layered or layers != 2 or _whole(groups, layers)):
-        first = keys[0] or not told
-        return [(groups[0], "k_cache" if first else "v_cache", None), (groups[1], "v_cache" if first else "k_cache", None)]
+        return [[(groups[0], "cache", None)]]
+    found: list[Arranged] = []
+    if count == 2 and groups[0].layered == groups[1].layered:
+        found += [[(groups[0], a, None), (groups[1], b, None)] for a, b in (two, two[::-1])]
     if any(g.layered for g in groups):
-        return None
+        return found
     if count == 2 * layers:
-        if told:
-            seen = {"k_cache": 0, "v_cache": 0}
-            found: list[tuple[Group, str, int | None]] = []
-            for group, key in zip(groups, keys, strict=True):
-                part = "k_cache" if key else "v_cache"
-                found.append((group, part, seen[part]))
-                seen[part] += 1
-            return found
-        if how == "turns":
-            return [(g, ("k_cache", "v_cache")[i % 2], i // 2) for i, g in enumerate(groups)]
-        return [(g, ("k_cache", "v_cache")[i // layers], i % layers) for i, g in enumerate(groups)]
+        for first in (two, two[::-1]):
+            found.append([(g, first[i % 2], i // 2) for i, g in enumerate(groups)])
+            found.append([(g, first[i // layers], i % layers) for i, g in enumerate(groups)])
     if count == layers:
-        return [(g, "cache", i) for i, g in enumerate(groups)]
-    return None
+        found.append([(g, "cache", i) for i, g in enumerate(groups)])
+    return found
 
 
-def _whole(groups: Sequence[Group], layers: int) -> bool:
-    return all(layers in g.port.shape for g in groups)
-
-
-def _cache_entries(
-    named: Sequence[tuple[Group, str, int | None]], swapped: bool, axes: Mapping[Port, str]
-) -> tuple[tuple[Entry, ...], float]:
-    """What is written for each group; and what it costs to call them so."""
-    other = {"k_cache": "v_cache", "v_cache": "k_cache", "cache": "cache"}
+def _cache_entries(named: Arranged, axes: Mapping[Port, str]) -> tuple[tuple[Entry, ...], float]:
+    """What is written for each group; and what it costs to call them so: keys come first where names do not say it."""
     entries: list[Entry] = []
     cost = 0.0
-    for group, part, layer in named:
-        what = other[part] if swapped else part
+    for i, (group, what, layer) in enumerate(named):
         words = words_of(group.key)
         says = "k_cache" if _KEYS.search(words) else "v_cache" if _VALUES.search(words) else ""
-        cost += 0.0 if says == what or what == "cache" else 0.2 if not says else 1.0
+        if says and what != "cache":
+            cost += 0.0 if says == what else 1.0
+        elif not says and what == "v_cache" and i == 0:
+            cost += 0.4
         number = ".{l}" if group.layered else "" if layer is None else f".{layer}"
         entries.append(f"{what}{number} : {axes[group.port]}")
-    return tuple(entries), cost + (0.3 if swapped else 0.0)
+    return tuple(entries), cost

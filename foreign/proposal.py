@@ -18,7 +18,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True)
 class Limits:
-    """tries: how many assignments of weights and inputs may be run. seconds: how long it may look for them."""
+    """tries: how many assignments of weights and inputs may be run, of each graph. seconds: how long it may look for them."""
 
     tries: int = 400
     seconds: float = 600

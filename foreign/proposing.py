@@ -31,6 +31,7 @@ from hloracle.reference.model.expressions import names_of
 TOKENS = 8  # of the sequence that graphs are tried with
 LONGEST = 64  # the same where a window has to be left, to tell masks apart
 MEMORY = 4  # how many times the weights may be in memory, in the forms that were tried
+DOUBTED = 60  # tries of other weights than those with which another graph computes right
 NEAR = 0.5  # options that cost so much more than the one that was taken may be meant as well
 
 Report = Callable[[str], None]
@@ -105,16 +106,14 @@ class _Run:
         )  # fmt: skip
         best: tuple[Search, Picked, Error] | None = None
         for choices in dict.fromkeys((kept, read.choices)):
-
-            def run(picked: Picked, choices: Sequence[Choice] = choices) -> Error:
-                return trial.error(entries_of(choices, picked))
-
-            search = Search(choices, run, self._limits.tries - self.tries, self._until, lambda s: self._report(f"{name}: {s}"))
+            # Weights with which another graph computes right are not doubted for long.
+            tries = self._limits.tries if best is None else min(DOUBTED, self._limits.tries)
+            search = self._search(trial, choices, tries, name)
             found = search.best()
             self.tries += len(search.seen)
             if found and (best is None or search.seen[found].score < best[2].score):
                 best = search, found, search.seen[found]
-            if best and (best[2].close or self.tries >= self._limits.tries):
+            if best and best[2].close:
                 break
         if best is None:
             self.verified.append(Verified(name, Error(why="no assignment fits the types of all its arguments")))
@@ -126,6 +125,19 @@ class _Run:
                 self.fixed[choice.places] = choice.options[j]
         if error.close:
             self._doubt(search, picked, error)
+
+    def _search(self, trial: Trial, choices: Sequence[Choice], tries: int, name: str) -> Search:
+        def run(picked: Picked) -> Error:
+            return trial.error(entries_of(choices, picked))
+
+        def place(picked: Picked, choice: Choice) -> int:
+            ports = [p.index for p in _ports(trial.subject.signature, choice, self._model.config.num_hidden_layers)]
+            return trial.reach(entries_of(choices, picked), ports)
+
+        def report(line: str) -> None:
+            self._report(f"{name}: {line}")
+
+        return Search(choices, run, tries, self._until, report, place)
 
     def _doubt(self, search: Search, picked: Picked, error: Error) -> None:
         """Run what else would fit in the place of each guess: what computes the same is said to."""
@@ -160,9 +172,17 @@ class _Run:
         return anchor_truths(self._model, [Sequenced(tuple(tokens), 0, asked)], self._report)[0]
 
 
+def _ports(signature: Signature, choice: Choice, layers: int) -> list[Port]:
+    """The arguments that a weight's choice is of."""
+    (place,) = choice.places
+    first = signature.arguments[place.index]
+    groups = grouped(signature.arguments, layers)
+    return next(([*g.members.values()] for g in groups if g.key == place.key), [first])
+
+
 def _near(choice: Choice, option: Option) -> list[int]:
     """The options that names and types leave as well: two at most."""
-    least = max(option.cost, choice.options[0].cost)
+    least = max(option.cost, min(o.cost for o in choice.options))
     found = [
         j for j, o in enumerate(choice.options)
         if o.entries != option.entries and o.cost < least + NEAR and not o.tags - option.tags - PLAIN

@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import CACHES, Abi, Graph
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.given import shown
 from hloracle.foreign.adapter import Adapter
 from hloracle.foreign.binding import Binding, bind
 from hloracle.foreign.candidates import IN_FIRST, INTERLEAVED, KEYS_INTERLEAVED, OUT_FIRST, PLUS_ONE, Choice, Option
@@ -35,6 +36,7 @@ from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.expressions import Names
 
 HEAD = "lm_head"
+MISPLACED = 2.0  # what it costs to take a tensor for an argument that is read elsewhere in the model
 FIRST = 6  # tries of what is likeliest, before others are made from the best of them
 LARGEST_QUEUE = 50_000
 
@@ -72,6 +74,30 @@ class Trial:
 
     def error(self, entries: Mapping[str, Mapping[str, Entry]]) -> Error:
         """What comes of entries, by the sections of an ABI file."""
+        try:
+            return self._held(*self._outcome(entries))
+        except (InputError, ToolchainError) as error:
+            return Error(why=getattr(error, "what", str(error)))
+        except (ValueError, TypeError) as error:  # what einops says of axes that do not fit
+            return Error(why=str(error))
+
+    def reach(self, entries: Mapping[str, Mapping[str, Entry]], arguments: Sequence[int]) -> int:
+        """The first value, of those that an error is told of, which hangs on these arguments.
+
+        Keys of the first layer, its values, keys of the next one: what comes first tells where in the model an argument is.
+        """
+        heads, caches, filled = self._outcome(entries)
+        others, moved, _ = self._outcome(entries, frozenset(arguments))
+        parts = [(one[l], other[l]) for l in range(len(caches[0]) if caches else 0) for one, other in zip(caches, moved, strict=True)]
+        for i, (one, other) in enumerate(parts):
+            if not np.array_equal(one[:, :filled], other[:, :filled], equal_nan=True):
+                return i
+        return len(parts) if any(not np.array_equal(heads[row], others[row]) for row in heads) else len(parts) + 1
+
+    def _outcome(
+        self, entries: Mapping[str, Mapping[str, Entry]], moved: frozenset[int] = frozenset()
+    ) -> tuple[dict[int, np.ndarray], list[np.ndarray], int]:
+        """Heads by row, caches, and how many of their slots are filled. moved: arguments that are given other numbers."""
         phase = self.subject.phase
         told = Phase(
             phase, entries.get(f"{phase}.inputs", {}), entries.get(f"{phase}.results", {}), self.subject.signature.function
@@ -79,19 +105,17 @@ class Trial:
         states = {str(e).removeprefix("state.") for e in told.inputs.values() if str(e).startswith("state.")}
         weights = {k: str(v) for k, v in entries.get("weights", {}).items()}
         abi = AbiFile(self.subject.path, weights, {phase: told}, dict.fromkeys(states, 0))
-        try:
-            binding = bind(abi, told, self.subject.signature, self._names, self._shapes)
-            with jax.enable_x64(self._wide):
-                return self._run(binding)
-        except (InputError, ToolchainError) as error:
-            return Error(why=getattr(error, "what", str(error)))
-        except (ValueError, TypeError) as error:  # what einops says of axes that do not fit
-            return Error(why=str(error))
+        binding = bind(abi, told, self.subject.signature, self._names, self._shapes)
+        with jax.enable_x64(self._wide):
+            return self._run(binding, moved)
 
-    def _run(self, binding: Binding) -> Error:
+    def _run(self, binding: Binding, moved: frozenset[int]) -> tuple[dict[int, np.ndarray], list[np.ndarray], int]:
         capacity = binding.sizes.get("S", binding.sizes.get("T", 1))
         adapter = Adapter(binding, self._model.config, capacity)
-        weights = {w.expression: self._loaded(w.expression) for w in binding.weights}
+        weights = {
+            w.port.index: self._loaded(w.expression) * 1.5 + 0.25 if w.port.index in moved else self._loaded(w.expression)
+            for w in binding.weights
+        }
         extra = [self._loaded("model.embed_tokens.weight")] if adapter.embeds else []
         tokens = self._truth.tokens
         heads: dict[int, np.ndarray] = {}
@@ -100,7 +124,7 @@ class Trial:
         def call(given: Sequence[Any]) -> tuple[Any, ...]:
             judged = jnp.asarray(int(given[1]) % adapter.rows, jnp.int32)
             made = iter(adapter.inputs(judged, *given, *extra))
-            arguments = [weights[a.expression] if a in binding.weights else next(made) for a in binding.arguments]
+            arguments = [weights[a.port.index] if a.port.index in weights else next(made) for a in binding.arguments]
             returned = self._execute(arguments)
             return adapter.results(judged, given[1], *returned)
 
@@ -124,7 +148,7 @@ class Trial:
                 head, *state_ = call([jnp.asarray(padded), _scalar(length)])
                 heads[length - 1] = np.asarray(head)
                 caches = state_[:2] if adapter.caches else ()
-        return self._held(heads, [np.asarray(c) for c in caches], filled)
+        return heads, [np.asarray(c) for c in caches], filled
 
     def _held(self, heads: Mapping[int, np.ndarray], caches: Sequence[np.ndarray], filled: int) -> Error:
         truth, config = self._truth, self._model.config
@@ -306,40 +330,66 @@ def _tagged(choice: Choice, j: int, tag: str, wanted: bool) -> int:
 class Search:
     """Looks for the assignment that computes best, within so many tries and until a time (of `time.monotonic`).
 
+    Args:
+      places: an assignment, a choice -> the first value that hangs on what it is of; see `Trial.reach`.
+
     Attributes:
-      choices: what is to be decided. seen: what came of the assignments that were tried.
+      choices: what is to be decided. seen: what came of the assignments that were tried. places: of a choice, as above.
     """
 
     def __init__(
         self, choices: Sequence[Choice], trial: Callable[[Picked], Error], tries: int, until: float,
-        report: Callable[[str], None],
+        report: Callable[[str], None], places: Callable[[Picked, Choice], int] | None = None,
     ) -> None:  # fmt: skip
         self.choices, self.seen = choices, dict[Picked, Error]()
+        self.places: dict[int, int] = {}
+        self._places = places
         self._trial, self._tries, self._until, self._report = trial, tries, until, report
 
     def best(self) -> Picked | None:
         """The best that was found; None where nothing fits."""
-        order = likeliest(self.choices)
-        for picked in itertools.islice(order, FIRST):
+        for picked in itertools.islice(likeliest(self.choices), FIRST):
             if self._over or self.tried(picked).right:
                 break
+        if self.seen and not self._over and not self._least()[1].right:
+            self._find_places()
+        order = likeliest(self.choices)
         climbed: set[Picked] = set()
         while self.seen and not self._over:
             at, error = self._least()
             if error.right:
                 break
+            # Once in a while what is likely, whatever came of others: the best may lead nowhere.
+            another = next((p for p in order if p not in self.seen), None)
+            if another is not None and self.tried(another).score < error.score:
+                continue
             if at not in climbed and error.relative:
                 climbed.add(at)
                 self._climb(at, error)
                 continue
             # What is left are roundings of its own; or caches that the language has no words for.
-            if error.close or (error.relative and error.relative[-1] < RIGHT):
+            if another is None or error.close or (error.relative and error.relative[-1] < RIGHT):
                 break
-            another = next((p for p in order if p not in self.seen), None)
-            if another is None:
-                break
-            self.tried(another)
         return self._least()[0] if self.seen else None
+
+    def _find_places(self) -> None:
+        """Find out where in the model each argument is that several tensors fit, and expect of it what belongs there."""
+        at, error = self._least()
+        if len(error.relative) < 2 or self._places is None:
+            return
+        choices = []
+        for i, choice in enumerate(self.choices):
+            if len(choice.options) > 1 and choice.places[0].section == "weights":
+                self._report(f"where {shown(choice.places[0].key, 40)} is read")
+                place = self.places[i] = self._places(at, choice)
+                last = len(error.relative) - 1
+                options = tuple(
+                    replace(o, cost=o.cost + MISPLACED * (o.stage is not None and min(o.stage, last) != place))
+                    for o in choice.options
+                )
+                choice = replace(choice, options=options)
+            choices.append(choice)
+        self.choices = tuple(choices)
 
     def tried(self, picked: Picked) -> Error:
         """What comes of an assignment."""
@@ -355,8 +405,14 @@ class Search:
         return _with(self.choices, picked, i, j)
 
     def _climb(self, at: Picked, error: Error) -> None:
-        """Try what differs in one thing, until something is better."""
-        for other in moves(self.choices, at):
+        """Try what differs in one thing, until something is better; first what the first wrong value hangs on."""
+        wrong = next((i for i, e in enumerate(error.relative) if not e < CLOSE), len(error.relative))
+
+        def beyond(other: Picked) -> bool:
+            changed = [i for i, (a, b) in enumerate(zip(at, other, strict=True)) if a != b]
+            return all(self.places.get(i, 0) > wrong for i in changed)
+
+        for other in sorted(moves(self.choices, at), key=beyond):
             if self._over or (other not in self.seen and self.tried(other).score < error.score):
                 return
 
