@@ -201,8 +201,8 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
 )
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @click.option(
-    "--tries", type=click.IntRange(1), default=400, show_default=True,
-    help="How often the graphs may be run, to find out what names and types leave open.",
+    "--tries", type=click.IntRange(1), default=1000, show_default=True,
+    help="How often each graph may be run, to find out what names and types leave open.",
 )  # fmt: skip
 @click.option(
     "--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, metavar="SECONDS",

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hloracle.foreign.file import Entry
+from hloracle.foreign.choices import IN_FIRST, INTERLEAVED, OUT_FIRST, PLUS_ONE, Option, Place
 from hloracle.foreign.signature import Port
 from hloracle.foreign.words import apart, is_bias, role_of, words_of
 from hloracle.reference.model.config import Config
@@ -27,56 +27,11 @@ _STAGES = {
     **dict.fromkeys(("q", "q_norm", "o", "gate", "up", "gate_up", "down", "norm:post:attn", "norm:pre:mlp", "norm:post:mlp"), 2),
     **dict.fromkeys(("final_norm", "head"), _LOGITS),
 }  # fmt: skip
-UNKNOWN = "unknown"  # an entry that no ABI file may have, so that what reads it names the argument
-OUT_FIRST, IN_FIRST = "[out, in]", "[in, out]"
-PLUS_ONE, INTERLEAVED, KEYS_INTERLEAVED = "norms with 1 added", "RoPE's pairs side by side", "cached keys in pairs"
 _UNNAMED = re.compile(r"arg_?\d+|\d+")
 _DIGITS = re.compile(r"\d+")
 _GROUP = re.compile(r"\([^()]*\)|\S+")
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _LAYERED = re.compile(r"layer|block|_h_\d*$|_l_?\d*$|decoder")
-# What a name that says it costs less than what it does not: see `apart`.
-CLEAR = 0.5
-
-
-@dataclass(frozen=True)
-class Option:
-    """What a choice may come to.
-
-    entries: one for each place of the choice. cost: how unlikely names and shapes make it. why: in words, what speaks for it.
-    uses: what no other choice may use as well. tags: the conventions that it follows. stage: where in the model it is read,
-    see `Source.stage`.
-    """
-
-    entries: tuple[Entry, ...]
-    cost: float
-    why: str = ""
-    uses: frozenset[str] = frozenset()
-    tags: frozenset[str] = frozenset()
-    stage: int | None = None
-
-
-@dataclass(frozen=True)
-class Place:
-    """An entry of an ABI file. index, type: of the first argument or result that it is of."""
-
-    section: str
-    key: str
-    index: int = field(compare=False)
-    type: str = field(compare=False)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One thing that an ABI file has to say, at one place or at several; options: the likeliest first, at least one."""
-
-    places: tuple[Place, ...]
-    options: tuple[Option, ...]
-
-    @property
-    def known(self) -> bool:
-        """Whether there is anything that fits."""
-        return UNKNOWN not in self.options[0].entries
 
 
 @dataclass(frozen=True)
@@ -120,8 +75,8 @@ def grouped(ports: Sequence[Port], layers: int, folded: bool = True) -> list[Gro
         names = {port: port.names[-1] for port in ports}
     counted: dict[str, set[int]] = defaultdict(set)
     for name in names.values():
-        for found in _DIGITS.finditer(name):
-            counted[name[: found.start()]].add(int(found[0]))
+        for digits in _DIGITS.finditer(name):
+            counted[name[: digits.start()]].add(int(digits[0]))
     groups: dict[str, dict[int | None, Port]] = {}
     alone: list[Port] = []
     for port, name in names.items():
@@ -169,9 +124,13 @@ def _folded(names: Mapping[Port, str], layers: int) -> list[Group]:
         for i in range(period):
             members: dict[int | None, Port] = {n: numbered[numbers[start + i + period * n]] for n in range(layers)}
             offset = numbers[start + i]
-            step = "l" if period == 1 else f"{period}*l"
-            inside = f"{step}+{offset}" if offset else step
+            inside = f"{period}*l+{offset}" if offset else f"{period}*l"
             groups.append(Group(f"{_escaped(before)}{{{inside}}}{_escaped(after)}", members))
+        behind = numbers[start + period * layers :] if period else []
+        for number in behind:  # which other numbers of layers would move
+            offset = number - period * layers
+            inside = f"{period}*L+{offset}" if offset else f"{period}*L"
+            groups.append(Group(f"{_escaped(before)}{{{inside}}}{_escaped(after)}", {None: numbered[number]}))
     return groups
 
 
@@ -305,7 +264,11 @@ def _concat(parts: Sequence[Source | None]) -> Source | None:
 def _concatenated(names: Sequence[str]) -> str:
     """`concat(a, b)`, with what alone differs in braces, as `{q,k,v}_proj`."""
     words = [name.split(".") for name in names]
-    differing = [i for i, one in enumerate(zip(*words, strict=True)) if len(set(one)) > 1] if len(set(map(len, words))) == 1 else []
+    differing = (
+        [i for i, one in enumerate(zip(*words, strict=True)) if len(set(one)) > 1]
+        if len(set(map(len, words))) == 1
+        else []
+    )
     if len(differing) == 1:
         at = differing[0]
         own = [w[at] for w in words]
@@ -395,7 +358,9 @@ def rearrangement(axes: str, right: str, sizes: Mapping[str, int]) -> str:
     groups, wanted = _GROUP.findall(axes), _GROUP.findall(right)
     if sorted(groups) == sorted(wanted) and len(groups) == 2:
         return "o i -> i o"
-    said = [f", {name}={sizes[name]}" for name in sizes if len(name) > 1 and re.search(rf"\b{name}\b", f"{axes} {right}")]
+    said = [
+        f", {name}={sizes[name]}" for name in sizes if len(name) > 1 and re.search(rf"\b{name}\b", f"{axes} {right}")
+    ]
     return f"{axes} -> {right}{''.join(said)}"
 
 
@@ -469,16 +434,24 @@ def _paired(right: str) -> str:
     )
 
 
-def in_order(groups: Sequence[tuple[Group, list[Option]]], known: Sequence[Source]) -> list[tuple[Group, list[Option]]]:
-    """The same; where names say nothing, what stands first among arguments is likely what the checkpoint has first.
+def in_order(
+    groups: Sequence[tuple[Group, list[Option]]], known: Sequence[Source], read: Mapping[int, int]
+) -> list[tuple[Group, list[Option]]]:
+    """The same; where names say nothing, what is read first among arguments is likely what the checkpoint has first.
 
     Among arguments of one shape that counts more than among all.
+
+    Args:
+      read: the index of an argument -> where in the text it is read first.
     """
     order = {s.uses: s.order for s in known}
     alike: dict[object, list[int]] = defaultdict(list)
     nameless = [i for i, (group, options) in enumerate(groups) if options and not role_of(group.key)]
     for i in nameless:
         alike[groups[i][0].layered, groups[i][0].port.shape, groups[i][0].port.dtype].append(i)
+    nameless.sort(key=lambda i: (read.get(groups[i][0].port.index, math.inf), i))
+    for rows in alike.values():
+        rows.sort(key=nameless.index)
     found = [list(options) for _, options in groups]
     for weight, rows in [(0.01, nameless), *((0.1, rows) for rows in alike.values())]:
         uses = sorted({o.uses for i in rows for o in found[i]}, key=lambda u: order.get(u, math.inf))

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hloracle.foreign.candidates import KEYS_INTERLEAVED, UNKNOWN, Choice, Group, Option, grouped, name_of
+from hloracle.foreign.candidates import Group, grouped, name_of
+from hloracle.foreign.choices import KEYS_INTERLEAVED, UNKNOWN, Choice, Option
 from hloracle.foreign.file import Entry
 from hloracle.foreign.signature import Port, Signature
 from hloracle.foreign.words import words_of
@@ -116,7 +117,9 @@ class _Reader:
 
     def _rows(self, port: Port, n: int) -> bool:
         """Whether a cache has an axis of n rows besides all others."""
-        return n in port.shape and any("B" in text for text, _ in [*self._layouts(port, False, n), *self._layouts(port, True, n)])
+        return n in port.shape and any(
+            "B" in text for text, _ in [*self._layouts(port, False, n), *self._layouts(port, True, n)]
+        )
 
     # ---- all
 
@@ -144,7 +147,7 @@ class _Reader:
     def _states(self) -> dict[tuple[object, ...], str]:
         """Types of what is given and returned, and no cache: the state that is only handed on."""
         results = {(r.shape, r.dtype) for r in self._signature.results if r.dtype.startswith("ui")}
-        found = {}
+        found: dict[tuple[object, ...], str] = {}
         for a in self._signature.arguments:
             if (a.shape, a.dtype) in results:
                 found[a.shape, a.dtype] = f"state.{re.sub(r'[^0-9A-Za-z]+', '_', name_of(a)).strip('_') or 'state'}"
@@ -174,38 +177,39 @@ class _Reader:
             bool(p.search(words)) for p in (_TOKENS, _POSITIONS, _LENGTHS, _VALID)
         )  # fmt: skip
         silent = not (token or position or length or valid)
-        shape = port.shape
-        rows = _row_axes(shape, B)
-        if phase == "decode":
-            if rows is None:
-                return []
-            weights = [
-                ("token", 0.0 if token else 0.3 + before if silent else 1.5),
-                ("position", 0.0 if position else 0.5 + abs(before - 1) if silent else 0.7),
-                ("position + 1", 0.0 if length and not position else 0.5 + abs(before - 2) if silent else 0.8),
-                (1, 0.0 if valid else 2.0), (0, 2.2),
+
+        def costs(own: bool, place: int, otherwise: float) -> float:
+            """Of what a name says, of what it says nothing of, and of what it says otherwise."""
+            return 0.0 if own else 0.4 + abs(before - place) if silent else otherwise
+
+        rows = _row_axes(port.shape, B)
+        offered: list[tuple[str | int, float]]
+        if phase == "decode" and rows is not None:
+            offered = [
+                ("token", costs(token, 0, 1.5)), ("position", costs(position, 1, 0.7)),
+                ("position + 1", costs(length and not position, 2, 0.8)), (1, 0.0 if valid else 2.0), (0, 2.2),
             ]  # fmt: skip
-        elif rows is not None and not (T == 1 and phase == "forward"):
-            weights = [
-                ("length", 0.0 if length and not position else 0.4 + before / 2 if silent else 0.6),
-                (0, 0.1 if position else 0.9), ("length - 1", 0.4 if position else 0.8), ("T", 1.5), (1, 1.8),
+        elif phase != "decode" and rows is not None and T > 1:
+            offered = [
+                ("length", costs(length and not position, 1, 0.6)), (0, 0.1 if position else 0.9),
+                ("length - 1", 0.4 if position else 0.8), ("T", 1.5), (1, 1.8),
             ]  # fmt: skip
         else:
-            axes = _labelled(shape, [("B", B), ("T", T)])
-            if axes is None:
+            rows = _labelled(port.shape, [("B", B), ("T", T)])
+            if phase == "decode" or rows is None:
                 return []
-            return [
-                _option(f"{what} : {axes}", cost, uses="tokens" if what == "tokens" else "")
-                for what, cost in (
-                    ("tokens", 0.0 if token and not valid else 0.3 + before if silent else 1.5),
-                    ("positions", 0.0 if position else 0.5 + abs(before - 1) if silent else 1.5),
-                    ("valid", 0.0 if valid else 0.5 + abs(before - 2) if silent else 1.8),
-                )
-            ]
+            offered = [
+                ("tokens", costs(token and not valid, 0, 1.5)), ("positions", costs(position, 1, 1.5)),
+                ("valid", costs(valid, 2, 1.8)),
+            ]  # fmt: skip
         stage = f" : {rows}" if rows else ""
         return [
-            _option(f"{what}{stage}" if isinstance(what, str) else what, cost, uses="token" if what == "token" else "")
-            for what, cost in weights
+            _option(
+                f"{what}{stage}" if isinstance(what, str) else what,
+                cost,
+                uses=str(what) if what in ("token", "tokens") else "",
+            )
+            for what, cost in offered
         ]
 
     def _masks(self, port: Port) -> list[Option]:
@@ -294,7 +298,9 @@ class _Reader:
         found = sorted({o.entries: o for o in sorted(found, key=lambda o: -o.cost)}.values(), key=lambda o: o.cost)[:60]
         return [Choice(places, tuple(found) or (Option((UNKNOWN,) * len(places), 9.0),))]
 
-    def _patterns(self, named: Sequence[tuple[Group, str, int | None]]) -> list[tuple[Mapping[Port, str], float, frozenset[str]]]:
+    def _patterns(
+        self, named: Sequence[tuple[Group, str, int | None]]
+    ) -> list[tuple[Mapping[Port, str], float, frozenset[str]]]:
         """Axes for each port, by its type, with a cost and the conventions."""
         types: dict[tuple[object, ...], list[Port]] = {}
         layouts: dict[tuple[object, ...], list[tuple[str, float]]] = {}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from hloracle.core.given import shown
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.foreign.candidates import UNKNOWN, Place
-from hloracle.foreign.errors import Error
+from hloracle.foreign.choices import UNKNOWN, Place
+from hloracle.foreign.errors import CLOSE, Error
 from hloracle.foreign.file import VERSION, Entry
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -20,7 +20,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 class Limits:
     """tries: how many assignments of weights and inputs may be run, of each graph. seconds: how long it may look for them."""
 
-    tries: int = 400
+    tries: int = 1000
     seconds: float = 600
 
 
@@ -81,8 +81,12 @@ class Verified:
         if error.close:
             return f"{self.graph} computes Hugging Face's logits up to {max(error.relative):.1g} of the largest, as narrower products would"
         if error.logits <= ANCHOR_FLOORS:
-            return f"{self.graph} computes Hugging Face's logits within {error.logits:.2g} floors, but not its caches"
-        agree = sum(e < 0.05 for e in error.relative)
+            keys, values = error.relative[:-1:2], error.relative[1:-1:2]
+            which = "the values in its caches" if all(e < CLOSE for e in keys) else "its caches"
+            if all(e < CLOSE for e in values):
+                which = "the keys in its caches, which may lie in an order that the entry does not say"
+            return f"{self.graph} computes Hugging Face's logits within {error.logits:.2g} floors, but not {which}"
+        agree = sum(e < CLOSE for e in error.relative)
         return f"{self.graph} is {logits:.2g} of the largest logit away from Hugging Face, with {agree} of {len(error.relative)} values right"
 
 

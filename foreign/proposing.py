@@ -5,6 +5,7 @@ Imports JAX; for a process of its own.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +16,17 @@ import numpy as np
 
 from hloracle.core.abi import DTYPE_BYTES
 from hloracle.core.errors import InputError
-from hloracle.foreign.candidates import UNKNOWN, Choice, Option, Place, grouped, in_order, sources, weight_options
+from hloracle.foreign.adapter import quoted_symbol
+from hloracle.foreign.candidates import grouped, in_order, sources, weight_options
+from hloracle.foreign.choices import PLAIN, UNKNOWN, Choice, Option, Place
+from hloracle.foreign.errors import Error
 from hloracle.foreign.file import PHASES, Entry, read_abi_file
 from hloracle.foreign.interface import Interface, interface_of
 from hloracle.foreign.opening import bound, shapes_of, signatures_of
 from hloracle.foreign.proposal import Limits, Proposal, Said, Verified, written
 from hloracle.foreign.reading import read_text
-from hloracle.foreign.signature import Port, Signature
-from hloracle.foreign.trying import PLAIN, Error, Loaded, Picked, Search, Subject, Trial
+from hloracle.foreign.signature import Port, Signature, ssa_names
+from hloracle.foreign.trying import Loaded, Picked, Search, Subject, Trial
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth, Sequenced, anchor_truths
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.checkpoint import Checkpoint
@@ -34,6 +38,7 @@ MEMORY = 4  # how many times the weights may be in memory, in the forms that wer
 DOUBTED = 60  # tries of other weights than those with which another graph computes right
 NEAR = 0.5  # options that cost so much more than the one that was taken may be meant as well
 
+_VALUE = re.compile(r"%([\w$.\-]+)")
 Report = Callable[[str], None]
 Names = tuple[Place, ...]
 
@@ -100,7 +105,9 @@ class _Run:
         name = read.subject.path.name
         truth = self._truth()
         self._report(f"{name}: compiling it")
-        trial = Trial(read.subject, self._model, names_of(self._model.config), shapes_of(self._model), truth, self._loaded)
+        trial = Trial(
+            read.subject, self._model, names_of(self._model.config), shapes_of(self._model), truth, self._loaded
+        )
         kept = tuple(
             Choice(c.places, (self.fixed[c.places],)) if c.places in self.fixed else c for c in read.choices
         )  # fmt: skip
@@ -227,11 +234,35 @@ def _read(path: Path, model: Checkpoint) -> _Read:
     for group in grouped(signature.arguments, L):
         fits |= dict.fromkeys(group.members.values(), bool(weight_options(group, config, known)))
     interface = interface_of(signature, config, fits)
-    offered = in_order([(group, weight_options(group, config, known)) for group in interface.weights], known)
+    offered = in_order(
+        [(group, weight_options(group, config, known)) for group in interface.weights],
+        known,
+        _read_first(text, signature),
+    )
     weights = tuple(
         Choice((group.place("weights"),), tuple(options) or (Option((UNKNOWN,), 9.0),)) for group, options in offered
     )
     return _Read(Subject(path, text, signature, interface.sizes.phase), interface, weights)
+
+
+def _read_first(text: str, signature: Signature) -> dict[int, int]:
+    """Where in a function's text each argument is read first: layers are written in the order of computation."""
+    written = list(ssa_names(text, signature.function))
+    found = re.search(rf"@{re.escape(quoted_symbol(signature.function))}\s*\(", text)
+    if not found or len(written) != len(signature.arguments):
+        return {}
+    index = {name: i for i, name in enumerate(written)}
+    times = dict.fromkeys(index, 0)
+    first: dict[int, int] = {}
+    for use in _VALUE.finditer(text, found.start()):
+        name = use[1]
+        if name in index and index[name] not in first:
+            times[name] += 1
+            if times[name] == 2:  # once in the signature
+                first[index[name]] = use.start()
+        if len(first) == len(index):
+            break
+    return first
 
 
 def _main_function(signatures: Mapping[str, Signature], path: Path) -> Signature:

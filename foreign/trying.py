@@ -26,7 +26,7 @@ from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.given import shown
 from hloracle.foreign.adapter import Adapter
 from hloracle.foreign.binding import Binding, bind
-from hloracle.foreign.candidates import IN_FIRST, INTERLEAVED, KEYS_INTERLEAVED, OUT_FIRST, PLUS_ONE, Choice, Option
+from hloracle.foreign.choices import IN_FIRST, INTERLEAVED, KEYS_INTERLEAVED, OUT_FIRST, PLUS_ONE, Choice, Option
 from hloracle.foreign.errors import CLOSE, RIGHT, Error
 from hloracle.foreign.file import AbiFile, Entry, Phase
 from hloracle.foreign.signature import Signature
@@ -40,7 +40,6 @@ MISPLACED = 2.0  # what it costs to take a tensor for an argument that is read e
 FIRST = 6  # tries of what is likeliest, before others are made from the best of them
 LARGEST_QUEUE = 50_000
 
-PLAIN = frozenset({IN_FIRST, OUT_FIRST})  # conventions of which none is unusual
 Picked = tuple[int, ...]  # of each choice, which option
 
 
@@ -88,7 +87,11 @@ class Trial:
         """
         heads, caches, filled = self._outcome(entries)
         others, moved, _ = self._outcome(entries, frozenset(arguments))
-        parts = [(one[l], other[l]) for l in range(len(caches[0]) if caches else 0) for one, other in zip(caches, moved, strict=True)]
+        parts = [
+            (one[layer], other[layer])
+            for layer in range(len(caches[0]) if caches else 0)
+            for one, other in zip(caches, moved, strict=True)
+        ]
         for i, (one, other) in enumerate(parts):
             if not np.array_equal(one[:, :filled], other[:, :filled], equal_nan=True):
                 return i
@@ -100,7 +103,10 @@ class Trial:
         """Heads by row, caches, and how many of their slots are filled. moved: arguments that are given other numbers."""
         phase = self.subject.phase
         told = Phase(
-            phase, entries.get(f"{phase}.inputs", {}), entries.get(f"{phase}.results", {}), self.subject.signature.function
+            phase,
+            entries.get(f"{phase}.inputs", {}),
+            entries.get(f"{phase}.results", {}),
+            self.subject.signature.function,
         )
         states = {str(e).removeprefix("state.") for e in told.inputs.values() if str(e).startswith("state.")}
         weights = {k: str(v) for k, v in entries.get("weights", {}).items()}
@@ -113,7 +119,9 @@ class Trial:
         capacity = binding.sizes.get("S", binding.sizes.get("T", 1))
         adapter = Adapter(binding, self._model.config, capacity)
         weights = {
-            w.port.index: self._loaded(w.expression) * 1.5 + 0.25 if w.port.index in moved else self._loaded(w.expression)
+            w.port.index: self._loaded(w.expression) * 1.5 + 0.25
+            if w.port.index in moved
+            else self._loaded(w.expression)
             for w in binding.weights
         }
         extra = [self._loaded("model.embed_tokens.weight")] if adapter.embeds else []

@@ -15,17 +15,21 @@ BESIDE = 900  # seconds for what is no try: reading and compiling the graphs, an
 
 
 def propose_abi(
-    graphs: Sequence[Path], report: Report, model: str, precision: str = "f32", tries: int = 400, seconds: float = 600
+    graphs: Sequence[Path], report: Report, model: str, precision: str = "f32", tries: int = 1000, seconds: float = 600
 ) -> tuple[str, Proposal]:
     """The text of the file, and what it rests on. Raises InputError where a graph or the model cannot be read."""
     checkpoint = open_checkpoint(resolve(model, report, precision))
     try:
-        found = run_in_child(_propose, tuple(graphs), checkpoint, Limits(tries, seconds), timeout=seconds + BESIDE, report=report)
+        found = run_in_child(
+            _propose, tuple(graphs), checkpoint, Limits(tries, seconds), timeout=seconds + BESIDE, report=report
+        )
     except ChildDied as died:
         if died.cause != "crash":
             raise
         where = ", ".join(map(str, graphs))
-        raise InputError("MLIR's parser or XLA crashes on it", where, "look whether it is nested too deep, or too large") from None
+        raise InputError(
+            "MLIR's parser or XLA crashes on it", where, "look whether it is nested too deep, or too large"
+        ) from None
     proposal: Proposal = found.value
     return written(proposal, [path.name for path in graphs], Path(model).name), proposal
 
