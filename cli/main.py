@@ -17,6 +17,7 @@ from hloracle.cli import options
 from hloracle.cli.bench import BENCH_COMMANDS
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
+from hloracle.core.cache import write_file
 from hloracle.core.console import Output, terminal, verdict_stands
 from hloracle.core.errors import InputError
 from hloracle.core.folder import begin_report
@@ -55,6 +56,7 @@ def cli() -> None:
     hloracle suite                     that, and every other family on a tiny one
     hloracle emit MODEL --phase decode -o decode.mlir
     hloracle check decode.mlir --abi decode.abi.json --model MODEL
+    hloracle abi decode.mlir --model MODEL -o abi.toml    what the arguments of your emitter's graph are
     hloracle diff BASE.json HEAD.json -o diff.html     what a change made worse
     hloracle generate MODEL -p "Hello" --stream
     """
@@ -188,6 +190,52 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
     with progress_shown() as progress:
         record = hloracle.check(*graphs, backends=backends or None, out=out, progress=progress, **asked).data
     return _finish(record, out, as_json)
+
+
+@cli.command(epilog=MODEL_HELP)
+@click.argument("graphs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="GRAPH...")
+@click.option("--model", required=True, help="The model that the graphs claim to compute.")
+@options.precision
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), help="The file to write; the proposal goes to stdout without it."
+)
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option(
+    "--tries", type=click.IntRange(1), default=1000, show_default=True,
+    help="How often each graph may be run, to find out what names and types leave open.",
+)  # fmt: skip
+@click.option(
+    "--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, metavar="SECONDS",
+    help="How long that may take.",
+)  # fmt: skip
+def abi(graphs: tuple[Path, ...], output: Path | None, force: bool, **asked: Any) -> int:
+    """Propose the ABI file of the emitter that wrote GRAPH, for `check`.
+
+    \b
+    hloracle abi decode.mlir prefill.mlir --model MODEL -o abi.toml
+    hloracle check decode.mlir prefill.mlir --abi abi.toml --model MODEL
+
+    Arguments and results are told by their names and locations, and by their types. What these leave open, such as gate_proj
+    and up_proj of one shape, is decided by what computes Hugging Face's caches and logits; it is marked `guessed`. What fits
+    nothing is `unknown`, and marked `could not tell`: write it by hand, and `check` says what is still wrong. Name all graphs
+    of the emitter at once, one of each phase.
+
+    The last line, on stderr, says how far it got. Exits with 0 if the graphs compute right with the proposal, and with 1 if
+    they do not: then the graphs are wrong, or the proposal is. It is written all the same.
+    """
+    from hloracle.conformance.graphs.proposed import propose_abi
+
+    if output and output.exists() and not force:
+        raise InputError("is there already", output, "name another file, or add --force")
+    with progress_shown() as progress, progress.stage("propose"):
+        text, proposal = propose_abi(graphs, progress.report, **asked)
+    if output:
+        write_file(output, text)
+        click.echo(output)
+    else:
+        click.echo(text, nl=False)
+    click.echo(f"hloracle: {proposal.closing}", err=True)
+    return 0 if proposal.right else 1
 
 
 @cli.command(epilog=MODEL_HELP)
