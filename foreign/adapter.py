@@ -54,6 +54,7 @@ class Adapter:
 
     @property
     def decodes(self) -> bool:
+        """Whether it is of a decode graph."""
         return self.binding.phase == "decode"
 
     @property
@@ -92,6 +93,7 @@ class Adapter:
 
     @property
     def embeds(self) -> bool:
+        """Whether the graph is given what the embedding gives."""
         return any(v.what == "embeddings" for v in self.binding.inputs)
 
     # ---- the contract
