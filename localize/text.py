@@ -16,6 +16,14 @@ LOCATION = re.compile(rf"\s*\bloc\({_DEEP}\)")
 TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
 
 
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
+
+
+def code_of(text: str) -> str:
+    """A text of the same length, with spaces where it has strings and comments: every place is where it was."""
+    return _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
+
+
 def function_named(module: Any, name: str) -> Any:
     """A function of a parsed module."""
     functions = (op for op in module.body.operations if op.operation.name == "func.func")
