@@ -102,7 +102,10 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             there = f"there are {', '.join(sorted(names))}" if names else "write a number"
             raise ValueError(f"{quoted(name)} is not known here; {there}")
         case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
+            by = _value(right, names)
+            if isinstance(by, int | float) and by == 0 and not isinstance(op, ast.Add | ast.Sub | ast.Mult):
+                raise ZeroDivisionError("division by zero")  # of arrays nobody else says so
+            return _OPERATORS[type(op)](_value(left, names), by)
         case ast.UnaryOp(op=op, operand=operand):
             value = _value(operand, names)
             return -value if isinstance(op, ast.USub) else value

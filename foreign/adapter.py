@@ -191,6 +191,8 @@ class Adapter:
         """Of a result: k_cache, v_cache or both, each [B, L, K, S, D], or [B, K, S, D] of one layer."""
         axes = "L K S D" if value.layer is None else "K S D"
         pattern = value.axes
+        if "S" not in _letters(pattern) and "T" in _letters(pattern):  # of the prompt alone
+            axes = axes.replace("S", "T")
         if value.what != "cache":
             return [(value.what, _to_contract(array, pattern, f"B {axes}", self.binding.sizes))]
         pair = next((p for p in PAIR if p in re.findall(r"\w+", pattern)), "kv")
@@ -229,6 +231,8 @@ class _Scene:
         axes = AXES[value.what]
         if value.what.endswith("_mask") and "U" in re.findall(r"\w+", pattern):
             axes = axes.replace("S", "U")
+        if value.what == "valid" and "S" in _letters(pattern):
+            axes = axes.replace("T", "S")
         if value.what in ROTARY:
             axes = _rotary_axes(pattern)
         return _from_contract(made, axes, pattern, adapter.binding.sizes, port.shape).astype(dtype)
@@ -240,9 +244,9 @@ class _Scene:
             found = jnp.atleast_2d(jnp.asarray(evaluate(value.text, {**sizes, **self.names})))
             return jnp.broadcast_to(found, (adapter.rows, found.shape[1]))
         if value.what == "valid":
-            if adapter.decodes:
+            if "S" in _letters(value.axes):
                 return (jnp.arange(adapter.slots)[None] < self.filled[:, None]).astype(jnp.int32)
-            return (jnp.arange(adapter.queries)[None] < self.filled[:, None]).astype(jnp.int32)
+            return (self.positions < self.filled[:, None]).astype(jnp.int32)
         if value.what in ROTARY:
             return self._rotary(value)
         if value.what == "embeddings":

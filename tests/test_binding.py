@@ -253,7 +253,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
                        "weights.'x{l}': no layer of the model has 'model.layers.0.none'"),
     "half a layer": ({"weights": {**WEIGHTS, "x{l/2}": "model.norm.weight"}}, "weights.'x{l/2}': 'l/2' is 0.5, no whole number"),
     "no layer": ({"weights": {**WEIGHTS, "x{1//l}": "model.norm.weight"}},
-                 "weights.'x{1//l}': '1//l' cannot be computed (integer division or modulo by zero)"),
+                 "weights.'x{1//l}': '1//l' cannot be computed (division by zero)"),
     "said of nobody": ({"inputs": {**INPUTS, "toke": "token"}},
                        "decode.inputs.'toke' is said of no argument: none is called 'toke'; take it out, or name one of 'embed', 'l0.wq', "
                        "'l1.wq', 'token', 'pos', 'mask', 'k', 'v' and so on"),

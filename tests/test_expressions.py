@@ -135,7 +135,7 @@ WRONG: dict[str, str] = {
     "stack l : stack l : norm": "'stack l : norm' stacks l a second time",
     "stack l : concat(stack l : norm)": "'concat(stack l : norm)' stacks l a second time",
     "stack l : l.{l/2}.q.w": "'l/2' is 0.5, no whole number",
-    "stack l : l.{l//0}.q.w": "'l//0' cannot be computed (integer division or modulo by zero)",
+    "stack l : l.{l//0}.q.w": "'l//0' cannot be computed (division by zero)",
     "stack l : l.{l+4}.q.w": "the model has no weight 'l.4.q.w', the nearest is l.2.q.w",
     "norm : transpose": f"'transpose' is no stage; {STAGES}",
     "norm : bf17": f"'bf17' is no stage; {STAGES}",

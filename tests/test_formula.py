@@ -26,6 +26,12 @@ def test_of_arrays() -> None:
     np.testing.assert_array_equal(evaluate("(position + 1) % S", given), [[5], [2]])
 
 
+@pytest.mark.parametrize("formula", ["position / (S - 8)", "position // 0", "position % 0"])
+def test_arrays_are_not_divided_by_zero_either(formula: str) -> None:
+    with pytest.raises(ValueError, match="division by zero"):
+        evaluate(formula, {"position": np.array([4, 9]), "S": 8})
+
+
 def test_names() -> None:
     assert names_in("sqrt(N) * D + N - 1") == {"N", "D"}
     assert names_in("3") == set()
@@ -51,8 +57,8 @@ WRONG = {
     "sqrt(-N)": "sqrt of -6, which is negative",
     "M + 1": "'M' is not known here; there are D, N, eps, position",
     "1 / (N - 6)": "'1 / (N - 6)' cannot be computed (division by zero)",
-    "N // 0": "'N // 0' cannot be computed (integer division or modulo by zero)",
-    "N % 0": "'N % 0' cannot be computed (integer modulo by zero)",
+    "N // 0": "'N // 0' cannot be computed (division by zero)",
+    "N % 0": "'N % 0' cannot be computed (division by zero)",
     "1e300 * 10 / " + "9" * 400: f"'1e300 * 10 / {'9' * 46}…' cannot be computed (int too large to convert to float)",
     "9" * 501: f"'{'9' * 59}…' has more than 500 characters",
     "(" * 220 + "1" + ")" * 220: f"'{'(' * 59}…' is no arithmetic",
