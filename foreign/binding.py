@@ -166,7 +166,7 @@ def _expanded(
         some = False
         for row in rows:
             try:
-                name = substituted(pattern, row).replace(_OPENING, "{").replace(_CLOSING, "}")
+                name = substituted(pattern, {**names.axes, **row}).replace(_OPENING, "{").replace(_CLOSING, "}")
                 value = substituted(entry, row) if isinstance(entry, str) else entry
                 if loops and place == "weights" and not all(t in shapes for t in tensors_in(str(value), names)):
                     continue  # a layer of another kind

@@ -102,8 +102,11 @@ def _kind(subgraph: Subgraph) -> tuple[str, ...]:
 
 
 def _read(subgraph: Subgraph, known: Collection[str]) -> set[str]:
-    """The anchors that a subgraph is given."""
-    return {a.name for a in subgraph.graph.abi.arguments if a.name.removesuffix("+") in known}
+    """The anchors that a subgraph is given; a cache's is also given a whole cache, which every layer may write to at once."""
+    read = {a.name for a in subgraph.graph.abi.arguments if a.name.removesuffix("+") in known}
+    if split(subgraph.anchor)[1] in CACHES:
+        read = {name for name in read if not name.endswith("+")}
+    return read
 
 
 def _both(

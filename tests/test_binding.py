@@ -210,11 +210,18 @@ def test_an_entry_that_does_not_fit(name: str) -> None:
 
 
 def test_keys_with_arithmetic() -> None:
-    """Of layers and of experts, apart and together; a doubled brace is one."""
-    takes = [*((f"p[{3 * layer + 1}]", (N * D, E), "f32") for layer in range(L)), ("x{l}", (E,), "f32"), *ARGUMENTS[3:]]
-    weights = {"p[{3*l+1}]": "model.layers.{l}.self_attn.q_proj.weight", "x{{l}}": "model.norm.weight"}
+    """Of layers, and of the axes, for what comes after the layers; a doubled brace is one."""
+    takes = [
+        *((f"p[{3 * layer + 1}]", (N * D, E), "f32") for layer in range(L)), (f"p[{3 * L + 1}]", (E,), "f32"), ("x{l}", (E,), "f32"),
+        *ARGUMENTS[3:],
+    ]  # fmt: skip
+    weights = {
+        "p[{3*l+1}]": "model.layers.{l}.self_attn.q_proj.weight", "p[{3*L+1}]": "model.norm.weight",
+        "x{{l}}": "model.norm.weight",
+    }  # fmt: skip
     assert [w.expression for w in bound(weights, takes=takes).weights] == [
         "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight", "model.norm.weight",
+        "model.norm.weight",
     ]  # fmt: skip
 
 

@@ -238,10 +238,10 @@ def substituted(text: str, variables: Mapping[str, int]) -> str:
     def compute(found: re.Match[str]) -> str:
         inside = found[1]
         try:
-            used = set() if "," in inside else names_in(inside)
-        except ValueError:
+            computed = names_in(inside) <= set(variables)
+        except ValueError:  # such as `{q,k,v}`
             return found[0]
-        return str(whole(inside, variables)) if used and used <= set(variables) else found[0]
+        return str(whole(inside, variables)) if computed else found[0]
 
     return _BRACES.sub(compute, text)
 
