@@ -1,0 +1,76 @@
+"""The anchors of a graph that names none are found by number, and where it is wrong the anchor that is wrong by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from foreign_graph import FAULTS, adapted_graph
+from models import LENGTH, PHASES, S, T, model, quick_xla
+
+from hloracle.core.abi import Graph
+from hloracle.localize.anatomy import anatomy_of
+from hloracle.localize.naming import Named, Search, explicit, judged_row
+from hloracle.reference.model.anchors import anchors
+
+PLAIN = "plain"
+
+
+def graph(folder: Path, phase: str, fault: str = "") -> Graph:
+    return adapted_graph(folder, model(PLAIN).checkpoint, phase, T if phase == "prefill" else 1, S, fault)
+
+
+def named(graph: Graph, phase: str) -> Named:
+    here = model(PLAIN)
+    reads = here.anatomy("oracle", phase).reads()
+    bench = here.bench(quick_xla())
+    bench._names = frozenset(w.name for w in graph.abi.weights)
+    return Search(graph, here.situation(phase), bench, reads, lambda line: None).named()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_it_computes_what_the_model_computes(phase: str, tmp_path: Path) -> None:
+    """The head, whichever row is judged, and the caches."""
+    found = graph(tmp_path, phase)
+    here = model(PLAIN)
+    situation = here.situation(phase)
+    assert (found.rows, found.inner, found.abi.capacity) == (2, "main", S)
+    bench = here.bench(quick_xla())
+    bench._names = frozenset(w.name for w in found.abi.weights)
+    for one in (found, found.of_row(0), found.of_row(1)):
+        head, *caches = bench.run(one, lambda name: situation.value(name, bench.weight))
+        assert np.max(situation.errors("lm_head", head)) < 16
+        for name, cache in zip(("k_cache", "v_cache"), caches, strict=True):
+            rows = slice(0, LENGTH) if phase == "prefill" else slice(None)
+            np.testing.assert_allclose(cache[:, :, rows], situation.cache(name, 1)[:, :, rows], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_all_anchors_are_found(phase: str, tmp_path: Path) -> None:
+    """And once they are explicit, the graph computes what it did, each anchor in the contract's shape."""
+    found = graph(tmp_path, phase)
+    names = named(found, phase)
+    assert names.wrong == ()
+    assert set(names.missing) <= {"layers.0.self_attn.scores", "layers.1.self_attn.scores"}
+    here = model(PLAIN)
+    situation = here.situation(phase)
+    written = explicit(found, names, here.config, situation)
+    anatomy = anatomy_of(written, here.config)
+    assert set(anatomy.values) == set(anchors(here.config)) - set(names.missing)
+    bench = here.bench(quick_xla())
+    bench._names = frozenset(w.name for w in found.abi.weights)
+    with_outputs = anatomy.with_outputs()
+    results = bench.run(with_outputs, lambda name: situation.value(name, bench.weight))
+    before = bench.run(found.of_row(judged_row(found, situation)), lambda name: situation.value(name, bench.weight))
+    for a, b in zip(before, results, strict=False):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+    for tensor, value in zip(with_outputs.abi.results[3:], results[3:], strict=True):
+        assert np.max(situation.errors(tensor.name, value)) <= 16, tensor.name
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_wrong_anchor_is_named(fault: str, tmp_path: Path) -> None:
+    phase = "prefill" if fault in ("groups", "embedding") else "decode"
+    names = named(graph(tmp_path, phase, fault), phase)
+    assert names.wrong == (FAULTS[fault],)
