@@ -62,6 +62,7 @@ def cli() -> None:
 
 @cli.command(epilog=MODEL_HELP)
 @options.model(DEFAULT_MODEL)
+@options.as_
 @options.sources
 @options.backends
 @options.device
@@ -153,6 +154,7 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
     help="The graph's ABI file; one for each graph, in order. By default NAME.abi.json beside NAME.mlir.",
 )  # fmt: skip
 @click.option("--model", required=True, help="The model that the graphs claim to compute.")
+@options.as_
 @options.precision
 @options.tokens
 @options.backends
@@ -185,6 +187,7 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
 
 @cli.command(epilog=MODEL_HELP)
 @options.model()
+@options.as_
 @click.option("--phase", type=click.Choice(["prefill", "decode"]), required=True, help="Which of the two graphs.")
 @options.source
 @click.option(
@@ -224,6 +227,7 @@ def emit(output: Path, **asked: Any) -> int:
 
 @cli.command(epilog=MODEL_HELP)
 @options.model()
+@options.as_
 @click.option("-p", "--prompt", required=True, help="What to continue.")
 @click.option("-n", "count", type=int, default=48, show_default=True, help="At most so many tokens.")
 @click.option("--stream", is_flag=True, help="Print each token as soon as it is known.")
@@ -248,7 +252,9 @@ def generate(model: str, prompt: str, count: int, stream: bool, raw: bool, **ask
     if backend and device.remote:
         raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {device}")
     with terminal.status("loading"):
-        engine = Engine(asked["source"], backend or device.backend, asked["threads"], asked["precision"], device)
+        engine = Engine(
+            asked["source"], backend or device.backend, asked["threads"], asked["precision"], device, asked["as_"]
+        )  # fmt: skip
         pieces = generate_text(
             model, prompt, count, raw, engine,
             tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
@@ -350,13 +356,14 @@ def models() -> int:
 
 @cli.command()
 @click.argument("name")
+@options.as_
 @options.precision
-def fetch(name: str, precision: str) -> int:
+def fetch(name: str, as_: str, precision: str) -> int:
     """Bring the model NAME into the cache, and print where its checkpoint directory is."""
     from hloracle.reference.fixtures.named import resolve
 
     with progress_shown() as progress, progress.stage(f"fetch {name}"):
-        directory = resolve(name, progress.report, precision)
+        directory = resolve(name, progress.report, precision, as_)
     click.echo(directory)
     return 0
 

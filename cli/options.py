@@ -26,6 +26,12 @@ def model(default: str | None = None) -> Option:
     return click.argument("model", default=default, required=default is None)
 
 
+as_: Option = click.option(
+    "--as", "as_", metavar="ARCHITECTURE", default="",
+    help="What the model is by its weights and config, where its config.json has a model_type of its own.",
+)  # fmt: skip
+
+
 def out(files: str = "report.json, report.html, summary.md and junit.xml") -> Option:
     """`--out`, the folder `out` by default. files: what the command writes there, in words for its help."""
     return click.option(

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from hloracle.core.record import Answers, Check, Compiled, Contender, Family, Record
 from hloracle.mutants import Mutant
+from hloracle.reports.facts import config_words
 from hloracle.studies.holes import JUDGES, Item, Outcome, all_of, tally
 from hloracle.studies.mutants import Trial
 
@@ -75,6 +76,8 @@ def _print_verdict(record: Record, out: Path, console: Console) -> None:
         console.print(f"{'compared':>14}: {escape('; '.join(verdict['compared']))}")
     if verdict["not_compared"] and not record["passed"]:  # a pass begins with it
         console.print(f"{'not compared':>14}: {escape('; '.join(verdict['not_compared']))}")
+    if told := config_words(record):
+        console.print(f"{'config':>14}: {escape(told)}", soft_wrap=True)
     if verdict["anchor"]:
         words = "where" if verdict["class"] == "invariant-broken" else "first wrong"
         console.print(f"{words:>14}: {escape(verdict['anchor'])}")

@@ -71,7 +71,7 @@ def run(settings: Settings, context: Context | None = None, sources: Sequence[So
     progress = context.progress
     with MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
-            directory = resolve(settings.model, progress.report, settings.precision)
+            directory = resolve(settings.model, progress.report, settings.precision, settings.as_)
             with context.installed():
                 model = open_checkpoint(directory)
             run = Run(settings, context, tuple(sources), model)

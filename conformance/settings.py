@@ -30,6 +30,7 @@ class Settings:
       capacity are left out, too.
     every_token: a tiny model is given each token of its vocabulary, also in a quick run, or one that exits early.
     verdict_only: what is wrong is not taken apart.
+    as_: the architecture that the model is one of, where its config.json says another.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
     """
 
@@ -44,6 +45,7 @@ class Settings:
     early_exit: bool = False
     every_token: bool = False
     verdict_only: bool = False
+    as_: str = ""
     busy: Path | None = None
 
     @property

@@ -189,7 +189,7 @@ def judged(report: Report, item: FamilyRun) -> Record:
 
 def dead(settings: Settings, context: Context, why: str) -> Record:
     """The record of a model whose process gave none. Raises InputError where not even the model can be read."""
-    model = open_checkpoint(resolve(settings.model, precision=settings.precision))
+    model = open_checkpoint(resolve(settings.model, precision=settings.precision, as_=settings.as_))
     evidence = Evidence(speed_reason="the run gave no answer")
     evidence.checks.append(Question("process", "every process gives an answer").error(why))
     verdict = dataclasses.replace(

@@ -103,6 +103,10 @@ class Model(TypedDict):
     """SHA-256 of the checkpoint, hex."""
     architecture: Words
     """In Hugging Face's word for it, such as `llama`."""
+    own_type: str | None
+    """What its config.json calls the model, where `--as` named the architecture; null for all others."""
+    ignored_keys: List[str]
+    """Keys of its config.json that were left out: transformers never reads them, and a short prompt gives the same bits."""
     parameters: Count
     config: Dict[Scalar]
     """The configuration under Hugging Face's keys, flat."""

@@ -29,6 +29,7 @@ class Emission:
     gemm: the target of a custom_call that products with weights are left to; None for none.
     portable: write a portable artifact instead of text.
     taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
+    as_: the architecture that the model is one of, where its config.json says another.
     """
 
     model: str
@@ -43,6 +44,7 @@ class Emission:
     gemm: str | None = None
     portable: bool = False
     taps: str | None = None
+    as_: str = ""
 
     def lowered(self, config: Config, layout: Layout) -> Graph:
         """The graph of a config whose weights are held as `layout` says. Imports JAX where the source is the reference."""
@@ -60,7 +62,7 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, Path]:
         raise InputError("names no file", f"-o {output}", "name the graph's file")
     _check(asked)
     precision = asked.precision
-    directory = resolve(asked.model, precision=precision if precision in QUANTIZED else "f32")
+    directory = resolve(asked.model, precision=precision if precision in QUANTIZED else "f32", as_=asked.as_)
     config = load_config(directory)
     if precision in QUANTIZED:
         held = open_checkpoint(directory).layout(precision)

@@ -21,13 +21,17 @@ from hloracle.reference.model.contract import BUCKETS, bucket_for
 
 @dataclass(frozen=True)
 class Engine:
-    """What computes a text: the graphs of a source in a precision, on a backend. device: where IREE runs them."""
+    """What computes a text: the graphs of a source in a precision, on a backend.
+
+    device: where IREE runs them. as_: the architecture that they are of, where the model's config.json says another.
+    """
 
     source: str
     backend: str
     threads: int
     precision: str = "f32"
     device: Device = CPU
+    as_: str = ""
 
 
 def generate_text(
@@ -42,7 +46,7 @@ def generate_text(
     precision, device = engine.precision, engine.device
     if count < 1:
         raise InputError(f"is {count}", "-n", "ask for at least one token")
-    directory = resolve(model, precision=precision)
+    directory = resolve(model, precision=precision, as_=engine.as_)
     checkpoint = open_checkpoint(directory)
     tokenizer = load_tokenizer(directory)
     ids = encode(tokenizer, prompt, chat=not raw) if prompt else []

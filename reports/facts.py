@@ -102,15 +102,33 @@ def answers_of(record: Record, prompt: str) -> dict[str, Answer]:
 
 
 def comparisons(record: Record) -> list[tuple[str, str]]:
-    """What was not compared, if anything, and then what was, each as a label and a sentence; of a suite whose it is."""
+    """What was not compared, if anything, then what was, and how config.json was read where that is not as it is.
+
+    Each is a label and a sentence, which says in a suite whose it is.
+    """
     verdict = record["verdict"]
     rows, missing = record["families"], verdict["not_compared"]
     whose = f"of {one_line(record['model']['name'], 60)}: " if len(rows) > 1 else ""
     own = rows[0]["not_compared"] if rows else missing  # those of a suite's other models follow, and say whose they are
     left = "; ".join([*([whose + "; ".join(own)] if own else []), *missing[len(own) :]])
     return [
-        *([("Not compared", left)] if left else []), ("Compared", whose + "; ".join(verdict["compared"] or ["nothing"]))
-    ]  # fmt: skip
+        *([("Not compared", left)] if left else []),
+        ("Compared", whose + "; ".join(verdict["compared"] or ["nothing"])),
+        *([("Config", whose + told)] if (told := config_words(record)) else []),
+    ]
+
+
+def config_words(record: Record) -> str:
+    """How the model's config.json was read; empty where it was read as it is."""
+    model, most = record["model"], 20
+    keys = [one_line(key, 60) for key in model["ignored_keys"][:most]]
+    if left := len(model["ignored_keys"]) - len(keys):
+        keys.append(f"{left} more")
+    read = f"read as {model['architecture']}, in place of {one_line(str(model['own_type']), 60)}"
+    without = (
+        f"without {', '.join(keys)}: transformers reads no such key, and a short prompt gives the same bits without"
+    )
+    return "; ".join([*([read] if model["own_type"] is not None else []), *([without] if keys else [])])
 
 
 def judged(record: Record) -> Source:

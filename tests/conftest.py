@@ -51,7 +51,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def truth_here() -> Iterator[None]:
     """Transformers answers, and reads a GGUF file, in the test's own process: importing it takes longer than that."""
     from hloracle.core.child import ChildResult
-    from hloracle.reference.fixtures import named
+    from hloracle.reference.fixtures import adapted, named
     from hloracle.reference.huggingface import anchor_truth, truth
 
     def here(function: Callable[..., Any], *arguments: Any, timeout: float, report: Any = None) -> ChildResult:
@@ -59,7 +59,7 @@ def truth_here() -> Iterator[None]:
             return ChildResult(function(report or (lambda line: None), *arguments), 0.0, None)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (truth, anchor_truth, named):
+        for module in (truth, anchor_truth, named, adapted):
             patch.setattr(module, "run_in_child", here)
         yield
 

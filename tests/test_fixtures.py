@@ -39,9 +39,10 @@ def test_unknown_name_lists_what_is_possible(model: str) -> None:
 
 
 def test_directory_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tiny(tmp_path)
     assert resolve(str(tmp_path)) == tmp_path
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny-llama").mkdir()
+    write_tiny(tmp_path / "tiny-llama", "qwen3")
     assert resolve("tiny-llama") == Path("tiny-llama")
 
 

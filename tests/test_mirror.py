@@ -202,7 +202,7 @@ def test_imports_of_siblings_are_seen(line: str) -> None:
 # What reads a config, what writes one, and what brings an older record up to date.
 KNOW_MODEL_TYPE = {
     *(f"reference/model/{file}.py" for file in ("registry", "keys")),
-    *(f"reference/fixtures/{file}.py" for file in ("tiny", "synthetic", "random_model", "gguf")),
+    *(f"reference/fixtures/{file}.py" for file in ("tiny", "synthetic", "random_model", "gguf", "adapted")),
     *("reports/record.py", "reports/history/store.py"),
 }
 

@@ -56,9 +56,11 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
         "verdict": _verdict(verdict),
         "model": {
             "name": settings.model,
-            "directory_name": checkpoint.directory.name,
+            "directory_name": checkpoint.adapted.directory_name or checkpoint.directory.name,
             "digest": checkpoint.digest,
             "architecture": config.architecture,
+            "own_type": checkpoint.adapted.own_type,
+            "ignored_keys": list(checkpoint.adapted.ignored_keys),
             "parameters": sum(int(np.prod(shape)) for shape in weight_shapes(config).values()),
             "config": _flat(config),
         },

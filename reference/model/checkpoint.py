@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -38,8 +38,39 @@ DTYPES = ("BF16", "F16", "F32")
 # What the encoded weights of a quantized checkpoint are made of; transformers reads the float ones, which are the same.
 ENCODED = "encoded.safetensors"
 QUANTIZED = ("int8", "int4")
+# Beside the config.json of a directory that stands for another one: what differs there, as an Adapted.
+ADAPTED = "hloracle.json"
 # A weight that transformers recomputes, and old checkpoints still carry.
 DERIVED_SUFFIX = ".rotary_emb.inv_freq"
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """How the config.json of a checkpoint differs from that which the user named (`reference/fixtures/adapted.py`).
+
+    directory_name: the last part of the path that the user named, or empty. own_type: what that config.json calls the
+    model, where it was opened as another architecture; else None. ignored_keys: of that config.json; nothing reads them.
+    """
+
+    directory_name: str = ""
+    own_type: str | None = None
+    ignored_keys: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What a directory's file has of it."""
+        return json.dumps(asdict(self)) + "\n"
+
+    @staticmethod
+    def of(directory: Path) -> Adapted:
+        """What a directory has word of. It is told and decides nothing, so a file of another form is none of ours."""
+        try:
+            found = json.loads((directory / ADAPTED).read_text(encoding="utf-8"))
+            name, own_type, keys = found["directory_name"], found["own_type"], found["ignored_keys"]
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return Adapted()
+        words = isinstance(name, str) and isinstance(own_type, str | None) and isinstance(keys, list)
+        return Adapted(name, own_type, tuple(keys)) if words and all(isinstance(k, str) for k in keys) else Adapted()
 
 
 @dataclass(frozen=True)
@@ -47,7 +78,7 @@ class Checkpoint:
     """An opened checkpoint.
 
     files: the name of each tensor that is needed -> the file that holds it. precision, encoded: what a quantized checkpoint
-    is in, and how its weights are held beside their floats; empty for any other.
+    is in, and how its weights are held beside their floats; empty for any other. adapted: how it differs from what was named.
     """
 
     directory: Path
@@ -55,6 +86,7 @@ class Checkpoint:
     files: dict[str, Path] = field(repr=False)
     precision: str = ""
     encoded: Layout = field(default_factory=dict, repr=False)
+    adapted: Adapted = field(default_factory=Adapted, repr=False)
 
     @cached_property
     def digest(self) -> str:
@@ -141,12 +173,15 @@ class Checkpoint:
             yield name, self.load(name)
 
 
-def open_checkpoint(directory: Path) -> Checkpoint:
+def open_checkpoint(directory: Path, config: Config | None = None) -> Checkpoint:
     """Open a directory with config.json and one or many safetensors files; names and shapes must match exactly.
+
+    Args:
+      config: what to take in place of what config.json says.
 
     Raises InputError that lists what is missing, extra or misshapen, and in which file.
     """
-    config = load_config(directory)
+    config = config or load_config(directory)
     found: dict[str, tuple[Path, tuple[int, ...]]] = {}
     for path in _weight_files(directory):
         for name, (dtype, shape) in _types(path)[0].items():
@@ -178,7 +213,8 @@ def open_checkpoint(directory: Path) -> Checkpoint:
         fix = "use the weights that belong to this config.json"
         raise InputError(f"weights do not match config.json: {problems}", directory, fix)
     precision, encoded = _open_encoded(directory / ENCODED, config) if (directory / ENCODED).exists() else ("", {})
-    return Checkpoint(directory, config, {name: found[name][0] for name in wanted}, precision, encoded)
+    files = {name: found[name][0] for name in wanted}
+    return Checkpoint(directory, config, files, precision, encoded, Adapted.of(directory))
 
 
 def encoded_types(config: Config, layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -1,6 +1,6 @@
 """Reads Hugging Face's `config.json` strictly: a key that is not understood may be a mechanism that is not computed.
 
-Every key is read, ignored by name, or has the one value that changes nothing; any other is refused by name.
+Every key is read, ignored by name, or has the one value that changes nothing; any other is unknown, and named.
 """
 
 from __future__ import annotations
@@ -121,18 +121,13 @@ class Keys:
             raise self.error(f"key 'layer_types' is not a list of {layers} times {FULL!r} or {SLIDING!r}")
         return tuple(name == SLIDING for name in found)
 
-    def refuse_unread(self) -> None:
-        """Raises InputError for a key that nothing has read, or that is fixed to another value."""
+    def unknown(self) -> tuple[str, ...]:
+        """The keys that nothing has read, in order. Raises InputError for one that is fixed to another value."""
         for key, values in self.fixed.items():
             if key not in self.read and self.raw.get(key, values[0]) not in values:
                 supported = " or ".join(map(repr, values))
                 raise self.error(f"key {key!r} is {self.raw[key]!r}, and only {supported} is supported")
-        unknown = sorted(set(self.raw) - self.read - set(self.fixed))
-        if unknown:
-            raise self.error(
-                f"unknown key {', '.join(map(repr, unknown))}",
-                "an unknown key may be an unsupported mechanism: remove it if it changes nothing, or use another model",
-            )
+        return tuple(sorted(set(self.raw) - self.read - set(self.fixed)))
 
 
 def _finite(number: float) -> bool:

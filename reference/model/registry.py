@@ -39,6 +39,14 @@ class Family:
     unread: str = ""
     one_plus_norms: bool = False
 
+    def read(self, raw: dict[str, Any], where: object) -> tuple[Config, tuple[str, ...]]:
+        """A config as this architecture's, whatever its `model_type`; and the keys that are not understood.
+
+        Raises InputError that names `where` and the key, for a key that is understood and has no value that is supported.
+        """
+        keys = Keys(raw, where)
+        return self.parse(keys), keys.unknown()
+
 
 # ---- what a layer goes through
 
@@ -201,6 +209,11 @@ def part_of(config: Config, name: str) -> Part:
 
 def load_config(directory: Path) -> Config:
     """Read `directory/config.json`. Raises InputError that names the file and the key."""
+    return from_hf(config_json(directory), directory / "config.json")
+
+
+def config_json(directory: Path) -> dict[str, Any]:
+    """What `directory/config.json` holds. Raises InputError where that is no JSON object."""
     path = directory / "config.json"
     if not directory.is_dir():
         raise InputError(
@@ -216,19 +229,35 @@ def load_config(directory: Path) -> Config:
         raise InputError(f"is not valid JSON ({error})", path, "restore the file that came with the model") from None
     if not isinstance(raw, dict):
         raise InputError("is not a JSON object", path, "restore the file that came with the model")
-    return from_hf(raw, path)
+    return raw
 
 
 def from_hf(raw: dict[str, Any], where: object = "config") -> Config:
-    """A Config from the dict that Hugging Face saves. `where` is named in errors."""
-    model_type = raw.get("model_type")
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    """A Config from the dict that Hugging Face saves, each key of which is known. `where` is named in errors."""
+    family = family_of(raw)
     if family is None:
-        supported = ", ".join(sorted(FAMILIES))
-        raise InputError(
-            f"model_type {model_type!r} is not supported", where, f"use a model of one of these types: {supported}"
-        )
-    keys = Keys(raw, where)
-    config = family.parse(keys)
-    keys.refuse_unread()
+        raise unsupported(raw, where)
+    config, unknown = family.read(raw, where)
+    if unknown:
+        raise unknown_keys(unknown, where)
     return config
+
+
+def family_of(raw: dict[str, Any]) -> Family | None:
+    """The architecture that a config names, or None where that is none of ours."""
+    model_type = raw.get("model_type")
+    return FAMILIES.get(model_type) if isinstance(model_type, str) else None
+
+
+def unsupported(raw: dict[str, Any], where: object, instead: str = "") -> InputError:
+    """What to raise for a config that names no architecture of ours. instead: what else can be done, before `use`."""
+    fix = f"{instead}use a model of one of these types: {', '.join(sorted(FAMILIES))}"
+    return InputError(f"model_type {raw.get('model_type')!r} is not supported", where, fix)
+
+
+def unknown_keys(keys: Sequence[str], where: object, why: str = "") -> InputError:
+    """What to raise for keys of a config that nobody knows. why: what speaks against leaving them out of account."""
+    return InputError(
+        f"unknown key {', '.join(map(repr, keys))}{why}", where,
+        "an unknown key may be an unsupported mechanism: remove it if it changes nothing, or use another model",
+    )  # fmt: skip

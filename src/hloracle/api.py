@@ -39,7 +39,7 @@ BackendLike = str | Callable[[int], Backend]
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("tokens", "capacity", "rounds", "bucket"), ((int,), "an int")),
     **dict.fromkeys(("threads", "jobs"), ((int, type(None)), "an int, at least 1")),
-    **dict.fromkeys(("device", "cuda_target", "precision"), ((str,), "a string")),
+    **dict.fromkeys(("device", "cuda_target", "precision", "as_"), ((str,), "a string")),
     **dict.fromkeys(("reuse", "quick"), ((bool,), "True or False")),
     "timeout": ((int, float), "a number of seconds"),
     "fused": ((bool, type(None)), "True or False"),
@@ -58,6 +58,7 @@ class _Shared(TypedDict, total=False):
 
 
 class _Judged(_Shared, total=False):
+    as_: str
     tokens: int
     precision: str
     threads: int | None
@@ -87,6 +88,7 @@ class SuiteOptions(_Judged, total=False):
 class Options(CheckOptions, SuiteOptions, total=False):
     """What `run` takes besides.
 
+    as_: the architecture that the model is one of, such as `llama`, where its config.json has a `model_type` of its own.
     tokens: how many are compared after each prompt; 48. capacity: cache slots of the graphs that a source is asked for; 256.
     precision: what the graphs hold weights in: `f32`, `bf16`, `f16`, `int8` or `int4`. layout, fused: how the bundled emitter
       lays float weights out (`panels`, `rows`), and whether those that are multiplied with the same values are one.
@@ -277,12 +279,16 @@ def emit(
     return graph
 
 
-def open_model(model: ModelLike, precision: str = "f32") -> Checkpoint:
+def open_model(model: ModelLike, precision: str = "f32", as_: str = "") -> Checkpoint:
     """A checkpoint with its config: a directory, a .gguf file, or a name that `hloracle models` lists.
+
+    Args:
+      as_: the architecture that it is one of, such as `llama`, where its config.json has a `model_type` of its own.
 
     Raises InputError where there is no such model, its config is not understood, or it is not to be had in the precision.
     """
-    return open_checkpoint(resolve(_named(model), precision=precision))
+    _typed({"precision": precision, "as_": as_})
+    return open_checkpoint(resolve(_named(model), precision=precision, as_=as_))
 
 
 def open_session(
@@ -304,19 +310,19 @@ def open_session(
 
 
 def generate(
-    model: ModelLike, prompt: str, count: int = 48, raw: bool = False, precision: str = "f32"
-) -> Iterator[str]:
+    model: ModelLike, prompt: str, count: int = 48, raw: bool = False, precision: str = "f32", as_: str = ""
+) -> Iterator[str]:  # fmt: skip
     """Continue a prompt at temperature 0, in pieces that are whole characters; ends at an end-of-text token.
 
     Args:
-      count: at most so many tokens. raw: give the prompt as it is, without the model's chat template.
+      count: at most so many tokens. raw: give the prompt as it is, without the model's chat template. as_: see `open_model`.
 
     Raises InputError for what names no model. Raises, when the first piece is asked for, InputError for a model without a
     tokenizer, a prompt that is empty or too long, and as `open_model` does; and ToolchainError where IREE fails.
     """
     from hloracle.production.generate import Engine, generate_text
 
-    engine = Engine(EMITTER, BUILT_IN[0], threads_available(), precision)
+    engine = Engine(EMITTER, BUILT_IN[0], threads_available(), precision, as_=as_)
     return generate_text(_named(model), prompt, count, raw, engine)
 
 
@@ -402,7 +408,7 @@ def _settings(model: ModelLike, options: _Shared, context: Context) -> Settings:
         choice = untuned(layout or "", bool(fused), context.device)
     return Settings(
         _named(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
-        _out(options), given.get("rounds", 0), given.get("quick", False),
+        _out(options), given.get("rounds", 0), given.get("quick", False), as_=given.get("as_", ""),
     )  # fmt: skip
 
 

@@ -1,0 +1,128 @@
+"""Plants a fault in the text of somebody else's graph, and says at which anchor it has to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+
+from hloracle.backends.session import Session
+from hloracle.backends.xla import XlaCpu
+from hloracle.conformance.runs.naming import named
+from hloracle.core.abi import Graph
+from hloracle.core.child import Report
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.locations import name_of, place_of
+from hloracle.foreign.file import read_abi_file
+from hloracle.foreign.opening import open_graphs
+from hloracle.foreign.reading import read_text
+from hloracle.localize.anatomy import anatomy_of
+from hloracle.localize.text import function_named
+from hloracle.reference.huggingface.anchor_truth import anchor_truth
+from hloracle.reference.model.anchors import anchors
+from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.oracle.lower import lower
+from hloracle.studies.text_faults import faults
+
+# A fault that changes less than this share of what a graph returns is not counted: float32 itself may do as much.
+NOTICEABLE = 1e-3
+STEPS = 40  # that are compared to see whether a fault changes anything
+LENGTHS = (1, 5, 37)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """paths: the graphs, one with a fault. expected: the anchors that the changed line computes. consumers: those after them."""
+
+    paths: list[Path]
+    expected: tuple[str, ...]
+    consumers: tuple[str, ...]
+    what: str
+
+
+def planted(
+    abi_path: Path, paths: Sequence[Path], model_path: Path, seed: int, folder: Path, report: Report
+) -> Planted:
+    """A fault in one of the graphs that changes what they return. Raises InputError where none is found."""
+    model, abi = open_checkpoint(model_path), read_abi_file(abi_path)
+    texts = [read_text(path) for path in paths]
+    own = [_written(folder, path, text) for path, text in zip(paths, texts, strict=True)]
+    right = open_graphs(own, abi, model)
+    which = seed % len(paths)
+    report("where each line's values go")
+    places, reads = _places(right[which], model, report)
+    answers = _answers(right, model)
+    for fault in faults(texts[which], seed, last=len(texts[which].split("\n"))):
+        expected = places.get(fault.line, ())
+        if not expected:
+            continue
+        wrong = [
+            _written(folder, p, fault.text if i == which else t)
+            for i, (p, t) in enumerate(zip(paths, texts, strict=True))
+        ]
+        try:
+            if not _differ(answers, _answers(open_graphs(wrong, abi, model), model)):
+                continue
+        except (InputError, ToolchainError):
+            continue  # it does not parse, or another type follows
+        after = tuple(a for a, read in reads.items() if read & set(expected))
+        return Planted(wrong, expected, after, f"{paths[which].name} line {fault.line}, {fault.what}")
+    raise InputError("has no fault that changes anything", str(paths[which]), "take another seed")
+
+
+def _written(folder: Path, path: Path, text: str) -> Path:
+    file = folder / f"{path.stem}.mlir"
+    file.write_text(text)
+    return file
+
+
+def _places(
+    graph: Graph, model: Checkpoint, report: Report
+) -> tuple[dict[int, tuple[str, ...]], dict[str, frozenset[str]]]:
+    """Line -> the anchors that it computes, in order; and what each anchor is computed from."""
+    decodes = graph.abi.phase == "decode"
+    bucket = 0 if decodes else graph.abi.bucket
+    oracle = lower(model.config, graph.abi.phase, "logits", graph.abi.capacity, bucket)
+    tokens = np.random.default_rng(5).integers(0, model.config.vocab_size, STEPS).tolist()[: bucket or STEPS]
+    length = len(tokens) - 1 if decodes else len(tokens)
+    truth = anchor_truth(model, tokens, report, max(length, 1))
+    found = named(graph, oracle, model, (truth, length), XlaCpu(), report)
+    order = {a: i for i, a in enumerate(anchors(model.config))}
+    lines: dict[int, set[str]] = {}
+    with jax_mlir.make_ir_context():
+        module: Any = ir.Module.parse(found.text)
+        for operation in function_named(module, found.abi.function).regions[0].blocks[0].operations:
+            name, line = name_of(operation.location), place_of(operation.location)
+            if name in order and line:
+                lines.setdefault(line, set()).add(name)
+    reads = anatomy_of(oracle, model.config).reads()
+    return {line: tuple(sorted(names, key=lambda a: order[a])) for line, names in lines.items()}, reads
+
+
+def _answers(graphs: Sequence[Graph], model: Checkpoint) -> list[np.ndarray]:
+    """What graphs return for some tokens."""
+    session = Session(XlaCpu(), graphs, model.load)
+    tokens = np.random.default_rng(6).integers(0, model.config.vocab_size, STEPS).tolist()
+    found: list[np.ndarray] = []
+    if session.decodes:
+        session.reset()
+        found += [np.asarray(session.decode_step(t)) for t in tokens[: session.capacity]]
+        found += session.caches()
+    for length in LENGTHS if session.buckets else ():
+        found.append(np.asarray(session.prefill(tokens[: min(length, session.buckets[-1])])))
+        found += session.caches()
+    return found
+
+
+def _differ(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    """Whether anything differs by more than float32 explains."""
+    for a, b in zip(one, other, strict=True):
+        scale = float(np.max(np.abs(a), initial=0)) or 1.0
+        if not float(np.max(np.abs(a - b), initial=0)) <= NOTICEABLE * scale:
+            return True
+    return False
