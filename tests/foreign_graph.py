@@ -99,12 +99,9 @@ def step(config: Config, fault: str, params: Any, cache: Array, tokens: Array, s
     rope = config.ropes[0]
     positions = start + jnp.arange(T)
     angles = positions[:, None].astype(jnp.float32) * inverse_frequencies(rope).astype("float32")  # [T, D/2]
-    hidden_from = positions[:, None] - (fault == "mask")
-    visible = jnp.arange(S) <= jnp.maximum(hidden_from, 0)  # [T, S]
-    x = params["embed"][tokens]  # [B, T, E]
-    x = x * 1.01 if fault == "embedding" else x
+    x = params["embed"][tokens + 1 if fault == "embedding" else tokens]  # [B, T, E]
     for i, p in enumerate(params["layers"]):
-        wrong = {"eps": 0, "values": 0, "rope sign": 0, "rope of keys": 1, "scale": 1, "softmax": 1, "groups": 0, "gelu": 1,
+        wrong = {"eps": 0, "values": 0, "rope sign": 0, "rope of keys": 1, "scale": 1, "softmax": 1, "groups": 0, "gelu": 1, "mask": 0,
                  "residual": 0}.get(fault) == i  # fmt: skip
         h = _norm(x, p["attn_norm"], 0.3 if wrong and fault == "eps" else eps)
         q, k, v = jnp.split(_dot("bte,en->btn", h, p["wqkv"]), [N * D, (N + K) * D], axis=-1)
@@ -121,9 +118,9 @@ def step(config: Config, fault: str, params: Any, cache: Array, tokens: Array, s
             else q.reshape(B, T, K, N // K, D)
         )
         scores = _dot("btkgd,bskd->bkgts", grouped, keys) * (1.0 if wrong and fault == "scale" else 1 / math.sqrt(D))
-        scores = jnp.where(visible, scores, -1e30)
-        probs = jax.nn.softmax(scores, axis=-1)
-        probs = probs * 0.9 if wrong and fault == "softmax" else probs
+        first = positions[:, None] - (1 if wrong and fault == "mask" else 0)
+        scores = jnp.where(jnp.arange(S) <= first, scores, -1e30)
+        probs = jax.nn.softmax(scores * 0.9 if wrong and fault == "softmax" else scores, axis=-1)
         context = _dot("bkgts,bskd->btkgd", probs, values).reshape(B, T, N, D)
         attention = _dot("btnd,nde->bte", context, p["wo"])
         x = x + attention
