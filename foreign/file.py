@@ -91,6 +91,17 @@ def _abi(path: Path, raw: dict[str, Any]) -> AbiFile:
         if isinstance(value, str) or not re.fullmatch(r"\w+", key):
             what = f"{_shown(value)}, not a number or a list" if isinstance(value, str) else "no name of a word"
             raise ValueError(f"state.{quoted(key)} is {what}", "write what it starts with: `NAME = 0`")
+    used = {
+        e.split(" : ")[0].strip()
+        for p in phases.values()
+        for e in (*p.inputs.values(), *p.results.values())
+        if isinstance(e, str)
+    }
+    for key in state:
+        if f"state.{key}" not in used:
+            raise ValueError(
+                f"state.{quoted(key)} is no argument's", f"write state.{key} where it is taken, or take it out"
+            )
     return AbiFile(path, weights, phases, state)
 
 
@@ -140,7 +151,7 @@ def _constant(value: Any, where: str, deepest: int) -> tuple[int, ...]:
         if len(shapes) != 1:
             raise ValueError(f"{where} is a list of unlike things")
         return (len(value), *shapes.pop())
-    if not isinstance(value, int | float) or math.isnan(value):
+    if not isinstance(value, int | float) or (isinstance(value, float) and math.isnan(value)):
         raise ValueError(f"{where} is {_shown(value)}, neither an expression nor a constant")
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError(f"{where} is a number of more than 64 bits")

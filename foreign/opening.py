@@ -53,7 +53,12 @@ def bound(path: Path, text: str, abi: AbiFile, model: Checkpoint) -> Binding:
     phases = phase_of(abi, list(signatures), path.stem)
     if not phases:
         wanted = ", ".join(f"@{p.function} ({p.name})" for p in abi.phases.values())
-        has = ", ".join(f"@{name}" for name in signatures)
+        has = ", ".join(f"@{name}" for name in signatures) or "none"
+        patterns = [p.file for p in abi.phases.values() if p.function in signatures]
+        if patterns:
+            raise InputError(
+                f"is called like none of {shown(', '.join(patterns))}", path, "mend `file` in the ABI file"
+            )
         raise InputError(f"has none of {shown(wanted)}; it has {shown(has)}", path, "name its function in the ABI file")
     failed: list[InputError] = []
     fitting: list[Binding] = []

@@ -26,6 +26,7 @@ file = "decode*"
 
 [decode.inputs]
 token = "token : B 1"
+rng = "state.rng"
 mask = [[1, 0], [0, 1]]
 scale = -inf
 
@@ -63,7 +64,7 @@ def test_what_a_file_says(tmp_path: Path) -> None:
         tmp_path / "abi.toml",
         {"params['embed']": "model.embed_tokens.weight", "l{l}.wq": "model.layers.{l}.self_attn.q_proj.weight : n e -> e n"},
         {
-            "decode": Phase("decode", {"token": "token : B 1", "mask": [[1, 0], [0, 1]], "scale": float("-inf")},
+            "decode": Phase("decode", {"token": "token : B 1", "rng": "state.rng", "mask": [[1, 0], [0, 1]], "scale": float("-inf")},
                             {"0": "logits : B 1 V"}, "step", "decode*"),
             "forward": Phase("forward", {}, {}, "main", ""),
         },
@@ -97,6 +98,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "state of words": ("rng = [0, 7]", 'rng = "zero"', "state.'rng' is 'zero', not a number or a list; write what it starts with: `NAME = 0`"),
     "state of two words": ("rng = [0, 7]", '"r g" = 0', "state.'r g' is no name of a word; write what it starts with: `NAME = 0`"),
     "state a table": ("rng = [0, 7]", "rng = {a = 0}", "state.'rng' is a table; put the key in quotes if it has dots: 'rng.…'"),
+    "state of nobody": ("rng = [0, 7]", "rgn = 0", "state.'rgn' is no argument's; write state.rgn where it is taken, or take it out"),
     # phases
     "no inputs": ("[forward.inputs]", "", "forward has no inputs; write [forward.inputs]"),
     "no results": ("[forward.results]", "", "forward has no results; write [forward.results]"),
