@@ -64,6 +64,7 @@ def cli() -> None:
 @options.model(DEFAULT_MODEL)
 @options.as_
 @options.sources
+@options.project
 @options.backends
 @options.device
 @options.precision
@@ -151,10 +152,14 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
 @click.argument("graphs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="GRAPH...")
 @click.option(
     "--abi", type=click.Path(path_type=Path), multiple=True,
-    help="The graph's ABI file; one for each graph, in order. By default NAME.abi.json beside NAME.mlir.",
+    help="The graph's ABI file; one for each graph, in order. By default what the project's file says, or NAME.abi.json "
+    "beside NAME.mlir.",
 )  # fmt: skip
-@click.option("--model", required=True, help="The model that the graphs claim to compute.")
+@click.option(
+    "--model", help="The model that the graphs claim to compute. By default the one that the project's file names."
+)
 @options.as_
+@options.project
 @options.precision
 @options.tokens
 @options.backends

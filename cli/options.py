@@ -52,6 +52,11 @@ def several(flag: str, name: str, type: Any, default: Sequence[Any], words: str,
     )  # fmt: skip
 
 
+project: Option = click.option(
+    "--project", type=click.Path(path_type=Path), metavar="FILE",
+    help="What graphs of your own are held to besides their values (docs/project-file.md). By default hloracle.toml in the "
+    "working directory, if there is one.",
+)  # fmt: skip
 precision: Option = click.option(
     "--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True,
     help="What weights are held in: all sums are float32, and the truth is Hugging Face's over the same weights.",

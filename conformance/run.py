@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hloracle.conformance.checks.census import NOT_PINNED, pinned
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.checks.of_configurations import truth_check
-from hloracle.conformance.checks.of_graphs import NOT_PINNED, fewer_ops, graph_checks, pinned
+from hloracle.conformance.checks.of_graphs import fewer_ops, graph_checks
+from hloracle.conformance.checks.of_rules import refuse_misfits
 from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.facts import Inspected, inspect
@@ -167,6 +169,8 @@ def _graphs(run: Run, source: Source) -> list[Graph]:
     if isinstance(source, Files) and not 0 < settings.tokens <= slots:
         what = f"is {settings.tokens}, and the graph's cache has {slots} slots"
         raise InputError(what, "--tokens", "ask for that many")
+    if settings.project and not isinstance(source, Emitter):
+        refuse_misfits(settings.project, graphs, run.model.config)
     return graphs
 
 
@@ -241,7 +245,9 @@ def static_checks(run: Run) -> list[Check]:
     graphs, config = run.evidence.graphs, run.model.config
     found: list[Check] = []
     for source in run.sources:
-        found += graph_checks(source.name, graphs[source.name], config, source.counts_as)
+        project = None if isinstance(source, Emitter) else run.settings.project
+        stated = project.rules if project else ()
+        found += graph_checks(source.name, graphs[source.name], config, source.counts_as, stated)
         if source.counts_as:
             found.append(fewer_ops(graphs[source.name], graphs[ORACLE], config, source.name))
         else:

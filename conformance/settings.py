@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hloracle.conformance.project.file import Project
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Choice
 from hloracle.reference.model.contract import BUCKETS
@@ -31,6 +32,7 @@ class Settings:
     every_token: a tiny model is given each token of its vocabulary, also in a quick run, or one that exits early.
     verdict_only: what is wrong is not taken apart.
     as_: the architecture that the model is one of, where its config.json says another.
+    project: what is stated of the graphs that are judged, those of the bundled emitter aside.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
     """
 
@@ -46,6 +48,7 @@ class Settings:
     every_token: bool = False
     verdict_only: bool = False
     as_: str = ""
+    project: Project | None = None
     busy: Path | None = None
 
     @property

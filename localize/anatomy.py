@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,13 +21,12 @@ from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
 from hloracle.core.locations import line_of, place_of
 from hloracle.localize.inline import callee_of, copied, inline_calls, nested, operands_of
-from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
+from hloracle.localize.text import TYPE, anchor_at, function_named, without_locations
 from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
 from hloracle.reference.model.config import Config
 
 # IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
 FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")
-ALIAS = re.compile(r"#\w+ =")
 # What makes no cache, but what is put into one or read from it.
 PARTS = ("stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice")
 FLOATS = ("f64", "f32", "f16", "bf16")
@@ -414,11 +412,9 @@ def op_lines(text: str, function: str) -> dict[int, tuple[int, str]]:
 
     To be called within an MLIR context.
     """
-    # An operation without a location of its own gets the place in the text that it was parsed from.
     lines = text.splitlines()
-    bare = [LOCATION.sub("", line) if "loc(" in line else line for line in lines]
     found = {}
-    module = ir.Module.parse("\n".join("" if ALIAS.fullmatch(line.strip()) else line for line in bare))
+    module = ir.Module.parse(without_locations(text))
     inline_calls(module, function)
     for i, operation in enumerate(function_named(module, function).regions[0].blocks[0].operations):
         if line := line_of(operation.location):

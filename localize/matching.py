@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from hloracle.reference.model.config import Config
 FEW = 4
 LARGEST_ORDERS = 720  # of axes that are tried
 LAST = ("norm", "lm_head")  # of the last token alone
+SCORES = "self_attn.scores"
+MARKS = 9  # numbers of a value that are compared before all are
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,17 @@ class Scene:
         situation = self.situation
         return shape_of(self.config, anchor, situation.queries, situation.keys)
 
+    def picks(self, anchor: str, shape: tuple[int, ...]) -> list[tuple[Pick, ...]]:
+        """What may be taken of a value of this shape so that an anchor's numbers are left."""
+        return [picks for picks, _ in self._picked(anchor, shape)]
+
     def layouts(self, anchor: str, shape: tuple[int, ...]) -> Iterator[Layout]:
         """The ways in which an anchor may lie in a value of this shape; the plainest first."""
         wanted = self.shape(anchor)
         seen: set[tuple[tuple[Pick, ...], tuple[int, ...], tuple[int, ...]]] = set()
-        for picks, left in self._picked(anchor, shape, math.prod(wanted)):
+        for picks, left in self._picked(anchor, shape):
+            if math.prod(left) != math.prod(wanted):
+                continue
             for atoms in cuts(self.config, anchor, wanted):
                 for order in _orders(atoms, left):
                     if (key := (picks, atoms, order)) not in seen:
@@ -114,9 +122,9 @@ class Scene:
                         yield Layout(picks, atoms, order, left)
 
     def _picked(
-        self, anchor: str, shape: tuple[int, ...], size: int
-    ) -> Iterator[tuple[tuple[Pick, ...], tuple[int, ...]]]:
-        """What may be taken of a value so that as many numbers are left as the anchor has."""
+        self, anchor: str, shape: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[Pick, ...], tuple[int, ...]]]:  # fmt: skip
+        """What may be taken of a value, and the shape of what is left."""
         options: list[list[Pick | None]] = []
         rows = [Pick(i, "row") for i, n in enumerate(shape) if n == self.rows > 1]
         if rows:
@@ -128,7 +136,7 @@ class Scene:
             picks = tuple(p for p in some if p)
             axes = [p.axis for p in picks]
             left = tuple(n for i, n in enumerate(shape) if i not in axes)
-            if len(set(axes)) == len(axes) and math.prod(left) == size:
+            if len(set(axes)) == len(axes):
                 yield picks, left
 
     def put(self, anchor: str, value: np.ndarray, layout: Layout) -> np.ndarray:
@@ -230,51 +238,90 @@ def find(scene: Scene, values: Mapping[int, np.ndarray], wanted: Sequence[str]) 
     Args:
       values: index -> array, in the order in which the graph computes them.
     """
-    by_size: dict[int, list[int]] = {}
-    for i, value in values.items():
-        for size in {
-            value.size // n for n in (1, scene.rows, scene.situation.queries, scene.rows * scene.situation.queries)
-        }:
-            by_size.setdefault(size, []).append(i)
-    found = []
-    for anchor in wanted:
-        match = _first(scene, anchor, values, by_size.get(scene.expected(anchor).size, ()))
-        if match is not None:
-            found.append(match)
-    return found
+    pool = _Pool(scene, values)
+    return [match for anchor in wanted if (match := _first(scene, anchor, pool)) is not None]
 
 
-def _first(scene: Scene, anchor: str, values: Mapping[int, np.ndarray], among: Sequence[int]) -> Match | None:
+def _first(scene: Scene, anchor: str, pool: _Pool) -> Match | None:
     expected = scene.expected(anchor)
     if scene.right(anchor, expected).size < FEW or not np.any(np.where(np.isfinite(expected), expected, 0)):
         return None
-    limit = scene.limit(anchor)
-    mine = _signature(anchor, scene.right(anchor, expected))
     other: Match | None = None
-    for i in sorted(set(among)):
-        value = values[i]
-        for picks, layout in _by_picks(scene, anchor, value.shape):
-            taken = _picked(value, picks, scene)
-            factors = (_alike(_signature(anchor, one), mine, limit) for one in scene.counted(anchor, taken))
-            factor = next((f for f in factors if f is not None), None)
-            if factor is None:
+    for i, picks, factor in pool.alike(anchor, scene.right(anchor, expected), scene.limit(anchor)):
+        value = pool.values[i]
+        for layout in scene.layouts(anchor, value.shape):
+            if layout.picks != picks:
                 continue
-            for one in layout:
-                tried = replace(one, factor=factor)
-                if scene.fits(anchor, value, tried):
-                    match = Match(anchor, i, tried, value.dtype.itemsize < 4)
-                    if match.plain:
-                        return match
-                    other = other or match
-                    break
+            tried = replace(layout, factor=factor)
+            if scene.fits(anchor, value, tried):
+                match = Match(anchor, i, tried, value.dtype.itemsize < 4)
+                if match.plain:
+                    return match
+                other = other or match
+                break
     return other
 
 
-def _by_picks(scene: Scene, anchor: str, shape: tuple[int, ...]) -> list[tuple[tuple[Pick, ...], list[Layout]]]:
-    found: dict[tuple[Pick, ...], list[Layout]] = {}
-    for layout in scene.layouts(anchor, shape):
-        found.setdefault(layout.picks, []).append(layout)
-    return list(found.items())
+@dataclass
+class _Table:
+    """Signatures of one size. which: of which value, after which picks. marks: a few numbers of each, [n, MARKS]."""
+
+    which: list[tuple[int, tuple[Pick, ...]]] = field(default_factory=list)
+    signatures: list[np.ndarray] = field(default_factory=list)
+    marks: list[np.ndarray] = field(default_factory=list)
+
+
+class _Pool:
+    """Values with what is compared of each, made once."""
+
+    def __init__(self, scene: Scene, values: Mapping[int, np.ndarray]) -> None:
+        self.values, self._scene = values, scene
+        self._tables: dict[tuple[bool, bool], dict[int, _Table]] = {}
+
+    def alike(
+        self, anchor: str, expected: np.ndarray, limit: float
+    ) -> Iterator[tuple[int, tuple[Pick, ...], float]]:  # fmt: skip
+        """The values that have these numbers in some order: index, what is taken of it, and what they are multiplied with."""
+        part = split(anchor)[1]
+        table = self._of(anchor, part in LAST, part == SCORES).get(expected.size)
+        if table is None:
+            return
+        mine = _signature(expected, part == SCORES)
+        marks = _marks(mine)
+        for place in np.flatnonzero(_near(np.stack(table.marks), marks, limit)):
+            factor = _alike(table.signatures[place], mine, limit)
+            if factor is not None:
+                yield *table.which[place], factor
+
+    def _of(self, anchor: str, last: bool, hidden: bool) -> dict[int, _Table]:
+        if (last, hidden) not in self._tables:
+            found = self._tables.setdefault((last, hidden), {})
+            for i, value in self.values.items():
+                for picks in self._scene.picks(anchor, value.shape):
+                    for one in self._scene.counted(anchor, _picked(value, picks, self._scene)):
+                        signature = _signature(one, hidden)
+                        table = found.setdefault(signature.size, _Table())
+                        table.which.append((i, picks))
+                        table.signatures.append(signature)
+                        table.marks.append(_marks(signature))
+        return self._tables[last, hidden]
+
+
+def _marks(signature: np.ndarray) -> np.ndarray:
+    """A few of the numbers, from the smallest to the largest."""
+    return np.asarray(signature[np.linspace(0, len(signature) - 1, MARKS).astype(int)], np.float64)
+
+
+def _near(marks: np.ndarray, mine: np.ndarray, limit: float) -> np.ndarray:
+    """Of which rows the marks are these, or these times one number; what is infinite on both sides is alike."""
+    finite = np.isfinite(mine)
+    alike = np.all(np.isfinite(marks) == finite, axis=1)
+    a, b = np.where(finite & np.isfinite(marks), marks, 0), np.where(finite, mine, 0)
+    same = np.all(np.abs(a - b) <= limit, axis=1)
+    for other in (b, b[::-1]):
+        factor = a @ other / (other @ other or 1)
+        same |= np.all(np.abs(a - factor[:, None] * other) <= limit * np.abs(factor)[:, None], axis=1)
+    return np.asarray(alike & same)
 
 
 def _picked(value: np.ndarray, picks: Sequence[Pick], scene: Scene) -> np.ndarray:
@@ -283,10 +330,10 @@ def _picked(value: np.ndarray, picks: Sequence[Pick], scene: Scene) -> np.ndarra
     return value
 
 
-def _signature(anchor: str, value: np.ndarray) -> np.ndarray:
-    """The numbers in order of size, whatever the order of their axes; of scores what is hidden counts alike."""
-    flat = np.asarray(value, np.float64).reshape(-1)
-    if split(anchor)[1] == "self_attn.scores":
+def _signature(value: np.ndarray, hidden: bool) -> np.ndarray:
+    """The numbers in order of size, whatever the order of their axes; hidden: of scores, where what is hidden counts alike."""
+    flat = np.asarray(value, np.float32).reshape(-1)
+    if hidden:
         finite = flat[np.isfinite(flat)]
         top = float(np.max(finite, initial=0.0))
         flat = np.where(flat < top - 10 * MASKED_BELOW, -np.inf, flat)
@@ -300,7 +347,7 @@ def _alike(got: np.ndarray, expected: np.ndarray, limit: float) -> float | None:
     finite = np.isfinite(expected)
     if not np.array_equal(np.isfinite(got), finite):
         return None
-    a, b = got[finite], expected[finite]
+    a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
     if np.max(np.abs(a - b), initial=0.0) <= limit:
         return 1.0
     scale = float(np.max(np.abs(b), initial=0.0))

@@ -13,9 +13,9 @@ from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
 from hloracle.core.folder import remove_files, remove_reproducer
 from hloracle.core.record import SCHEMA, Answer, Family, Record, Speed
+from hloracle.core.typed import path_words, problem, schema_text
 from hloracle.reports.facts import VERDICTS, answers_of, differences, limits_of, of_limit
 from hloracle.reports.text import one_line
-from hloracle.reports.typed import path_words, problem, schema_text
 
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
 FIX = "name a report.json that this version of hloracle wrote"

@@ -312,6 +312,6 @@ def _contents(packages: Iterable[Any], architecture: str) -> list[bytes]:
     """Every file of these packages, without the other architectures' own."""
     files = (
         path for package in packages for path in Path(str(package.__file__)).parent.rglob("*")
-        if path.suffix in (".py", ".json") and (path.parent.name != "architectures" or path.stem == architecture)
+        if path.suffix in (".py", ".json", ".toml") and (path.parent.name != "architectures" or path.stem == architecture)
     )  # fmt: skip
     return [part for path in sorted(files) for part in (path.name.encode(), path.read_bytes())]

@@ -20,8 +20,8 @@ from hloracle.backends.session import greedy
 from hloracle.backends.xla import XlaCpu
 from hloracle.cli import main as cli
 from hloracle.conformance import suite
+from hloracle.conformance.checks.census import NOT_PINNED
 from hloracle.conformance.checks.check import Check
-from hloracle.conformance.checks.of_graphs import NOT_PINNED
 from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Evidence, Run
 from hloracle.conformance.graphs.facts import inspect

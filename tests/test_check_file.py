@@ -20,8 +20,8 @@ from nightly import nightly, only
 from hloracle.backends.iree import iree_compile
 from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.cli import main as cli
+from hloracle.conformance.checks.census import NOT_PINNED
 from hloracle.conformance.checks.check import Check, Question
-from hloracle.conformance.checks.of_graphs import NOT_PINNED
 from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.sources import open_files, oracle_of
 from hloracle.conformance.run import run

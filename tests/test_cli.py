@@ -319,7 +319,7 @@ def test_taps(source: str, tmp_path: Path) -> None:
         (("generate", "tiny-llama", "-p", "x"), "has no tokenizer.json"),
         (("check", "--model", "tiny-llama"), "Missing argument 'GRAPH...'"),
         (("check", "x.mlir", "--model", "tiny-llama"), "x.mlir: no such file; name a StableHLO text file"),
-        (("check", "x.mlir"), "Missing option '--model'"),
+        (("check", "x.mlir"), "model: is not given; name it with --model"),
         (("bench", "tiny-llama", "--rounds", "0"), "--rounds"),
         (("fetch",), "Missing argument"),
         (("fetch", "tiny-mamba"), "no such model"),

@@ -64,7 +64,7 @@ def test_installs_one_package(installed: Path) -> None:
 
 def test_holds_every_source_and_data_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    suffixes = {".py", ".json", ".j2", ".css", ".js", ".cpp", ".h"}
+    suffixes = {".py", ".json", ".toml", ".j2", ".css", ".js", ".cpp", ".h"}
     sources = [path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.suffix in suffixes]
     missing = [str(path.relative_to(ROOT)) for path in sources if f"hloracle/{path.relative_to(ROOT)}" not in names]
     assert len(sources) > len(PACKAGES)

@@ -284,6 +284,18 @@ def test_a_misused_graph_is_the_harness() -> None:
     assert (found.class_, found.anchor) == ("harness-error", ANCHOR)
     # But a graph that is not as its ABI says is to blame itself.
     assert placed(localized(misused=True, first_local=None, operation=None), STATIC).class_ == "emitter-fault"
+    stated = check("emitter.operations", "what a project states", "failed", "sine", "none", anchor="norm")
+    assert placed(localized(misused=True, first_local=None, operation=None), stated).class_ == "harness-error"
+
+
+def test_an_operation_without_an_anchor_is_a_place() -> None:
+    operation = "stablehlo.sine %x at line 7 of decode"
+    stated = check("emitter.operations", "what a project states", "failed", "sine", "none", operation=operation)
+    found = placed(None, stated, change=lambda outcome: outcome)
+    assert (found.class_, found.anchor, found.operation) == ("invariant-broken", None, operation)
+    assert found.sure
+    assert found.sure[0] == "certain"
+    assert placed(None, stated, STATIC, change=lambda outcome: outcome).anchor == STATIC.anchor
 
 
 FUSED = localized(fusion_dependent=True, first_local=None, first_accumulated=None, operation=None)

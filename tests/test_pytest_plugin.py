@@ -112,6 +112,31 @@ def test_a_run(inner: Inner, pytester: pytest.Pytester) -> None:
     assert found == {"called": "run", "graphs": [], "model": "tiny-llama", "sources": ["mine"], "tokens": 8}
 
 
+def test_the_project_of_the_root_directory(inner: Inner, pytester: pytest.Pytester) -> None:
+    """It may name the model; the bundled emitter is not held to it."""
+    path = pytester.path / "hloracle.toml"
+    path.write_text('model = "tiny-llama"')
+    (pytester.path / "elsewhere").mkdir()
+    inner("""
+        def test_check(hloracle, monkeypatch):
+            monkeypatch.chdir("elsewhere")
+            hloracle.check("decode.mlir")
+
+        def test_mine(hloracle):
+            hloracle.run("tiny-llama", ["mine"])
+
+        def test_ours(hloracle):
+            hloracle.run("tiny-llama", ["emitter"])
+            hloracle.run("tiny-llama")
+
+        def test_named(hloracle):
+            hloracle.check("decode.mlir", model="tiny-llama", project="another.toml")
+    """).assert_outcomes(passed=4)
+    found = {name: asked(pytester, f"out/pytest/test_it.py--test_{name}").get("project") for name in
+             ("check", "mine", "ours", "named")}  # fmt: skip
+    assert found == {"check": str(path), "mine": str(path), "ours": None, "named": "another.toml"}
+
+
 def test_a_graph_that_is_wrong(inner: Inner, pytester: pytest.Pytester) -> None:
     result = inner("""
         def test_it(hloracle):

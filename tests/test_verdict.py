@@ -190,7 +190,10 @@ def test_no_compiler_is_blamed_for_a_donation(id: str) -> None:
 
 # ---- an invariant
 
-INVARIANTS = ["emitter.census", "emitter.caches-in-place", "emitter.abi", "emitter.donations", "file.f64"]
+INVARIANTS = [
+    "emitter.census", "emitter.caches-in-place", "emitter.abi", "emitter.donations", "file.f64", "file.operations",
+    "file.counts",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("id", INVARIANTS)

@@ -503,6 +503,11 @@ def test_the_action_gives_each_line_as_one_argument(action: Any, tmp_path: Path)
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["out"]
 
 
+def test_the_action_leaves_to_the_project_what_it_says(action: Any) -> None:
+    _, check, _ = action(graphs="decode.mlir", model="", project="mine.toml")
+    assert check == ["--project=mine.toml", "--out=out", "--", "decode.mlir"]
+
+
 @pytest.mark.parametrize("status", [0, 1, 2, 130])
 def test_the_action_ends_with_the_status_of_the_check(action: Any, tmp_path: Path, status: int) -> None:
     out = tmp_path / "work/out"

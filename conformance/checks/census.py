@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from hloracle.conformance.checks.check import Question
 from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.matrix import hands_of
 from hloracle.reference.model.anchors import anchors
@@ -17,6 +18,24 @@ from hloracle.reference.model.contract import effective_window
 from hloracle.reference.model.encodings import Shape, argument_parts
 from hloracle.reference.model.rope import prefill_tables
 from hloracle.reference.model.weights import parts_in
+
+# Checks that hold for sources with pinned counts alone, and their titles.
+PINNED = {
+    "census": "operations of each kind are those pinned in census.json",
+    "matmuls": "products: those of each layer's parts, and the head's",
+    "weights": "weights: those of each layer's parts, the embedding, the last norm and an untied head",
+    "op-kinds": "op kinds of the decode graphs",
+    "tables": "constant tables are the RoPE tables of float64 angles, rounded once",
+    "fewer-ops": "fewer operations than the oracle",
+}
+NOT_PINNED = "no counts are pinned for the graphs of this source"
+# What a graph needs to find its own place in tables and caches, and to read a layer of them.
+ON_DEVICE_KINDS = {"gather", "scatter", "slice"}
+
+
+def pinned(kind: str, source: str) -> Question:
+    """What is asked of sources with pinned counts alone: a kind in PINNED."""
+    return Question(kind, PINNED[kind], source)
 
 
 @cache
@@ -98,6 +117,11 @@ def op_kinds_for(config: Config) -> set[str]:
         "optimization_barrier": bool(config.experts),
     }
     return {kind for kind, needed in needs.items() if needed}
+
+
+def mechanism_kinds(graph: Graph, config: Config) -> set[str]:
+    """The kinds that a graph's mechanisms, and how it holds weights, need and a Llama's of plain weights do not."""
+    return op_kinds_for(config) | held_kinds(graph, config) | (ON_DEVICE_KINDS if graph.on_device else set())
 
 
 def _partial(config: Config) -> bool:

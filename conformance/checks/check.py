@@ -10,6 +10,8 @@ from hloracle.conformance.matrix import Configuration
 Status = Literal["passed", "failed", "skipped", "error"]
 About = Literal["toolchain", "reference", "harness", "writing", "probes", "answers", "repeats", "code"]
 
+# What a project alone may state of its graphs: compilers give the same values whether it holds or not.
+STATED = ("operations", "custom-calls", "dtypes", "constants", "aliasing", "counts")
 # What each kind of check is about. `writing` is read from the graphs before they run: an invariant. `probes` holds single
 # computations of a source to the oracle's. `answers` and `repeats` are about what a configuration returns, and returns
 # again. `code` is about what a compiler makes of a graph that does not run here.
@@ -21,7 +23,7 @@ KINDS: dict[str, About] = {
         (
             "parse", "supported", "abi", "donations", "random", "reductions", "custom-call", "f64", "dialects",
             "arguments-used", "caches-donated", "census", "matmuls", "weights", "tables", "op-kinds", "fewer-ops",
-            "caches-in-place", "read-backs", "shapes",
+            "caches-in-place", "read-backs", "shapes", *STATED,
         ),
         "writing",
     ),

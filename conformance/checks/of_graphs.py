@@ -5,38 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hloracle.conformance.checks.census import census_pin, held_kinds, held_ops, op_kinds_for
+from hloracle.conformance.checks.census import NOT_PINNED, census_pin, held_ops, pinned
 from hloracle.conformance.checks.check import Check, Question
-from hloracle.conformance.graphs.facts import Inspected, table_digest
+from hloracle.conformance.checks.of_rules import rule_checks
+from hloracle.conformance.graphs.facts import Inspected
 from hloracle.conformance.matrix import EMITTER
-from hloracle.reference.model.anchors import CACHES, products
+from hloracle.conformance.project.file import Rules, bundled
+from hloracle.reference.model.anchors import CACHES
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.rope import decode_tables, prefill_tables
-from hloracle.reference.model.weights import parts_in, weight_shapes
-
-# Of a decode graph with logits: enough for Llama. What else a mechanism cannot do without stands in `op_kinds_for`.
-MAX_DECODE_OP_KINDS = 20
-# What a graph needs to find its own place in tables and caches, and to read a layer of them.
-ON_DEVICE_KINDS = {"gather", "scatter", "slice"}
 
 
-# Checks that hold for sources with pinned counts alone, and their titles.
-PINNED = {
-    "census": "operations of each kind are those pinned in census.json",
-    "matmuls": "products: those of each layer's parts, and the head's",
-    "weights": "weights: those of each layer's parts, the embedding, the last norm and an untied head",
-    "op-kinds": "op kinds of the decode graph with logits",
-    "tables": "constant tables are the RoPE tables of float64 angles, rounded once",
-    "fewer-ops": "fewer operations than the oracle",
-}
-NOT_PINNED = "no counts are pinned for the graphs of this source"
-
-
-def graph_checks(source: str, graphs: Inspected, config: Config, counts_as: str | None = None) -> list[Check]:
+def graph_checks(
+    source: str, graphs: Inspected, config: Config, counts_as: str | None = None, stated: Sequence[Rules] = ()
+) -> list[Check]:
     """What must hold of every graph of one source before it is run.
 
     Args:
       counts_as: the source whose pinned counts hold for these graphs; the source itself, if not given; empty for none.
+      stated: by the project whose graphs they are.
     """
     counts_as = source if counts_as is None else counts_as
     broken = [f"{g.name}: {f.error}" for g, f in graphs if f.error]
@@ -80,60 +66,11 @@ def graph_checks(source: str, graphs: Inspected, config: Config, counts_as: str 
         place = f"{min(missing)}.0" if missing else ""
         checks.append(question.counted(len(aliased) - len(bad), len(aliased), ", ".join(bad), place))
     # A graph that somebody else wrote may fuse its projections, so that other counts are no fault.
-    if not counts_as:
-        kinds = ("census", "matmuls", "weights", "op-kinds", "tables")
-        return [*checks, *(pinned(kind, source).skipped(NOT_PINNED) for kind in kinds)]
-    checks.append(_census(source, counts_as, parsed, config))
-    checks += _counts(source, counts_as, parsed, config)
-    return [*checks, _tables(source, parsed, config)]
-
-
-def pinned(kind: str, source: str) -> Question:
-    """What is asked of sources with pinned counts alone: a kind in PINNED."""
-    return Question(kind, PINNED[kind], source)
-
-
-def _counts(source: str, counts_as: str, parsed: Inspected, config: Config) -> list[Check]:
-    """Matmuls and weights of every graph; op kinds of the emitter's decode graph with logits."""
-    wanted, weights = products(config), len(weight_shapes(config))
-    matmuls = sum(wanted.values())
-    bad = [f"{g.name} has {sum(f.matmuls.values())}" for g, f in parsed if sum(f.matmuls.values()) != matmuls]
-    counts = sorted({sum(f.matmuls.values()) for _, f in parsed})
-    place = next((a for a, count in wanted.items() for _, f in parsed if f.matmuls.get(a, 0) != count), "")
-    holds = bool(parsed) and not bad
-    checks = [pinned("matmuls", source).judged(holds, _join(counts), matmuls, "; ".join(bad), place)]
-    held = {g.name: len({part for w in g.abi.weights for part in parts_in(w.weight)}) for g, _ in parsed}
-    bad = [f"{name} has {count}" for name, count in held.items() if count != weights]
-    counts = sorted(set(held.values()))
-    holds = bool(parsed) and not bad
-    checks.append(pinned("weights", source).judged(holds, _join(counts), weights, "; ".join(bad)))
-    if counts_as == EMITTER:
-        kinds = [len(f.ops) for g, f in parsed if (g.abi.phase, g.abi.head) == ("decode", "logits")]
-        new = {kind for g, _ in parsed if g.abi.phase == "decode" for kind in held_kinds(g, config)}
-        new |= ON_DEVICE_KINDS if any(g.on_device for g, _ in parsed) else set()
-        most = MAX_DECODE_OP_KINDS + len(op_kinds_for(config) | new)
-        holds = bool(kinds) and max(kinds) <= most
-        checks.append(pinned("op-kinds", source).judged(holds, _join(kinds), f"at most {most}"))
-    return checks
-
-
-def _tables(source: str, parsed: Inspected, config: Config) -> Check:
-    """Tables of numbers in a graph are the RoPE tables, bit for bit: a rounding more is too little to see in the values."""
-    bad, places = [], []
-    for graph, facts in parsed:
-        abi = graph.abi
-        prefill = abi.phase == "prefill"
-        tables = [prefill_tables(r, abi.bucket) if prefill else decode_tables(r, abi.capacity) for r in config.ropes]
-        right = {table_digest(values) for t in tables for values in (t.cos, t.sin)}
-        if set(facts.tables) != right:
-            bad.append(f"{graph.name} has {'another table' if facts.tables else 'no table'}")
-            places.append(facts.places.get("tables", ""))
-    whole, place = len(parsed) - len(bad), next(iter(places), "")
-    return pinned("tables", source).counted(whole, len(parsed), "; ".join(bad), place, " graphs")
-
-
-def _join(counts: Sequence[int]) -> str:
-    return ", ".join(map(str, counts)) or "no graph"
+    if counts_as:
+        checks.append(_census(source, counts_as, parsed, config))
+    else:
+        checks.append(pinned("census", source).skipped(NOT_PINNED))
+    return [*checks, *rule_checks(source, parsed, config, bundled(counts_as) if counts_as else (), stated)]
 
 
 def fewer_ops(judged: Inspected, oracle: Inspected, config: Config, source: str = EMITTER) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,8 @@ import numpy as np
 from hloracle.conformance.graphs.files import differences, symbol
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.cache import digest
-from hloracle.core.locations import name_of
+from hloracle.core.locations import line_of, name_of, place_of
+from hloracle.localize.text import without_locations
 from hloracle.reference.model.anchors import anchor_of
 from hloracle.reference.model.weights import parts_in
 
@@ -29,6 +31,17 @@ WEIGHT = re.compile(r"^model\.|\.(?:weight|bias)$")
 # Initial values that change nothing, however often a compiler uses them. Maxima and minima have no such rule: to take a
 # value twice is to take it once.
 NEUTRAL = {"stablehlo.add": 0, "stablehlo.multiply": 1}
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where an operation stands. operation: its kind, its value and its line, such as `stablehlo.add %sum at line 12`."""
+
+    operation: str
+    anchor: str = ""
+
+    def __str__(self) -> str:
+        return self.operation + f", in {self.anchor}" * bool(self.anchor)
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,10 @@ class GraphFacts:
     places: for each of the findings below, the anchor where the first of them stands.
     custom_calls: targets that are not allowed. allowed_calls: how often each target that is allowed is called.
     abi_mismatch: where the signature, or the layout of a buffer, is not what the ABI says; donations: where only they are not.
+    first: the first operation of each kind. dtypes, calls: the first value of each element type, arguments included, and the
+      first custom_call of each target, allowed ones too.
+    constant: the most elements of a constant that is not one number throughout, and where it is; None without one.
+    arguments, results: the names of each, its number among them. donated: result -> argument, as the function says.
     """
 
     error: str = ""
@@ -66,6 +83,13 @@ class GraphFacts:
     unused: tuple[str, ...] = ()
     abi_mismatch: tuple[str, ...] = ()
     donations: tuple[str, ...] = ()
+    first: dict[str, Spot] = field(default_factory=dict)
+    dtypes: dict[str, Spot] = field(default_factory=dict)
+    calls: dict[str, Spot] = field(default_factory=dict)
+    constant: tuple[int, Spot] | None = None
+    arguments: tuple[tuple[str, ...], ...] = ()
+    results: tuple[tuple[str, ...], ...] = ()
+    donated: dict[int, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -98,9 +122,11 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
         running = {entry, *_reached(entry, calls)}
         # What nothing calls never runs.
         idle = [function for name, function in functions.items() if name not in running]
-        facts = _walk([op for op in module.body.operations if op not in idle], ir, allowed)
+        used = [op for op in module.body.operations if op not in idle]
+        facts = _walk(used, ir, allowed) | _spots(used, _Places(graph, module, ir), ir)
         recursive = [f"@{name}, which calls itself" for name in functions if name in running & _reached(name, calls)]
         facts["beyond"] = (*facts["beyond"], *recursive)
+        arguments, results = _names(functions[entry], graph)
         block = functions[entry].regions[0].blocks[0]
         taken = _taken(main, graph, ir)
         mismatch = (*differences(main, graph.abi), *_layouts(graph, module, main, ir))
@@ -115,7 +141,10 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
             facts["places"]["unused"] = WEIGHT.sub("", parts_in(first.weight)[0])
         for anchor, more in _encoded_products(graph, block, ir).items():
             facts["matmuls"][anchor] = facts["matmuls"].get(anchor, 0) + more
-        return GraphFacts(**facts, unused=unused, abi_mismatch=mismatch, donations=donations)
+        return GraphFacts(
+            **facts, unused=unused, abi_mismatch=mismatch, donations=donations, arguments=arguments, results=results,
+            donated=_donated(functions[entry]),
+        )  # fmt: skip
 
 
 def _taken(main: Any, graph: Graph, ir: Any) -> Sequence[Tensor]:
@@ -327,6 +356,95 @@ def _walk(operations: Sequence[Any], ir: Any, allowed: Sequence[str]) -> dict[st
     }
 
 
+class _Places:
+    """Where operations stand: the line of each in the text, and its anchor."""
+
+    def __init__(self, graph: Graph, module: Any, ir: Any) -> None:
+        self._text = (graph.written or graph.text).splitlines()
+        operations = _all(module.operation, ir)
+        if graph.written:  # each operation says where it was
+            places: Iterable[int | None] = map(place_of, (operation.location for operation in operations))
+        else:  # one without a location gets the place that it was parsed from
+            bare = ir.Module.parse(without_locations(graph.text))
+            places = map(line_of, (operation.location for operation in _all(bare.operation, ir)))
+        self._lines = dict(zip(operations, places, strict=True))
+
+    def spot(self, operation: Any, name: str = "") -> Spot:
+        """Where an operation stands. name: what is said of it, if that is more than its own name."""
+        line = self._lines.get(operation)
+        text = self._text[line - 1] if line and line <= len(self._text) else ""
+        value = text.partition(" = ")[0].strip() if text.lstrip().startswith("%") else ""
+        words = [name or operation.name, *([value] if value else []), *([f"at line {line}"] if line else [])]
+        return Spot(" ".join(words), _anchor(operation))
+
+
+def _all(operation: Any, ir: Any) -> list[Any]:
+    """An operation and all in its regions, in order."""
+    found: list[Any] = []
+
+    def visit(inner: Any) -> Any:
+        found.append(inner)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def _spots(operations: Sequence[Any], places: _Places, ir: Any) -> dict[str, Any]:
+    """The first of each kind of operation, of each element type and of each target of a call; and the largest constant."""
+    first: dict[str, Spot] = {}
+    dtypes: dict[str, Spot] = {}
+    calls: dict[str, Spot] = {}
+    constant: tuple[int, Spot] | None = None
+    for operation in (inner for one in operations for inner in _all(one.operation, ir)):
+        dialect, _, kind = operation.name.partition(".")
+        taken = operation.regions[0].blocks[0].arguments if operation.name == "func.func" else ()
+        for i, value in enumerate(taken or operation.results):
+            if (dtype := _dtype(value.type, ir)) not in dtypes:
+                dtypes[dtype] = places.spot(operation, f"argument {i}" if taken else "")
+        if dialect != "stablehlo":
+            continue
+        if kind not in first:
+            first[kind] = places.spot(operation)
+        if kind == "custom_call":
+            target = ir.StringAttr(operation.attributes["call_target_name"]).value
+            if target not in calls:
+                calls[target] = places.spot(operation, f"{operation.name} @{target}")
+        if kind == "constant" and (size := _size(operation, ir)) > (constant[0] if constant else 0):
+            constant = size, places.spot(operation)
+    return {"first": first, "dtypes": dtypes, "calls": calls, "constant": constant}
+
+
+def _dtype(type: Any, ir: Any) -> str:
+    """The element type of a tensor; of anything else the type itself."""
+    try:
+        return str(ir.ShapedType(type).element_type)
+    except (ValueError, TypeError):
+        return str(type)
+
+
+def _size(constant: Any, ir: Any) -> int:
+    """How many numbers a constant holds: one, where they are all the same."""
+    elements = _elements(constant)
+    if isinstance(elements, ir.DenseElementsAttr) and elements.is_splat:
+        return 1
+    return math.prod(ir.ShapedType(constant.results[0].type).shape)
+
+
+def _names(function: Any, graph: Graph) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
+    """What each argument and each result of the judged function may be called: by its ABI file, or by its number."""
+    if graph.inner:
+        from hloracle.foreign.signature import signature_of
+
+        found = signature_of(function, graph.text)
+        return tuple(port.names for port in found.arguments), tuple(port.names for port in found.results)
+    arguments, results = (
+        tuple((tensor.name, str(i)) for i, tensor in enumerate(tensors))
+        for tensors in (graph.abi.arguments, graph.abi.results)
+    )
+    return arguments, results
+
+
 def _begins_wrongly(operation: Any, ir: Any) -> str:
     """What a reduction's sum or product begins with that changes it, in words; nothing where that is not known.
 
@@ -408,13 +526,19 @@ MODULE_ALIAS = "mhlo.input_output_alias"
 def _donations(graph: Graph, module: Any, main: Any) -> tuple[str, ...]:
     """Where the function donates other arguments than the ABI says; or the module does, which XLA lets come first."""
     attributes = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else []  # noqa: SIM401  (has no get)
-    donated = {int(a["tf.aliasing_output"].value): i for i, a in enumerate(attributes) if "tf.aliasing_output" in a}
+    donated = _donated(main)
     wanted = {i: r.aliases for i, r in enumerate(graph.abi.results) if r.aliases is not None}
     problems = [] if donated == wanted else [f"donates {donated} (result: argument), the ABI says {wanted}"]
     free = [i for i, a in enumerate(attributes) if "jax.buffer_donor" in a and i not in wanted.values()]
     if MODULE_ALIAS in module.operation.attributes:
         problems.append(f"the module donates by {MODULE_ALIAS}, not its function")
     return (*problems, *(f"gives argument {i} away, which the ABI does not" for i in free))
+
+
+def _donated(function: Any) -> dict[int, int]:
+    """Result -> the argument whose buffer it takes over, by the function's own words."""
+    attributes = function.attributes["arg_attrs"] if "arg_attrs" in function.attributes else []  # noqa: SIM401
+    return {int(a["tf.aliasing_output"].value): i for i, a in enumerate(attributes) if "tf.aliasing_output" in a}
 
 
 def _called_by(function: Any, ir: Any) -> set[str]:

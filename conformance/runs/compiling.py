@@ -10,8 +10,8 @@ from typing import Any
 from hloracle.backends.devices import CPU, Device, compiled_for
 from hloracle.backends.iree import compile_to_stream, module_path, precompile
 from hloracle.backends.xla import has_compiled
+from hloracle.conformance.checks.census import NOT_PINNED
 from hloracle.conformance.checks.check import Check, Question
-from hloracle.conformance.checks.of_graphs import NOT_PINNED
 from hloracle.conformance.checks.of_stream import caches_in_place, read_backs
 from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Run

@@ -1,6 +1,6 @@
 """Graphs of somebody else's with their anchors named, so that what looks into graphs can look into them.
 
-A graph that names all anchors that the oracle's has is left as it is. Of any other the anchors are found by number.
+A graph of the contract that names anchors is left as it is. Of any other they are found by number.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _name(
 def named(
     graph: Graph, oracle: Graph, model: Checkpoint, of: tuple[AnchorTruth, int], backend: Backend, report: Report
 ) -> Graph:  # fmt: skip
-    """A graph with its anchors at locations of their names: itself, where it names all that the oracle's has.
+    """A graph with its anchors at locations of their names: itself, where it is of the contract and names any.
 
     Args:
       of: the reference of a sequence, and how many of its tokens are the prompt: the call that is looked at is the prefill of
@@ -72,9 +72,9 @@ def named(
     from hloracle.localize.situation import ReferenceRun
     from hloracle.localize.workbench import Workbench
 
-    peer = anatomy_of(oracle, model.config)
-    if not graph.inner and set(anatomy_of(graph, model.config).values) >= set(peer.values) - {"token"}:
+    if not graph.inner and anatomy_of(graph, model.config).values.keys() - {"token"}:
         return graph
+    peer = anatomy_of(oracle, model.config)
     truth, length = of
     bucket = graph.abi.bucket if graph.abi.phase == "prefill" else 0
     run = ReferenceRun(truth, model.config, model.load, min(length or 1, bucket or length), bucket)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from hloracle.conformance.checks.check import DONATED, LEFT_OPEN, Check
+from hloracle.conformance.checks.check import DONATED, LEFT_OPEN, STATED, Check
 from hloracle.conformance.matrix import ORACLE, Configuration, graph_of
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import Localization
@@ -28,9 +28,9 @@ def place(
     if verdict.passed:
         return verdict
     bad = [c for c in checks if c.bad]
-    static = next((c for c in bad if c.anchor), None)
+    static = next((c for c in bad if c.anchor), None) or next((c for c in bad if c.operation), None)
     # A graph whose donations are not its ABI's is misused by whoever trusts the ABI.
-    if found is None or found.anchor is None or (found.misused and static):
+    if found is None or found.anchor is None or (found.misused and any(c.anchor and c.kind not in STATED for c in bad)):
         return _without_localization(verdict, bad, static, outcomes)
     wrong = {c.configuration for c in bad if c.configuration}
     operation = None
@@ -71,7 +71,7 @@ def _without_localization(
         return dataclasses.replace(verdict, anchor=anchor, sure=("possible", [words]))
     because = [f"{static.id} {SHOWN_BY.get(static.kind, READ)}: {static.detail}"]
     operation = static.operation or None
-    return dataclasses.replace(verdict, anchor=static.anchor, operation=operation, sure=("certain", because))
+    return dataclasses.replace(verdict, anchor=static.anchor or None, operation=operation, sure=("certain", because))
 
 
 def narrowed(outcomes: Sequence[Outcome]) -> tuple[str | None, str] | None:

@@ -19,6 +19,7 @@ from hloracle.core import record as record_types
 from hloracle.core.cache import digest, locked, write_file
 from hloracle.core.errors import InputError
 from hloracle.core.record import Phase, Record
+from hloracle.core.typed import problem, schema_text
 from hloracle.reports.facts import VERDICTS, badness, limits_of, of_limit, token_totals, took
 from hloracle.reports.history.row import (
     FAILING,
@@ -39,7 +40,6 @@ from hloracle.reports.history.row import (
 from hloracle.reports.page.heat import values_of
 from hloracle.reports.record import load, with_named_floats
 from hloracle.reports.text import moment, one_line
-from hloracle.reports.typed import problem, schema_text
 
 SCHEMA_FILE = Path(__file__).with_name("history.schema.json")
 

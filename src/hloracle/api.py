@@ -18,6 +18,8 @@ from hloracle.conformance.context import TIMEOUT_SECONDS, Context, Fault, Progre
 from hloracle.conformance.graphs import sources as graph_sources
 from hloracle.conformance.graphs.sources import open_files
 from hloracle.conformance.matrix import EMITTER
+from hloracle.conformance.project.file import NAME as PROJECT
+from hloracle.conformance.project.file import Project, find_project
 from hloracle.conformance.settings import Settings
 from hloracle.core import record as records
 from hloracle.core.abi import Graph
@@ -44,6 +46,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "timeout": ((int, float), "a number of seconds"),
     "fused": ((bool, type(None)), "True or False"),
     "out": ((str, os.PathLike, type(None)), "a folder"),
+    "project": ((str, os.PathLike, type(None)), "the name of a file"),
 }
 
 
@@ -69,6 +72,7 @@ class CheckOptions(_Judged, total=False):
     """What `check` takes besides: what `Options` says, without what a graph from a file says itself."""
 
     custom_calls: Sequence[str]
+    project: PathLike | None
 
 
 class SuiteOptions(_Judged, total=False):
@@ -98,6 +102,8 @@ class Options(CheckOptions, SuiteOptions, total=False):
     reuse: whether outcomes are taken from the cache; True. rounds: of the speed comparison; 0 leaves it out.
     quick: one bucket, and the anchors on one backend alone. out: the folder where a reproducer goes; none is written if not
       given. custom_calls: `TARGET=LIBRARY` of each custom_call that the graphs may have.
+    project: the file that says what the graphs of your own are held to; `hloracle.toml` in the working directory, if there is
+      one. The bundled emitter has its own.
     progress, fault: what the command line gives: who is told of the stages, and a deliberate fault. Not of the public API.
     """
 
@@ -199,12 +205,17 @@ def run(
     opened = graph_sources.chosen(_several(sources))
     if not any(isinstance(source, graph_sources.Emitter) for source in opened):
         _without_effect(options, ("layout", "fused"), "what other sources write", f"name {EMITTER!r} among the sources")
+    project = None
+    if all(isinstance(source, graph_sources.Emitter) for source in opened):
+        _without_effect(options, ("project",), "the bundled emitter", "name a source of your own")
+    else:
+        project = _project(options)
     context = _context(backends, options)
-    return Record(run_all(_settings(model, options, context), context, opened))
+    return Record(run_all(_settings(model, options, context, project), context, opened))
 
 
 def check(
-    *graphs: PathLike, model: ModelLike, abi: PathLike | Sequence[PathLike] | None = None,
+    *graphs: PathLike, model: ModelLike | None = None, abi: PathLike | Sequence[PathLike] | None = None,
     backends: BackendLike | Sequence[BackendLike] | None = None, **options: Unpack[CheckOptions],
 ) -> Record:  # fmt: skip
     """Judge graphs from files against a model: a decode graph, prefill graphs, or those of one session together.
@@ -212,8 +223,10 @@ def check(
     This is `run` with the files as the source. A decode graph without a prefill is given the prompts token by token.
 
     Args:
-      graphs: StableHLO text. abi: the ABI file of each graph, in order; `NAME.abi.json` beside NAME.mlir, if not given.
-      model, backends: see `run`. options: see `CheckOptions`.
+      graphs: StableHLO text. abi: the ABI file of each graph, in order; what the project's file says, or else
+        `NAME.abi.json` beside NAME.mlir, if not given.
+      model, backends: see `run`; the model is the one that the project's file names, if not given.
+      options: see `CheckOptions`.
 
     Raises InputError when a file cannot be used or does not fit the model, or an option would have no effect.
     """
@@ -223,13 +236,17 @@ def check(
     if not graphs:
         raise InputError("are none", "graphs", "name at least one file")
     save = "save it with Graph.save and give that name, or give hloracle.run a source that returns it"
+    project = _project(options)
+    model = _model_of(project) if model is None else model
     named = [] if abi is None else _several(abi)
+    if not named and project:
+        named = list(project.abi)
     files = open_files(
         [_file(graph, "a graph", save) for graph in graphs],
         [_file(one, "abi", "give that of the ABI file") for one in named],
     )
     context = _context(backends, options)
-    return Record(run_all(_settings(model, options, context), context, [files]))
+    return Record(run_all(_settings(model, options, context, project), context, [files]))
 
 
 def suite(
@@ -398,7 +415,21 @@ def _out(options: _Shared) -> Path | None:
     return Path(out)
 
 
-def _settings(model: ModelLike, options: _Shared, context: Context) -> Settings:
+def _project(options: _Shared) -> Project | None:
+    """The project's file that is named, or else that of the working directory, if there is one."""
+    given = cast(Options, options).get("project")
+    return find_project(None if given is None else Path(given), Path())
+
+
+def _model_of(project: Project | None) -> str:
+    """The model that a project's file names. Raises InputError where it names none."""
+    if project and project.model:
+        return project.model
+    what, where = ("has no `model`", project.path) if project else ("is not given", "model")
+    raise InputError(what, where, f"name it with --model, or as `model` in {PROJECT}")
+
+
+def _settings(model: ModelLike, options: _Shared, context: Context, project: Project | None = None) -> Settings:
     given = cast(Options, options)
     layout, fused = given.get("layout"), given.get("fused")
     if layout not in (None, *LAYOUTS):
@@ -409,6 +440,7 @@ def _settings(model: ModelLike, options: _Shared, context: Context) -> Settings:
     return Settings(
         _named(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
         _out(options), given.get("rounds", 0), given.get("quick", False), as_=given.get("as_", ""),
+        project=project,
     )  # fmt: skip
 
 

@@ -97,9 +97,10 @@ class Judge:
 
         judge: Callable[..., Record] = getattr(hloracle, name)
         settings = _taken(name, self._marked()) | settings
+        settings = _project(self._test.config, name, settings.get("sources")) | settings
         if "out" in settings:
             pytest.fail("out: is the test's own folder; leave it out, and name another place with --hloracle-out")
-        if "model" not in settings:
+        if "model" not in settings and not (name == "check" and "project" in settings):
             pytest.fail("no model is named: give model=..., or mark the test with hloracle(model=...)")
         folder = self._next_folder()
         try:
@@ -144,6 +145,14 @@ def _taken(name: str, marked: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value for key, value in marked.items() if key in takes[name] or not any(key in t for t in takes.values())
     }
+
+
+def _project(config: pytest.Config, name: str, sources: Any) -> dict[str, Any]:
+    """The project's file, where the root directory has one, of graphs that it is about: tests may be run from any folder."""
+    path = config.rootpath / "hloracle.toml"
+    some = sources if isinstance(sources, list | tuple) else [sources or "emitter"]
+    own = name == "check" or any(source != "emitter" for source in some)
+    return {"project": path} if own and path.is_file() else {}
 
 
 def folder_name(test: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from hloracle.reports.text import one_line
+from hloracle.core.given import shown
 
 _EXPECTED: Final = "Input should be "
 
@@ -28,7 +28,7 @@ def problem(of: Any, value: Any) -> str:
         # Of a union each member says what it expects.
         said = dict.fromkeys(e["msg"] for e in found if _place([value], e["loc"]) == place)
         words = " or ".join([next(iter(said)), *(other.removeprefix(_EXPECTED) for other in list(said)[1:])])
-        return f"{path_words(place[1:])}: {one_line(words + _instead(found[0]), 240)}"
+        return f"{path_words(place[1:])}: {shown(words + _instead(found[0]), 240)}"
     return ""
 
 
@@ -67,7 +67,7 @@ def path_words(parts: Iterable[str | int]) -> str:
         elif part.isidentifier():
             path += f".{part}" if path else part
         else:
-            path += f"[{json.dumps(one_line(part, 80))}]"
+            path += f"[{json.dumps(shown(part, 80))}]"
     return path or "the record"
 
 
