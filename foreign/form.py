@@ -6,10 +6,10 @@ Editors show it while such a file is written. What no type can say is checked in
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Required
 
 from pydantic import Field
-from typing_extensions import Required, TypedDict
+from typing_extensions import TypedDict
 
 from hloracle.core.typed import schema_text
 from hloracle.foreign.file import LONGEST
