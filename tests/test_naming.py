@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from foreign_graph import FAULTS, adapted_graph
-from models import LENGTH, PHASES, S, T, model, quick_xla
+from models import LENGTH, PHASES, SOURCES, S, T, model, quick_xla
 from nightly import only
 
+from hloracle.conformance.runs.naming import named as of_one
 from hloracle.core.abi import Graph
 from hloracle.localize.anatomy import anatomy_of
 from hloracle.localize.naming import Named, Search, explicit, judged_row
+from hloracle.localize.text import without_locations
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import anchors
 
@@ -72,6 +76,37 @@ def test_all_anchors_are_found(phase: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
     for tensor, value in zip(with_outputs.abi.results[3:], results[3:], strict=True):
         assert np.max(situation.errors(tensor.name, value)) <= 16, tensor.name
+
+
+def stripped(phase: str, source: str = "emitter") -> Graph:
+    """A graph of the contract that says of nothing where it comes from."""
+    found = model(PLAIN).graph(source, phase)
+    return replace(found, text=without_locations(found.text))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("source", only(["emitter"], SOURCES))
+def test_graphs_of_the_contract(source: str, phase: str) -> None:
+    """One that names none has all of them all the same, and its lines are those that it was written with."""
+    bare = stripped(phase, source)
+    here = model(PLAIN)
+    oracle = here.graph("oracle", phase)
+    found = of_one(bare, oracle, here.checkpoint, (here.truth, LENGTH), quick_xla(), lambda line: None)
+    assert set(anatomy_of(found, here.config).values) == set(anchors(here.config))
+    assert found.written == bare.text
+    assert of_one(oracle, oracle, here.checkpoint, (here.truth, LENGTH), quick_xla(), lambda line: None) is oracle
+
+
+def test_logits_that_are_changed_before_they_are_returned() -> None:
+    """Where nothing is computed from them any more."""
+    bare = stripped("decode")
+    head = re.findall(r"return (%[\w.]+),", bare.text)[-1]
+    before, _, after = bare.text.rpartition(f"return {head},")
+    line = before.rpartition("\n")[2]
+    text = (
+        f"{before.removesuffix(line)}    %wrong = stablehlo.tanh {head} : tensor<29xf32>\n{line}return %wrong,{after}"
+    )
+    assert named(replace(bare, text=text), "decode").wrong == ("lm_head",)
 
 
 @pytest.mark.parametrize("fault", only(["eps", "rope of keys", "scale", "residual", "last norm", "head"], FAULTS))
