@@ -90,9 +90,11 @@ def _failed(stage: str, error: Exception, artifact: object = "") -> ToolchainErr
 
 
 def _entered_at_main(module: Any, function: str) -> Any:
-    """The module with its entry point called `main`, which XLA takes for it; another `main` gets a new name."""
+    """The module, which has a name, with its entry point called `main`, as XLA wants it; another `main` gets a new name."""
     from jaxlib.mlir import ir
 
+    if "sym_name" not in module.operation.attributes:  # JAX's compiler asks for it
+        module.operation.attributes["sym_name"] = ir.StringAttr.get("graph")
     if function == ENTRY:
         return module
     symbols = ir.SymbolTable(module.operation)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,10 @@ import numpy as np
 
 from hloracle.core.abi import CACHES, JUDGED_ROW, Abi, Graph, Tensor
 from hloracle.core.formula import evaluate, names_in
+from hloracle.core.given import quoted, shown
 from hloracle.foreign.binding import AXIS, PAIR, ROTARY, Binding, Value, Weight, sides
+from hloracle.foreign.signature import head_of, quoted_symbol
+from hloracle.localize.text import code_of
 from hloracle.reference.model.config import Config, Rope
 from hloracle.reference.model.rope import decode_tables, inverse_frequencies
 
@@ -54,6 +57,7 @@ class Adapter:
 
     @property
     def decodes(self) -> bool:
+        """Whether it is of a decode graph."""
         return self.binding.phase == "decode"
 
     @property
@@ -92,6 +96,7 @@ class Adapter:
 
     @property
     def embeds(self) -> bool:
+        """Whether the graph is given what the embedding gives."""
         return any(v.what == "embeddings" for v in self.binding.inputs)
 
     # ---- the contract
@@ -148,7 +153,7 @@ class Adapter:
             names = {"tokens": tokens, "positions": positions, "length": lengths}
             filled = lengths[:, 0]
         scene = _Scene(self, names, positions, filled, mine, given)
-        return tuple(scene.value(v) for v in self.binding.inputs)
+        return tuple(_fitted(v, scene.value, v) for v in self.binding.inputs)
 
     def results(self, judged: Array, at: Array, *returned: Array) -> tuple[Array, ...]:
         """The judged row; position or length; then what the graph returns -> the contract's results."""
@@ -158,9 +163,9 @@ class Adapter:
         layers: dict[str, dict[int, Array]] = {name: {} for name in CACHES}
         for value, array in zip(self.binding.results, returned, strict=True):
             if value.what in ("logits", "token"):
-                found.setdefault("head", self._head(value, array, row, last))
+                found["head"] = _fitted(value, self._head, value, array, row, last)
             elif value.what in (*CACHES, "cache"):
-                for name, part in self._caches(value, array):
+                for name, part in _fitted(value, self._caches, value, array):
                     part = part.astype(jnp.float32)[row]
                     if value.layer is None:
                         found[name] = part
@@ -186,6 +191,8 @@ class Adapter:
         """Of a result: k_cache, v_cache or both, each [B, L, K, S, D], or [B, K, S, D] of one layer."""
         axes = "L K S D" if value.layer is None else "K S D"
         pattern = value.axes
+        if "S" not in _letters(pattern) and "T" in _letters(pattern):  # of the prompt alone
+            axes = axes.replace("S", "T")
         if value.what != "cache":
             return [(value.what, _to_contract(array, pattern, f"B {axes}", self.binding.sizes))]
         pair = next((p for p in PAIR if p in re.findall(r"\w+", pattern)), "kv")
@@ -224,6 +231,8 @@ class _Scene:
         axes = AXES[value.what]
         if value.what.endswith("_mask") and "U" in re.findall(r"\w+", pattern):
             axes = axes.replace("S", "U")
+        if value.what == "valid" and "S" in _letters(pattern):
+            axes = axes.replace("T", "S")
         if value.what in ROTARY:
             axes = _rotary_axes(pattern)
         return _from_contract(made, axes, pattern, adapter.binding.sizes, port.shape).astype(dtype)
@@ -235,9 +244,9 @@ class _Scene:
             found = jnp.atleast_2d(jnp.asarray(evaluate(value.text, {**sizes, **self.names})))
             return jnp.broadcast_to(found, (adapter.rows, found.shape[1]))
         if value.what == "valid":
-            if adapter.decodes:
+            if "S" in _letters(value.axes):
                 return (jnp.arange(adapter.slots)[None] < self.filled[:, None]).astype(jnp.int32)
-            return (jnp.arange(adapter.queries)[None] < self.filled[:, None]).astype(jnp.int32)
+            return (self.positions < self.filled[:, None]).astype(jnp.int32)
         if value.what in ROTARY:
             return self._rotary(value)
         if value.what == "embeddings":
@@ -252,7 +261,9 @@ class _Scene:
         keys = jnp.arange(adapter.queries if own else adapter.slots)
         seen = keys[None, None] <= self.positions[..., None]
         if value.what == "window_mask":
-            window = min(w for w in adapter.config.windows if w is not None)
+            window = min((w for w in adapter.config.windows if w is not None), default=None)
+            if window is None:
+                raise ValueError("the model has no window")
             seen &= keys[None, None] > self.positions[..., None] - window
         if value.port.dtype == "i1" or value.port.dtype.startswith(("i", "ui")):
             return ~seen if value.text == "inverted" else seen
@@ -263,8 +274,9 @@ class _Scene:
         """At the tokens' positions, or the whole table."""
         adapter = self.adapter
         layer = adapter.config.layers[value.layer or 0]
-        rope = layer.rope if value.layer is not None else adapter.config.ropes[0]
-        assert rope is not None
+        rope = layer.rope if value.layer is not None else next(iter(adapter.config.ropes), None)
+        if rope is None:
+            raise ValueError(f"{'the layer' if value.layer is not None else 'the model'} has no RoPE")
         if value.what == "inv_freq":
             return jnp.asarray(inverse_frequencies(rope).astype(np.float32))
         table = _table(rope, value.what, max(adapter.slots, adapter.queries))
@@ -296,6 +308,17 @@ class _Scene:
 
 
 # ---- axes
+
+
+def _fitted(value: Value, make: Callable[..., Any], *given: Any) -> Any:
+    """What is made of an argument or a result. Raises ValueError, one line that names it, where what is said cannot be."""
+    try:
+        return make(*given)
+    except einops.EinopsError:
+        axes = value.axes.split(",")[0]
+        raise ValueError(f"{value.port}: the axes {quoted(axes)} are not those of {value.what}") from None
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:
+        raise ValueError(f"{value.port}: {shown(str(error)) or type(error).__name__}") from None
 
 
 def _from_contract(array: Array, axes: str, pattern: str, sizes: Mapping[str, int], shape: Sequence[int]) -> Array:
@@ -455,16 +478,13 @@ def _main(adapter: Adapter, abi: Abi) -> str:
 """
 
 
-def quoted_symbol(name: str) -> str:
-    """A function's name as MLIR writes it behind the @."""
-    return name if re.fullmatch(r"[A-Za-z_][\w$.]*", name) else f'"{name}"'
-
-
 def _with_functions(text: str, function: str, functions: Sequence[str]) -> str:
     """A module's text with more functions at its end, and one of its own made private; every line stays where it is."""
-    head = re.search(rf"func\.func\s+(?:public\s+)?@{re.escape(quoted_symbol(function))}\s*\(", text)
+    head = head_of(text, function)
     if not head:
-        raise ValueError(f"the text has no function @{function}")
+        raise ValueError(f"the text has no {quoted(f'func.func @{function}(')}, as MLIR prints it")
+    if taken := re.search(rf"@({FUNCTION}|{JUDGED_ROW}|adapt_inputs|adapt_results)\b", code_of(text)):
+        raise ValueError(f"the text has a function @{taken[1]}, a name that is needed here", "call it otherwise")
     private = re.sub(r"func\.func\s+(?:public\s+)?", "func.func private ", head[0])
     text = text[: head.start()] + private + text[head.end() :]
     end = _end_of_module(text)
@@ -473,35 +493,22 @@ def _with_functions(text: str, function: str, functions: Sequence[str]) -> str:
 
 def _end_of_module(text: str) -> int:
     """Where the brace stands that closes the module; the text's end where no module is written around the functions."""
-    depth, i, opened, ends = 0, 0, False, len(text)
-    module = re.search(r"^\s*(?:builtin\.)?module\b", text, re.MULTILINE)
-    function = re.search(r"\bfunc\.func\b", text)
+    code = code_of(text)
+    module = re.search(r"^[ \t]*(?:builtin\.)?module\b", code, re.MULTILINE)
+    function = re.search(r"\bfunc\.func\b", code)
     if not module or (function and function.start() < module.start()):
         return len(text)
-    i = module.end()
-    while i < len(text):
-        c = text[i]
-        if c == '"':
-            i = _after_string(text, i)
-            continue
-        if c == "/" and text.startswith("//", i):
-            i = text.find("\n", i)
-            if i < 0:
-                break
-            continue
-        if c == "{":
-            depth, opened = depth + 1, True
-        elif c == "}":
-            depth -= 1
-            # `module attributes {…} {`: the attributes' braces close before the body's open.
-            if depth == 0 and opened:
-                ends = i
-        i += 1
-    return ends
+    begin = (
+        _after_braces(code, module.end()) if re.match(r"[^{]*\battributes\b", code[module.end() :]) else module.end()
+    )
+    return _after_braces(code, begin) - 1
 
 
-def _after_string(text: str, start: int) -> int:
-    i = start + 1
-    while i < len(text) and text[i] != '"':
-        i += 2 if text[i] == "\\" else 1
-    return i + 1
+def _after_braces(code: str, start: int) -> int:
+    """Where the first braces are closed that open after a place."""
+    depth = 0
+    for brace in re.finditer(r"[{}]", code[start:]):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return start + brace.end()
+    return len(code)

@@ -25,8 +25,16 @@ CACHE = re.compile(r"(k_cache|v_cache|cache)(?:\.(\d+))?")
 _MASK = re.compile(r"(causal_mask|window_mask)(?:\((.*)\))?")
 _ROTARY = re.compile(r"(cos|sin|inv_freq)(?:\.(\d+))?")
 _STATE = re.compile(r"state\.(\w+)")
-_LOOP = re.compile(r"\{[^{}]*\b([le])\b[^{}]*\}")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_VARIABLE = re.compile(r"\b[le]\b")
+# Axes with those in parentheses that lie in one, and the sizes of some.
+_AXES = re.compile(r"(?:\w+|\(\s*\w+(?:\s+\w+)*\s*\))(?:\s+(?:\w+|\(\s*\w+(?:\s+\w+)*\s*\)))*")
+_SIZE = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([1-9][0-9]{0,17})\s*")
 AXIS = re.compile(r"\([^()]*\)|\S+")
+_OPENING, _CLOSING = "\0", "\1"  # a brace of a key that is one, and begins no arithmetic
+FLOATS = ("f64", "f32", "f16", "bf16")
+INTEGERS = ("i32", "i64", "ui32", "ui64", "i16", "ui16", "i8", "ui8")
+REAL = ("logits", *ROTARY, "embeddings")
 # What a formula of integers may use, by phase, and the axes that it has.
 SCALARS = {"decode": ("token", "position"), "prefill": ("length",), "forward": ("length",)}
 VECTORS = ("tokens", "positions")
@@ -99,25 +107,25 @@ def bind(
         entries = {**inputs, **weights}
         if twice := set(inputs) & set(weights):
             raise ValueError(f"{quoted(min(twice))} stands in weights and in {phase.name}.inputs")
-        for port, (key, place, entry) in _matched(
-            signature.arguments, entries, f"{phase.name}.inputs or weights"
-        ).items():
+        matched = _matched(signature.arguments, entries, f"{phase.name}.inputs or weights", "argument")
+        for port, (key, place, entry) in matched.items():
             if place == "weights":
                 arguments.append(_weight(port, str(entry), names, shapes))
             else:
                 arguments.append(_value(port, f"{place}.{quoted(key)}", entry, phase.name, names))
+        entries = _expanded(phase.results, f"{phase.name}.results", names, ())
+        matched = _matched(signature.results, entries, f"{phase.name}.results", "result")
         results = [
             _value(port, f"{place}.{quoted(key)}", entry, phase.name, names)
-            for port, (key, place, entry) in _matched(
-                signature.results, _expanded(phase.results, f"{phase.name}.results", names, ()), f"{phase.name}.results"
-            ).items()
+            for port, (key, place, entry) in matched.items()
         ]
         if phase.name == "decode":
             sizes["T"] = 1
-        values = [*(a for a in arguments if isinstance(a, Value)), *results]
-        for value in values:
+        inputs_ = [a for a in arguments if isinstance(a, Value)]
+        for value in (*inputs_, *results):
             _unify(value, sizes)
-        _complete(results, phase.name)
+        _complete(results, phase.name, names.ranges["l"])
+        _handed_on(inputs_, results, phase.name, abi.state)
     except ValueError as error:
         what, *fix = error.args
         raise abi.wrong(what, *fix) from None
@@ -150,28 +158,33 @@ def _expanded(
     """Name of an argument -> the key, the section and the entry of it, with `l` and `e` put in."""
     found: dict[str, tuple[str, str, Entry]] = {}
     for key, entry in entries.items():
-        loops = dict.fromkeys(_LOOP.findall(key))
+        pattern = key.replace("{{", _OPENING).replace("}}", _CLOSING)
+        loops = dict.fromkeys(v for inside in _BRACES.findall(pattern) for v in _VARIABLE.findall(inside))
         rows: list[dict[str, int]] = [{}]
         for variable in loops:
             rows = [{**row, variable: i} for row in rows for i in range(names.ranges[variable])]
         some = False
         for row in rows:
-            name = substituted(key, {**names.axes, **row}).replace("{{", "{").replace("}}", "}")
-            value = substituted(entry, row) if isinstance(entry, str) else entry
-            if loops and place == "weights" and not all(t in shapes for t in tensors_in(str(value), names)):
-                continue  # a layer of another kind
+            try:
+                name = substituted(pattern, {**names.axes, **row}).replace(_OPENING, "{").replace(_CLOSING, "}")
+                value = substituted(entry, row) if isinstance(entry, str) else entry
+                if loops and place == "weights" and not all(t in shapes for t in tensors_in(str(value), names)):
+                    continue  # a layer of another kind
+            except ValueError as error:
+                raise ValueError(f"{place}.{quoted(key)}: {error}") from None
             some = True
             if name in found:
                 raise ValueError(f"{place}.{quoted(key)} and {quoted(found[name][0])} are both of {quoted(name)}")
             found[name] = (key, place, value)
         if not some:
             first = substituted(str(entry), rows[0] if rows else {})
-            raise ValueError(f"{place}.{quoted(key)}: no layer of the model has {quoted(first)}")
+            what = "layer" if rows else "expert"
+            raise ValueError(f"{place}.{quoted(key)}: no {what} of the model has {quoted(first)}")
     return found
 
 
 def _matched(
-    ports: Sequence[Port], entries: Mapping[str, tuple[str, str, Entry]], where: str
+    ports: Sequence[Port], entries: Mapping[str, tuple[str, str, Entry]], where: str, what: str
 ) -> dict[Port, tuple[str, str, Entry]]:
     """What is said of each argument or result; all are said something of, and all that is said is of one."""
     found: dict[Port, tuple[str, str, Entry]] = {}
@@ -194,14 +207,25 @@ def _matched(
             )
         used[own[0]] = port
         found[port] = entries[own[0]]
+    mine = {entries[name][:2] for name in used}
+    for name, (key, place, _) in entries.items():
+        if place != "weights" and (key, place) not in mine:  # a graph need not take all weights
+            raise ValueError(
+                f"{place}.{quoted(key)} is said of no {what}: none is called {quoted(name)}", _called(ports)
+            )
     return found
+
+
+def _called(ports: Sequence[Port]) -> str:
+    some = ", ".join(quoted(port.names[0]) for port in ports[:8])
+    return f"take it out, or name one of {some}{' and so on' if len(ports) > 8 else ''}" if ports else "take it out"
 
 
 def _weight(port: Port, expression: str, names: Names, shapes: Mapping[str, tuple[int, ...]]) -> Weight:
     try:
         shape, dtype = typed(expression, names, shapes)
     except ValueError as error:
-        raise ValueError(f"weights, for {port}: {error}") from None
+        raise ValueError(f"weights: {quoted(expression)}, for {port}: {error}") from None
     if (shape, dtype) != (port.shape, port.dtype):
         raise ValueError(
             f"weights: {quoted(expression)} is {list(shape)} {dtype}, and {port} is {list(port.shape)} {port.dtype}",
@@ -223,11 +247,19 @@ def _towards(shape: tuple[int, ...], dtype: str, port: Port) -> str:
 
 def _value(port: Port, place: str, entry: Entry, phase: str, names: Names) -> Value:
     found = _said(port, place, entry, phase, names)
+    wanted = (
+        FLOATS if found.what in (*REAL, "k_cache", "v_cache", "cache") else INTEGERS if found.what == "token" else ()
+    )
+    if wanted and port.dtype not in wanted:
+        raise ValueError(f"{place} is {found.what}, and {port} is none of {', '.join(wanted)}")
     return found if found.axes else replace(found, axes=_usual(found.what, found.layer, port, place))
 
 
 def _said(port: Port, place: str, entry: Entry, phase: str, names: Names) -> Value:
     if not isinstance(entry, str):
+        _fits(entry, port, place)
+        if place.split(".")[1] == "results":
+            raise ValueError(f"{place} is a constant, and a result is none")
         return Value(port, "constant", constant=entry)
     source, *stages = entry.split(STAGE)
     source, axes = source.strip(), " ".join(stages[0].split()) if stages else ""
@@ -244,6 +276,7 @@ def _said(port: Port, place: str, entry: Entry, phase: str, names: Names) -> Val
             f"{place} is {quoted(source)}", "write logits, token, k_cache, v_cache, cache, state.NAME or ignored"
         )
     if found := _MASK.fullmatch(source):
+        _hides(found[2], port, place)
         return Value(port, found[1], text=found[2] or "", axes=axes)
     if found := _ROTARY.fullmatch(source):
         return Value(port, found[1], _layer(found[2], names, place), axes=axes)
@@ -253,12 +286,56 @@ def _said(port: Port, place: str, entry: Entry, phase: str, names: Names) -> Val
     try:
         if wrong := names_in(source) - known:
             raise ValueError(f"{quoted(min(wrong))} is not known in {phase}")
+        if port.dtype not in FLOATS and "/" in source.replace("//", ""):
+            raise ValueError(f"{quoted(source)} divides, and {port} is no float; write //")
     except ValueError as error:
         near = difflib.get_close_matches(source[:100], [*known, *MASKS, *ROTARY, "embeddings", "k_cache"], 1)
         raise ValueError(
             f"{place}: {error}", f"did you mean {near[0]!r}?" if near else f"write one of {KINDS}"
         ) from None
     return Value(port, "formula", text=source, axes=axes)
+
+
+def _fits(constant: Any, port: Port, place: str) -> None:
+    """Whether numbers can be an argument: as many as it has, or as NumPy broadcasts them, and as its dtype holds them."""
+    numbers: list[Any] = []
+    shape: tuple[int, ...] = ()
+
+    def collect(some: Any, axis: int) -> None:
+        nonlocal shape
+        if not isinstance(some, list):
+            numbers.append(some)
+            return
+        shape = shape if len(shape) > axis else (*shape, len(some))
+        for one in some:
+            collect(one, axis + 1)
+
+    collect(constant, 0)
+    ends = zip(reversed(shape), reversed(port.shape), strict=False)
+    broadcasts = len(shape) <= len(port.shape) and all(a in (1, b) for a, b in ends)
+    if not broadcasts and len(numbers) != math.prod(port.shape):
+        raise ValueError(f"{place} has the shape {list(shape)}, and {port} {list(port.shape)}")
+    if port.dtype not in FLOATS:
+        unsigned, bits = port.dtype.startswith("ui") or port.dtype == "i1", int(port.dtype.strip("ui"))
+        low, high = (0, 2**bits) if unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+        if wrong := [n for n in numbers if not (low <= n < high and n == int(n))]:
+            raise ValueError(f"{place} has {wrong[0]:g}, which {port} cannot hold")
+
+
+def _hides(text: str | None, port: Port, place: str) -> None:
+    """Whether a mask of this dtype can hide so."""
+    if text is None:
+        return
+    if port.dtype not in FLOATS:
+        if text != "inverted":
+            raise ValueError(f"{place} hides by {quoted(text)}, and {port} is no float", "write (inverted), or nothing")
+        return
+    try:
+        right = float(text) < 0
+    except ValueError:
+        right = False
+    if not right:
+        raise ValueError(f"{place} hides by {quoted(text)}", "write a negative number, such as (-1e9)")
 
 
 def _usual(what: str, layer: int | None, port: Port, place: str) -> str:
@@ -277,8 +354,8 @@ def _usual(what: str, layer: int | None, port: Port, place: str) -> str:
 def _layer(digits: str | None, names: Names, place: str) -> int | None:
     if digits is None:
         return None
-    if int(digits) >= names.ranges["l"]:
-        raise ValueError(f"{place} is of layer {digits}, and the model has {names.ranges['l']}")
+    if len(digits) > 9 or int(digits) >= names.ranges["l"]:
+        raise ValueError(f"{place} is of layer {digits[:20]}, and the model has {names.ranges['l']}")
     return int(digits)
 
 
@@ -287,13 +364,20 @@ def _unify(value: Value, sizes: dict[str, int]) -> None:
     shape, what = value.port.shape, f"{value.port}"
     if not value.axes:
         return
-    _, pattern = sides(value.axes)
-    given = value.axes.split(",")[1:]
+    left, pattern = sides(value.axes)
+    _, *given = value.axes.split(",")
+    for side in (left, pattern) if "->" in value.axes else (pattern,):
+        letters = re.findall(r"\w+", side)
+        if not _AXES.fullmatch(side) or any(a.isdigit() and a != "1" for a in letters):
+            raise ValueError(f"{what}: {quoted(value.axes)} is no list of axes", "name them, such as ` : B S (K D)`")
+        if twice := [a for a in letters if a != "1" and letters.count(a) > 1]:
+            raise ValueError(f"{what}: {quoted(side)} has the axis {twice[0]} twice")
+    said: dict[str, int] = {}
+    for one in given:
+        if not (found := _SIZE.fullmatch(one)):
+            raise ValueError(f"{what}: {quoted(one.strip())} is no size", "write such as `, two=2`")
+        said[found[1]] = int(found[2])
     axes = AXIS.findall(pattern)
-    said = {
-        k.strip(): int(v)
-        for k, v in (one.split("=") for one in given if one.count("=") == 1 and one.split("=")[1].strip().isdigit())
-    }
     if len(axes) != len(shape):
         raise ValueError(
             f"{what} has {len(shape)} axes, and {quoted(pattern)} {len(axes)}",
@@ -319,7 +403,39 @@ def _unify(value: Value, sizes: dict[str, int]) -> None:
             )
 
 
-def _complete(results: Sequence[Value], phase: str) -> None:
+def _complete(results: Sequence[Value], phase: str, layers: int) -> None:
+    """One head; and keys and values of all layers, or none."""
+    place = f"{phase}.results"
     heads = [r for r in results if r.what in ("logits", "token")]
     if not heads:
-        raise ValueError(f"{phase}.results has neither logits nor token", "say which result is which")
+        raise ValueError(f"{place} has neither logits nor token", "say which result is which")
+    if len(heads) > 1:
+        raise ValueError(f"{place} has both {heads[0].port} and {heads[1].port} as {heads[1].what}", "ignore one")
+    there = [(name, r.layer) for r in results for name in PAIR["kv"] if r.what in ("cache", name)]
+    if twice := [one for one in there if there.count(one) > 1]:
+        name, layer = twice[0]
+        raise ValueError(f"{place} has {name}{'' if layer is None else f'.{layer}'} twice", "ignore one")
+    for name in PAIR["kv"] if there else ():
+        of = {layer for one, layer in there if one == name}
+        missing = [] if of == {None} else sorted(set(range(layers)) - of)
+        if missing or len(of - {None}) < len(of) > 1:
+            what = f"{name}.{missing[0]}" if len(of - {None}) else name
+            raise ValueError(f"{place} lacks {what}" if missing else f"{place} has {name} whole and by layer")
+
+
+def _handed_on(inputs: Sequence[Value], results: Sequence[Value], phase: str, start: Mapping[str, Entry]) -> None:
+    """What a step returns, the next one takes; and of state it is known what it starts with."""
+    kinds = ("k_cache", "v_cache", "cache")
+    if phase == "decode" and any(v.what in kinds for v in inputs) and not any(v.what in kinds for v in results):
+        raise ValueError("decode takes a cache and returns none", "say which results are k_cache and v_cache")
+    returned: dict[str, Value] = {}
+    for value in results:
+        if value.what == "state" and returned.setdefault(value.text, value) is not value:
+            raise ValueError(f"{phase}.results has state.{value.text} twice", "ignore one")
+    for value in (v for v in inputs if v.what == "state"):
+        name = value.text
+        if name not in start:
+            raise ValueError(f"state.{name} starts with nothing", f"write [state] with `{name} = 0`, or what it is")
+        _fits(start[name], value.port, f"state.{quoted(name)}")
+        if name in returned and value.port.type != returned[name].port.type:
+            raise ValueError(f"state.{name} is {value.port} as an argument, and {returned[name].port} as a result")

@@ -6,6 +6,8 @@ What it says is held to a graph in `binding.py`; here only its form is looked at
 from __future__ import annotations
 
 import difflib
+import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, quoted, read_bytes
+from hloracle.core.given import as_text, quoted, read_bytes, shown
 
 LARGEST = 2**20  # bytes
 VERSION = 2
 PHASES = ("prefill", "decode", "forward")
 FORM = "write it as docs/abi.md says, or let `hloracle abi` propose it"
 LONGEST = 500  # characters of a key or an expression
+DEEPEST = 8  # lists in lists
 _PHASE_KEYS = {"function": str, "file": str, "inputs": dict, "results": dict}
 
 # What an argument or a result is: an expression, or a constant.
@@ -60,7 +63,8 @@ def read_abi_file(path: Path) -> AbiFile:
     try:
         raw = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"is not TOML ({error})", path, FORM) from None
+        why = "it is nested too deep" if isinstance(error, RecursionError) else shown(str(error))
+        raise InputError(f"is not TOML ({why})", path, FORM) from None
     try:
         return _abi(path, raw)
     except ValueError as error:
@@ -82,7 +86,23 @@ def _abi(path: Path, raw: dict[str, Any]) -> AbiFile:
     phases = {name: _phase(name, raw[name]) for name in PHASES if name in raw}
     if not phases:
         raise ValueError("has no phase", f"write a table for each that the emitter has: {', '.join(PHASES)}")
-    return AbiFile(path, weights, phases, _table(raw.get("state", {}), "state"))
+    state = _table(raw.get("state", {}), "state")
+    for key, value in state.items():
+        if isinstance(value, str) or not re.fullmatch(r"\w+", key):
+            what = f"{_shown(value)}, not a number or a list" if isinstance(value, str) else "no name of a word"
+            raise ValueError(f"state.{quoted(key)} is {what}", "write what it starts with: `NAME = 0`")
+    used = {
+        e.split(" : ")[0].strip()
+        for p in phases.values()
+        for e in (*p.inputs.values(), *p.results.values())
+        if isinstance(e, str)
+    }
+    for key in state:
+        if f"state.{key}" not in used:
+            raise ValueError(
+                f"state.{quoted(key)} is no argument's", f"write state.{key} where it is taken, or take it out"
+            )
+    return AbiFile(path, weights, phases, state)
 
 
 def _phase(name: str, raw: Any) -> Phase:
@@ -92,6 +112,8 @@ def _phase(name: str, raw: Any) -> Phase:
     for key, kind in _PHASE_KEYS.items():
         if key in raw and not isinstance(raw[key], kind):
             raise ValueError(f"{name}.{key} is {_shown(raw[key])}, not {'a table' if kind is dict else 'a string'}")
+        if kind is str and not 0 < len(raw.get(key, key)) <= LONGEST:
+            raise ValueError(f"{name}.{key} has {len(raw[key])} characters, and not 1 to {LONGEST}")
     for key in ("inputs", "results"):
         if key not in raw:
             raise ValueError(f"{name} has no {key}", f"write [{name}.{key}]")
@@ -106,15 +128,34 @@ def _table(raw: Any, place: str) -> dict[str, Any]:
         raise ValueError(f"{place} is {_shown(raw)}, not a table")
     for key, value in raw.items():
         where = f"{place}.{quoted(key)}"
+        if not key:
+            raise ValueError(f"{place} has an entry without a name")
+        for text in (key, value):
+            if isinstance(text, str) and len(text) > LONGEST:
+                raise ValueError(f"{where} has more than {LONGEST} characters")
+            if isinstance(text, str) and not text.isprintable():
+                raise ValueError(f"{where} cannot be printed")
         if isinstance(value, dict):
             raise ValueError(f"{where} is a table", f"put the key in quotes if it has dots: {quoted(key + '.…')}")
-        if not isinstance(value, str | int | float | bool | list):
-            raise ValueError(f"{where} is {_shown(value)}, neither an expression nor a constant")
-        if len(key) > LONGEST or (isinstance(value, str) and len(value) > LONGEST):
-            raise ValueError(f"{where} has more than {LONGEST} characters")
-        if not key.isprintable() or (isinstance(value, str) and not value.isprintable()):
-            raise ValueError(f"{where} cannot be printed")
+        if not isinstance(value, str):
+            _constant(value, where, DEEPEST)
     return raw
+
+
+def _constant(value: Any, where: str, deepest: int) -> tuple[int, ...]:
+    """The shape of a number, or of a list of numbers."""
+    if isinstance(value, list):
+        if not value or not deepest:
+            raise ValueError(f"{where} is {'a list that is nested too deep' if value else 'an empty list'}")
+        shapes = {_constant(one, where, deepest - 1) for one in value}
+        if len(shapes) != 1:
+            raise ValueError(f"{where} is a list of unlike things")
+        return (len(value), *shapes.pop())
+    if not isinstance(value, int | float) or (isinstance(value, float) and math.isnan(value)):
+        raise ValueError(f"{where} is {_shown(value)}, neither an expression nor a constant")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError(f"{where} is a number of more than 64 bits")
+    return ()
 
 
 def _keys(raw: Mapping[str, Any], place: str, known: tuple[str, ...]) -> None:
@@ -130,4 +171,6 @@ def _shown(raw: Any) -> str:
         return quoted(raw)
     if isinstance(raw, dict | list):
         return "a table" if isinstance(raw, dict) else "a list"
+    if isinstance(raw, int) and abs(raw) >= 2**64:
+        return "a huge number"
     return "missing" if raw is None else str(raw).lower() if isinstance(raw, bool) else str(raw)

@@ -36,10 +36,14 @@ def open_graphs(paths: Sequence[Path], abi: AbiFile, model: Checkpoint) -> list[
     slots = [b.sizes["S"] for b in bindings if "S" in b.sizes]
     decoding = [b.sizes["S"] for b in bindings if "S" in b.sizes and b.phase == "decode"]
     capacity = max(decoding or slots or [b.sizes.get("T", 1) for b in bindings])
-    return [
-        adapted(text, path.stem, Adapter(binding, model.config, capacity))
-        for path, text, binding in zip(paths, texts, bindings, strict=True)
-    ]
+    graphs = []
+    for path, text, binding in zip(paths, texts, bindings, strict=True):
+        try:
+            graphs.append(adapted(text, path.stem, Adapter(binding, model.config, capacity)))
+        except ValueError as error:
+            what, *fix = error.args
+            raise abi.wrong(f"{binding.phase}: {what}", *fix) from None
+    return graphs
 
 
 def bound(path: Path, text: str, abi: AbiFile, model: Checkpoint) -> Binding:
@@ -49,7 +53,12 @@ def bound(path: Path, text: str, abi: AbiFile, model: Checkpoint) -> Binding:
     phases = phase_of(abi, list(signatures), path.stem)
     if not phases:
         wanted = ", ".join(f"@{p.function} ({p.name})" for p in abi.phases.values())
-        has = ", ".join(f"@{name}" for name in signatures)
+        has = ", ".join(f"@{name}" for name in signatures) or "none"
+        patterns = [p.file for p in abi.phases.values() if p.function in signatures]
+        if patterns:
+            raise InputError(
+                f"is called like none of {shown(', '.join(patterns))}", path, "mend `file` in the ABI file"
+            )
         raise InputError(f"has none of {shown(wanted)}; it has {shown(has)}", path, "name its function in the ABI file")
     failed: list[InputError] = []
     fitting: list[Binding] = []
@@ -81,10 +90,11 @@ def signatures_of(text: str, path: Path) -> dict[str, Signature]:
             module.operation.verify()
         except (ir.MLIRError, ValueError) as error:
             raise invalid(text, error, path) from None
-        functions = [op for op in module.body.operations if op.operation.name == "func.func"]
-        return {
-            str(f.attributes["sym_name"].value): signature_of(f, text)
-            for f in functions if len(f.regions[0].blocks) == 1 and str(f.attributes["sym_visibility"]).strip('"') != "private"
-        } if all("sym_visibility" in f.attributes for f in functions) else {
-            str(f.attributes["sym_name"].value): signature_of(f, text) for f in functions if len(f.regions[0].blocks) == 1
-        }  # fmt: skip
+        functions = [op for op in module.body.operations if op.operation.name == "func.func" and _callable(op)]
+        return {str(f.attributes["sym_name"].value): signature_of(f, text) for f in functions}
+
+
+def _callable(function: Any) -> bool:
+    """Whether a function can be called from outside, and has one block."""
+    hidden = "sym_visibility" in function.attributes and str(function.attributes["sym_visibility"]) != '"public"'
+    return not hidden and len(function.regions[0].blocks) == 1

@@ -30,8 +30,8 @@ def read_text(path: Path) -> str:
 
 
 def _is_archive(data: bytes) -> bool:
-    """Whether these are bytes of jax.export, a flatbuffer: it begins with an offset, and MLIR's bytecode stands in it."""
-    return not data[:1].isascii() or (BYTECODE in data and data[:4] != BYTECODE)
+    """Whether these are bytes of jax.export, a flatbuffer: MLIR's bytecode stands in it, which no text has."""
+    return BYTECODE in data
 
 
 def _of_bytecode(data: bytes, path: Path) -> str:
@@ -55,8 +55,7 @@ def _of_archive(data: bytes, path: Path) -> str:
         raise InputError(f"is no archive of jax.export ({shown(str(error))})", path, NAME_IT) from None
     if found.nr_devices != 1:
         raise InputError(f"is for {found.nr_devices} devices", path, "export it for one")
-    with jax_mlir.make_ir_context():
-        return printed(ir.Module.parse(found.mlir_module()))
+    return _of_bytecode(found.mlir_module_serialized, path)
 
 
 def printed(module: ir.Module) -> str:

@@ -16,6 +16,7 @@ from hloracle.core.abi import DTYPE_BYTES
 from hloracle.core.errors import InputError
 from hloracle.core.given import shown
 from hloracle.core.locations import name_of
+from hloracle.localize.text import code_of
 
 TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
 _SSA = re.compile(r"%([\w$.\-]+)\s*:")
@@ -72,20 +73,37 @@ def signature_of(function: Any, text: str) -> Signature:
     return Signature(name, tuple(arguments), tuple(results))
 
 
+def quoted_symbol(name: str) -> str:
+    """A function's name as MLIR writes it behind the @."""
+    if re.fullmatch(r"[A-Za-z_][\w$.]*", name):
+        return name
+    escaped = (
+        c if c.isascii() and c.isprintable() and c not in '"\\' else "".join(f"\\{b:02X}" for b in c.encode())
+        for c in name
+    )
+    return f'"{"".join(escaped)}"'
+
+
+def head_of(text: str, function: str) -> re.Match[str] | None:
+    """Where a text defines a function, up to what opens its arguments; None where it has no such text."""
+    code = code_of(text)
+    spellings = {re.escape(quoted_symbol(function)), re.escape(f'"{function}"')}
+    heads = re.finditer(rf"func\.func\s+(?:(?:public|private|nested)\s+)?@(?:{'|'.join(sorted(spellings))})\s*\(", text)
+    return next((head for head in heads if code.startswith("func.func", head.start())), None)
+
+
 def ssa_names(text: str, function: str) -> Iterator[str]:
     """The names of a function's arguments as its text has them, without the percent sign; none where it has no such text."""
-    found = re.search(rf'@(?:{re.escape(function)}|"{re.escape(function)}")\s*\(', text)
+    found = head_of(text, function)
     if not found:
         return
-    depth, i, quoted = 1, found.end(), False
-    while depth and i < len(text):
-        c = text[i]
-        if c == '"' and text[i - 1] != "\\":
-            quoted = not quoted
-        elif not quoted:
-            depth += (c in "({[<") - (c in ")}]>" and text[i - 1] != "-")
-            if c == "%" and depth == 1 and (name := _SSA.match(text, i)):
-                yield name[1]
+    code = code_of(text)
+    depth, i = 1, found.end()
+    while depth and i < len(code):
+        c = code[i]
+        depth += (c in "({[<") - (c in ")}]>" and code[i - 1] != "-")
+        if c == "%" and depth == 1 and (name := _SSA.match(code, i)):
+            yield name[1]
         i += 1
 
 

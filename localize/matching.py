@@ -25,7 +25,7 @@ FEW = 4
 LARGEST_ORDERS = 720  # of axes that are tried
 LAST = ("norm", "lm_head")  # of the last token alone
 SCORES = "self_attn.scores"
-MARKS = 9  # numbers of a value that are compared before all are
+MARKS = 10  # numbers of a value that are compared before all are
 
 
 @dataclass(frozen=True)
@@ -308,8 +308,9 @@ class _Pool:
 
 
 def _marks(signature: np.ndarray) -> np.ndarray:
-    """A few of the numbers, from the smallest to the largest."""
-    return np.asarray(signature[np.linspace(0, len(signature) - 1, MARKS).astype(int)], np.float64)
+    """A few of the numbers, from the smallest to the largest; of the negated numbers, these negated and turned round."""
+    low = np.linspace(0, (len(signature) - 1) / 2, MARKS // 2).astype(int)
+    return np.asarray(signature[[*low, *(len(signature) - 1 - low[::-1])]], np.float64)
 
 
 def _near(marks: np.ndarray, mine: np.ndarray, limit: float) -> np.ndarray:

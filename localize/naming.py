@@ -75,6 +75,7 @@ class Search:
         self._reads, self._report = reads, report
         self._scene = Scene(situation.config, situation, graph.rows, judged_row(graph, situation))
         self._order = {a: i for i, a in enumerate(anchors(situation.config))}
+        self._head = head_of(Flat(graph))
 
     def named(self) -> Named:
         """Find all anchors; where the graph is wrong, by putting right what is wrong, one value after another."""
@@ -130,13 +131,17 @@ class Search:
     def _found(self, trials: Sequence[Trial], wanted: Sequence[str]) -> list[Match]:
         """The anchors among all values of the graph, once these values are replaced."""
         found: dict[str, Match] = {}
+        returned = True
         replaced = [t.match.value for t in trials]
         for some in values_of(self._graph, self._sizes(wanted), lambda g: self._run(g, trials), replaced):
             left = [a for a in wanted if a not in found or not found[a].plain]
             for match in find(self._scene, some, left):
                 if match.anchor not in found or match.plain:
                     found[match.anchor] = match
-        return self._sorted(list(found.values()))
+            if self._head in some:
+                returned = bool(find(self._scene, {self._head: some[self._head]}, ["lm_head"]))
+        # Logits that are right and are changed before they are returned are none.
+        return self._sorted([m for m in found.values() if returned or m.anchor != "lm_head"])
 
     # ---- what is lost
 
@@ -180,6 +185,8 @@ class Search:
                     for trial in self._trials(flat, anchor, place, plain.get(place), matches):
                         values = dict(zip(now, self._run(graph, [*before, trial]), strict=True))
                         after = {i: v for i, v in values.items() if i > place}
+                        if place == self._head:  # nothing is computed from it
+                            return trial
                         if any(m.layout.factor == 1 for m in find(self._scene, after, targets[anchor])):
                             return trial
         return None
@@ -188,6 +195,8 @@ class Search:
         """The values that may be an anchor: of its size, after what it is computed from, and made of nothing of a later layer.
 
         made_of_them: and made of what it is computed from.
+
+        Last of all, what it is computed from itself: nothing may have been computed of it, such as a sum that was left out.
         """
         place = {op.operation: i for i, op in enumerate(flat.operations)}
         right = _ancestors(flat, [m.value for m in matches], place)
@@ -197,10 +206,12 @@ class Search:
         layer = split(anchor)[0]
         later = _reading_later_layers(flat, layer) if layer is not None else set()
         sizes = self._sizes([anchor])
-        return [
+        found = [
             i for i, v in flat.floats.items()
             if i > begin and i not in right and i not in later and flat.own[i] and (not (read and made_of_them) or i in made) and math.prod(type_of(v)[0]) in sizes
         ][:MOST_REPLACED // 4]  # fmt: skip
+        itself = read and flat.own[begin] and math.prod(type_of(flat.floats[begin])[0]) in sizes
+        return [*found, begin] if itself else found
 
     def _trials(
         self, flat: Flat, anchor: str, place: int, now: np.ndarray | None, matches: Sequence[Match]
@@ -213,6 +224,12 @@ class Search:
         alike = [m.layout for m in matches if split(m.anchor)[1] == part and m.layout.shape == _left(shape, m.layout)]
         layouts = list(dict.fromkeys([*alike, *self._scene.layouts(anchor, shape)]))[:MOST_LAYOUTS]
         return [Trial(Match(anchor, place, one), self._scene.put(anchor, now, one)) for one in layouts]
+
+
+def head_of(flat: Flat) -> int:
+    """The value that a graph returns as its head; -1 where it is none of floats."""
+    head = flat.operations[-1].operands[0]
+    return next((i for i, value in flat.floats.items() if value == head), -1)
 
 
 def _left(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:

@@ -17,6 +17,14 @@ _ALIAS = re.compile(r"#\w+ =")
 TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
 
 
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
+
+
+def code_of(text: str) -> str:
+    """A text of the same length, with spaces where it has strings and comments: every place is where it was."""
+    return _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
+
+
 def without_locations(text: str) -> str:
     """A module's text without locations, line by line: an operation that has none gets the line that it is parsed from."""
     bare = [LOCATION.sub("", line) if "loc(" in line else line for line in text.splitlines()]

@@ -7,6 +7,7 @@ MLIR context.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from hloracle.localize.text import function_named
 MOST_TURNS = 1_000
 MOST_OPERATIONS = 500_000
 WHILE = "stablehlo.while"
+_SCALAR = re.compile(r"tensor<(u?)i(\d+)>")
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "stablehlo.add": operator.add, "stablehlo.subtract": operator.sub, "stablehlo.multiply": operator.mul,
     "stablehlo.minimum": min, "stablehlo.maximum": max, "stablehlo.and": operator.and_, "stablehlo.or": operator.or_,
@@ -44,7 +46,10 @@ def _unroll(module: Any, function: str) -> bool:
 
 def _unrolled(loop: Any) -> bool:
     """Write one loop out in front of itself; False where it is not known how often it turns."""
-    turns = _turns(loop)
+    try:
+        turns = _turns(loop)
+    except RecursionError:  # a number that takes very many operations
+        turns = None
     if turns is None:
         return False
     body = loop.regions[1].blocks[0]
@@ -68,8 +73,9 @@ def _turns(loop: Any) -> int | None:
     """How often a loop turns; None where that is not known, or too often."""
     condition, body = (region.blocks[0] for region in loop.regions)
     state: dict[int, Any] = {}
+    outside: dict[Any, Any] = {}
     for i, value in enumerate(loop.operands):
-        if (number := _number(value, {})) is not None:
+        if (number := _number(value, outside)) is not None:
             state[i] = number
     for turn in range(MOST_TURNS + 1):
         known = {condition.arguments[i]: n for i, n in state.items()}
@@ -85,11 +91,18 @@ def _turns(loop: Any) -> int | None:
 
 
 def _number(value: Any, known: dict[Any, Any]) -> Any:
-    """What a scalar of integers or booleans is, in terms of those that are known; None where that does not follow."""
-    if value in known:
-        return known[value]
-    type = str(value.type)
-    if type not in ("tensor<i32>", "tensor<i64>", "tensor<i1>", "tensor<ui32>") or not isinstance(value, ir.OpResult):
+    """What a scalar of integers or booleans is, in terms of those that are known; None where that does not follow.
+
+    What was found is known afterwards.
+    """
+    if value not in known:
+        known[value] = _computed(value, known)
+    return known[value]
+
+
+def _computed(value: Any, known: dict[Any, Any]) -> Any:
+    scalar = _SCALAR.fullmatch(str(value.type))
+    if not scalar or not isinstance(value, ir.OpResult):
         return None
     operation = value.owner
     if operation.name == "stablehlo.constant":
@@ -98,10 +111,19 @@ def _number(value: Any, known: dict[Any, Any]) -> Any:
     if None in operands:
         return None
     if operation.name in _ARITHMETIC:
-        return _ARITHMETIC[operation.name](*operands)
+        return _wrapped(_ARITHMETIC[operation.name](*operands), scalar)
     if operation.name == "stablehlo.compare":
         direction = str(operation.attributes["comparison_direction"]).split()[-1].strip(">")
         return _COMPARED[direction](*operands)
     if operation.name in ("stablehlo.convert", "stablehlo.reshape"):
-        return operands[0]
+        return _wrapped(operands[0], scalar)
     return None
+
+
+def _wrapped(number: Any, scalar: re.Match[str]) -> int:
+    """A number as a type holds it: beyond its largest one it begins anew."""
+    unsigned, bits = bool(scalar[1]), int(scalar[2])
+    if bits == 1:
+        return int(number != 0)
+    low = 0 if unsigned else -(1 << (bits - 1))
+    return (int(number) - low) % (1 << bits) + low

@@ -7,6 +7,7 @@ docs/abi.md has the language. einops does the rearranging.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ import einops
 import numpy as np
 
 from hloracle.core.dtypes import numpy_type
-from hloracle.core.formula import evaluate, whole
-from hloracle.core.given import quoted
+from hloracle.core.formula import names_in, number, whole
+from hloracle.core.given import quoted, shown
 from hloracle.reference.model.config import Config
 
 DTYPES = ("f32", "bf16", "f16")
@@ -29,6 +30,9 @@ _ARITHMETIC = re.compile(r"([+\-*/])\s*(.+)")
 _PAD = re.compile(r"pad (\d+) to (.+)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _SIZE = re.compile(r"(\w+)\s*=\s*(.+)")
+# Elements of a weight: more than any model has, and no more than a stack, a pad or a graph's type can make up.
+LARGEST = 2**36
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
 STAGES = "a rearrangement such as `n e -> e n`, `+ 1`, `[0:64]`, `pad 0 to 512`, or a dtype such as bf16"
 
 Load = Callable[[str], np.ndarray]
@@ -94,11 +98,7 @@ def load(text: str, names: Names, tensor: Load) -> np.ndarray:
 def typed(text: str, names: Names, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], str]:
     """The shape and dtype that an expression gives, without its numbers. Raises ValueError as `load` does."""
 
-    def blank(name: str) -> np.ndarray:
-        # One byte of memory, whatever the shape: what rearranges it copies a byte for each element at most.
-        return np.broadcast_to(np.zeros((), np.int8), shapes[name])
-
-    found = _Reader(names, blank, shapes).read(text)
+    found = _Reader(names, lambda name: _blank(shapes[name]), shapes).read(text)
     return found.array.shape, found.dtype
 
 
@@ -115,6 +115,7 @@ class _Reader:
         """The tensors' names."""
         first, _, rest = text.partition(STAGE)
         if stacked := _STACK.fullmatch(first.strip()):
+            _once(stacked[1], rest)
             return [leaf for each in self._each(stacked[1], rest) for leaf in self.leaves(each)]
         first = _split(text, STAGE)[0].strip()
         if joined := _CONCAT.fullmatch(first):
@@ -126,9 +127,10 @@ class _Reader:
     def read(self, text: str) -> Value:
         first, _, rest = text.partition(STAGE)
         if stacked := _STACK.fullmatch(first.strip()):
+            _once(stacked[1], rest)
             parts = [self.read(each) for each in self._each(stacked[1], rest)]
             _alike([p.array.shape for p in parts], text)
-            return Value(np.stack([p.array for p in parts]), parts[0].dtype)
+            return Value(_joined([p.array[None] for p in parts], 0, text), parts[0].dtype)
         first, *stages = _split(text, STAGE)
         value = self._source(first.strip())
         for stage in stages:
@@ -145,15 +147,13 @@ class _Reader:
         if joined := _CONCAT.fullmatch(text):
             parts, axis = _arguments(joined[1])
             values = [self.read(part) for part in parts]
-            arrays = [v.array for v in values]
-            try:
-                return Value(np.concatenate(arrays, axis), values[0].dtype)
-            except (ValueError, IndexError):
-                shapes = " and ".join(str(list(a.shape)) for a in arrays)
-                raise ValueError(f"{quoted(text)} joins {shapes} along axis {axis}") from None
+            return Value(_joined([v.array for v in values], axis, text), values[0].dtype)
+        if text.startswith("stack "):
+            raise ValueError(f"{quoted(text)} is neither `stack l` nor `stack e`")
         name, _, arithmetic = text.partition(" ")
         if not _TENSOR.fullmatch(name):
-            raise ValueError(f"{quoted(text)} is no tensor of a checkpoint, nor concat(…)")
+            several = "; braces stand for several tensors inside of concat(…) alone" if "{" in name else ""
+            raise ValueError(f"{quoted(text)} is no tensor of a checkpoint, nor concat(…){several}")
         if self._known is not None and name not in self._known:
             raise ValueError(no_tensor(name, self._known))
         value = Value(self._tensor(name))
@@ -166,11 +166,13 @@ class _Reader:
         if stage in DTYPES:
             return Value(array, stage)
         if found := _ARITHMETIC.fullmatch(stage):
-            number = float(evaluate(found[2], self._names.all))
-            if array.dtype == np.int8:  # a blank one, of which only the shape counts
+            by = number(found[2], self._names.all)
+            if abs(by) > LARGEST_FLOAT or (found[1] == "/" and not np.float32(by)):
+                raise ValueError(f"{quoted(stage)} is by {by:g}, which float32 has no result for")
+            if _is_blank(array):
                 return value
             of = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}[found[1]]
-            return Value(of(array, np.float32(number), dtype=np.float32), value.dtype)
+            return Value(of(array, np.float32(by), dtype=np.float32), value.dtype)
         if found := _PAD.fullmatch(stage):
             return Value(self._padded(array, int(found[1]), whole(found[2], self._names.all), stage), value.dtype)
         if stage.startswith("[") and stage.endswith("]"):
@@ -179,22 +181,32 @@ class _Reader:
 
     def _rearranged(self, array: np.ndarray, stage: str) -> np.ndarray:
         pattern, *given = stage.split(",")
+        if "..." in pattern:
+            raise ValueError(f"{quoted(stage)} leaves axes out; name each")
         sizes = {a: size for a, size in self._names.axes.items() if re.search(rf"\b{a}\b", pattern)}
         for one in given:
             found = _SIZE.fullmatch(one.strip())
             if not found:
                 raise ValueError(f"{quoted(one.strip())} is no size, such as `two=2`")
             sizes[found[1]] = whole(found[2], self._names.all)
+            if not 0 < sizes[found[1]] <= LARGEST:
+                raise ValueError(f"{quoted(one.strip())} is no size")
+            if not re.search(rf"\b{found[1]}\b", pattern):
+                raise ValueError(f"{quoted(pattern.strip())} has no axis {found[1]}")
         try:
             found_array: np.ndarray = einops.rearrange(array, pattern.strip(), **sizes)
             return found_array
-        except (einops.EinopsError, ValueError, TypeError) as error:
-            why = str(error).strip().splitlines()[-1].strip()
+        except (einops.EinopsError, ValueError, TypeError, ArithmeticError) as error:
+            why = shown(str(error).strip().splitlines()[-1]).removesuffix(".")
             raise ValueError(f"{quoted(stage)} does not fit {list(array.shape)} ({why})") from None
 
     def _padded(self, array: np.ndarray, axis: int, size: int, stage: str) -> np.ndarray:
         if not 0 <= axis < array.ndim or size < array.shape[axis]:
             raise ValueError(f"{quoted(stage)} does not fit {list(array.shape)}")
+        shape = tuple(size if i == axis else n for i, n in enumerate(array.shape))
+        _bounded(shape, stage)
+        if _is_blank(array):
+            return _blank(shape)
         return np.pad(array, [(0, size - n if i == axis else 0) for i, n in enumerate(array.shape)])
 
     def _sliced(self, array: np.ndarray, stage: str) -> np.ndarray:
@@ -218,16 +230,18 @@ def no_tensor(name: str, known: Mapping[str, Any]) -> str:
 
 
 def substituted(text: str, variables: Mapping[str, int]) -> str:
-    """The text with what stands in braces computed, where it uses these variables alone."""
+    """The text with what stands in braces computed, where it uses these variables alone.
+
+    Raises ValueError where it uses them, and is no whole number.
+    """
 
     def compute(found: re.Match[str]) -> str:
         inside = found[1]
-        if "," in inside:
-            return found[0]
         try:
-            return str(whole(inside, variables))
-        except ValueError:
+            computed = names_in(inside) <= set(variables)
+        except ValueError:  # such as `{q,k,v}`
             return found[0]
+        return str(whole(inside, variables)) if computed else found[0]
 
     return _BRACES.sub(compute, text)
 
@@ -243,8 +257,9 @@ def _arguments(text: str) -> tuple[list[str], int]:
             elif parts:
                 parts[-1] += f", {part}"
             continue
-        choices = next((b for b in _BRACES.finditer(part) if "," in b[1]), None)
-        if choices:
+        # An inner concat has choices of its own.
+        outside = (b for b in _BRACES.finditer(part) if "," in b[1] and not _depth(part[: b.start()]))
+        if choices := next(outside, None):
             parts += [part[: choices.start()] + one.strip() + part[choices.end() :] for one in choices[1].split(",")]
         else:
             parts.append(part)
@@ -255,13 +270,51 @@ def _split(text: str, separator: str) -> list[str]:
     """Split where nothing is open: parentheses and braces hold together."""
     parts, depth, start, i = [], 0, 0, 0
     while i < len(text):
-        depth += (text[i] in "({[") - (text[i] in ")}]")
+        depth += _depth(text[i])
         if depth == 0 and text.startswith(separator, i):
             parts.append(text[start:i])
             start = i = i + len(separator)
         else:
             i += 1
     return [*parts, text[start:]]
+
+
+def _depth(text: str) -> int:
+    """How many more parentheses, braces and brackets are opened than closed."""
+    return sum((c in "({[") - (c in ")}]") for c in text)
+
+
+def _once(variable: str, inside: str) -> None:
+    """One stack of a variable stands in no other: nothing in it would vary, and its size grows with each."""
+    if re.search(rf"\bstack {variable}\b", inside):
+        raise ValueError(f"{quoted(inside)} stacks {variable} a second time")
+
+
+def _blank(shape: Sequence[int]) -> np.ndarray:
+    """An array of which only the shape counts: one byte of memory, however it is rearranged."""
+    return np.broadcast_to(np.zeros((), np.int8), shape)
+
+
+def _is_blank(array: np.ndarray) -> bool:
+    return array.dtype == np.int8
+
+
+def _bounded(shape: Sequence[int], text: str) -> None:
+    if math.prod(shape) > LARGEST:
+        raise ValueError(f"{quoted(text)} has {math.prod(shape):,} elements, more than any weight")
+
+
+def _joined(arrays: Sequence[np.ndarray], axis: int, text: str) -> np.ndarray:
+    """Arrays one after another along an axis that they have."""
+    first, shapes = arrays[0].shape, [a.shape for a in arrays]
+    fits = -len(first) <= axis < len(first) and len({len(s) for s in shapes}) == 1
+    at = axis % max(len(first), 1)
+    if not fits or len({(*s[:at], *s[at + 1 :]) for s in shapes}) != 1:
+        joined = " and ".join(str(list(s)) for s in dict.fromkeys(shapes))
+        raise ValueError(f"{quoted(text)} joins {joined} along axis {axis}")
+    shape = (*first[:at], sum(s[at] for s in shapes), *first[at + 1 :])
+    _bounded(shape, text)
+    return _blank(shape) if _is_blank(arrays[0]) else np.concatenate(arrays, at)
 
 
 def _alike(shapes: Sequence[tuple[int, ...]], text: str) -> None:

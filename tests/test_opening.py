@@ -1,0 +1,86 @@
+"""Graphs of other emitters opened together: which phase each is of, and one line where that is not said or not so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from foreign_graph import ABI, text
+from models import S, T, model
+
+from hloracle.core.abi import Graph
+from hloracle.core.errors import InputError
+from hloracle.foreign.file import read_abi_file
+from hloracle.foreign.opening import open_graphs
+
+
+def opened(folder: Path, abi: str, **graphs: str) -> list[Graph]:
+    (folder / "abi.toml").write_text(abi)
+    paths = []
+    for name, content in graphs.items():
+        paths.append(folder / f"{name}.mlir")
+        paths[-1].write_text(content)
+    return open_graphs(paths, read_abi_file(folder / "abi.toml"), model("plain").checkpoint)
+
+
+def refused(folder: Path, abi: str, **graphs: str) -> str:
+    with pytest.raises(InputError) as caught:
+        opened(folder, abi, **graphs)
+    line = str(caught.value)
+    assert line.isprintable()
+    return line.removeprefix(f"{folder}/")
+
+
+def decode(slots: int = S) -> str:
+    return text(model("plain").config, 1, slots)
+
+
+def prefill(tokens: int = T, slots: int = S) -> str:
+    return text(model("plain").config, tokens, slots)
+
+
+def test_both_phases_have_the_capacity_of_decode(tmp_path: Path) -> None:
+    first, second = opened(tmp_path, ABI, decode=decode(16), prefill=prefill(T, S))
+    assert [g.name for g in (first, second)] == ["decode", "prefill"]
+    assert [(g.abi.phase, g.abi.capacity, g.rows) for g in (first, second)] == [("decode", 16, 2), ("prefill", 16, 2)]
+    for graph in (first, second):
+        graph.abi.validate()
+
+
+def test_the_phase_follows_from_what_a_graph_takes(tmp_path: Path) -> None:
+    """Where no `file` says it: one of several tokens is no decode, and one of a single token is."""
+    without = "\n".join(line for line in ABI.split("\n") if not line.startswith("file = "))
+    assert [g.abi.phase for g in opened(tmp_path, without, a=prefill(), b=decode())] == ["prefill", "decode"]
+
+
+MISTAKES = {
+    "no function": (ABI.replace('file = "decode*"', 'function = "step"'), "x",
+                    "x.mlir: is called like none of prefill*; mend `file` in the ABI file"),
+    "no functions": (ABI.replace('file = "decode*"', 'function = "step"').replace('file = "prefill*"', 'function = "run"'), "x",
+                     "x.mlir: has none of @run (prefill), @step (decode); it has @main; name its function in the ABI file"),
+    "another name": (ABI, "x", "x.mlir: is called like none of prefill*, decode*; mend `file` in the ABI file"),
+    "another model": (ABI.replace("model.norm.weight", "model.norm.bias"), "decode", "abi.toml: weights: 'model.norm.bias', for "),
+    "axes": (ABI.replace("logits : B 1 V", "logits : B 1 X"), "decode",
+             "abi.toml: decode: result[0] (tensor<2x1x29xf32>): the axes 'B 1 X' are not those of logits; write it as docs/abi.md says"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake(name: str, tmp_path: Path) -> None:
+    abi, stem, said = MISTAKES[name]
+    assert refused(tmp_path, abi, **{stem: decode()}).startswith(said)
+
+
+def test_a_graph_that_fits_two_phases(tmp_path: Path) -> None:
+    twice = ABI.replace("[prefill", "[forward").replace('file = "prefill*"', "") + ABI[
+        ABI.index("[prefill]") :
+    ].replace('file = "prefill*"', "")
+    said = refused(tmp_path, twice, a=prefill())
+    assert said == 'a.mlir: fits prefill and forward; say which files are of which phase: `file = "decode*"`'
+
+
+def test_a_text_that_is_none(tmp_path: Path) -> None:
+    assert refused(tmp_path, ABI, decode="module { foo.bar }").startswith("decode.mlir:1:10: is not valid: ")
+    assert refused(tmp_path, ABI, decode="module { }") == (
+        "decode.mlir: has none of @main (prefill), @main (decode); it has none; name its function in the ABI file"
+    )
