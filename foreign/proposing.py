@@ -16,7 +16,6 @@ import numpy as np
 
 from hloracle.core.abi import DTYPE_BYTES
 from hloracle.core.errors import InputError
-from hloracle.foreign.adapter import quoted_symbol
 from hloracle.foreign.candidates import grouped, in_order, sources, weight_options
 from hloracle.foreign.choices import PLAIN, UNKNOWN, Choice, Option, Place
 from hloracle.foreign.errors import Error
@@ -25,7 +24,7 @@ from hloracle.foreign.interface import Interface, interface_of
 from hloracle.foreign.opening import bound, shapes_of, signatures_of
 from hloracle.foreign.proposal import Limits, Proposal, Said, Verified, written
 from hloracle.foreign.reading import read_text
-from hloracle.foreign.signature import Port, Signature, ssa_names
+from hloracle.foreign.signature import Port, Signature, quoted_symbol, ssa_names
 from hloracle.foreign.trying import Loaded, Picked, Search, Subject, Trial
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth, Sequenced, anchor_truths
 from hloracle.reference.model.anchors import CACHES, anchors, split
