@@ -43,8 +43,8 @@ from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.runs.speed import measure
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.compared import compared
+from hloracle.conformance.verdict.localization import PAST, localize, plan
 from hloracle.conformance.verdict.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
-from hloracle.conformance.verdict.localization import localize, plan
 from hloracle.conformance.verdict.place import place
 from hloracle.conformance.verdict.verdict import Verdict, decide
 from hloracle.core.abi import Graph
@@ -287,7 +287,8 @@ def conclude(run: Run) -> Verdict:
     rests_on = compared(matrix, evidence.outcomes, evidence.checks, evidence.asked, evidence.abis_of, evidence.anchored)
     verdict = decide(matrix, evidence.checks, evidence.outcomes, evidence.truths, rests_on)
     wanted = not (verdict.passed or settings.verdict_only)
-    found = plan(matrix, evidence.checks, evidence.outcomes, evidence.asked) if wanted else None
+    past = PAST if any(graph.inner for source in evidence.judged for graph in evidence.whole(source)) else 0
+    found = plan(matrix, evidence.checks, evidence.outcomes, evidence.asked, past) if wanted else None
     if found is not None:
         graphs = {source: evidence.whole(source) for source in evidence.graphs}
         how = (settings.out / "reproducer" if settings.out else None, settings.early_exit)
