@@ -33,7 +33,7 @@ from hloracle.conformance.graphs.sources import (
     read_foreign,
 )
 from hloracle.conformance.judging import judge_all
-from hloracle.conformance.looking import look_inside, name_anchors, probe
+from hloracle.conformance.looking import look_at_contract, look_inside, name_anchors, probe
 from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt, Reach
@@ -101,6 +101,9 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
     evidence.checks += static_checks(run)
     if any(facts.beyond for source in evidence.judged for _, facts in evidence.graphs[source]):
         return  # what no backend here runs is not tried
+    look_at_contract(run)
+    if any(c.about == "contract" and c.failed for c in evidence.checks):
+        return  # it needs no reference to be wrong
     with context.progress.stage("prompts"):
         evidence.prompts = prompts(run)
     if settings.early_exit:
