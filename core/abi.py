@@ -149,24 +149,24 @@ class Abi:
 def _roles(abi: Abi) -> None:
     if abi.phase not in INPUTS:
         raise ValueError(f"phase {abi.phase!r} is not one of {', '.join(INPUTS)}")
-    wanted: tuple[str, ...] = INPUTS[abi.phase]
+    results = tuple(r.role for r in abi.results)
+    caches = () if abi.positions else CACHES  # what has none says how many tokens a sequence may have
+    state = (*caches, *(role for role in results if role == "state"))
+    wanted: tuple[str, ...] = INPUTS[abi.phase] + (state if abi.phase == "decode" else ())
     roles = tuple(a.role for a in abi.arguments if a.role != "weight")
-    returned = tuple(r.role for r in abi.results[1:] if r.role != "tap")
-    without = returned[:1] in ((), ("state",))  # such as a graph that takes all tokens at once
-    if abi.phase == "decode":
-        wanted += returned if without else (*CACHES, *returned[2:])
     if roles != wanted:
         raise ValueError(f"a {abi.phase} graph takes {_listed(wanted)} after the weights, not {_listed(roles)}")
     for i, argument in enumerate(abi.arguments[: len(abi.arguments) - len(wanted)]):
         if argument.role != "weight":
             raise ValueError(f"arguments[{i}] ({argument.name}) stands before a weight, and the weights come first")
-    roles = tuple(r.role for r in abi.results)
-    caches = () if without and abi.positions else CACHES
-    after = [*dict.fromkeys(roles[1 + len(caches) :])]
-    right = roles[1 : 1 + len(caches)] == caches and after in ([], ["state"], ["tap"], ["state", "tap"])
-    if roles[:1] not in {(head,) for head in HEADS} or not right:
+    after = results[1:]
+    if (
+        results[:1] not in {(head,) for head in HEADS}
+        or after[: len(state)] != state
+        or set(after[len(state) :]) - {"tap"}
+    ):
         raise ValueError(
-            f"the results are {_listed(roles)}, not token or logits, k_cache, v_cache, and taps after them"
+            f"the results are {_listed(results)}, not token or logits, k_cache, v_cache, and taps after them"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -171,8 +172,9 @@ def open_files(paths: Sequence[Path], abi_paths: Sequence[Path] = ()) -> Files:
 def _emitters(paths: Sequence[Path], abi_paths: Sequence[Path]) -> AbiFile | None:
     """The ABI file of the emitter of all graphs: the one that is named, or `abi.toml` beside them; None without one."""
     if not abi_paths:
-        beside = {path.parent / "abi.toml" for path in paths if not (path.parent / f"{path.stem}.abi.json").exists()}
-        abi_paths = [path for path in beside if path.exists()]
+        own = [path.parent / f"{path.stem}.abi.json" for path in paths]
+        beside = {path.parent / "abi.toml" for path in own if not os.path.exists(path)}
+        abi_paths = [path for path in beside if os.path.exists(path)]
     return read_abi_file(abi_paths[0]) if len(abi_paths) == 1 and abi_paths[0].suffix == ".toml" else None
 
 
