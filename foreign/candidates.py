@@ -22,6 +22,7 @@ from hloracle.reference.model.expressions import axes_of
 from hloracle.reference.model.registry import FAMILIES
 
 _LOGITS = 10**6
+_LAYER, _LAST = 1000, 10**6  # what orders are moved on by from layer to layer, and of what stands behind all
 _STAGES = {
     **dict.fromkeys(("embed", "k", "kv", "qkv", "k_norm", "norm:pre:attn"), 0), "v": 1,
     **dict.fromkeys(("q", "q_norm", "o", "gate", "up", "gate_up", "down", "norm:post:attn", "norm:pre:mlp", "norm:post:mlp"), 2),
@@ -157,7 +158,7 @@ class Source:
 
     text: an expression, with `{l}` for the layer. axes: its axes. sizes: of those that no letter says.
     roles: what names may call it. uses: the tensors, or the parts of them. order: where it stands in the checkpoint.
-    cost: of taking it at all, as what is rarely done.
+    cost: of taking it at all, as what is rarely done. layer: of a tensor of one layer.
     """
 
     text: str
@@ -169,6 +170,7 @@ class Source:
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     bias: bool = False
     cost: float = 0.0
+    layer: int = 0
 
     @property
     def stage(self) -> int | None:
@@ -176,7 +178,8 @@ class Source:
 
         None where that is not known.
         """
-        return next((stage for role, stage in _STAGES.items() if role in self.roles), None)
+        found = next((stage for role, stage in _STAGES.items() if role in self.roles), None)
+        return found if found in (None, _LOGITS) else found + 2 * self.layer
 
 
 def sources(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> list[Source]:
@@ -188,8 +191,9 @@ def sources(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> list[Sourc
         layers, _ = patterns.setdefault(pattern, (set(), shape))
         if found:
             layers.add(int(found[1]))
+    first = next((i for i, (layers, _) in enumerate(patterns.values()) if layers), 0)
     single = [
-        _tensor(config, pattern, shape, frozenset(layers), order, patterns)
+        _tensor(config, pattern, shape, frozenset(layers), order + _LAST * (order > first and not layers), patterns)
         for order, (pattern, (layers, shape)) in enumerate(patterns.items())
     ]
     return [*single, *_joined(config, single), *_parts(config, single, patterns)]
@@ -379,7 +383,8 @@ def weight_options(
     cast = "" if port.dtype == "f32" else f" : {port.dtype}"
     layers = {layer for layer in group.members if layer is not None}
     found: list[Option] = []
-    for source in known:
+    each = not group.layered and (config.num_hidden_layers == 1 or not role)
+    for source in [*known, *(_of_layers(known) if each else ())]:
         stacked = bool(source.layers) and not group.layered
         if group.layered and not layers <= source.layers:
             continue
@@ -397,7 +402,18 @@ def weight_options(
     found.sort(key=lambda o: o.cost)
     least = found[0].cost if found else 0.0
     # Where a name says what it is, what it does not say is tried only if nothing else computes right.
-    return [o for o in found if o.cost <= least + 3.2][:60]
+    return [o for o in found if o.cost <= least + 3.2][: 300 if each else 60]
+
+
+def _of_layers(known: Sequence[Source]) -> Iterator[Source]:
+    """The tensors of each layer by themselves: where layers differ, or there is one, nothing shows which are of one kind."""
+    for source in known:
+        for layer in sorted(source.layers):
+            yield replace(
+                source, text=source.text.replace("{l}", str(layer)), layers=frozenset(),
+                uses=frozenset(f"{one} {layer}" for one in source.uses), order=source.order + layer * _LAYER,
+                cost=source.cost + 0.2, layer=layer,
+            )  # fmt: skip
 
 
 def _laid_out(source: Source, config: Config, shape: Sequence[int], cost: float) -> Iterator[Option]:

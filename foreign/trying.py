@@ -38,7 +38,7 @@ from hloracle.reference.model.expressions import Names
 HEAD = "lm_head"
 MISPLACED = 2.0  # what it costs to take a tensor for an argument that is read elsewhere in the model
 FIRST = 6  # tries of what is likeliest, before others are made from the best of them
-LARGEST_QUEUE = 50_000
+LARGEST_QUEUE, BEAM = 20_000, 500  # partial assignments that are held
 
 Picked = tuple[int, ...]  # of each choice, which option
 
@@ -265,26 +265,57 @@ def likeliest(choices: Sequence[Choice]) -> Iterator[Picked]:
 
 
 def _by_cost(choices: Sequence[Choice], convention: Convention) -> Iterator[tuple[float, Picked]]:
+    """What a convention allows, the likeliest first; of too many ways, some of the likeliest."""
     allowed = [
         [j for j, option in enumerate(choice.options) if convention.allows(choice, option)] for choice in choices
     ]
-    if not all(allowed):
+    # What has fewest ways comes first, so that a dead end shows early.
+    order = sorted(range(len(choices)), key=lambda i: len(allowed[i]))
+    ways = [[(choices[i].options[j], j) for j in allowed[i]] for i in order]
+    if not all(ways):
         return
-    least = [min(choice.options[j].cost for j in some) for choice, some in zip(choices, allowed, strict=True)]
-    bounds = [sum(least[i:]) for i in range(len(choices) + 1)]
-    queue: list[tuple[float, int, Picked, frozenset[str]]] = [(bounds[0], 0, (), frozenset())]
-    while queue and len(queue) < LARGEST_QUEUE:
-        bound, _, picked, used = heapq.heappop(queue)
-        i = len(picked)
-        if i == len(choices):
-            yield bound + convention.cost, picked
+    least = [min(option.cost for option, _ in some) for some in ways]
+    back = [order.index(i) for i in range(len(choices))]
+    queue: list[_Partial] = [(sum(least), 0, (), frozenset())]
+    while queue:
+        if len(queue) > LARGEST_QUEUE:
+            yield from ((cost + convention.cost, _turned(p, back)) for cost, p in _beam(ways, least))
+            return
+        cost, _, picked, used = heapq.heappop(queue)
+        if len(picked) == len(choices):
+            yield cost + convention.cost, _turned(picked, back)
             continue
-        for j in allowed[i]:
-            option = choices[i].options[j]
-            if not option.uses & used:
-                cost = round(bound - least[i] + option.cost, 6)
-                # Of equal ones first those that are nearly whole.
-                heapq.heappush(queue, (cost, -i, (*picked, j), used | option.uses))
+        for another in _longer(cost, picked, used, ways, least):
+            heapq.heappush(queue, another)
+
+
+# What it costs at least, how much is missing, what was picked, what that uses.
+_Partial = tuple[float, int, Picked, frozenset[str]]
+_Ways = Sequence[Sequence[tuple[Option, int]]]
+
+
+def _longer(
+    cost: float, picked: Picked, used: frozenset[str], ways: _Ways, least: Sequence[float]
+) -> Iterator[_Partial]:
+    """A partial assignment with one more choice made. Of equal ones those that are nearly whole sort first."""
+    i = len(picked)
+    for option, j in ways[i]:
+        if not option.uses & used:
+            yield round(cost - least[i] + option.cost, 6), -i, (*picked, j), used | option.uses
+
+
+def _beam(ways: _Ways, least: Sequence[float]) -> list[tuple[float, Picked]]:
+    """Whole assignments, made choice by choice from the best so far."""
+    held: list[_Partial] = [(sum(least), 0, (), frozenset())]
+    for _ in ways:
+        held = heapq.nsmallest(
+            BEAM, (p for cost, _, picked, used in held for p in _longer(cost, picked, used, ways, least))
+        )
+    return [(cost, picked) for cost, _, picked, _ in held]
+
+
+def _turned(picked: Picked, back: Sequence[int]) -> Picked:
+    return tuple(picked[i] for i in back)
 
 
 def moves(choices: Sequence[Choice], picked: Picked) -> list[Picked]:
