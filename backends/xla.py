@@ -57,7 +57,8 @@ class XlaCpu(Backend):
         """The array on XLA's device."""
         import jax
 
-        return jax.device_put(array, self._device)
+        with jax.enable_x64(array.dtype.itemsize > 4):  # else it would have half of the bits
+            return jax.device_put(array, self._device)
 
     def download(self, buffer: Buffer) -> np.ndarray:
         """Wait for a buffer and read it back."""

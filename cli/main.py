@@ -196,6 +196,7 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
 @click.argument("graphs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="GRAPH...")
 @click.option("--model", required=True, help="The model that the graphs claim to compute.")
 @options.precision
+@options.as_
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), help="The file to write; the proposal goes to stdout without it."
 )
@@ -208,7 +209,9 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
     "--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, metavar="SECONDS",
     help="How long that may take.",
 )  # fmt: skip
-def abi(graphs: tuple[Path, ...], output: Path | None, force: bool, **asked: Any) -> int:
+def abi(
+    graphs: tuple[Path, ...], model: str, output: Path | None, force: bool, tries: int, seconds: float, **asked: str
+) -> int:
     """Propose the ABI file of the emitter that wrote GRAPH, for `check`.
 
     \b
@@ -224,11 +227,15 @@ def abi(graphs: tuple[Path, ...], output: Path | None, force: bool, **asked: Any
     they do not: then the graphs are wrong, or the proposal is. It is written all the same.
     """
     from hloracle.conformance.graphs.proposed import propose_abi
+    from hloracle.foreign.proposal import Limits
+    from hloracle.reference.fixtures.named import resolve
+    from hloracle.reference.model.checkpoint import open_checkpoint
 
     if output and output.exists() and not force:
         raise InputError("is there already", output, "name another file, or add --force")
     with progress_shown() as progress, progress.stage("propose"):
-        text, proposal = propose_abi(graphs, progress.report, **asked)
+        directory = resolve(model, progress.report, **asked)
+        text, proposal = propose_abi(graphs, open_checkpoint(directory), model, Limits(tries, seconds), progress.report)
     if output:
         write_file(output, text)
         click.echo(output)

@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable
 
+from hloracle.conformance.checks.of_contract import contract_checks, state_returned
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.sources import Files
 from hloracle.conformance.matrix import ORACLE, Configuration
+from hloracle.conformance.runs.contract import run_contract
 from hloracle.conformance.runs.inside import AnchorOutcome, anchor_check, canary_check, run_anchored
 from hloracle.conformance.runs.naming import name_graphs
 from hloracle.conformance.runs.probes import run_probes
@@ -16,6 +18,26 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import ToolchainError
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
+
+
+def look_at_contract(run: Run) -> None:
+    """Hold what graphs of another emitter do to what its ABI file says of them. Needs no reference."""
+    evidence, context = run.evidence, run.context
+    for source in evidence.judged:
+        used = [(g, facts.unused) for g, facts in evidence.graphs[source] if g.inner and not facts.error]
+        graphs = [g for g, _ in used]
+        if not graphs:
+            continue
+        evidence.checks.append(state_returned(source, graphs))
+        if any(g.unreturned for g in graphs):
+            evidence.checks += contract_checks(source, {}, "the graph does not return its state")
+            continue
+        with context.progress.stage("contract") as stage:
+            try:
+                seen, stage["reused"] = run_contract(context, used, run.model)
+                evidence.checks += contract_checks(source, seen)
+            except (ChildDied, ToolchainError) as error:  # its configurations say whose fault that is
+                evidence.checks += contract_checks(source, {}, str(error))
 
 
 def name_anchors(run: Run) -> None:

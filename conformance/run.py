@@ -33,7 +33,7 @@ from hloracle.conformance.graphs.sources import (
     read_foreign,
 )
 from hloracle.conformance.judging import judge_all
-from hloracle.conformance.looking import look_inside, name_anchors, probe
+from hloracle.conformance.looking import look_at_contract, look_inside, name_anchors, probe
 from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt, Reach
@@ -43,8 +43,8 @@ from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.runs.speed import measure
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.compared import compared
+from hloracle.conformance.verdict.localization import PAST, localize, plan
 from hloracle.conformance.verdict.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
-from hloracle.conformance.verdict.localization import localize, plan
 from hloracle.conformance.verdict.place import place
 from hloracle.conformance.verdict.verdict import Verdict, decide
 from hloracle.core.abi import Graph
@@ -101,6 +101,9 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
     evidence.checks += static_checks(run)
     if any(facts.beyond for source in evidence.judged for _, facts in evidence.graphs[source]):
         return  # what no backend here runs is not tried
+    look_at_contract(run)
+    if any(c.about == "contract" and c.failed for c in evidence.checks):
+        return  # it needs no reference to be wrong
     with context.progress.stage("prompts"):
         evidence.prompts = prompts(run)
     if settings.early_exit:
@@ -287,7 +290,8 @@ def conclude(run: Run) -> Verdict:
     rests_on = compared(matrix, evidence.outcomes, evidence.checks, evidence.asked, evidence.abis_of, evidence.anchored)
     verdict = decide(matrix, evidence.checks, evidence.outcomes, evidence.truths, rests_on)
     wanted = not (verdict.passed or settings.verdict_only)
-    found = plan(matrix, evidence.checks, evidence.outcomes, evidence.asked) if wanted else None
+    past = PAST if any(graph.inner for source in evidence.judged for graph in evidence.whole(source)) else 0
+    found = plan(matrix, evidence.checks, evidence.outcomes, evidence.asked, past) if wanted else None
     if found is not None:
         graphs = {source: evidence.whole(source) for source in evidence.graphs}
         how = (settings.out / "reproducer" if settings.out else None, settings.early_exit)

@@ -225,6 +225,18 @@ def _listed(items: Sequence[object]) -> str:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """Something that somebody else's graph takes. what: as `foreign/binding.py` has it, such as `formula` or `cache`.
+
+    index: of its argument.
+    """
+
+    name: str
+    what: str
+    index: int
+
+
+@dataclass(frozen=True)
 class Graph:
     """A StableHLO module as text, with its ABI. `name` is for people and file names.
 
@@ -232,6 +244,8 @@ class Graph:
     is looked up by the graph's own operations; of the emitter's.
     inner: the function that somebody wrote, where the ABI's function only adapts it to the contract; else empty.
     written: the text in which lines count, where `text` is what became of it; else empty. rows: B, of somebody else's graph.
+    takes: of such a graph, what it takes beside weights, in its order. unreturned: the state that it takes and never returns,
+    in words.
     """
 
     name: str
@@ -242,6 +256,8 @@ class Graph:
     inner: str = ""
     written: str = field(default="", repr=False)
     rows: int = 1
+    takes: tuple[Taken, ...] = ()
+    unreturned: tuple[str, ...] = ()
 
     def of_row(self, row: int) -> Graph:
         """The same, where always this row of a graph of several is judged, and not each in turn."""

@@ -29,6 +29,12 @@ SMALLEST: Final = 2.0**-126
 # another order stay under 2^-16; a bfloat16 rounding, the smallest fault there is a name for, is 2^-9. This lies between.
 SAME_INPUTS: Final = 2.0**-12
 
+# What a graph has to hide may change what it returns by roundings, relative to the largest value: a softmax may be shifted by
+# what it then gives no weight. Where a graph computes in bfloat16 or float16, one of these is up to 2^-9. A mask that lets
+# through 1 of 100 or more of what it hides is beyond either; what is less is held to the reference.
+HIDDEN: Final = SAME_INPUTS
+HIDDEN_NARROW: Final = 2.0**-7
+
 # A masked score is right if softmax makes it exactly 0: float32's exp is 0 below -104.
 MASKED_BELOW: Final = 104.0
 

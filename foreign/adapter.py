@@ -23,11 +23,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hloracle.core.abi import CACHES, JUDGED_ROW, Abi, Graph, Tensor
+from hloracle.core.abi import CACHES, JUDGED_ROW, Abi, Graph, Taken, Tensor
 from hloracle.core.formula import evaluate, names_in
 from hloracle.core.given import quoted, shown
 from hloracle.foreign.binding import AXIS, PAIR, ROTARY, Binding, Value, Weight, sides
 from hloracle.foreign.signature import head_of, quoted_symbol
+from hloracle.foreign.state import hands_on_caches, never_returned
 from hloracle.localize.text import code_of
 from hloracle.reference.model.config import Config, Rope
 from hloracle.reference.model.rope import decode_tables, inverse_frequencies
@@ -49,11 +50,13 @@ class Adapter:
     """What turns the contract's inputs into those of a bound graph, and its results into the contract's.
 
     capacity: slots of the contract's caches, at least those of the graph.
+    in_session: whether another graph of its session takes caches, so that this one has to return them.
     """
 
     binding: Binding
     config: Config
     capacity: int
+    in_session: bool = False
 
     @property
     def decodes(self) -> bool:
@@ -91,8 +94,13 @@ class Adapter:
 
     @property
     def caches(self) -> bool:
-        """Whether it returns keys and values."""
-        return any(v.what in (*CACHES, "cache") for v in self.binding.results)
+        """Whether it returns keys and values, or has to."""
+        return self.in_session or hands_on_caches(self.binding)
+
+    @property
+    def unreturned(self) -> tuple[str, ...]:
+        """The state that it takes and never returns, in words."""
+        return never_returned(self.binding, self.config.num_hidden_layers, self.in_session)
 
     @property
     def embeds(self) -> bool:
@@ -171,9 +179,10 @@ class Adapter:
                         found[name] = part
                     else:
                         layers[name][value.layer] = part
-        for name, some in layers.items():
-            if some:
-                found[name] = jnp.stack([some[i] for i in sorted(some)])
+        for name, shape in self.config.cache_shapes(self.slots).items() if self.caches else ():
+            # What it never returns is zeros: a check has told of it before anything runs.
+            if name not in found:
+                found[name] = jnp.stack([layers[name].get(i, jnp.zeros(shape[1:])) for i in range(shape[0])])
         state = []
         for name, shape in self.config.cache_shapes(self.capacity).items() if self.caches else ():
             pad = shape[2] - found[name].shape[2]
@@ -419,6 +428,8 @@ def adapted(graph_text: str, name: str, adapter: Adapter) -> Graph:
         abi,
         inner=signature.function,
         rows=adapter.rows,
+        takes=tuple(Taken(v.port.readable, v.what, v.port.index) for v in adapter.binding.inputs),
+        unreturned=adapter.unreturned,
     )
 
 
@@ -483,7 +494,7 @@ def _with_functions(text: str, function: str, functions: Sequence[str]) -> str:
     head = head_of(text, function)
     if not head:
         raise ValueError(f"the text has no {quoted(f'func.func @{function}(')}, as MLIR prints it")
-    if taken := re.search(rf"@({FUNCTION}|{JUDGED_ROW}|adapt_inputs|adapt_results)\b", code_of(text)):
+    if taken := re.search(rf"@({FUNCTION}\w*|{JUDGED_ROW}|adapt_inputs|adapt_results)\b", code_of(text)):
         raise ValueError(f"the text has a function @{taken[1]}, a name that is needed here", "call it otherwise")
     private = re.sub(r"func\.func\s+(?:public\s+)?", "func.func private ", head[0])
     text = text[: head.start()] + private + text[head.end() :]

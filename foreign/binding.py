@@ -124,7 +124,7 @@ def bind(
         inputs_ = [a for a in arguments if isinstance(a, Value)]
         for value in (*inputs_, *results):
             _unify(value, sizes)
-        _complete(results, phase.name, names.ranges["l"])
+        _complete(results, phase.name)
         _handed_on(inputs_, results, phase.name, abi.state)
     except ValueError as error:
         what, *fix = error.args
@@ -403,8 +403,8 @@ def _unify(value: Value, sizes: dict[str, int]) -> None:
             )
 
 
-def _complete(results: Sequence[Value], phase: str, layers: int) -> None:
-    """One head; and keys and values of all layers, or none."""
+def _complete(results: Sequence[Value], phase: str) -> None:
+    """One head; and each cache once. That one is missing is a check's to say, which names the graph: see `state.py`."""
     place = f"{phase}.results"
     heads = [r for r in results if r.what in ("logits", "token")]
     if not heads:
@@ -417,17 +417,12 @@ def _complete(results: Sequence[Value], phase: str, layers: int) -> None:
         raise ValueError(f"{place} has {name}{'' if layer is None else f'.{layer}'} twice", "ignore one")
     for name in PAIR["kv"] if there else ():
         of = {layer for one, layer in there if one == name}
-        missing = [] if of == {None} else sorted(set(range(layers)) - of)
-        if missing or len(of - {None}) < len(of) > 1:
-            what = f"{name}.{missing[0]}" if len(of - {None}) else name
-            raise ValueError(f"{place} lacks {what}" if missing else f"{place} has {name} whole and by layer")
+        if len(of - {None}) < len(of) > 1:
+            raise ValueError(f"{place} has {name} whole and by layer")
 
 
 def _handed_on(inputs: Sequence[Value], results: Sequence[Value], phase: str, start: Mapping[str, Entry]) -> None:
     """What a step returns, the next one takes; and of state it is known what it starts with."""
-    kinds = ("k_cache", "v_cache", "cache")
-    if phase == "decode" and any(v.what in kinds for v in inputs) and not any(v.what in kinds for v in results):
-        raise ValueError("decode takes a cache and returns none", "say which results are k_cache and v_cache")
     returned: dict[str, Value] = {}
     for value in results:
         if value.what == "state" and returned.setdefault(value.text, value) is not value:

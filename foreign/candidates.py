@@ -48,6 +48,7 @@ class Group:
 
     @property
     def layered(self) -> bool:
+        """Whether there is one of each layer."""
         return None not in self.members
 
     def place(self, section: str) -> Place:

@@ -286,7 +286,7 @@ class _Reader:
             named = [*one, *other]
             patterns = self._patterns(named)
             # Keys and values of all layers stand in the same order on both sides.
-            differ = 0.4 * (len(inputs) == len(results) and [n[1:] for n in one] != [n[1:] for n in other])
+            differ = 1.0 * (len(inputs) == len(results) and [n[1:] for n in one] != [n[1:] for n in other])
             for pattern, cost, tags in patterns:
                 entries, more = _cache_entries(named, pattern)
                 found.append(Option(entries, cost + more + differ, "", frozenset(), tags))
@@ -467,7 +467,7 @@ def _cache_entries(named: Arranged, axes: Mapping[Port, str]) -> tuple[tuple[Ent
     for i, (group, what, layer) in enumerate(named):
         words = words_of(group.key)
         says = "k_cache" if _KEYS.search(words) else "v_cache" if _VALUES.search(words) else ""
-        if says and what != "cache":
+        if says:
             cost += 0.0 if says == what else 1.0
         elif not says and what == "v_cache" and i == 0:
             cost += 0.4

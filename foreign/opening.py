@@ -21,6 +21,7 @@ from hloracle.foreign.diagnostics import invalid
 from hloracle.foreign.file import AbiFile
 from hloracle.foreign.reading import read_text
 from hloracle.foreign.signature import Signature, signature_of
+from hloracle.foreign.state import hands_on_caches
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.expressions import names_of
 from hloracle.reference.model.weights import stored_shapes, weight_shapes
@@ -36,10 +37,12 @@ def open_graphs(paths: Sequence[Path], abi: AbiFile, model: Checkpoint) -> list[
     slots = [b.sizes["S"] for b in bindings if "S" in b.sizes]
     decoding = [b.sizes["S"] for b in bindings if "S" in b.sizes and b.phase == "decode"]
     capacity = max(decoding or slots or [b.sizes.get("T", 1) for b in bindings])
+    handed_on = any(b.phase == "decode" and hands_on_caches(b) for b in bindings)
     graphs = []
     for path, text, binding in zip(paths, texts, bindings, strict=True):
         try:
-            graphs.append(adapted(text, path.stem, Adapter(binding, model.config, capacity)))
+            in_session = handed_on and binding.phase == "prefill"
+            graphs.append(adapted(text, path.stem, Adapter(binding, model.config, capacity, in_session)))
         except ValueError as error:
             what, *fix = error.args
             raise abi.wrong(f"{binding.phase}: {what}", *fix) from None

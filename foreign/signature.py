@@ -38,6 +38,11 @@ class Port:
         """e.g. `tensor<1x84xf32>`"""
         return f"tensor<{'x'.join([*map(str, self.shape), self.dtype])}>"
 
+    @property
+    def readable(self) -> str:
+        """The first name that a person gave it, if there is one: not `arg7`, nor its index."""
+        return next((n for n in self.names if not re.fullmatch(r"(arg)?\d+", n)), self.names[0])
+
     def __str__(self) -> str:
         return f"{shown(self.names[0], 80)} ({self.type})"
 

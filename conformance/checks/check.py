@@ -8,13 +8,14 @@ from typing import Literal
 from hloracle.conformance.matrix import Configuration
 
 Status = Literal["passed", "failed", "skipped", "error"]
-About = Literal["toolchain", "reference", "harness", "writing", "probes", "answers", "repeats", "code"]
+About = Literal["toolchain", "reference", "harness", "writing", "probes", "answers", "repeats", "code", "contract"]
 
 # What a project alone may state of its graphs: compilers give the same values whether it holds or not.
 STATED = ("operations", "custom-calls", "dtypes", "constants", "aliasing", "counts")
 # What each kind of check is about. `writing` is read from the graphs before they run: an invariant. `probes` holds single
 # computations of a source to the oracle's. `answers` and `repeats` are about what a configuration returns, and returns
-# again. `code` is about what a compiler makes of a graph that does not run here.
+# again. `code` is about what a compiler makes of a graph that does not run here. `contract` holds what somebody else's graph
+# does to what its ABI file says of it: whatever breaks it is found before anything is held to the reference.
 KINDS: dict[str, About] = {
     "gate-zero": "toolchain",
     "noise": "reference",
@@ -26,6 +27,13 @@ KINDS: dict[str, About] = {
             "caches-in-place", "read-backs", "shapes", *STATED,
         ),
         "writing",
+    ),
+    **dict.fromkeys(
+        (
+            "state-returned", "position-matters", "cache-written", "padding-hidden", "unused-slots", "mask-hides",
+            "inputs-matter",
+        ),
+        "contract",
     ),
     "probes": "probes",
     **dict.fromkeys(

@@ -1,4 +1,4 @@
-"""The ABI file of somebody else's emitter, proposed: the model is opened here, and the graphs in a process of their own."""
+"""The ABI file of somebody else's emitter, proposed in a process of its own: parsers and compilers may crash."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from pathlib import Path
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.foreign.proposal import Limits, Proposal, written
-from hloracle.reference.fixtures.named import resolve
-from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.checkpoint import Checkpoint
 
 BESIDE = 900  # seconds for what is no try: reading and compiling the graphs, and Hugging Face's values
 
 
 def propose_abi(
-    graphs: Sequence[Path], report: Report, model: str, precision: str = "f32", tries: int = 1000, seconds: float = 600
+    graphs: Sequence[Path], model: Checkpoint, name: str, limits: Limits, report: Report
 ) -> tuple[str, Proposal]:
-    """The text of the file, and what it rests on. Raises InputError where a graph or the model cannot be read."""
-    checkpoint = open_checkpoint(resolve(model, report, precision))
+    """The text of an ABI file of these graphs, and what it rests on.
+
+    Args:
+      name: of the model, as its user calls it.
+
+    Raises InputError where a graph cannot be read.
+    """
+    timeout = limits.seconds + BESIDE
     try:
-        found = run_in_child(
-            _propose, tuple(graphs), checkpoint, Limits(tries, seconds), timeout=seconds + BESIDE, report=report
-        )
+        found: Proposal = run_in_child(_propose, tuple(graphs), model, limits, timeout=timeout, report=report).value
     except ChildDied as died:
         if died.cause != "crash":
             raise
         where = ", ".join(map(str, graphs))
-        raise InputError(
-            "MLIR's parser or XLA crashes on it", where, "look whether it is nested too deep, or too large"
-        ) from None
-    proposal: Proposal = found.value
-    return written(proposal, [path.name for path in graphs], Path(model).name), proposal
+        fix = "look whether it is nested too deep, or too large"
+        raise InputError("MLIR's parser or XLA crashes on it", where, fix) from None
+    return written(found, [path.name for path in graphs], Path(name).name), found
 
 
-def _propose(report: Report, *arguments: object) -> Proposal:
+def _propose(report: Report, graphs: Sequence[Path], model: Checkpoint, limits: Limits) -> Proposal:
     from hloracle.foreign.proposing import propose  # which imports JAX
 
-    return propose(report, *arguments)  # type: ignore[arg-type]
+    return propose(report, graphs, model, limits)

@@ -34,6 +34,9 @@ TIMEOUT_SECONDS = 900
 UNANSWERED = ("memory", "timeout")  # causes of an error that say nothing of a graph
 # A decode step is looked at even where prefill failed: it tells whether the fault is in both.
 FIRST_STEP = 1
+# The first positions are like no others: RoPE turns nothing there, and a softmax over one key is 1 whatever the key. Anchors
+# that are found by number are looked for later.
+PAST = 8
 
 
 @dataclass(frozen=True)
@@ -64,15 +67,21 @@ class Plan:
     reason: str
 
 
-def plan(matrix: Matrix, checks: Sequence[Check], outcomes: Sequence[Outcome], asked: Asked) -> Plan | None:
-    """The configuration nearest to the source that is wrong, and the shortest prompt that shows it; None if none is wrong."""
+def plan(
+    matrix: Matrix, checks: Sequence[Check], outcomes: Sequence[Outcome], asked: Asked, past: int = 0
+) -> Plan | None:  # fmt: skip
+    """The configuration nearest to the source that is wrong, and the shortest prompt that shows it; None if none is wrong.
+
+    Args:
+      past: tokens that should precede the one that is looked at, where later ones are wrong as well.
+    """
     bad = {c.configuration for c in checks if c.bad and c.error not in UNANSWERED}
     shown = {c.configuration for c in checks if c.failed}
     wrong = {o.configuration: o for o in outcomes if o.configuration in (bad if o.status == "failed" else shown)}
     right = [o.configuration for o in outcomes if o.configuration not in bad and o.status != "failed"]
 
     def choose(suspect: Configuration, trusted: Configuration | None, reason: str) -> Plan | None:
-        found = _failing(wrong[suspect], asked)
+        found = _failing(wrong[suspect], asked, past)
         return Plan(suspect, trusted, found, reason) if found else None
 
     # The processor before a device, and a quick backend first, for a fault that all show is in the graph. There the oracle
@@ -92,12 +101,12 @@ def plan(matrix: Matrix, checks: Sequence[Check], outcomes: Sequence[Outcome], a
     return choose(order[0], None, "nothing else is right") if order else None
 
 
-def _failing(outcome: Outcome, asked: Asked) -> Failing | None:
+def _failing(outcome: Outcome, asked: Asked, past: int) -> Failing | None:
     """The shortest prompt on which a configuration fails, and its first failing step; else the first place of a stream that does.
 
     A configuration that gave nothing fails on all prompts.
     """
-    streamed = [f for s in asked.streams if (f := _in_stream(s, outcome, asked))]
+    streamed = [f for s in asked.streams if (f := _in_stream(s, outcome, asked, past))]
     first = min(streamed, key=lambda f: len(f.tokens), default=None)
     if first and not any(s.prefilled for s in outcome.streams.values()):
         return first  # decode alone is given prompts token by token, too: the first position that is wrong shows most
@@ -131,8 +140,8 @@ def _at(prompt: Prompt, step: int, asked: Asked) -> Failing:
     return Failing(prompt, step, (*prompt.token_ids, *following), len(prompt.token_ids))
 
 
-def _in_stream(stream: Stream, outcome: Outcome, asked: Asked) -> Failing | None:
-    """Where a stream first fails: in decode at a position, or in prefill after a length."""
+def _in_stream(stream: Stream, outcome: Outcome, asked: Asked, past: int) -> Failing | None:
+    """Where a stream first fails: in decode at a position, or in prefill after a length; see `plan`."""
     streamed = outcome.streams.get(stream.id)
     if streamed is None:
         return None
@@ -148,14 +157,19 @@ def _in_stream(stream: Stream, outcome: Outcome, asked: Asked) -> Failing | None
         return None
     buckets = [p.bucket for p in asked.prompts]
     if filled:
-        length, last = min(filled), min(filled)
+        length = last = _first(filled, past + 1)
         buckets = [stream.bucket or max(buckets)]
     else:  # the step alone, after a prompt that ends before it: none for the first one
-        last = min(decoded) + 1
+        last = _first(decoded, past) + 1
         length = min(last - 1, max(buckets))
     fitting = [b for b in buckets if b >= length]
     prompt = Prompt(stream.id, min(fitting or buckets), "the beginning of a stream", None, stream.tokens[:length])
     return Failing(prompt, last - length, stream.tokens[:last], length)
+
+
+def _first(places: Sequence[int], least: int) -> int:
+    """The first of them that is not less, or of all where none is."""
+    return min([p for p in places if p >= least] or places)
 
 
 @dataclass(frozen=True)

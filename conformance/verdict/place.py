@@ -65,6 +65,10 @@ def place(
 def _without_localization(
     verdict: Verdict, bad: Sequence[Check], static: Check | None, outcomes: Sequence[Outcome]
 ) -> Verdict:  # fmt: skip
+    if broken := [c for c in bad if c.about == "contract" and c.failed]:
+        return dataclasses.replace(
+            verdict, sure=("certain", [f"{c.id}: {c.detail.partition('; ')[0]}" for c in broken])
+        )
     if static is None:
         values = any(c.failed and c.about == "answers" and c.kind != "anchors" for c in bad)
         anchor, words = (narrowed(outcomes) if values else None) or (None, "no place was found")

@@ -186,6 +186,14 @@ def _unreadable(seen: _Seen) -> Finding | None:
     return "harness-error", "Nothing was compared."
 
 
+def _contract(seen: _Seen) -> Finding | None:
+    """What a graph does with its state, its arguments and its masks is wrong whatever the reference says."""
+    if broken := [c for c in seen.bad if c.about == "contract" and c.failed]:
+        first = broken[0].detail.partition("; ")[0]
+        return "emitter-fault", f"The graph does not do what its ABI file says of it: {first}."
+    return None
+
+
 def _doubtful_reference(seen: _Seen) -> Finding | None:
     if any(c.about == "reference" for c in seen.bad):
         return "harness-error", "The truth is not reliable: its float32 and float64 disagree."
@@ -360,7 +368,7 @@ def _left_over(seen: _Seen) -> Finding | None:
 
 Rule = Callable[[_Seen], Finding | None]
 RULES: tuple[Rule, ...] = (
-    _distrusted, _unreadable, _doubtful_reference, _unanswered, _oracle, _refused, _left_open, _source, _probes, _invariants,
+    _distrusted, _contract, _unreadable, _doubtful_reference, _unanswered, _oracle, _refused, _left_open, _source, _probes, _invariants,
     _token, _compiler, _code, _left_over,
 )  # fmt: skip
 
