@@ -107,7 +107,7 @@ class Session:
         Args:
           caches: k_cache and v_cache to begin with instead: no slot of them is filled, so what they hold must not show.
         """
-        self.position = 0
+        self.position, self._tokens = 0, []
         self._caches = None
         self._taps = {}
         if caches is not None:

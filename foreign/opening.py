@@ -94,7 +94,10 @@ def signatures_of(text: str, path: Path) -> dict[str, Signature]:
         except (ir.MLIRError, ValueError) as error:
             raise invalid(text, error, path) from None
         functions = [op for op in module.body.operations if op.operation.name == "func.func" and _callable(op)]
-        return {str(f.attributes["sym_name"].value): signature_of(f, text) for f in functions}
+        try:
+            return {str(f.attributes["sym_name"].value): signature_of(f, text) for f in functions}
+        except RuntimeError:  # of the bindings, which make strings of names
+            raise InputError("has a name that is no UTF-8", path, "name functions and arguments in UTF-8") from None
 
 
 def _callable(function: Any) -> bool:

@@ -209,6 +209,15 @@ def test_types_that_no_buffer_has(type: str, said: str) -> None:
     assert str(caught.value) == said
 
 
+@pytest.mark.parametrize(
+    "name", ['func.func @"a\\E0"() {', 'func.func @main(%a: tensor<i32> {jax.arg_info = "\\E0"}) {']
+)
+def test_names_that_are_no_text(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        signature(f"module {{ {name} return }} }}")
+    assert str(caught.value) == "g.mlir: has a name that is no UTF-8; name functions and arguments in UTF-8"
+
+
 def test_the_text_keeps_its_locations() -> None:
     with mlir.make_ir_context():
         module = ir.Module.parse('module { func.func @main(%a: tensor<f32> loc("x")) { return loc("y") } }')

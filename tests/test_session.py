@@ -281,9 +281,11 @@ def test_without_a_decode_graph(backend: str, make: Make) -> None:
     assert not session.decodes
     first = session.prefill(FIVE)
     assert list(session.generate_streaming_greedy(FIVE, 1)) == [first]
-    for call in (lambda: session.decode_step(1), lambda: session.stream_prompt([1])):
-        with pytest.raises(InputError, match="has no decode graph"):
-            call()
+    # A step is a prefill of all tokens then, and a streamed prompt starts over.
+    assert session.decode_step(7) == session.prefill([*FIVE, 7])
+    assert session.stream_prompt(FIVE) == first
+    session.reset()
+    assert session.decode_step(FIVE[0]) == session.prefill(FIVE[:1])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
