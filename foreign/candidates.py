@@ -383,8 +383,7 @@ def weight_options(
     cast = "" if port.dtype == "f32" else f" : {port.dtype}"
     layers = {layer for layer in group.members if layer is not None}
     found: list[Option] = []
-    each = not group.layered and (config.num_hidden_layers == 1 or not role)
-    for source in [*known, *(_of_layers(known) if each else ())]:
+    for source in known:
         stacked = bool(source.layers) and not group.layered
         if group.layered and not layers <= source.layers:
             continue
@@ -402,11 +401,17 @@ def weight_options(
     found.sort(key=lambda o: o.cost)
     least = found[0].cost if found else 0.0
     # Where a name says what it is, what it does not say is tried only if nothing else computes right.
-    return [o for o in found if o.cost <= least + 3.2][: 300 if each else 60]
+    return [o for o in found if o.cost <= least + 3.2][:300]
+
+
+def sources_for(groups: Sequence[Group], config: Config, known: Sequence[Source]) -> list[Source]:
+    """The same, and the tensors of each layer by themselves where arguments show no layers: they differ, or there is one."""
+    E = config.hidden_size
+    lost = any(E in g.port.shape and not g.layered and not weight_options(g, config, known) for g in groups)
+    return [*known, *(_of_layers(known) if lost else ())]
 
 
 def _of_layers(known: Sequence[Source]) -> Iterator[Source]:
-    """The tensors of each layer by themselves: where layers differ, or there is one, nothing shows which are of one kind."""
     for source in known:
         for layer in sorted(source.layers):
             yield replace(

@@ -16,7 +16,7 @@ import numpy as np
 
 from hloracle.core.abi import DTYPE_BYTES
 from hloracle.core.errors import InputError
-from hloracle.foreign.candidates import grouped, in_order, sources, weight_options
+from hloracle.foreign.candidates import grouped, in_order, sources, sources_for, weight_options
 from hloracle.foreign.choices import PLAIN, UNKNOWN, Choice, Option, Place
 from hloracle.foreign.errors import Error
 from hloracle.foreign.file import PHASES, Entry, read_abi_file
@@ -228,9 +228,10 @@ def _read(path: Path, model: Checkpoint) -> _Read:
     text = read_text(path)
     signature = _main_function(signatures_of(text, path), path)
     config = model.config
-    known, L = sources(config, shapes_of(model)), config.num_hidden_layers
+    groups = grouped(signature.arguments, config.num_hidden_layers)
+    known = sources_for(groups, config, sources(config, shapes_of(model)))
     fits: dict[Port, bool] = {}
-    for group in grouped(signature.arguments, L):
+    for group in groups:
         fits |= dict.fromkeys(group.members.values(), bool(weight_options(group, config, known)))
     interface = interface_of(signature, config, fits)
     offered = in_order(

@@ -37,6 +37,7 @@ from hloracle.reference.model.expressions import Names
 
 HEAD = "lm_head"
 MISPLACED = 2.0  # what it costs to take a tensor for an argument that is read elsewhere in the model
+FARTHEST = 3.5  # what is so much less likely than the likeliest is not tried
 FIRST = 6  # tries of what is likeliest, before others are made from the best of them
 LARGEST_QUEUE, BEAM = 20_000, 500  # partial assignments that are held
 
@@ -318,13 +319,18 @@ def _turned(picked: Picked, back: Sequence[int]) -> Picked:
     return tuple(picked[i] for i in back)
 
 
+def cost_of(choices: Sequence[Choice], picked: Picked) -> float:
+    """How unlikely an assignment is by names and types."""
+    return sum(choice.options[j].cost for choice, j in zip(choices, picked, strict=True))
+
+
 def moves(choices: Sequence[Choice], picked: Picked) -> list[Picked]:
     """What differs from an assignment in one thing, the likeliest first: in an option, two that swap, a convention."""
     found: dict[Picked, float] = {}
 
     def keep(other: Picked) -> None:
         if other != picked:
-            cost = sum(c.options[j].cost for c, j in zip(choices, other, strict=True))
+            cost = cost_of(choices, other)
             found[other] = min(cost, found.get(other, math.inf))
 
     for i, choice in enumerate(choices):
@@ -382,6 +388,7 @@ class Search:
     ) -> None:  # fmt: skip
         self.choices, self.seen = choices, dict[Picked, Error]()
         self.places: dict[int, int] = {}
+        self._dearest = 0.0
         self._places = places
         self._trial, self._tries, self._until, self._report = trial, tries, until, report
 
@@ -393,6 +400,7 @@ class Search:
         if self.seen and not self._over and not self._least()[1].right:
             self._find_places()
         order = likeliest(self.choices)
+        self._dearest = FARTHEST + min((cost_of(self.choices, p) for p in self.seen), default=0.0)
         climbed: set[Picked] = set()
         while self.seen and not self._over:
             at, error = self._least()
@@ -400,6 +408,8 @@ class Search:
                 break
             # Once in a while what is likely, whatever came of others: the best may lead nowhere.
             another = next((p for p in order if p not in self.seen), None)
+            if another is not None and cost_of(self.choices, another) > self._dearest:
+                another = None
             if another is not None and self.tried(another).score < error.score:
                 continue
             if at not in climbed and error.relative:
@@ -409,7 +419,15 @@ class Search:
             # What is left are roundings of its own; or caches that the language has no words for.
             if another is None or error.close or (error.relative and error.relative[-1] < RIGHT):
                 break
-        return self._least()[0] if self.seen else None
+        return self._chosen() if self.seen else None
+
+    def _chosen(self) -> Picked:
+        """The best; where nothing is right the likeliest of those that get as far: then the graph may be wrong."""
+        at, error = self._least()
+        if error.close or not error.relative:
+            return at
+        far = [p for p, e in self.seen.items() if e.score[0] == error.score[0]]
+        return min(far, key=lambda p: cost_of(self.choices, p))
 
     def _find_places(self) -> None:
         """Find out where in the model each argument is that several tensors fit, and expect of it what belongs there."""
@@ -452,6 +470,8 @@ class Search:
             return all(self.places.get(i, 0) > wrong for i in changed)
 
         for other in sorted(moves(self.choices, at), key=beyond):
+            if cost_of(self.choices, other) > self._dearest:
+                continue
             if self._over or (other not in self.seen and self.tried(other).score < error.score):
                 return
 

@@ -224,6 +224,17 @@ def test_search_ends_without_an_answer() -> None:
     assert len(search.seen) == 2
 
 
+def test_search_takes_the_likeliest_where_nothing_computes_right() -> None:
+    """A wrong graph is not explained by other weights than those that it names, as long as they explain no more."""
+
+    def trial(picked: Picked) -> Error:
+        return Error((1e-7, 0.9 - picked[0] / 10))
+
+    search = Search([choice("a", "x", "y", "z")], trial, 50, float("inf"), lambda line: None)
+    assert search.best() == (0,)
+    assert len(search.seen) == 3
+
+
 # ---- whole
 
 
