@@ -142,6 +142,8 @@ MISTAKES = [
     ("invariants.counts.add = 'L +'", "invariants.counts.add: 'L +' is no arithmetic"),
     ("invariants.counts.add = '< 3'", "invariants.counts.add: '< 3' is no arithmetic"),
     ("invariants.counts.add = ''", "invariants.counts.add: '' is no arithmetic"),
+    ("invariants.counts.add = 'max(L, 3)'", "'max(L, 3)' is no arithmetic"),
+    ("invariants.counts.add = 'L if K else N'", "is no arithmetic of numbers, names, + - * / // %, parentheses and sqrt"),
     ("invariants.counts.adds = 1", "invariants.counts: 'adds' is no operation of StableHLO; did you mean 'add'?"),
     ("invariants.operations.allowed = ['custom-call']", "'custom-call' is no operation of StableHLO; did you mean 'custom_call'?"),
     ("invariants.operations = {}", "invariants.operations has 0 keys; write `allowed` or `forbidden`"),
@@ -167,8 +169,6 @@ MISFITS = [
     ("L / 2", "invariants.decode.counts.add: 'L / 2' is 1.5, no whole number"),
     ("L / (L - 3)", "cannot be computed"),
     ("<= L - 4", "invariants.decode.counts.add: 'L - 4' is -1 for this model; write a formula that gives 0 or more"),
-    ("max(L, 3)", "invariants.decode.counts.add: 'max' is unknown"),
-    ("L if K else N", "is no arithmetic of numbers, names, + - * / // %, parentheses and sqrt"),
     ("norm_eps", "no whole number"),
     ("1e400", "write a formula that gives a whole number"),
 ]

@@ -398,7 +398,8 @@ def _spots(operations: Sequence[Any], places: _Places, ir: Any) -> dict[str, Any
     constant: tuple[int, Spot] | None = None
     for operation in (inner for one in operations for inner in _all(one.operation, ir)):
         dialect, _, kind = operation.name.partition(".")
-        taken = operation.regions[0].blocks[0].arguments if operation.name == "func.func" else ()
+        blocks = operation.regions[0].blocks if operation.name == "func.func" else []
+        taken = blocks[0].arguments if len(blocks) else ()  # what is declared only has no block
         for i, value in enumerate(taken or operation.results):
             if (dtype := _dtype(value.type, ir)) not in dtypes:
                 dtypes[dtype] = places.spot(operation, f"argument {i}" if taken else "")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import einops
 import numpy as np
 
 from hloracle.core.dtypes import numpy_type
@@ -193,6 +192,8 @@ class _Reader:
                 raise ValueError(f"{quoted(one.strip())} is no size")
             if not re.search(rf"\b{found[1]}\b", pattern):
                 raise ValueError(f"{quoted(pattern.strip())} has no axis {found[1]}")
+        import einops  # emitting, which reads this file, does without
+
         try:
             found_array: np.ndarray = einops.rearrange(array, pattern.strip(), **sizes)
             return found_array
