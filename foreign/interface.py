@@ -448,7 +448,8 @@ def _arranged(groups: Sequence[Group], layers: int) -> list[Arranged]:
         return [[(groups[0], "cache", None)]]
     found: list[Arranged] = []
     if count == 2 and groups[0].layered == groups[1].layered:
-        found += [[(groups[0], a, None), (groups[1], b, None)] for a, b in (two, two[::-1])]
+        for a, b in (two, two[::-1]):
+            found.append([(groups[0], a, None), (groups[1], b, None)])
     if any(g.layered for g in groups):
         return found
     if count == 2 * layers:

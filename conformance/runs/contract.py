@@ -445,7 +445,8 @@ def _padded(tokens: Sequence[int], length: int, padding: Sequence[int]) -> list[
 def _later(own: Own, tokens: Sequence[int], length: int, base: Results, of: Any) -> Seen:
     """Another last token, which no earlier one sees; and another first one, which none sees that has it behind its window."""
     asked, largest, wrong = 0, 0.0, []
-    if length > 1 and len(own.config.layers) > 1:
+    several = own.config.num_hidden_layers > 1
+    if length > 1 and several:
         asked += 1
         moved = [*tokens[: length - 1], (tokens[length - 1] + 1) % own.config.vocab_size, *tokens[length:]]
         change, words = difference(headless(base), headless(of(moved, length)), slice(length - 1))
@@ -453,7 +454,7 @@ def _later(own: Own, tokens: Sequence[int], length: int, base: Results, of: Any)
         if change > own.limit:
             wrong.append(f"{words} with token {length - 1}, which stands behind it ({own.name})")
     window = own.config.layers[0].window
-    if window and window < own.abi.bucket and len(own.config.layers) > 1:
+    if window and window < own.abi.bucket and several:
         asked += 1
         end = min(own.abi.bucket, window + 4)
         moved = [(tokens[0] + 1) % own.config.vocab_size, *tokens[1:]]
