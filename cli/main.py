@@ -227,7 +227,7 @@ def abi(
     they do not: then the graphs are wrong, or the proposal is. It is written all the same.
     """
     from hloracle.conformance.graphs.proposed import propose_abi
-    from hloracle.foreign.proposal import Limits
+    from hloracle.foreign.proposal.file import Limits
     from hloracle.reference.fixtures.named import resolve
     from hloracle.reference.model.checkpoint import open_checkpoint
 

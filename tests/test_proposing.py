@@ -18,15 +18,23 @@ from hloracle.cli import main as cli
 from hloracle.conformance.graphs.proposed import propose_abi
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError
-from hloracle.foreign.candidates import Group, grouped, in_order, layouts, rearrangement, sources, weight_options
-from hloracle.foreign.choices import INTERLEAVED, UNKNOWN, Choice, Option, Place
-from hloracle.foreign.errors import Error
 from hloracle.foreign.file import read_abi_file
-from hloracle.foreign.interface import interface_of
-from hloracle.foreign.proposal import Limits, Proposal
+from hloracle.foreign.proposal.candidates import (
+    Group,
+    grouped,
+    in_order,
+    layouts,
+    rearrangement,
+    sources,
+    weight_options,
+)
+from hloracle.foreign.proposal.choices import INTERLEAVED, UNKNOWN, Choice, Option, Place
+from hloracle.foreign.proposal.errors import Error
+from hloracle.foreign.proposal.file import Limits, Proposal
+from hloracle.foreign.proposal.interface import interface_of
+from hloracle.foreign.proposal.trying import Picked, Search, likeliest
+from hloracle.foreign.proposal.words import role_of
 from hloracle.foreign.signature import Port, Signature
-from hloracle.foreign.trying import Picked, Search, likeliest
-from hloracle.foreign.words import role_of
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.registry import from_hf

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError
-from hloracle.foreign.proposal import Limits, Proposal, written
+from hloracle.foreign.proposal.file import Limits, Proposal, written
 from hloracle.reference.model.checkpoint import Checkpoint
 
 BESIDE = 900  # seconds for what is no try: reading and compiling the graphs, and Hugging Face's values
@@ -36,6 +36,6 @@ def propose_abi(
 
 
 def _propose(report: Report, graphs: Sequence[Path], model: Checkpoint, limits: Limits) -> Proposal:
-    from hloracle.foreign.proposing import propose  # which imports JAX
+    from hloracle.foreign.proposal.propose import propose  # which imports JAX
 
     return propose(report, graphs, model, limits)

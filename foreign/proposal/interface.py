@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hloracle.foreign.candidates import Group, grouped, name_of
-from hloracle.foreign.choices import KEYS_INTERLEAVED, UNKNOWN, Choice, Option
 from hloracle.foreign.file import Entry
+from hloracle.foreign.proposal.candidates import Group, grouped, name_of
+from hloracle.foreign.proposal.choices import KEYS_INTERLEAVED, UNKNOWN, Choice, Option
+from hloracle.foreign.proposal.words import words_of
 from hloracle.foreign.signature import Port, Signature
-from hloracle.foreign.words import words_of
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.expressions import axes_of
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from hloracle.core.given import shown
 from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.foreign.choices import UNKNOWN, Place
-from hloracle.foreign.errors import CLOSE, Error
 from hloracle.foreign.file import VERSION, Entry
+from hloracle.foreign.proposal.choices import UNKNOWN, Place
+from hloracle.foreign.proposal.errors import CLOSE, Error
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 

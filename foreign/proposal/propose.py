@@ -16,16 +16,16 @@ import numpy as np
 
 from hloracle.core.abi import DTYPE_BYTES
 from hloracle.core.errors import InputError
-from hloracle.foreign.candidates import grouped, in_order, sources, sources_for, weight_options
-from hloracle.foreign.choices import PLAIN, UNKNOWN, Choice, Option, Place
-from hloracle.foreign.errors import Error
 from hloracle.foreign.file import PHASES, Entry, read_abi_file
-from hloracle.foreign.interface import Interface, interface_of
 from hloracle.foreign.opening import bound, shapes_of, signatures_of
-from hloracle.foreign.proposal import Limits, Proposal, Said, Verified, written
+from hloracle.foreign.proposal.candidates import grouped, in_order, sources, sources_for, weight_options
+from hloracle.foreign.proposal.choices import PLAIN, UNKNOWN, Choice, Option, Place
+from hloracle.foreign.proposal.errors import Error
+from hloracle.foreign.proposal.file import Limits, Proposal, Said, Verified, written
+from hloracle.foreign.proposal.interface import Interface, interface_of
+from hloracle.foreign.proposal.trying import Loaded, Picked, Search, Subject, Trial
 from hloracle.foreign.reading import read_text
 from hloracle.foreign.signature import Port, Signature, quoted_symbol, ssa_names
-from hloracle.foreign.trying import Loaded, Picked, Search, Subject, Trial
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth, Sequenced, anchor_truths
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.checkpoint import Checkpoint

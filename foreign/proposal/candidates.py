@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hloracle.foreign.choices import IN_FIRST, INTERLEAVED, OUT_FIRST, PLUS_ONE, Option, Place
+from hloracle.foreign.proposal.choices import IN_FIRST, INTERLEAVED, OUT_FIRST, PLUS_ONE, Option, Place
+from hloracle.foreign.proposal.words import apart, is_bias, role_of, words_of
 from hloracle.foreign.signature import Port
-from hloracle.foreign.words import apart, is_bias, role_of, words_of
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.expressions import axes_of
 from hloracle.reference.model.registry import FAMILIES

@@ -26,9 +26,17 @@ from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.given import shown
 from hloracle.foreign.adapter import Adapter
 from hloracle.foreign.binding import Binding, bind
-from hloracle.foreign.choices import IN_FIRST, INTERLEAVED, KEYS_INTERLEAVED, OUT_FIRST, PLUS_ONE, Choice, Option
-from hloracle.foreign.errors import CLOSE, RIGHT, Error
 from hloracle.foreign.file import AbiFile, Entry, Phase
+from hloracle.foreign.proposal.choices import (
+    IN_FIRST,
+    INTERLEAVED,
+    KEYS_INTERLEAVED,
+    OUT_FIRST,
+    PLUS_ONE,
+    Choice,
+    Option,
+)
+from hloracle.foreign.proposal.errors import CLOSE, RIGHT, Error
 from hloracle.foreign.signature import Signature
 from hloracle.localize.situation import row_errors, slot_errors
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
