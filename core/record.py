@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import AfterValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-SCHEMA: Final = "hloracle-report/7"
+SCHEMA: Final = "hloracle-report/8"
 LARGEST: Final = 2**63 - 1  # what other readers of JSON can hold
 
 # A record may come from anywhere: of a list of a million wrong entries the first is enough.
@@ -702,7 +702,7 @@ class Family(TypedDict):
 class Record(TypedDict):
     """What one conformance run saw and concluded. Everything else is drawn from it and from nothing else."""
 
-    schema: Literal["hloracle-report/7"]
+    schema: Literal["hloracle-report/8"]
     """The version of this form. Another version is another schema."""
     passed: bool
     """True for the verdicts `conforms` and `near-tie`, false for all others. Of a suite: whether every model passed."""
