@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterable
 
-from hloracle.conformance.checks.of_contract import contract_checks, state_returned
+from hloracle.conformance.checks.check import Question
+from hloracle.conformance.checks.of_contract import TITLES, contract_checks, state_returned
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.sources import Files
 from hloracle.conformance.matrix import ORACLE, Configuration
@@ -36,8 +36,10 @@ def look_at_contract(run: Run) -> None:
             try:
                 seen, stage["reused"] = run_contract(context, used, run.model)
                 evidence.checks += contract_checks(source, seen)
-            except (ChildDied, ToolchainError) as error:  # its configurations say whose fault that is
+            except ToolchainError as error:  # its configurations say whose fault that is
                 evidence.checks += contract_checks(source, {}, str(error))
+            except ChildDied as died:  # they may have more time, or more luck
+                evidence.checks += [Question(kind, title, source).error(str(died)) for kind, title in TITLES.items()]
 
 
 def name_anchors(run: Run) -> None:
@@ -54,9 +56,16 @@ def name_anchors(run: Run) -> None:
         ]  # fmt: skip
         if not pairs:
             continue
-        with context.progress.stage("anchors by number"), contextlib.suppress(ChildDied, ToolchainError):
+        with context.progress.stage("anchors by number"):
             truth = anchor_truth(run.model, sequence.tokens, context.report, sequence.prompt)
-            found = name_graphs(context, pairs, run.model, truth, sequence.prompt)
+            try:
+                found = name_graphs(context, pairs, run.model, truth, sequence.prompt)
+            except (ChildDied, ToolchainError) as error:
+                # What does not run at all, its configurations tell of.
+                if not any(o.status == "failed" for o in evidence.outcomes if o.configuration.source == source.name):
+                    question = Question("anchors-by-number", "anchors are looked for by number", source.name)
+                    evidence.checks.append(question.error(str(error)))
+                continue
             evidence.named |= {(source.name, g.name): g for g in found}
 
 

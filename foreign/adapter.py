@@ -5,7 +5,8 @@ inputs from those of the contract, one makes the contract's results of what the 
 Weights are rearranged before they are given, by `expressions.py`.
 
 A graph of several rows is given the judged sequence in one of them, and other tokens, positions and caches in the
-others: at position p in row p mod B, so that each row is judged in turn.
+others: at position p in row p mod B, so that each row is judged in turn. One that hands on opaque state is given the same
+in all rows, because what that state holds of a row is not known.
 
 Legend: B rows, T tokens of this call, S cache slots, U = T as keys; L, K, D, E, V as in `expressions.axes_of`.
 """
@@ -24,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hloracle.core.abi import CACHES, JUDGED_ROW, Abi, Graph, Taken, Tensor
+from hloracle.core.dtypes import numpy_type
 from hloracle.core.formula import evaluate, names_in
 from hloracle.core.given import quoted, shown
 from hloracle.foreign.binding import AXIS, PAIR, ROTARY, Binding, Value, Weight, sides
@@ -165,7 +167,7 @@ class Adapter:
 
     def results(self, judged: Array, at: Array, *returned: Array) -> tuple[Array, ...]:
         """The judged row; position or length; then what the graph returns -> the contract's results."""
-        row = judged if self.rows > 1 and not self.opaque else 0
+        row = judged if self.rows > 1 else 0
         last = jnp.zeros((), jnp.int32) if self.decodes else at - 1
         found: dict[str, Any] = {}
         layers: dict[str, dict[int, Array]] = {name: {} for name in CACHES}
@@ -223,7 +225,7 @@ class _Scene:
     def value(self, value: Value) -> Array:
         """What a bound argument is given, in its shape and dtype."""
         adapter, port = self.adapter, value.port
-        dtype = _jax_dtype(port.dtype)
+        dtype = numpy_type(port.dtype)
         if value.what == "constant":
             return _constant(value.constant, port.shape, dtype)
         if value.what == "state":
@@ -381,14 +383,6 @@ def _rotary_axes(pattern: str) -> str:
     return f"S {width}" if "S" in letters else f"B T {width}"
 
 
-def _jax_dtype(dtype: str) -> Any:
-    names = {"f": "float", "bf": "bfloat", "i": "int", "ui": "uint"}
-    if dtype == "i1":
-        return jnp.bool_
-    kind, bits = re.fullmatch(r"([a-z]+)(\d+)", dtype).groups()  # type: ignore[union-attr]
-    return jnp.dtype(f"{names[kind]}{bits}")
-
-
 def _constant(number: Any, shape: Sequence[int], dtype: Any) -> Array:
     found = jnp.asarray(np.asarray(number), dtype)
     return jnp.reshape(found, shape) if found.size == math.prod(shape) else jnp.broadcast_to(found, shape)
@@ -409,11 +403,11 @@ def adapted(graph_text: str, name: str, adapter: Adapter) -> Graph:
     own = [a for a in abi.arguments if a.role != "weight"]
     wide = any(p.dtype in ("i64", "ui64", "f64") for p in (*signature.arguments, *signature.results))
     with jax.enable_x64(wide):
-        given = [jax.ShapeDtypeStruct(a.shape, _jax_dtype(a.dtype)) for a in own]
+        given = [jax.ShapeDtypeStruct(a.shape, numpy_type(a.dtype)) for a in own]
         if adapter.embeds:
             given.append(jax.ShapeDtypeStruct((adapter.config.vocab_size, adapter.config.hidden_size), jnp.float32))
         scalar = jax.ShapeDtypeStruct((), jnp.int32)
-        returned = [jax.ShapeDtypeStruct(r.shape, _jax_dtype(r.dtype)) for r in signature.results]
+        returned = [jax.ShapeDtypeStruct(r.shape, numpy_type(r.dtype)) for r in signature.results]
         before = jax.jit(adapter.inputs, keep_unused=True).lower(scalar, *given).as_text()
         after = jax.jit(adapter.results, keep_unused=True).lower(scalar, given[1], *returned).as_text()
     functions = [

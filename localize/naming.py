@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -252,13 +253,7 @@ def _ancestors(flat: Flat, values: Sequence[int], place: Mapping[object, int]) -
 
 def _made_from(flat: Flat, values: Sequence[int]) -> set[int]:
     """The operations that any of these values goes into."""
-    known = {flat.operations[i].results[0] for i in values}
-    found: set[int] = set()
-    for i, operation in enumerate(flat.operations):
-        if any(v in known for v in operands_of(operation)):
-            found.add(i)
-            known.update(operation.results)
-    return found
+    return _reached(flat, {flat.operations[i].results[0] for i in values})
 
 
 def _reading_later_layers(flat: Flat, layer: int) -> set[int]:
@@ -267,9 +262,14 @@ def _reading_later_layers(flat: Flat, layer: int) -> set[int]:
         v for v, a in zip(flat.block.arguments, flat.graph.abi.arguments, strict=True)
         if any(int(n) > layer for n in _LAYER.findall(a.name))
     }  # fmt: skip
-    found: set[int] = set()
+    return _reached(flat, late)
+
+
+def _reached(flat: Flat, values: set[Any]) -> set[int]:
+    """The operations that any of these values goes into, directly or not."""
+    known, found = set(values), set[int]()
     for i, operation in enumerate(flat.operations):
-        if any(v in late for v in operands_of(operation)):
+        if any(v in known for v in operands_of(operation)):
             found.add(i)
-            late.update(operation.results)
+            known.update(operation.results)
     return found

@@ -45,8 +45,8 @@ ENOUGH = 0.9
 class Case:
     """What is exported, and how it is judged.
 
-    folder: in examples/. model: as hloracle names it; theta: RoPE's, where the library has one of its own; precision: of the
-      checkpoint. export: what runs there; files: of what it writes, those that are judged together.
+    folder: in examples/. model: as hloracle names it; theta: of plain RoPE, where the library knows no other; precision: of
+      the checkpoint. export: what runs there; files: of what it writes, those that are judged together.
     """
 
     name: str
@@ -64,7 +64,7 @@ CASES = (
     Case("torchax-llama", "torchax", "tiny-llama", ("forward.jax",)),
     Case("torchax-qwen2", "torchax", "tiny-qwen2", ("forward.mlirbc",), "abi-qwen2.toml"),
     Case("keras-hub-mistral", "keras_hub", "tiny-mistral", ("decode.jax", "prefill.jax")),
-    Case("tunix-llama", "tunix", "tiny-llama", ("decode.jax", "prefill.jax"), theta=1e6),  # it knows no other
+    Case("tunix-llama", "tunix", "tiny-llama", ("decode.jax", "prefill.jax"), theta=1e6),
     Case("jax-scan", "jax_scan", "tiny-llama", ("decode.mlirbc", "prefill.mlirbc"), precision="bf16"),
     *(
         Case(f"by-hand-{family}", "by_hand", f"tiny-{family}", BOTH, f"{family}.abi.toml", ("emit.py",))
@@ -87,13 +87,13 @@ def model_of(case: Case) -> Path:
     if case.theta is None:
         return directory
     config = json.loads((directory / "config.json").read_text())
-    config["rope_parameters"]["rope_theta"] = case.theta
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": case.theta}
 
     def build(folder: Path) -> None:
         write_file(folder / "config.json", json.dumps(config))
         os.link(directory / "model.safetensors", folder / "model.safetensors")
 
-    return build_directory(cache_root() / "models" / f"{directory.name}-theta-{case.theta:g}", build)
+    return build_directory(cache_root() / "models" / f"{directory.name}-plain-rope-{case.theta:g}", build)
 
 
 def exported(case: Case, report: Report) -> tuple[Path, Path]:

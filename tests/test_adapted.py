@@ -7,6 +7,7 @@ import copy
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -310,9 +311,10 @@ def test_a_model_type_of_any_form(tmp_path: Path, model_type: Any, told: str) ->
 
 
 def test_as_of_another_type_is_refused_by_name(tmp_path: Path) -> None:
-    for wrong in (3, None, ["llama"]):
-        assert refusal(lambda given=wrong: hloracle.open_model(tmp_path, as_=given)).startswith("as_: is ")  # type: ignore[misc]
-        assert refusal(lambda given=wrong: hloracle.run(tmp_path, as_=given)).startswith("as_: is ")  # type: ignore[misc]
+    wrongs: list[Any] = [3, None, ["llama"]]
+    for wrong in wrongs:
+        assert refusal(partial(hloracle.open_model, tmp_path, as_=wrong)).startswith("as_: is ")
+        assert refusal(partial(hloracle.run, tmp_path, as_=wrong)).startswith("as_: is ")
 
 
 # ---- whole runs

@@ -28,7 +28,7 @@ from hloracle.conformance.run import run
 from hloracle.conformance.runs import returned as returned_module
 from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Abi, Graph
-from hloracle.core.child import alone
+from hloracle.core.child import TimedOut, alone
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.emitters.model import emit
 from hloracle.reference.fixtures.tiny import TINY
@@ -410,6 +410,17 @@ def test_a_graph_without_names(head: str, tmp_path: Path) -> None:
         [] if head == "logits" else ["the logits: the graph answers with a token"]
     )
     assert record["canary"]["caught"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_anchors_that_could_not_be_looked_for_are_no_skip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def died(*arguments: object) -> None:
+        raise TimedOut("it did not end within 1 s")
+
+    monkeypatch.setattr("hloracle.conformance.looking.name_graphs", died)
+    record = checked(tmp_path, *both(without_names))
+    assert record["verdict"]["class"] == "harness-error"
+    assert statuses(record, "passed", "skipped") == {"file.anchors-by-number": "error"}
 
 
 @pytest.mark.usefixtures("quick")

@@ -243,9 +243,10 @@ def inside(**fields: Any) -> AnchorOutcome:
     ("anchored", "phrase", "missing"),
     [
         (inside(), VALUES, ""),
-        (inside(missing=["norm in decode"]), VALUES, "1 anchor that the graph does not name"),
-        (inside(missing=["norm", "embed_tokens"]), VALUES, "2 anchors that the graph does not name"),
-        (inside(named=False, missing=["norm"]), "", "the values inside: the graph names no anchors"),
+        (inside(by_number=True), "values at 3 anchors, found by number, on XLA alone", ""),
+        (inside(missing=["norm in decode"]), VALUES, "1 anchor that the graph has as no value"),
+        (inside(missing=["norm", "embed_tokens"]), VALUES, "2 anchors that the graph has as no value"),
+        (inside(named=False, missing=["norm"]), "", "the values inside: no anchors were found"),
         (inside(status="failed", rows=[]), "", ""),
         (inside(configuration=Configuration("oracle", "xla-cpu")), "", ""),
     ],
@@ -294,7 +295,7 @@ def test_of_several_sources_each_is_told_of() -> None:
     assert "of file: probes of its anchors on other inputs, 40 of 40" in found.phrases
     assert found.missing == (
         f"of file: {LEFT}",
-        "of mine: the values inside: the graph names no anchors",
+        "of mine: the values inside: no anchors were found",
         "of mine: probes of its anchors on other inputs: no anchors",
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.facts import GraphFacts
 from hloracle.conformance.looking import look_at_contract
 from hloracle.conformance.runs import contract
-from hloracle.conformance.runs.own import Bench, Own, Results
+from hloracle.conformance.runs.own import Bench, Own, Results, congruent
 from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Graph
-from hloracle.core.child import alone
+from hloracle.core.child import TimedOut, alone
 from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import HIDDEN, HIDDEN_NARROW
 from hloracle.foreign.apart import apart
@@ -109,6 +108,16 @@ def test_where_a_token_tells_little(tmp_path: Path) -> None:
     abi = toy.ABI.replace('0 = "logits : B V"', '0 = "token : B"').replace(CACHES, OWN, 1).replace(RETURNED, LAYERS, 1)
     found = looked(toy.opened(tmp_path, {"decode": toy.text("decode", picks=True, layered=True)}, abi))
     assert {k: c.detail for k, c in found.items() if c.bad} == {}
+
+
+def test_the_rows_that_are_not_compared_are_told(tmp_path: Path) -> None:
+    (graph,) = toy.opened(tmp_path, {"decode": toy.text("decode")})
+    found = state_returned("file", [dataclasses.replace(graph, rows=4)])
+    assert (found.status, found.missing) == (
+        "passed",
+        "at each call the other 3 of 4 rows: each row is compared in turn",
+    )
+    assert state_returned("file", [dataclasses.replace(graph, rows=1)]).missing == ""
 
 
 def test_caches_that_prefill_is_given(tmp_path: Path) -> None:
@@ -204,15 +213,8 @@ def test_a_graph_in_two(tmp_path: Path) -> None:
 
 
 def test_the_same_row_is_judged() -> None:
-    def congruent(rows: int, *arguments: int) -> int:
-        return Own.congruent(SimpleNamespace(graph=SimpleNamespace(rows=rows)), *arguments)  # type: ignore[arg-type]
-
-    assert [congruent(1, 8, 0, 15), congruent(4, 8, 0, 15), congruent(4, 3, 0, 15), congruent(4, 2, 1, 5)] == [
-        7,
-        4,
-        7,
-        2,
-    ]
+    found = [congruent(1, 8, 0, 15), congruent(4, 8, 0, 15), congruent(4, 3, 0, 15), congruent(4, 2, 1, 5)]
+    assert found == [7, 4, 7, 2]
     assert congruent(4, 3, 16, 15, 6) == 11  # at least 6 away, and a multiple of 4
 
 
@@ -342,6 +344,19 @@ def test_what_does_not_run_is_skipped(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {(c.status, c.detail) for c in found.evidence.checks[1:]} == {
         ("skipped", str(ToolchainError("compile", "no")))
     }
+
+
+def test_a_process_that_dies_is_no_skip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = toy.opened(tmp_path, {"decode": toy.text("decode")})
+
+    def died(*arguments: object) -> None:
+        raise TimedOut("it did not end within 1 s")
+
+    monkeypatch.setattr("hloracle.conformance.looking.run_contract", died)
+    found = Run(Settings(model="toy"), CONTEXT, (), toy.checkpoint())
+    found.evidence.graphs = {"file": [(g, GraphFacts()) for g in graphs]}
+    look_at_contract(found)
+    assert {c.kind: c.status for c in found.evidence.checks[1:]} == dict.fromkeys(TITLES, "error")
 
 
 def test_graphs_of_the_contract_are_not_asked() -> None:

@@ -19,7 +19,7 @@ STATED = ("operations", "custom-calls", "dtypes", "constants", "aliasing", "coun
 KINDS: dict[str, About] = {
     "gate-zero": "toolchain",
     "noise": "reference",
-    **dict.fromkeys(("canary", "process", "localization"), "harness"),
+    **dict.fromkeys(("canary", "process", "localization", "anchors-by-number"), "harness"),
     **dict.fromkeys(
         (
             "parse", "supported", "abi", "donations", "random", "reductions", "custom-call", "f64", "dialects",

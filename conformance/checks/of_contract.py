@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from hloracle.conformance.checks.check import Check, Question
@@ -24,7 +25,9 @@ def state_returned(source: str, graphs: Sequence[Graph]) -> Check:
     """What a graph takes for the next step to have, it returns."""
     lost = [words for g in graphs for words in g.unreturned]
     question = Question("state-returned", "all state that a graph takes is returned", source)
-    return question.judged(not lost, len(lost), 0, "; ".join(lost))
+    rows = max(g.rows for g in graphs)
+    others = f"at each call the other {rows - 1} of {rows} rows: each row is compared in turn" if rows > 1 else ""
+    return dataclasses.replace(question.judged(not lost, len(lost), 0, "; ".join(lost)), missing=others)
 
 
 def contract_checks(source: str, seen: Mapping[str, Seen], why_not: str = "") -> list[Check]:

@@ -38,10 +38,7 @@ TIMEOUT_SECONDS = 900
 CANARY_FACTOR = 1 + 2.0**-8
 
 
-NO_ANCHORS = (
-    'the graph names none: give its operations locations such as loc("layers.0.self_attn.q_proj"), the modules\' names '
-    "in Hugging Face"
-)
+NO_ANCHORS = "the graph names none, and none was found by number"
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class AnchorOutcome:
     """`status` is `ran`, `reused` or `failed`. `floors` is filled for the oracle: see `floor_rows`.
 
     missing: anchors that a graph does not have, so that nothing was compared there, as `NAME in PHASE`. named: whether its
-    graphs have any besides the caches that they return.
+    graphs have any besides the caches that they return. by_number: these were found by number, not by name.
     """
 
     configuration: Configuration
@@ -103,6 +100,7 @@ class AnchorOutcome:
     message: str = ""
     missing: list[str] = field(default_factory=list)
     named: bool = True
+    by_number: bool = False
 
 
 def run_anchored(
@@ -175,7 +173,10 @@ def _run(
     floors = floor_rows(truth, config, rows) if configuration.of_oracle else []
     missing = [f"{a} in {r.phase}" for r in rows for a in anchors(config) if a not in r.anchors]
     named = any(anatomy_of(g, config).values.keys() - {"token"} for g in graphs)
-    return AnchorOutcome(configuration, prompt.id, "ran", rows, floors, canary, missing=missing, named=named)
+    return AnchorOutcome(
+        configuration, prompt.id, "ran", rows, floors, canary, missing=missing, named=named,
+        by_number=any(g.written for g in graphs),
+    )  # fmt: skip
 
 
 def canary_anchor(graph: Graph, order: Sequence[str], truth: AnchorTruth, length: int) -> str:

@@ -106,8 +106,13 @@ class Own:
 
     def congruent(self, at: int, low: int, high: int, apart: int = 1) -> int:
         """Another position or length in low..high of which the same row is judged; `at` itself where there is none."""
-        step = self.graph.rows * -(-apart // self.graph.rows)
-        return at - step if at - step >= low else at + step if at + step <= high else at
+        return congruent(self.graph.rows, at, low, high, apart)
+
+
+def congruent(rows: int, at: int, low: int, high: int, apart: int = 1) -> int:
+    """Another number in low..high, at least `apart` off, that leaves the same rest by `rows`; `at` itself for none."""
+    step = rows * -(-apart // rows)
+    return at - step if at - step >= low else at + step if at + step <= high else at
 
 
 # ---- comparing

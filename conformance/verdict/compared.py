@@ -96,13 +96,14 @@ def _of_source(
         if not every:
             missing.append(f"{what} of decode at positions {_ranges(set(range(capacity)) - positions)}")
     if "prefill" in phases:
-        # Each of its graphs takes prompts of one token up to its bucket.
+        # Each of its graphs takes prompts of one token up to its bucket. An ABI file calls it so that keeps no caches.
+        whole = "prefill" if any(abi.caches for abi in abis) else "forward"
         left = sum(buckets) - len(lengths)
         of = f"{len(lengths)} of the" if left else "all"
         taken = f"{sum(buckets)} lengths that {'it takes' if len(buckets) == 1 else f'its {len(buckets)} buckets take'}"
-        phrases.append(f"{what} of prefill after {of} {taken}{only(*some)}")
+        phrases.append(f"{what} of {whole} after {of} {taken}{only(*some)}")
         if left:
-            missing.append(f"{what} of prefill after {left} of the {taken}")
+            missing.append(f"{what} of {whole} after {left} of the {taken}")
     if all(abi.caches for abi in abis):
         filled = _filled(heads or configurations, asked, phases)
         slots = capacity if "decode" in phases else max(buckets)
@@ -122,12 +123,13 @@ def _of_source(
     for inside in anchored[:1]:
         if inside.named:
             count = sum(len(rows.anchors) for rows in inside.rows)
-            phrases.append(f"values at {count} anchors{only(inside.configuration.backend)}")
+            how = ", found by number" if inside.by_number else ""
+            phrases.append(f"values at {count} anchors{how}{only(inside.configuration.backend)}")
             missing += [f"the values inside {phase}" for phase in sorted(phases - {r.phase for r in inside.rows})]
         else:
-            missing.append("the values inside: the graph names no anchors")
+            missing.append("the values inside: no anchors were found")
         if inside.named and inside.missing:
-            missing.append(f"{_count(len(inside.missing), 'anchor')} that the graph does not name")
+            missing.append(f"{_count(len(inside.missing), 'anchor')} that the graph has as no value")
     for kind, words in (("probes", "probes of its anchors on other inputs"), ("canary", "a fault put in on purpose")):
         check = next((c for c in checks if c.kind == kind), None)
         if check is not None and check.status == "skipped":
