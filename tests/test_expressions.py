@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tracemalloc
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from hloracle.core.dtypes import numpy_type
 from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.encodings import ENCODINGS
 from hloracle.reference.model.expressions import Names, axes_of, is_expression, load, names_of, tensors_in, typed
 from hloracle.reference.model.registry import from_hf
 
@@ -20,11 +23,15 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "head-1.x_y": (7, E),
     **{f"l.{i}.{name}.w": (heads * D, E) for i in range(L) for name, heads in (("q", N), ("k", K), ("v", K))},
     **{f"l.{i}.up.{e}": (5, E) for i in range(L) for e in range(X)},
+    "wide": (6, 24),
 }
 TENSORS = {
     name: np.random.default_rng(i).normal(size=shape).astype(np.float32)
     for i, (name, shape) in enumerate(SHAPES.items())
 }
+WIDE = ENCODINGS["int8"].encode(TENSORS["wide"])  # low, high and scale: [6, 3, 4], [6, 3, 4], [6, 3]
+TENSORS |= dict(zip(ENCODINGS["int8"].arguments("wide"), WIDE, strict=True))
+TENSORS["wide.bf16"] = TENSORS["wide"].astype(ml_dtypes.bfloat16)
 Q, K0, V0, NORM = (TENSORS[name] for name in ("l.0.q.w", "l.0.k.w", "l.0.v.w", "norm"))
 QKV = np.concatenate([Q, K0, V0])
 f32 = np.float32
@@ -82,6 +89,12 @@ GIVES: dict[str, np.ndarray] = {
     "norm : bf16 : + 1": (NORM + f32(1)).astype(ml_dtypes.bfloat16),
     "norm + 1 : bf16": (NORM + f32(1)).astype(ml_dtypes.bfloat16),
     "concat(l.0.k.w, l.0.v.w) : [0:D] : n e -> e n : f16": K0[:D].T.astype(np.float16),
+    # encodings
+    "wide.int8.high": WIDE[1],
+    "concat(wide.int8.{low,high}, axis=2) : n G g -> (G g) n": np.concatenate(WIDE[:2], 2).reshape(6, 24).T,
+    "wide.int8.scale : n G -> G n : f16": WIDE[2].T.astype(np.float16),
+    "wide.int8.low : pad 0 to 8 : [:, 1:2]": np.pad(WIDE[0], ((0, 2), (0, 0), (0, 0)))[:, 1:2],
+    "wide.bf16 : n e -> e n": TENSORS["wide.bf16"].T,
     "stack l : l.{l}.q.w : bf16": np.stack([TENSORS[f"l.{i}.q.w"] for i in range(L)]).astype(ml_dtypes.bfloat16),
 }  # fmt: skip
 
@@ -95,7 +108,7 @@ def test_gives(text: str) -> None:
     assert got.dtype == wanted.dtype
     assert got.flags.c_contiguous
     shape, dtype = typed(text, NAMES, SHAPES)
-    assert (shape, dtype) == (wanted.shape, {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[str(wanted.dtype)])
+    assert (shape, numpy_type(dtype)) == (wanted.shape, wanted.dtype)
 
 
 def test_the_tensors_that_are_read() -> None:
@@ -104,6 +117,7 @@ def test_the_tensors_that_are_read() -> None:
     )  # fmt: skip
     assert tensors_in("norm + 1 : bf16", NAMES) == ("norm",)
     assert tensors_in("(norm)", NAMES) == ()
+    assert tensors_in("concat(wide.int8.{low,high}, axis=2)", NAMES) == ("wide",)
 
 
 def test_what_is_more_than_a_name() -> None:
@@ -174,6 +188,9 @@ WRONG: dict[str, str] = {
     "norm : (a b) -> a b, c=2": "'(a b) -> a b' has no axis c",
     "norm : (a b) -> a b, 2": "'2' is no size, such as `two=2`",
     "norm : D -> D": "'D -> D' does not fit [10]",
+    "wide.int8.low : + 1": "'+ 1' is of numbers, and there are an encoding's integers (i8)",
+    "wide.int8.low : bf16": "'bf16' is of numbers, and there are an encoding's integers (i8)",
+    "concat(wide.int8.low, wide.int8.scale)": "'concat(wide.int8.low, wide.int8.scale)' puts together i8 and f32",
 }  # fmt: skip
 
 
@@ -189,6 +206,11 @@ def test_says_what_is_wrong(text: str) -> None:
             assert said.isprintable()
         else:
             assert WRONG[text].startswith("the model has no weight")
+
+
+def test_encodings_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match=re.escape("norm is [10], which int8 does not fit")):
+        typed("norm.int8.low", NAMES, SHAPES)
 
 
 def test_stacks_of_what_a_model_does_not_have() -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from foreign_graph import ABI, text
 from models import S, T, model
 
+from hloracle.backends.session import Session
+from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
+from hloracle.emitters.model import emit
 from hloracle.foreign.file import read_abi_file
 from hloracle.foreign.opening import open_graphs
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import open_checkpoint
 
 
 def opened(folder: Path, abi: str, **graphs: str) -> list[Graph]:
@@ -84,3 +90,24 @@ def test_a_text_that_is_none(tmp_path: Path) -> None:
     assert refused(tmp_path, ABI, decode="module { }") == (
         "decode.mlir: has none of @main (prefill), @main (decode); it has none; name its function in the ABI file"
     )
+
+
+def test_weights_that_are_held_in_an_encoding(tmp_path: Path) -> None:
+    """A graph that takes int8 and scales, all in one order of its own, computes what it does with arguments of the contract."""
+    quantized = open_checkpoint(resolve("tiny-llama", precision="int8"))
+    graph = emit(quantized.config, "decode", "logits", S, 0, quantized.layout("int8"))
+    entries = {
+        "weights": [(i, a.name) for i, a in enumerate(graph.abi.arguments) if a.role == "weight"],
+        "decode.inputs": [(i, a.role) for i, a in enumerate(graph.abi.arguments) if a.role != "weight"],
+        "decode.results": [(i, r.role) for i, r in enumerate(graph.abi.results)],
+    }
+    tables = (f"[{table}]\n" + "".join(f'"{i}" = "{name}"\n' for i, name in of) for table, of in entries.items())
+    (tmp_path / "abi.toml").write_text("version = 2\n" + "".join(tables))
+    (tmp_path / "decode.mlir").write_text(graph.text)
+    [opened] = open_graphs([tmp_path / "decode.mlir"], read_abi_file(tmp_path / "abi.toml"), quantized)
+    answers = []
+    for one in (graph, opened):
+        session = Session(XlaCpu(), [one], quantized.load)
+        session.reset()
+        answers.append([np.asarray(session.decode_step(t)) for t in (3, 1, 4, 1, 5)])
+    np.testing.assert_array_equal(*answers)

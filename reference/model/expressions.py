@@ -19,6 +19,7 @@ from hloracle.core.dtypes import numpy_type
 from hloracle.core.formula import names_in, number, whole
 from hloracle.core.given import quoted, shown
 from hloracle.reference.model.config import Config
+from hloracle.reference.model.encodings import ENCODINGS, argument_parts
 
 DTYPES = ("f32", "bf16", "f16")
 STAGE = " : "
@@ -76,39 +77,45 @@ def is_expression(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Value:
-    """What a part of an expression gives: float32 numbers, and the dtype that they are handed over in."""
+    """What a part of an expression gives, and the dtype that it is handed over in: float32 numbers, or an encoding's integers."""
 
     array: np.ndarray
     dtype: str = "f32"
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has an encoding's integers, with which nothing is computed."""
+        return self.dtype not in DTYPES
 
 
 def load(text: str, names: Names, tensor: Load) -> np.ndarray:
     """The array that an expression gives, in its dtype, contiguous.
 
     Args:
-      tensor: a tensor's name -> its float32 array.
+      tensor: a tensor's name -> its float32 array; with an encoding behind it, what the weight is held in.
 
     Raises ValueError that says which part of the expression is wrong, and what would fit.
     """
-    found = _Reader(names, tensor).read(text)
+    found = _Reader(names, lambda name: _held(tensor(name))).read(text)
     return np.ascontiguousarray(found.array.astype(numpy_type(found.dtype), copy=False))
 
 
 def typed(text: str, names: Names, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], str]:
     """The shape and dtype that an expression gives, without its numbers. Raises ValueError as `load` does."""
 
-    found = _Reader(names, lambda name: _blank(shapes[name]), shapes).read(text)
+    found = _Reader(names, lambda name: _promised(name, shapes)).read(text)
     return found.array.shape, found.dtype
 
 
 def tensors_in(text: str, names: Names) -> tuple[str, ...]:
     """The tensors of the checkpoint that an expression reads, in order. Raises ValueError as `load` does."""
-    return tuple(dict.fromkeys(_Reader(names, lambda name: np.zeros(())).leaves(text)))
+    leaves = _Reader(names, lambda name: _held(np.zeros(()))).leaves(text)
+    return tuple(dict.fromkeys(argument_parts(leaf)[0] for leaf in leaves))
 
 
 class _Reader:
-    def __init__(self, names: Names, tensor: Load, known: Mapping[str, Any] | None = None) -> None:
-        self._names, self._tensor, self._known = names, tensor, known
+    def __init__(self, names: Names, tensor: Callable[[str], Value]) -> None:
+        self._names, self._tensor = names, tensor
 
     def leaves(self, text: str) -> list[str]:
         """The tensors' names."""
@@ -129,6 +136,7 @@ class _Reader:
             _once(stacked[1], rest)
             parts = [self.read(each) for each in self._each(stacked[1], rest)]
             _alike([p.array.shape for p in parts], text)
+            _as_whole(parts, text)
             return Value(_joined([p.array[None] for p in parts], 0, text), parts[0].dtype)
         first, *stages = _split(text, STAGE)
         value = self._source(first.strip())
@@ -146,6 +154,7 @@ class _Reader:
         if joined := _CONCAT.fullmatch(text):
             parts, axis = _arguments(joined[1])
             values = [self.read(part) for part in parts]
+            _as_whole(values, text)
             return Value(_joined([v.array for v in values], axis, text), values[0].dtype)
         if text.startswith("stack "):
             raise ValueError(f"{quoted(text)} is neither `stack l` nor `stack e`")
@@ -153,15 +162,15 @@ class _Reader:
         if not _TENSOR.fullmatch(name):
             several = "; braces stand for several tensors inside of concat(…) alone" if "{" in name else ""
             raise ValueError(f"{quoted(text)} is no tensor of a checkpoint, nor concat(…){several}")
-        if self._known is not None and name not in self._known:
-            raise ValueError(no_tensor(name, self._known))
-        value = Value(self._tensor(name))
+        value = self._tensor(name)
         return self._staged(value, arithmetic.strip()) if arithmetic else value
 
     def _staged(self, value: Value, stage: str) -> Value:
         array = value.array
         if "->" in stage:
             return Value(self._rearranged(array, stage), value.dtype)
+        if value.whole and (stage in DTYPES or _ARITHMETIC.fullmatch(stage)):
+            raise ValueError(f"{quoted(stage)} is of numbers, and there are an encoding's integers ({value.dtype})")
         if stage in DTYPES:
             return Value(array, stage)
         if found := _ARITHMETIC.fullmatch(stage):
@@ -291,13 +300,32 @@ def _once(variable: str, inside: str) -> None:
         raise ValueError(f"{quoted(inside)} stacks {variable} a second time")
 
 
+def _held(array: np.ndarray) -> Value:
+    """What a checkpoint gives by the name of an argument: a weight, or a part of what it is held in."""
+    dtype = {"int8": "i8", "uint8": "ui8", "bfloat16": "bf16", "float16": "f16"}.get(array.dtype.name, "f32")
+    return Value(array.astype(np.float32, copy=False) if dtype in DTYPES else array, dtype)
+
+
+def _promised(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Value:
+    """The same without its numbers. Raises ValueError where there is no such weight, or it is not to be held so."""
+    weight, encoding, part = argument_parts(name)
+    if weight not in shapes:
+        raise ValueError(no_tensor(weight, shapes))
+    shape, dtype = shapes[weight], "f32"
+    if encoding:
+        if not ENCODINGS[encoding].fits(shape):
+            raise ValueError(f"{weight} is {list(shape)}, which {encoding} does not fit")
+        shape, dtype = ENCODINGS[encoding].types(shape)[part]
+    return Value(_blank(shape), dtype)
+
+
 def _blank(shape: Sequence[int]) -> np.ndarray:
     """An array of which only the shape counts: one byte of memory, however it is rearranged."""
-    return np.broadcast_to(np.zeros((), np.int8), shape)
+    return np.broadcast_to(np.zeros((), np.bool_), shape)
 
 
 def _is_blank(array: np.ndarray) -> bool:
-    return array.dtype == np.int8
+    return array.dtype == np.bool_
 
 
 def _bounded(shape: Sequence[int], text: str) -> None:
@@ -316,6 +344,12 @@ def _joined(arrays: Sequence[np.ndarray], axis: int, text: str) -> np.ndarray:
     shape = (*first[:at], sum(s[at] for s in shapes), *first[at + 1 :])
     _bounded(shape, text)
     return _blank(shape) if _is_blank(arrays[0]) else np.concatenate(arrays, at)
+
+
+def _as_whole(parts: Sequence[Value], text: str) -> None:
+    """Integers are put together with integers of their own kind alone."""
+    if any(p.whole for p in parts) and len({p.dtype for p in parts}) > 1:
+        raise ValueError(f"{quoted(text)} puts together {' and '.join(dict.fromkeys(p.dtype for p in parts))}")
 
 
 def _alike(shapes: Sequence[tuple[int, ...]], text: str) -> None:
