@@ -19,7 +19,7 @@ from pathlib import Path
 # What a graph of each phase takes after the weights, before caches and state.
 INPUTS = {"prefill": ("tokens", "length"), "decode": ("token", "position")}
 HEADS, CACHES = ("token", "logits"), ("k_cache", "v_cache")
-# The function of an adapted graph that says which of its rows is judged: see `foreign/adapter.py`.
+# The function of an adapted graph that says which of its rows is judged: see `foreign/around.py`.
 JUDGED_ROW = "judged_row"
 ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "k_cache", "v_cache", "state")
 RESULT_ROLES = ("token", "logits", "k_cache", "v_cache", "state", "tap")

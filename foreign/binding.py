@@ -377,6 +377,9 @@ def _unify(value: Value, sizes: dict[str, int]) -> None:
         if not (found := _SIZE.fullmatch(one)):
             raise ValueError(f"{what}: {quoted(one.strip())} is no size", "write such as `, two=2`")
         said[found[1]] = int(found[2])
+    here = said | sizes
+    if value.what == "logits" and said.get("V", 0) > sizes["V"]:
+        here["V"] = said["V"]  # a padded vocabulary, whose first V are the model's
     axes = AXIS.findall(pattern)
     if len(axes) != len(shape):
         raise ValueError(
@@ -385,7 +388,7 @@ def _unify(value: Value, sizes: dict[str, int]) -> None:
         )
     for axis, size in zip(axes, shape, strict=True):
         inside = axis.strip("()").split()
-        own = {a: 1 if a == "1" else 2 if a in PAIR else sizes.get(a, said.get(a)) for a in inside}
+        own = {a: 1 if a == "1" else 2 if a in PAIR else here.get(a) for a in inside}
         open_ = [a for a, n in own.items() if n is None]
         known = math.prod(n for n in own.values() if n is not None)
         if len(open_) == 1 and known and size % known == 0 and open_[0].isupper():
@@ -399,7 +402,9 @@ def _unify(value: Value, sizes: dict[str, int]) -> None:
         elif known != size:
             raise ValueError(
                 f"{what}: axis {axis} of {quoted(pattern)} has {known}, and there are {size}",
-                "name the axes in their order",
+                f"if the vocabulary is padded, say how far: `, V={size}`"
+                if value.what == "logits" and axis == "V" and size > known
+                else "name the axes in their order",
             )
 
 

@@ -15,7 +15,8 @@ from jaxlib.mlir import ir
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.core.given import shown
-from hloracle.foreign.adapter import Adapter, adapted
+from hloracle.foreign.adapter import Adapter
+from hloracle.foreign.around import adapted
 from hloracle.foreign.binding import Binding, bind, phase_of
 from hloracle.foreign.diagnostics import invalid
 from hloracle.foreign.file import AbiFile

@@ -17,7 +17,8 @@ from graphs import parse
 
 from hloracle.core.abi import Graph
 from hloracle.core.dtypes import numpy_type
-from hloracle.foreign.adapter import EMBEDDING, Adapter, adapted
+from hloracle.foreign.adapter import EMBEDDING, Adapter
+from hloracle.foreign.around import adapted
 from hloracle.foreign.binding import bind
 from hloracle.foreign.file import AbiFile, Entry, Phase
 from hloracle.foreign.signature import Port, Signature
@@ -261,6 +262,7 @@ LOGITS = {
     "the last": ("logits : B V", (B, V), "prefill", lambda x, j: x[j]),
     "all": ("logits : B T V", (B, T, V), "prefill", lambda x, j: x[j, LENGTH - 1]),
     "all, tokens first": ("logits : T (B V)", (T, B * V), "prefill", lambda x, j: x[LENGTH - 1].reshape(B, V)[j]),
+    "of a padded vocabulary": (f"logits : B T V, V={V + 3}", (B, T, V + 3), "prefill", lambda x, j: x[j, LENGTH - 1, :V]),
     "of one row": ("logits : T V", (T, V), "prefill", lambda x, j: x[LENGTH - 1]),
 }  # fmt: skip
 

@@ -282,6 +282,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "an input": ({"results": {**OUTPUTS, "r[3]": "position"}}, "decode.results.'r[3]' is 'position'; write logits, token, k_cache, v_cache, cache, state.NAME or ignored"),
     "a constant": ({"results": {**OUTPUTS, "r[3]": 0}}, "decode.results.'r[3]' is a constant, and a result is none"),
     "two heads": ({"results": {**OUTPUTS, "r[3]": "token : B"}}, "decode.results has both r[0] (tensor<2x1x257xf32>) and r[3] (tensor<2xui32>) as token; ignore one"),
+    "a padded vocabulary": ({"returns": [("r[0]", (B, 1, V + 3), "f32"), *RESULTS[1:]]},
+                            f"r[0] (tensor<2x1x{V + 3}xf32>): axis V of 'B 1 V' has {V}, and there are {V + 3}; if the vocabulary is padded, say how far: `, V={V + 3}`"),
     "whole logits": ({"returns": [("r[0]", (B, 1, V), "i32"), *RESULTS[1:]]}, "decode.results.'r[0]' is logits, and r[0] (tensor<2x1x257xi32>) is none of f64"),
     "keys twice": ({"results": {**OUTPUTS, "r[2]": "k_cache : L B S K D"}}, "decode.results has k_cache twice; ignore one"),
     "state twice": ({"returns": [*RESULTS, RESULTS[3]], "results": {**{k: v for k, v in OUTPUTS.items() if k != "r[3]"}, "3": "state.rng", "4": "state.rng"}},
