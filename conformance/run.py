@@ -102,8 +102,9 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
     if any(facts.beyond for source in evidence.judged for _, facts in evidence.graphs[source]):
         return  # what no backend here runs is not tried
     look_at_contract(run)
-    if any(c.about == "contract" and c.failed for c in evidence.checks):
-        return  # it needs no reference to be wrong
+    broken = {c.kind for c in evidence.checks if c.about == "contract" and c.failed}
+    if broken and (settings.verdict_only or "state-returned" in broken):
+        return  # it needs no reference to be wrong; what loses its state is wrong nowhere else
     with context.progress.stage("prompts"):
         evidence.prompts = prompts(run)
     if settings.early_exit:

@@ -32,19 +32,23 @@ def place(
     # A graph whose donations are not its ABI's is misused by whoever trusts the ABI.
     if found is None or found.anchor is None or (found.misused and any(c.anchor and c.kind not in STATED for c in bad)):
         return _without_localization(verdict, bad, static, outcomes)
+    broken = _of_contract(bad)
     wrong = {c.configuration for c in bad if c.configuration}
     operation = None
     if found.operation:
         at = f" at line {found.operation['line']}" if found.operation["line"] else ""
         named = f"{found.operation['name']} {found.operation['value']}".strip()
         operation = f"{named}{at} of {found.operation['graph']}"
+    level, because = confidence(found, outcomes, wrong)
     verdict = dataclasses.replace(
         verdict,
         anchor=found.anchor,
         operation=operation,
-        sure=confidence(found, outcomes, wrong),
+        sure=(level, [*broken, *because]),
         fusion_dependent=found.fusion_dependent,
     )
+    if broken:
+        return verdict
     if found.misused:
         explanation = (
             "The graphs are right when they are given right inputs, and the session gives them something else."
@@ -65,10 +69,8 @@ def place(
 def _without_localization(
     verdict: Verdict, bad: Sequence[Check], static: Check | None, outcomes: Sequence[Outcome]
 ) -> Verdict:  # fmt: skip
-    if broken := [c for c in bad if c.about == "contract" and c.failed]:
-        return dataclasses.replace(
-            verdict, sure=("certain", [f"{c.id}: {c.detail.partition('; ')[0]}" for c in broken])
-        )
+    if broken := _of_contract(bad):
+        return dataclasses.replace(verdict, sure=("certain", broken))
     if static is None:
         values = any(c.failed and c.about == "answers" and c.kind != "anchors" for c in bad)
         anchor, words = (narrowed(outcomes) if values else None) or (None, "no place was found")
@@ -76,6 +78,11 @@ def _without_localization(
     because = [f"{static.id} {SHOWN_BY.get(static.kind, READ)}: {static.detail}"]
     operation = static.operation or None
     return dataclasses.replace(verdict, anchor=static.anchor or None, operation=operation, sure=("certain", because))
+
+
+def _of_contract(bad: Sequence[Check]) -> list[str]:
+    """What a graph does that its ABI file does not say of it: seen without a reference."""
+    return [f"{c.id}: {c.detail.partition('; ')[0]}" for c in bad if c.about == "contract" and c.failed]
 
 
 def narrowed(outcomes: Sequence[Outcome]) -> tuple[str | None, str] | None:
