@@ -21,7 +21,7 @@ from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.facts import GraphFacts
 from hloracle.conformance.looking import look_at_contract
 from hloracle.conformance.runs import contract
-from hloracle.conformance.runs.own import Bench, Own, Results, congruent
+from hloracle.conformance.runs.own import Bench, Own, Results, congruent, difference
 from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied, TimedOut, alone
@@ -152,6 +152,20 @@ def test_two_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy, "S", 2)
     found = looked(toy.opened(tmp_path, {"decode": toy.text("decode")}))
     assert {(c.status, c.detail) for c in found.values()} == {("skipped", "the caches of decode have 2 slots")}
+
+
+def test_what_is_not_finite_differs_from_all_else() -> None:
+    """Whichever of the two calls gave it; and it is equal to itself."""
+    right, logits, cache = np.ones(3), "the logits change to or from what is not finite", np.ones((2, 1, 4, 2))
+    for wrong in (np.array([1, np.nan, 1]), np.array([1, np.inf, 1]), np.full(3, np.nan)):
+        for one, other in ((right, wrong), (wrong, right)):
+            assert difference(Results(one, (), ()), Results(other, (), ()), slice(None)) == (np.inf, logits)
+        assert difference(Results(wrong, (), ()), Results(wrong, (), ()), slice(None)) == (0.0, "nothing changes")
+    spoiled = cache.copy()
+    spoiled[1, 0, 2] = np.nan
+    for one, other in ((cache, spoiled), (spoiled, cache)):
+        found = difference(Results(right, (one, cache), ()), Results(right, (other, cache), ()), slice(1, 4))
+        assert found == (np.inf, "slot 2 of k_cache.1 changes to or from what is not finite")
 
 
 def test_equal_calls_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

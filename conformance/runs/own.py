@@ -133,6 +133,21 @@ def same(one: Results, other: Results, rows: slice) -> bool:
     return all(equal(a, b) for a, b in zip(one.rows(rows), other.rows(rows), strict=True))
 
 
+def _changed(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Absolute differences; infinite where one of two is NaN."""
+    return np.where(np.isnan(one) & np.isnan(other), 0.0, distance(one, other))
+
+
+def _sizes(array: np.ndarray, axis: tuple[int, ...] | None = None) -> np.ndarray:
+    """The largest finite magnitude; 1 where there is none but 0."""
+    size = np.max(np.abs(array), axis=axis, initial=0.0, where=np.isfinite(array))
+    return np.where(size > 0, size, 1)
+
+
+def _words(off: float, s: str = "") -> str:
+    return f"change{s} by {off:.2g}" if np.isfinite(off) else f"change{s} to or from what is not finite"
+
+
 def difference(one: Results, other: Results, rows: slice, layer: int = 0) -> tuple[float, str]:
     """By how much what is returned changes, relative to its largest value; and what does, in words.
 
@@ -141,18 +156,17 @@ def difference(one: Results, other: Results, rows: slice, layer: int = 0) -> tup
     """
     found = []
     if one.head.ndim and one.head.size:
-        off = float(np.max(distance(one.head, other.head)))
-        found.append((off / float(np.max(np.abs(one.head)) or 1), f"the logits change by {off:.2g}"))
+        off = float(np.max(_changed(one.head, other.head)))
+        found.append((off / float(_sizes(one.head)), f"the logits {_words(off)}"))
     elif one.head.size and int(one.head) != int(other.head):
         found.append((np.inf, f"the token changes from {int(one.head)} to {int(other.head)}"))
     for name, mine, theirs in zip(CACHES, one.caches, other.caches, strict=False):
         if not mine[:, :, rows].size:
             continue
-        off = np.max(distance(mine[:, :, rows], theirs[:, :, rows]), axis=(1, 3))  # [L, rows]
-        size = np.max(np.abs(mine[:, :, rows]), axis=(1, 2, 3))  # [L]
-        share = off / np.where(size > 0, size, 1)[:, None]
+        off = np.max(_changed(mine[:, :, rows], theirs[:, :, rows]), axis=(1, 3))  # [L, rows]
+        share = off / _sizes(mine[:, :, rows], axis=(1, 2, 3))[:, None]
         at, slot = map(int, np.unravel_index(int(np.argmax(share)), share.shape))
-        words = f"slot {slot + (rows.start or 0)} of {name}.{at + layer} changes by {float(off[at, slot]):.2g}"
+        words = f"slot {slot + (rows.start or 0)} of {name}.{at + layer} {_words(float(off[at, slot]), 's')}"
         found.append((float(share[at, slot]), words))
     largest = max((share for share, _ in found), default=0.0)
     if not largest:

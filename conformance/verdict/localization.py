@@ -110,6 +110,8 @@ def _failing(outcome: Outcome, asked: Asked, past: int) -> Failing | None:
     first = min(streamed, key=lambda f: len(f.tokens), default=None)
     if first and not any(s.prefilled for s in outcome.streams.values()):
         return first  # decode alone is given prompts token by token, too: the first position that is wrong shows most
+    if past and (whole := next((f for f in streamed if f.length == f.prompt.bucket), None)):
+        return whole  # nothing is padding there, of which it is not known what another emitter's graph makes of it
     found = []
     for prompt in asked.prompts:
         truth, result = asked.truths[prompt.id], outcome.prompts.get(prompt.id)
@@ -157,8 +159,8 @@ def _in_stream(stream: Stream, outcome: Outcome, asked: Asked, past: int) -> Fai
         return None
     buckets = [p.bucket for p in asked.prompts]
     if filled:
-        length = last = _first(filled, past + 1)
         buckets = [stream.bucket or max(buckets)]
+        length = last = buckets[0] if past and buckets[0] in filled else _first(filled, past + 1)
     else:  # the step alone, after a prompt that ends before it: none for the first one
         last = _first(decoded, past) + 1
         length = min(last - 1, max(buckets))
