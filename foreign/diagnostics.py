@@ -7,11 +7,10 @@ from pathlib import Path
 
 from hloracle.core.errors import InputError
 from hloracle.core.given import shown
-from hloracle.localize.text import LOCATION
+from hloracle.localize.text import without_locations
 
 # Where the parser says that something stands in the text it was given, and not in a file that a location names.
 _IN_TEXT = re.compile(r'loc\("-":(\d+):(\d+)')
-_LOCATION_ALIAS = re.compile(r"^#loc\w* = .*$", re.MULTILINE)
 
 
 def invalid(text: str, error: Exception, path: Path | str) -> InputError:
@@ -40,10 +39,8 @@ def _first_of(error: Exception) -> tuple[str, str]:
 def _place_without_locations(text: str, message: str) -> re.Match[str] | None:
     from jaxlib.mlir import ir
 
-    for locations in (LOCATION, _LOCATION_ALIAS):
-        text = locations.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     try:
-        ir.Module.parse(text)
+        ir.Module.parse(without_locations(text, filled=" "))
     except (ir.MLIRError, ValueError) as error:
         again, location = _first_of(error)
         return _IN_TEXT.match(location) if again == message else None

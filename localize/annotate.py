@@ -23,30 +23,21 @@ from hloracle.core.abi import JUDGED_ROW, Graph, Tensor
 from hloracle.core.locations import line_of
 from hloracle.localize.inline import operands_of
 from hloracle.localize.matching import Layout, Match, shape_of
-from hloracle.localize.text import LOCATION, TYPE, function_named
+from hloracle.localize.text import TYPE, function_named, without_locations
 from hloracle.localize.unroll import flatten
 from hloracle.reference.model.anchors import CACHES, split
 from hloracle.reference.model.config import Config
 
-ALIAS = "#loc"
 FLOATS = ("f32", "f16", "bf16", "f64")
 SLICE_BYTES = 2**28  # of results that one run returns
 # What makes no number: the same ones in another shape or type are found where they come from.
 COPIES = ("stablehlo.constant", "stablehlo.iota")
 
 
-def without_locations(text: str) -> str:
-    """The same lines, where no operation says where it comes from: each is then known by its line."""
-    return "\n".join(
-        "" if line.lstrip().startswith(ALIAS) else LOCATION.sub("", line) if "loc(" in line else line
-        for line in text.splitlines()
-    )  # fmt: skip
-
-
 class Flat:
     """A graph with its calls and loops written out. Values are counted by the operations that make them.
 
-    own: the operations of the judged function; the others adapt it to the contract.
+    own: the operations of the judged function; the others adapt it to the contract. written: the text without those.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -56,6 +47,7 @@ class Flat:
             self.module = ir.Module.parse(without_locations(graph.text))
             adapter = [f for f in self.module.body.operations if _name(f) == JUDGED_ROW]
             end = _first_line(adapter[0]) if adapter else 0
+            self.written = "\n".join(graph.text.splitlines()[: end - 1]) if end else graph.text
             flatten(self.module, graph.abi.function)
             function = function_named(self.module, graph.abi.function)
             for operation in list(self.module.body.operations):
@@ -186,7 +178,7 @@ def annotated(graph: Graph, matches: Sequence[Match], config: Config, queries: i
         writer = _Explicit(flat, row)
         for match in matches:
             writer.write(match, shape_of(config, match.anchor, queries, keys))
-    return dataclasses.replace(graph, text=flat.text(), inner="", written=graph.written or graph.text)
+    return dataclasses.replace(graph, text=flat.text(), inner="", written=graph.written or flat.written)
 
 
 def _location(anchor: str, line: int) -> Any:

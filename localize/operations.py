@@ -143,6 +143,9 @@ def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, be
     # what went wrong before.
     while misplaced := [o for o in steps[first].operands if isinstance(o, int) and known.elsewhere(results[o])]:
         first = misplaced[0]
+    # What was put around somebody else's graph lays its values out: the graph's own operation comes before it.
+    while not steps[first].line and (before := [o for o in steps[first].operands if isinstance(o, int)]):
+        first = max(before, key=lambda o: results[o].size)
     graph = anatomy.prefix(subgraph, first)
     why = "the right graph has its operands, and has its result nowhere"
     if known.have(results[first]):

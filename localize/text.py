@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
 from hloracle.core.locations import name_of
 from hloracle.reference.model.anchors import anchor_of
 
-# What stands in parentheses, in which a string may hold any of them; locations are seldom more than four deep.
-_FLAT = r"(?:[^()\"]|\"[^\"]*\")*"
-_DEEP = functools.reduce(lambda inner, _: rf'(?:[^()"]|"[^"]*"|\({inner}\))*', range(4), _FLAT)
-LOCATION = re.compile(rf"\s*\bloc\({_DEEP}\)")
+_LOCATION = re.compile(r"\s*\bloc(?=\()")
+_PARENTHESIS = re.compile(r"[()]")
 _ALIAS = re.compile(r"#\w+ =")
 TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
 
@@ -25,10 +22,30 @@ def code_of(text: str) -> str:
     return _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
 
 
-def without_locations(text: str) -> str:
-    """A module's text without locations, line by line: an operation that has none gets the line that it is parsed from."""
-    bare = [LOCATION.sub("", line) if "loc(" in line else line for line in text.splitlines()]
+def without_locations(text: str, filled: str = "") -> str:
+    """A module's text without locations, line by line: an operation that has none gets the line that it is parsed from.
+
+    Args:
+      filled: a character that stands in their place, so that columns stay, too.
+    """
+    bare = [_bare(line, filled) if "loc(" in line else line for line in text.splitlines()]
     return "\n".join("" if _ALIAS.fullmatch(line.strip()) else line for line in bare)
+
+
+def _bare(line: str, filled: str) -> str:
+    """A line without its locations, however deep they are nested: those that JAX exports are call stacks."""
+    code, kept, at = code_of(line), [], 0
+    while found := _LOCATION.search(code, at):
+        depth = 0
+        for one in _PARENTHESIS.finditer(code, found.end()):
+            depth += 1 if one[0] == "(" else -1
+            if depth == 0:
+                break
+        else:
+            break  # it is never closed
+        kept += [line[at : found.start()], filled * (one.end() - found.start())]
+        at = one.end()
+    return "".join([*kept, line[at:]])
 
 
 def function_named(module: Any, name: str) -> Any:

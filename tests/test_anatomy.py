@@ -19,6 +19,7 @@ from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import Anatomy, Subgraph
+from hloracle.localize.text import without_locations
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.anchors import anchors, split
 from hloracle.reference.model.registry import from_hf
@@ -174,6 +175,26 @@ def test_locations_that_are_more_than_a_name() -> None:
     anatomy = Anatomy(replace(graph, text=text), model("plain").config)
     assert anatomy.anchors == anchors(anatomy.config)
     check_lines(anatomy, anatomy.subgraph("norm"))
+
+
+@pytest.mark.parametrize(
+    ("line", "bare"),
+    [
+        ("%0 = a %x : f32 loc(unknown)", "%0 = a %x : f32"),
+        ("%0 = a %x : f32 loc(#loc12)", "%0 = a %x : f32"),
+        ('f(%x: f32 loc(#loc1), %y: f32 loc("y)")) -> f32 {', "f(%x: f32, %y: f32) -> f32 {"),
+        ("#loc3 = loc(callsite(#loc1 at #loc2))", ""),
+        ('%0 = a {b = "loc("} : f32 loc("a)(\\"(") // loc(', '%0 = a {b = "loc("} : f32 // loc('),
+        # JAX writes call stacks, as deep as they are.
+        (f"%0 = a : f32 loc({'callsite(' * 90}unknown{')' * 90})", "%0 = a : f32"),
+        ("%0 = a : f32 loc(callsite(", "%0 = a : f32 loc(callsite("),
+    ],
+)
+def test_text_without_locations(line: str, bare: str) -> None:
+    assert without_locations(line) == bare
+    filled = without_locations(line, filled=" ")
+    assert len(filled) == len(line) or not bare, "columns stay"
+    assert "".join(filled.split()) == "".join(bare.split())
 
 
 @pytest.mark.parametrize("id", GRAPHS)

@@ -16,7 +16,7 @@ from typing import Any
 from hloracle.core.abi import DTYPE_BYTES, Graph
 from hloracle.core.cache import digest
 from hloracle.core.record import ListedOp, Node
-from hloracle.localize.text import LOCATION, TYPE, anchor_at, function_named
+from hloracle.localize.text import TYPE, anchor_at, function_named, without_locations
 from hloracle.reference.model.anchors import CACHES, split
 
 # One operation on floating-point numbers for each element of the result.
@@ -269,11 +269,11 @@ class _Reader:
 
 def _shown(line: str) -> str:
     """A line of a graph's text without its location; what is longer than anyone reads, such as a table, is cut."""
-    text = TABLE.sub(r"\1…", line)
+    text = TABLE.sub(r"\1…", without_locations(line).strip())
     if len(text) > LONGEST_LINE:
         kept = LONGEST_LINE // 2
         text = f"{text[:kept]} … {text[-kept:]}"
-    return LOCATION.sub("", text).strip()
+    return text
 
 
 def _kind(operation: Any) -> str:

@@ -253,9 +253,9 @@ def localize(
             "local": found.local.get((phase, anchor)), "peer": found.peer.get((phase, anchor)),
         })  # fmt: skip
     operation = None
-    if found.found is not None:
+    graph = suspect.graph(found.phase)
+    if found.found is not None and (found.found.step.line or not (graph and graph.written)):  # one of the graph's own
         step = found.found.step
-        graph = suspect.graph(found.phase)
         operation = {
             "name": step.name, "value": step.value, "line": step.line or None,
             "graph": graph.name if graph else "", "text": step.text, "anchor": found.anchor,
