@@ -340,12 +340,28 @@ def compare_speed(run: Run, verdict: Verdict) -> None:
                 evidence.speed_reason = str(error)
 
 
+def _show_named(run: Run) -> None:
+    """Read the graphs again whose anchors were looked for, with their operations at these."""
+    evidence = run.evidence
+    of = {i: evidence.named[s, g.name] for i, (s, g, _) in enumerate(evidence.shown) if (s, g.name) in evidence.named}
+    again = [("", graph) for graph in of.values() if graph.written]
+    try:
+        read = run.context.child(read_graphs, again, timeout=PREPARE_SECONDS).value if again else []
+    except (ChildDied, ToolchainError, InputError):  # the verdict stands without
+        return
+    readings = iter(read)
+    for i in (i for i, graph in of.items() if graph.written):
+        source, graph, _ = evidence.shown[i]
+        evidence.shown[i] = (source, graph, next(readings)[2])
+
+
 def show(run: Run) -> None:
     """Read the graphs that the report sets side by side."""
     evidence, settings = run.evidence, run.settings
     wanted = chosen_graphs(evidence)
     if run.of_files:  # they were read when they were parsed
         evidence.shown = [reading for reading in evidence.shown if reading[:2] in wanted]
+        _show_named(run)
         return
     if settings.early_exit or settings.quick or not evidence.graphs:
         return

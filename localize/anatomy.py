@@ -395,12 +395,8 @@ class Anatomy:
 
     @functools.cached_property
     def _lines(self) -> dict[int, tuple[int, str]]:
-        if self.graph.written:  # each operation says where it was
-            written = self.graph.written.splitlines()
-            lines = ((i, place_of(operation.location)) for i, operation in enumerate(self._operations))
-            return {i: (line, written[line - 1].strip()) for i, line in lines if line and line <= len(written)}
         with self._context:
-            return op_lines(self.graph.text, self.graph.abi.function)
+            return op_lines(self.graph, self._operations)
 
 
 def _computed(subgraph: Subgraph) -> list[tuple[Any, Any]]:
@@ -413,19 +409,23 @@ def _computed(subgraph: Subgraph) -> list[tuple[Any, Any]]:
     ]  # fmt: skip
 
 
-def op_lines(text: str, function: str) -> dict[int, tuple[int, str]]:
-    """Index of a function's operation -> its line in a module's text, counted from 1, and what stands there.
+def op_lines(graph: Graph, operations: Sequence[Any]) -> dict[int, tuple[int, str]]:
+    """Index of an operation -> its line in a graph's text, counted from 1, and what stands there.
 
-    To be called within an MLIR context.
+    What was put around somebody else's graph has none. To be called within an MLIR context.
+
+    Args:
+      operations: of the graph's function, calls inlined.
     """
-    lines = text.splitlines()
-    found = {}
-    module = ir.Module.parse(without_locations(text))
-    inline_calls(module, function)
-    for i, operation in enumerate(function_named(module, function).regions[0].blocks[0].operations):
-        if line := line_of(operation.location):
-            found[i] = (line, lines[line - 1].strip())
-    return found
+    text = (graph.written or graph.text).splitlines()
+    if graph.written:  # each operation says where it was
+        lines = [place_of(operation.location) for operation in operations]
+    else:
+        module = ir.Module.parse(without_locations(graph.text))
+        inline_calls(module, graph.abi.function)
+        bare = function_named(module, graph.abi.function).regions[0].blocks[0].operations
+        lines = [line_of(operation.location) for operation in bare]
+    return {i: (line, text[line - 1].strip()) for i, line in enumerate(lines) if line and line <= len(text)}
 
 
 @functools.lru_cache(maxsize=8)

@@ -223,8 +223,9 @@ class _Explicit:
             return
         operations = list(flat.block.operations)
         at = operations.index(value.owner) + 1
-        with _location(match.anchor.removesuffix("+"), flat.lines[match.value]), ir.InsertionPoint(operations[at]):
-            new = self._taken_and_put_back(value, layout, shape, _location("", flat.lines[match.value]))
+        # No line of the graph's: these are none of its operations.
+        with _location(match.anchor.removesuffix("+"), 0), ir.InsertionPoint(operations[at]):
+            new = self._taken_and_put_back(value, layout, shape, _location("", 0))
         if not first and flat.graph.abi.phase != "decode" and split(match.anchor)[1] in CACHES:
             return  # what prefill keeps is what its attention reads: nothing is computed from the cache
         made = set(list(flat.block.operations)[at : at + len(list(flat.block.operations)) - len(operations)])

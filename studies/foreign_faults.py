@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +78,10 @@ def _written(folder: Path, path: Path, text: str) -> Path:
 def _places(
     graph: Graph, model: Checkpoint, report: Report
 ) -> tuple[dict[int, tuple[str, ...]], dict[str, frozenset[str]]]:
-    """Line -> the anchors that it computes, in order; and what each anchor is computed from."""
+    """Line -> the anchors that it computes, in order; and what each anchor is computed from.
+
+    A line of an anchor also computes those before it that the graph has as no value of the contract's shape.
+    """
     decodes = graph.abi.phase == "decode"
     bucket = 0 if decodes else graph.abi.bucket
     oracle = lower(model.config, graph.abi.phase, "logits", graph.abi.capacity, bucket)
@@ -87,11 +90,18 @@ def _places(
     truth = anchor_truth(model, tokens, report, max(length, 1))
     found = named(graph, oracle, model, (truth, length), XlaCpu(), report)
     lines: dict[int, list[str]] = {}
-    anatomy = anatomy_of(found, model.config)
+    anatomy, reads = anatomy_of(found, model.config), anatomy_of(oracle, model.config).reads()
+    missing = reads.keys() - set(anatomy.anchors)
     for anchor in anatomy.anchors:
         for line in anatomy.lines(anchor):
-            lines.setdefault(line, []).append(anchor)
-    return {line: tuple(names) for line, names in lines.items()}, anatomy_of(oracle, model.config).reads()
+            lines.setdefault(line, []).extend((anchor, *_inside(anchor, reads, missing)))
+    return {line: tuple(dict.fromkeys(names)) for line, names in lines.items()}, reads
+
+
+def _inside(anchor: str, reads: Mapping[str, Collection[str]], missing: Collection[str]) -> list[str]:
+    """The missing anchors that one is computed from, directly or by way of others that are missing."""
+    own = [a for a in reads.get(anchor, ()) if a in missing]
+    return [*own, *(more for one in own for more in _inside(one, reads, missing))]
 
 
 def _answers(graphs: Sequence[Graph], model: Checkpoint) -> list[np.ndarray]:

@@ -12,6 +12,7 @@ from foreign_graph import FAULTS, adapted_graph
 from models import LENGTH, PHASES, SOURCES, S, T, model, quick_xla
 from nightly import only
 
+from hloracle.conformance.graphs.listing import read
 from hloracle.conformance.runs.naming import named as of_one
 from hloracle.core.abi import Graph
 from hloracle.localize.anatomy import anatomy_of
@@ -76,6 +77,29 @@ def test_all_anchors_are_found(phase: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
     for tensor, value in zip(with_outputs.abi.results[3:], results[3:], strict=True):
         assert np.max(situation.errors(tensor.name, value)) <= 16, tensor.name
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_reader_sees_the_graphs_own_lines_at_its_anchors(phase: str, tmp_path: Path) -> None:
+    """And nothing of what was put around it and into it."""
+    found = graph(tmp_path, phase)
+    here = model(PLAIN)
+    scopes = read(explicit(found, named(found, phase), here.config, here.situation(phase))).scopes
+    assert {f"layers.{i}.{part}" for i in range(2) for part in ("mlp.act", "self_attn.context")} <= {
+        s.anchor for s in scopes
+    }
+    lines = (tmp_path / f"{phase}.mlir").read_text().splitlines()
+    listed = [op for scope in scopes for op in scope.ops]
+    for op in listed:
+        if op["line"] is None:
+            assert op["op"] == "constant"
+        else:
+            assert op["text"] == without_locations(lines[op["line"] - 1]).strip()
+            assert f"stablehlo.{op['op']}" in op["text"]
+    norm = next(s for s in scopes if s.anchor == "layers.0.input_layernorm")
+    assert [op["op"] for op in norm.ops if op["op"] != "constant"][-1] == "multiply"
+    one_row = next(s for s in read(here.graph("oracle", phase)).scopes if s.anchor == norm.anchor)
+    assert norm.flops == 2 * (one_row.flops or 0)
 
 
 def stripped(phase: str, source: str = "emitter") -> Graph:

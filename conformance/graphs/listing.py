@@ -73,8 +73,9 @@ def read(graph: Graph) -> Reading:
         module = ir.Module.parse(graph.text)  # owns what is read here
         inline_calls(module, graph.abi.function)
         main = function_named(module, graph.abi.function)
-        lines = {i: line for i, (line, _) in op_lines(graph.text, graph.abi.function).items()}
-        reader = _Reader(graph, main.regions[0].blocks[0], lines)
+        block = main.regions[0].blocks[0]
+        lines = {i: line for i, (line, _) in op_lines(graph, list(block.operations)).items()}
+        reader = _Reader(graph, block, lines)
         return Reading(reader.scopes(), reader.blocks())
 
 
@@ -83,7 +84,7 @@ class _Reader:
 
     def __init__(self, graph: Graph, block: Any, lines: dict[int, int]) -> None:
         self._lines = lines
-        self._text = graph.text.splitlines()
+        self._text = (graph.written or graph.text).splitlines()
         self._arguments = dict(zip(block.arguments, graph.abi.arguments, strict=False))
         self._operations = list(block.operations)
         self._cache = graph.abi.results[graph.abi.result("k_cache")].shape if graph.abi.caches else ()
@@ -93,7 +94,11 @@ class _Reader:
         # By the result: a constant has no scope of its own, it belongs to whoever uses it.
         self._makers = {result: i for i, operation in enumerate(self._operations) for result in operation.results}
         self._anchors = [anchor_at(operation) for operation in self._operations]
-        self._computing = [i for i, kind in enumerate(self._kinds) if kind not in ("constant", "func.return")]
+        self._computing = [
+            i for i, kind in enumerate(self._kinds)
+            if kind not in ("constant", "func.return") and (i in lines or not graph.written)
+        ]  # fmt: skip
+        self._put_around = {*range(len(self._kinds))} - lines.keys() if graph.written else set[int]()
         self._places: dict[str, list[int]] = {}
         for i in self._computing:
             self._places.setdefault(self._anchors[i], []).append(i)
@@ -105,7 +110,7 @@ class _Reader:
             ops: list[ListedOp] = []
             listed: set[int] = set()
             for i in inside:
-                used = (self._makers.get(operand) for operand in self._operations[i].operands)
+                used = (self._makers.get(operand) for operand in self._operands(i))
                 for j in [*(j for j in used if j is not None and self._kinds[j] == "constant"), i]:
                     if j not in listed:
                         listed.add(j)
@@ -117,6 +122,15 @@ class _Reader:
                 nbytes = self._traffic(inside)
             found.append(Scope(anchor, self._signature(anchor, inside), flops, nbytes, ops))
         return tuple(found)
+
+    def _operands(self, i: int) -> list[Any]:
+        """An operation's operands, as they were before anything was put around the graph to lay its values out."""
+        found = []
+        for value in self._operations[i].operands:
+            while (maker := self._makers.get(value, -1)) in self._put_around and self._operations[maker].operands:
+                value = self._operations[maker].operands[1 if self._kinds[maker] == "select" else 0]
+            found.append(value)
+        return found
 
     def _listed(self, i: int) -> ListedOp:
         line = self._lines.get(i)
@@ -134,7 +148,7 @@ class _Reader:
         for i in inside:
             operation = self._operations[i]
             kind = self._kinds[i]
-            operands = [self._operand(v, layer, index) for v in operation.operands]
+            operands = [self._operand(v, layer, index) for v in self._operands(i)]
             attributes = self._attributes(operation)
             # Where in the caches a layer's part begins is its number: in layer 3 a slice [3:4, …] is like [0:1, …] in layer 0.
             if kind in SLOT and operands[SLOT[kind]] == f"dense<{layer}> : tensor<i32>":
@@ -181,6 +195,8 @@ class _Reader:
             return "argument"
         if self._kinds[i] == "constant":
             return self._written_out(self._operations[i].attributes["value"])
+        if i in self._put_around:
+            return "given"
         if i in index:
             return f"#{index[i]}.{value.result_number}"
         other, part = split(self._anchors[i])
@@ -197,7 +213,7 @@ class _Reader:
         total = 0
         for i in inside:
             operation, kind = self._operations[i], self._kinds[i]
-            for n, value in enumerate(operation.operands):
+            for n, value in enumerate(self._operands(i)):
                 maker = self._makers.get(value)
                 if maker in mine or (maker is not None and self._kinds[maker] == "constant"):
                     continue
@@ -215,7 +231,7 @@ class _Reader:
         """A view of what was there, or was written part by part, writes nothing."""
         source = i
         while self._kinds[source] in VIEWS:
-            maker = self._makers.get(self._operations[source].operands[0])
+            maker = self._makers.get(self._operands(source)[0])
             if maker not in mine:
                 return 0
             source = maker
@@ -246,7 +262,7 @@ class _Reader:
         for n, run in enumerate(runs):
             weights = []
             for i in run:
-                for value in self._operations[i].operands:
+                for value in self._operands(i):
                     argument, maker = self._arguments.get(value), self._makers.get(value)
                     if argument is not None and argument.role == "weight":
                         weights.append(argument.name)
