@@ -8,7 +8,7 @@ from typing import Any
 from hloracle.core.locations import name_of
 from hloracle.reference.model.anchors import anchor_of
 
-_LOCATION = re.compile(r"\s*\bloc(?=\()")
+_LOCATION = re.compile(r"\bloc(?=\()")
 _PARENTHESIS = re.compile(r"[()]")
 _ALIAS = re.compile(r"#\w+ =")
 TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
@@ -43,7 +43,8 @@ def _bare(line: str, filled: str) -> str:
                 break
         else:
             break  # it is never closed
-        kept += [line[at : found.start()], filled * (one.end() - found.start())]
+        before = line[at : found.start()].rstrip()
+        kept += [before, filled * (one.end() - at - len(before))]
         at = one.end()
     return "".join([*kept, line[at:]])
 

@@ -197,6 +197,12 @@ def test_text_without_locations(line: str, bare: str) -> None:
     assert "".join(filled.split()) == "".join(bare.split())
 
 
+def test_a_table_in_a_line_with_a_location() -> None:
+    """Millions of characters: a search that tries each of them again never ends."""
+    table = f'%0 = stablehlo.constant dense<"0x{"00" * 2**22}"> : tensor<1048576xf32>'
+    assert without_locations(f"{table} loc(unknown)") == table
+
+
 @pytest.mark.parametrize("id", GRAPHS)
 def test_without_locations_there_are_no_anchors(id: str) -> None:
     graph = of(id).graph
