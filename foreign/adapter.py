@@ -49,12 +49,14 @@ class Adapter:
 
     capacity: slots of the contract's caches, at least those of the graph.
     in_session: whether another graph of its session takes caches, so that this one has to return them.
+    decoded: the opaque state that the decode graph of its session hands on; None without such a graph.
     """
 
     binding: Binding
     config: Config
     capacity: int
     in_session: bool = False
+    decoded: tuple[Value, ...] | None = None
 
     @property
     def decodes(self) -> bool:
@@ -87,8 +89,8 @@ class Adapter:
 
     @property
     def opaque(self) -> tuple[Value, ...]:
-        """The state that is only handed on, as results."""
-        return tuple(v for v in self.binding.results if v.what == "state")
+        """The state that is only handed on, as results. What a prefill does not return begins as it does without one."""
+        return self.decoded if self.decoded is not None else opaque_of(self.binding)
 
     @property
     def caches(self) -> bool:
@@ -185,8 +187,14 @@ class Adapter:
         for name, shape in self.config.cache_shapes(self.capacity).items() if self.caches else ():
             pad = shape[2] - found[name].shape[2]
             state.append(jnp.pad(found[name], ((0, 0), (0, 0), (0, pad), (0, 0))) if pad else found[name])
-        state += [a for v, a in zip(self.binding.results, returned, strict=True) if v.what == "state"]
+        opaque = {v.text: a for v, a in zip(self.binding.results, returned, strict=True) if v.what == "state"}
+        state += [opaque[v.text] if v.text in opaque else self.begun(v) for v in self.opaque]
         return (found["head"], *state)
+
+    def begun(self, value: Value) -> Array:
+        """What opaque state is before the first call."""
+        start = self.binding.start.get(value.text, 0)
+        return _constant(start, value.port.shape, numpy_type(value.port.dtype))
 
     def _head(self, value: Value, array: Array, row: Array, last: Array) -> Array:
         whole = _to_contract(array, value.axes, AXES[value.what], self.binding.sizes)
@@ -209,6 +217,11 @@ class Adapter:
         return list(zip(PAIR[pair], whole, strict=True))
 
 
+def opaque_of(binding: Binding) -> tuple[Value, ...]:
+    """The state that a graph only hands on, as its results."""
+    return tuple(v for v in binding.results if v.what == "state")
+
+
 @dataclass(frozen=True)
 class _Scene:
     """One call's quantities. filled: tokens that are there after it, by row; mine: the judged row."""
@@ -227,7 +240,7 @@ class _Scene:
         if value.what == "constant":
             return _constant(value.constant, port.shape, dtype)
         if value.what == "state":
-            start = _constant(adapter.binding.start.get(value.text, 0), port.shape, dtype)
+            start = adapter.begun(value)
             names = [v.text for v in adapter.opaque]
             if not adapter.decodes or value.text not in names:
                 return start

@@ -15,9 +15,9 @@ from jaxlib.mlir import ir
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.core.given import shown
-from hloracle.foreign.adapter import Adapter
+from hloracle.foreign.adapter import Adapter, opaque_of
 from hloracle.foreign.around import adapted
-from hloracle.foreign.binding import Binding, bind, phase_of
+from hloracle.foreign.binding import Binding, Value, bind, phase_of
 from hloracle.foreign.diagnostics import invalid
 from hloracle.foreign.file import AbiFile
 from hloracle.foreign.reading import read_text
@@ -39,15 +39,29 @@ def open_graphs(paths: Sequence[Path], abi: AbiFile, model: Checkpoint) -> list[
     decoding = [b.sizes["S"] for b in bindings if "S" in b.sizes and b.phase == "decode"]
     capacity = max(decoding or slots or [b.sizes.get("T", 1) for b in bindings])
     handed_on = any(b.phase == "decode" and hands_on_caches(b) for b in bindings)
+    decoded = next((opaque_of(b) for b in bindings if b.phase == "decode"), None)
+    for binding in bindings:
+        _alike(abi, binding, decoded or ())
     graphs = []
     for path, text, binding in zip(paths, texts, bindings, strict=True):
         try:
             in_session = handed_on and binding.phase == "prefill"
-            graphs.append(adapted(text, path.stem, Adapter(binding, model.config, capacity, in_session)))
+            adapter = Adapter(binding, model.config, capacity, in_session, decoded)
+            graphs.append(adapted(text, path.stem, adapter))
         except ValueError as error:
             what, *fix = error.args
             raise abi.wrong(f"{binding.phase}: {what}", *fix) from None
     return graphs
+
+
+def _alike(abi: AbiFile, binding: Binding, decoded: Sequence[Value]) -> None:
+    """Raises InputError where a graph returns state of another type than the decode graph takes."""
+    returned = {v.text: v for v in opaque_of(binding)}
+    for value in decoded:
+        other = returned.get(value.text, value)
+        if other.port.type != value.port.type:
+            what = f"state.{value.text} is {other.port} in {binding.phase}, and {value.port} in decode"
+            raise abi.wrong(what, "give the two names of their own")
 
 
 def bound(path: Path, text: str, abi: AbiFile, model: Checkpoint) -> Binding:

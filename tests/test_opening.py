@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import toy
 from foreign_graph import ABI, text
+from graphs import run
 from models import S, T, model
 
 from hloracle.backends.session import Session
@@ -111,3 +113,43 @@ def test_weights_that_are_held_in_an_encoding(tmp_path: Path) -> None:
         session.reset()
         answers.append([np.asarray(session.decode_step(t)) for t in (3, 1, 4, 1, 5)])
     np.testing.assert_array_equal(*answers)
+
+
+KEY = """
+[state]
+key = [0, 7]
+
+[decode.inputs]
+key = "state.key"
+"""
+
+
+def test_state_that_prefill_does_not_return(tmp_path: Path) -> None:
+    """It begins with the first step after the prompt, as it would without one."""
+    abi = toy.ABI.replace("[decode.inputs]", KEY).replace("[decode.results]", '[decode.results]\n3 = "state.key"')
+    texts = {"prefill": toy.text("prefill"), "decode": toy.text("decode", keyed=True)}
+    prefill_, decode_ = toy.opened(tmp_path, texts, abi)
+    assert [r.name for r in prefill_.abi.results] == [r.name for r in decode_.abi.results]
+
+    def call(graph: Graph, *inputs: np.ndarray) -> list[np.ndarray]:
+        return run(graph, *(toy.checkpoint().load(w.name) for w in graph.abi.weights), *inputs)
+
+    tokens = np.arange(3, 3 + toy.T, dtype=np.int32)
+    _, *state = call(prefill_, tokens, np.int32(4))
+    assert state[-1].tolist() == [0, 7]
+    for position in (4, 5):
+        _, *state = call(decode_, tokens[position], np.int32(position), *state)
+    assert state[-1].tolist() == [2, 9]
+
+
+def test_state_of_two_types(tmp_path: Path) -> None:
+    abi = toy.ABI.replace("[decode.inputs]", KEY).replace("[decode.results]", '[decode.results]\n3 = "state.key"')
+    head, _, tail = abi.rpartition("[prefill.results]")
+    tail = tail.replace('2 = "v_cache : L S K D"', '2 = "state.key"')
+    abi = f"{head}[prefill.results]{tail}"
+    texts = {"prefill": toy.text("prefill"), "decode": toy.text("decode", keyed=True)}
+    with pytest.raises(InputError) as caught:
+        toy.opened(tmp_path, texts, abi)
+    assert "abi.toml: state.key is result[2] (tensor<2x16x2x4xf32>) in prefill, and result[3] (tensor<2xui32>) in decode; " in str(
+        caught.value
+    )
