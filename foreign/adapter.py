@@ -211,10 +211,27 @@ class Adapter:
         if "S" not in _letters(pattern) and "T" in _letters(pattern):  # of the prompt alone
             axes = axes.replace("S", "T")
         if value.what != "cache":
-            return [(value.what, _to_contract(array, pattern, f"B {axes}", self.binding.sizes))]
-        pair = next((p for p in PAIR if p in re.findall(r"\w+", pattern)), "kv")
-        whole = _to_contract(array, pattern, f"{pair} B {axes}", self.binding.sizes)
-        return list(zip(PAIR[pair], whole, strict=True))
+            found = [(value.what, _to_contract(array, pattern, f"B {axes}", self.binding.sizes))]
+        else:
+            pair = next((p for p in PAIR if p in re.findall(r"\w+", pattern)), "kv")
+            whole = _to_contract(array, pattern, f"{pair} B {axes}", self.binding.sizes)
+            found = list(zip(PAIR[pair], whole, strict=True))
+        if not value.text:
+            return found
+        back = np.argsort(self.pairs(value))
+        return [(name, part[..., back] if name == "k_cache" else part) for name, part in found]
+
+    def pairs(self, value: Value) -> np.ndarray:
+        """The order in which a cache has the numbers of a key whose pairs lie side by side: 0, D/2, 1, D/2 + 1, …"""
+        layers = self.config.layers if value.layer is None else self.config.layers[value.layer : value.layer + 1]
+        rope, width = (
+            next((layer.rope for layer in layers if layer.rope), None),
+            self.config.cache_shapes(1)["k_cache"][-1],
+        )
+        if rope is None or rope.interleaved or width != self.config.head_dim:
+            raise ValueError("the model's keys have no halves that could be interleaved")
+        turned = np.arange(rope.dim).reshape(2, -1).T.ravel()
+        return np.concatenate([turned, np.arange(rope.dim, width)])
 
 
 def opaque_of(binding: Binding) -> tuple[Value, ...]:
@@ -320,6 +337,7 @@ class _Scene:
             else:
                 cache = own[name][:, :, : adapter.slots]
                 whole = jnp.where(self.mine.reshape(-1, 1, 1, 1, 1), cache[None], -cache[None])
+            whole = whole[..., adapter.pairs(value)] if value.text and name == "k_cache" else whole
             return whole if value.layer is None else whole[:, value.layer]
 
         if value.what != "cache":

@@ -21,7 +21,7 @@ from hloracle.reference.model.expressions import STAGE, Names, substituted, tens
 PAIR = {"kv": ("k_cache", "v_cache"), "vk": ("v_cache", "k_cache")}
 ROTARY = ("cos", "sin", "inv_freq")
 MASKS = ("causal_mask", "window_mask")
-CACHE = re.compile(r"(k_cache|v_cache|cache)(?:\.(\d+))?")
+CACHE = re.compile(r"(k_cache|v_cache|cache)(?:\.(\d+))?(?:\((interleaved)\))?")
 _MASK = re.compile(r"(causal_mask|window_mask)(?:\((.*)\))?")
 _ROTARY = re.compile(r"(cos|sin|inv_freq)(?:\.(\d+))?")
 _STATE = re.compile(r"state\.(\w+)")
@@ -55,7 +55,8 @@ class Value:
 
     what: `formula`, `constant`, `causal_mask`, `window_mask`, `valid`, `cos`, `sin`, `embeddings`, `k_cache`, `v_cache`,
       `cache`, `state`, and of results `logits`, `token`, `ignored`.
-    layer: of a cache or of RoPE tables. text: the formula, the name of a state, or what a mask hides by.
+    layer: of a cache or of RoPE tables. text: the formula, the name of a state, what a mask hides by, or `interleaved` of a
+      cache whose keys have RoPE's pairs side by side.
     constant: numbers. axes: the pattern of its axes; empty where it has one element for each row at most.
     """
 
@@ -266,7 +267,9 @@ def _said(port: Port, place: str, entry: Entry, phase: str, names: Names) -> Val
     if len(stages) > 1:
         raise ValueError(f"{place} has {len(stages)} stages", "write one: the axes")
     if found := CACHE.fullmatch(source):
-        return Value(port, found[1], _layer(found[2], names, place), axes=axes)
+        if found[3] and found[1] == "v_cache":
+            raise ValueError(f"{place} interleaves values, which RoPE does not turn", "write v_cache")
+        return Value(port, found[1], _layer(found[2], names, place), found[3] or "", axes=axes)
     if found := _STATE.fullmatch(source):
         return Value(port, "state", text=found[1], axes=axes)
     if place.split(".")[1] == "results":

@@ -39,7 +39,7 @@ Result = Annotated[
     str,
     Field(
         max_length=LONGEST,
-        pattern=r"^\s*(logits|token|ignored|(k_cache|v_cache|cache)(\.(\d+|\{[^{}]*\}))?|state\.\w+)\s*( : .*)?$",
+        pattern=r"^\s*(logits|token|ignored|(k_cache|v_cache|cache)(\.(\d+|\{[^{}]*\}))?(\(interleaved\))?|state\.\w+)\s*( : .*)?$",
         description="logits, token, k_cache, v_cache, cache (of a layer: `k_cache.3`), state.NAME or ignored, with its axes after ` : ` "
         "(`logits : B T V`).",
     ),

@@ -19,6 +19,7 @@ from hloracle.foreign.opening import open_graphs
 from hloracle.foreign.reading import read_text
 from hloracle.localize.anatomy import anatomy_of
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
+from hloracle.reference.model.anchors import split
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.oracle.lower import lower
 from hloracle.studies.text_faults import faults
@@ -65,8 +66,10 @@ def planted(
             continue  # it does not parse, or another type follows
         if not any(_apart(a, b) for a, b in zip(answers, changed, strict=True)):
             continue
-        # What is returned of a cache may be computed after the value that is its anchor in the right graph.
-        if (cache := _first_cache(answers, changed)) and any(cache in reads[a] for a in expected):
+        # What is returned of a cache may be computed after the value that is its anchor in the right graph: then it is wrong
+        # where all before it is right, and it is not computed from what the line is said to compute.
+        cache = _first_cache(answers, changed)
+        if cache and split(cache)[0] in {split(a)[0] for a in expected} and cache not in _following(expected, reads):
             expected = (*expected, cache)
         after = tuple(a for a, read in reads.items() if read & set(expected))
         return Planted(wrong, expected, after, f"{paths[which].name} line {fault.line}, {fault.what}")
@@ -100,6 +103,14 @@ def _places(
         for line in anatomy.lines(anchor):
             lines.setdefault(line, []).extend((anchor, *_inside(anchor, reads, missing)))
     return {line: tuple(dict.fromkeys(names)) for line, names in lines.items()}, reads
+
+
+def _following(anchors: Collection[str], reads: Mapping[str, Collection[str]]) -> set[str]:
+    """All that is computed from these."""
+    found = set(anchors)
+    while more := {a for a, read in reads.items() if a not in found and not found.isdisjoint(read)}:
+        found |= more
+    return found
 
 
 def _inside(anchor: str, reads: Mapping[str, Collection[str]], missing: Collection[str]) -> list[str]:

@@ -129,6 +129,8 @@ DECODE: dict[str, tuple[Entry, tuple[int, ...], str, Callable[[Any], Any]]] = {
     "narrow": ("k_cache : B L K S D", (B, L, K, S, D), "bf16", lambda s: s.k),
     "pairs": ("k_cache : B L S K (two h) -> B L S K (h two), two=2", (B, L, S, K, D), "f32",
               lambda s: s.k.transpose(0, 1, 3, 2, 4)[..., [0, 2, 1, 3]]),
+    "keys interleaved": ("cache(interleaved) : B L vk S K D", (B, L, 2, S, K, D), "f32",
+                         lambda s: np.stack([s.v, s.k[..., [0, 2, 1, 3]]]).transpose(1, 2, 0, 4, 3, 5)),
     "pairs apart": ("k_cache : B L S K (two h) -> B L S K h two, two=2", (B, L, S, K, 2, 2), "f32",
                     lambda s: s.k.transpose(0, 1, 3, 2, 4)[..., [0, 2, 1, 3]].reshape(B, L, S, K, 2, 2)),
     "of a layer": ("v_cache.1 : B S K D", (B, S, K, D), "f32", lambda s: s.v[:, 1].transpose(0, 2, 1, 3)),
@@ -301,6 +303,9 @@ LAYOUTS: dict[str, list[tuple[str, tuple[int, ...]]]] = {
     "values first": [("v_cache : S L K D", (S, L, K, D)), ("k_cache : D L S K", (D, L, S, K))],
     "joined": [("k_cache : L S (K D)", (L, S, K * D)), ("v_cache : (L K) (S D)", (L * K, S * D))],
     "pairs": [("k_cache : L S K (two h) -> L S K (h two), two=2", (L, S, K, D)), ("v_cache : L S K D", (L, S, K, D))],
+    "interleaved": [("k_cache(interleaved) : L S K D", (L, S, K, D)), ("v_cache", (L, K, S, D))],
+    "both, interleaved": [("cache(interleaved) : L kv B K S D", (L, 2, B, K, S, D))],
+    "both of layers, interleaved": [(f"cache.{i}(interleaved) : kv S K D", (2, S, K, D)) for i in range(L)],
     "both": [("cache : L kv B K S D", (L, 2, B, K, S, D))],
     "both, values first": [("cache : vk B L S (K D)", (2, B, L, S, K * D))],
     "layers": [(f"{name}.{i} : B S K D", (B, S, K, D)) for i in (1, 0) for name in ("v_cache", "k_cache")],
@@ -310,6 +315,8 @@ LAYOUTS: dict[str, list[tuple[str, tuple[int, ...]]]] = {
 
 def laid_out(said: str, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Of caches [B, L, K, S, D], what a graph returns."""
+    if "(interleaved)" in said:
+        said, k = said.replace("(interleaved)", ""), k[..., [0, 2, 1, 3]]
     what, _, axes = (said + " : L K S D" * (" : " not in said)).partition(" : ")
     name, _, layer = what.partition(".")
     pairs = "->" in axes

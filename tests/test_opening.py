@@ -150,6 +150,7 @@ def test_state_of_two_types(tmp_path: Path) -> None:
     texts = {"prefill": toy.text("prefill"), "decode": toy.text("decode", keyed=True)}
     with pytest.raises(InputError) as caught:
         toy.opened(tmp_path, texts, abi)
-    assert "abi.toml: state.key is result[2] (tensor<2x16x2x4xf32>) in prefill, and result[3] (tensor<2xui32>) in decode; " in str(
-        caught.value
+    assert (
+        "abi.toml: state.key is result[2] (tensor<2x16x2x4xf32>) in prefill, and result[3] (tensor<2xui32>) in decode; "
+        in str(caught.value)
     )

@@ -288,7 +288,7 @@ class _Reader:
             # Keys and values of all layers stand in the same order on both sides.
             differ = 1.0 * (len(inputs) == len(results) and [n[1:] for n in one] != [n[1:] for n in other])
             for pattern, cost, tags in patterns:
-                entries, more = _cache_entries(named, pattern)
+                entries, more = _cache_entries(named, pattern, KEYS_INTERLEAVED in tags)
                 found.append(Option(entries, cost + more + differ, "", frozenset(), tags))
         places = (*(g.place(f"{phase}.inputs") for g in inputs), *(g.place(f"{phase}.results") for g in results))
         if phase != "decode" and inputs:  # new caches may as well be zeros
@@ -315,11 +315,8 @@ class _Reader:
             axes = {port: text for (text, _), ports in zip(chosen, types.values(), strict=True) for port in ports}
             found.append((axes, sum(cost for _, cost in chosen), frozenset()))
         found.sort(key=lambda one: one[1])
-        keys = [p for g, part, _ in named if part == "k_cache" for p in g.members.values()]
-        if keys and all("D" in axes.split() for f, _, _ in found[:4] for axes in f.values()):
-            found += [
-                (_in_pairs(axes, keys), cost, frozenset({KEYS_INTERLEAVED})) for axes, cost, _ in found[:4]
-            ]  # fmt: skip
+        if named:
+            found += [(axes, cost, frozenset({KEYS_INTERLEAVED})) for axes, cost, _ in found[:4]]
         return found[:24]
 
     # ---- results
@@ -420,14 +417,6 @@ def _inversions(axes: Sequence[str], usual: Sequence[str]) -> int:
     return sum(a > b for i, a in enumerate(rank) for b in rank[i + 1 :])
 
 
-def _in_pairs(axes: Mapping[Port, str], keys: Sequence[Port]) -> dict[Port, str]:
-    def paired(text: str) -> str:
-        own = " ".join("(two h)" if a == "D" else a for a in text.split())
-        return f"{own} -> {own.replace('(two h)', '(h two)')}, two=2"
-
-    return {port: paired(text) if port in keys else text for port, text in axes.items()}
-
-
 # ---- which cache is which
 
 
@@ -461,7 +450,9 @@ def _arranged(groups: Sequence[Group], layers: int) -> list[Arranged]:
     return found
 
 
-def _cache_entries(named: Arranged, axes: Mapping[Port, str]) -> tuple[tuple[Entry, ...], float]:
+def _cache_entries(
+    named: Arranged, axes: Mapping[Port, str], interleaved: bool
+) -> tuple[tuple[Entry, ...], float]:  # fmt: skip
     """What is written for each group; and what it costs to call them so: keys come first where names do not say it."""
     entries: list[Entry] = []
     cost = 0.0
@@ -473,5 +464,6 @@ def _cache_entries(named: Arranged, axes: Mapping[Port, str]) -> tuple[tuple[Ent
         elif not says and what == "v_cache" and i == 0:
             cost += 0.4
         number = ".{l}" if group.layered else "" if layer is None else f".{layer}"
-        entries.append(f"{what}{number} : {axes[group.port]}")
+        paired = "(interleaved)" if interleaved and what != "v_cache" else ""
+        entries.append(f"{what}{number}{paired} : {axes[group.port]}")
     return tuple(entries), cost
