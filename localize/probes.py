@@ -17,6 +17,7 @@ from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Subgraph
 from hloracle.localize.operations import Found, unlike
 from hloracle.localize.workbench import Workbench
+from hloracle.reference.huggingface.anchor_truth import visible
 from hloracle.reference.model.anchors import CACHES, anchors, split
 
 # Ordinary values; scores of hundreds, whose exponentials overflow; values so small that a norm's epsilon rules.
@@ -138,7 +139,7 @@ def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str],
             return bench.weight(name)
         shape = anatomy.shape(name)
         if part == "self_attn.probs":
-            return np.asarray(rng.dirichlet(np.ones(shape[-1]), shape[:-1]), np.float32)
+            return _attended(anatomy, name, rng.dirichlet(np.ones(shape[-1]), shape[:-1]))
         drawn = rng.normal(0, scale, shape).astype(np.float32)
         if part == "self_attn.scores":
             hidden = rng.random(shape) < 0.3
@@ -149,6 +150,21 @@ def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str],
         return _logits(drawn / scale, scale) if name == "lm_head" else drawn
 
     return value
+
+
+def _attended(anatomy: Anatomy, anchor: str, probs: np.ndarray) -> np.ndarray:
+    """[K, T, G, S], 0 where no query looks, as a mask leaves them: a graph may put it on once more."""
+    first = _position(anatomy) if anatomy.graph.abi.phase == "decode" else 0
+    for query in range(probs.shape[1]):
+        hidden = np.ones(probs.shape[-1], np.bool_)
+        hidden[visible(anatomy.config, anchor, first + query)] = False
+        probs[:, query, :, hidden] = 0
+    return np.asarray(probs / probs.sum(axis=-1, keepdims=True), np.float32)
+
+
+def _position(anatomy: Anatomy) -> int:
+    """Of a step: in the second half."""
+    return anatomy.keys // 2 + 1
 
 
 def _logits(drawn: np.ndarray, scale: float) -> np.ndarray:
@@ -170,7 +186,7 @@ def _scalar(anatomy: Anatomy, argument: Tensor, rng: np.random.Generator) -> np.
     if argument.role in ("token", "tokens"):
         return rng.integers(0, anatomy.config.vocab_size, argument.shape).astype(np.int32)
     length = anatomy.queries - (0 if anatomy.graph.written else 3)
-    return np.array(length if argument.role == "length" else anatomy.keys // 2 + 1, np.int32)
+    return np.array(length if argument.role == "length" else _position(anatomy), np.int32)
 
 
 def _share(anchor: str, got: np.ndarray, expected: np.ndarray) -> float:

@@ -45,8 +45,8 @@ ENOUGH = 0.9
 class Case:
     """What is exported, and how it is judged.
 
-    folder: in examples/. model: as hloracle names it; theta: of plain RoPE, where the library knows no other; precision: of
-      the checkpoint. export: what runs there; files: of what it writes, those that are judged together.
+    folder: in examples/. model: as hloracle names it; changes: to its config, as JSON, where the library knows nothing else;
+      precision: of the checkpoint. export: what runs there; files: of what it writes, those that are judged together.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Case:
     abi: str = "abi.toml"
     export: tuple[str, ...] = ("export.py",)
     precision: str = "f32"
-    theta: float | None = None
+    changes: str = ""
 
 
 BOTH = ("decode.mlir", "prefill.mlir")
@@ -64,7 +64,10 @@ CASES = (
     Case("torchax-llama", "torchax", "tiny-llama", ("forward.jax",)),
     Case("torchax-qwen2", "torchax", "tiny-qwen2", ("forward.mlirbc",), "abi-qwen2.toml"),
     Case("keras-hub-mistral", "keras_hub", "tiny-mistral", ("decode.jax", "prefill.jax")),
-    Case("tunix-llama", "tunix", "tiny-llama", ("decode.jax", "prefill.jax"), theta=1e6),
+    Case("keras-hub-gemma", "keras_hub", "tiny-gemma", ("decode.jax", "prefill.jax"), "abi-gemma.toml",
+         ("export_gemma.py",), changes='{"rms_norm_eps": 1e-6}'),
+    Case("tunix-llama", "tunix", "tiny-llama", ("decode.jax", "prefill.jax"),
+         changes='{"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}'),
     Case("jax-scan", "jax_scan", "tiny-llama", ("decode.mlirbc", "prefill.mlirbc"), precision="bf16"),
     *(
         Case(f"by-hand-{family}", "by_hand", f"tiny-{family}", BOTH, f"{family}.abi.toml", ("emit.py",))
@@ -84,16 +87,15 @@ Item = tuple[Case, int | None]  # the seed of a fault; None for the right graphs
 def model_of(case: Case) -> Path:
     """The checkpoint's directory."""
     directory = resolve(case.model, precision=case.precision)
-    if case.theta is None:
+    if not case.changes:
         return directory
-    config = json.loads((directory / "config.json").read_text())
-    config["rope_parameters"] = {"rope_type": "default", "rope_theta": case.theta}
+    config = json.loads((directory / "config.json").read_text()) | json.loads(case.changes)
 
     def build(folder: Path) -> None:
         write_file(folder / "config.json", json.dumps(config))
         os.link(directory / "model.safetensors", folder / "model.safetensors")
 
-    return build_directory(cache_root() / "models" / f"{directory.name}-plain-rope-{case.theta:g}", build)
+    return build_directory(cache_root() / "models" / f"{directory.name}-{digest(case.changes)[:8]}", build)
 
 
 def exported(case: Case, report: Report) -> tuple[Path, Path]:

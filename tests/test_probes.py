@@ -390,7 +390,7 @@ def test_the_check_of_a_file(head: str, checkpoint: Checkpoint, empty_cache: Pat
         for reused in (False, True):
             none, found = probed(pairs(without_names(), head), checkpoint, "file")
             assert (none.id, none.status, found) == ("file.probes", "skipped", reused)
-            assert "names none: give its operations locations" in none.detail
+            assert "the graph names none, and none was found" in none.detail
         ours, _ = probed(pairs(without_names(), head), checkpoint)
         assert ours.status == "failed", "ours has to name them all"
 
