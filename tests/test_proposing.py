@@ -161,6 +161,14 @@ def test_decode_of_several_rows() -> None:
     }  # fmt: skip
 
 
+def test_caches_with_two_axes_in_one() -> None:
+    for cache, said in (((1, 6, 64, 16), "B (L K) S D"), ((3, 64, 32), "L S (K D)")):
+        arguments = [port(0, "tok", (), "i32"), port(1, "pos", (), "i32"), port(2, "kc", cache), port(3, "vc", cache)]
+        sizes, entries = likely(arguments, [port(0, "0", (257,)), port(1, "1", cache), port(2, "2", cache)])
+        assert sizes == ("decode", 1, 1)
+        assert (entries["decode.inputs vc"], entries["decode.results 1"]) == (f"v_cache : {said}", f"k_cache : {said}")
+
+
 def test_prefill_with_a_mask_and_a_cache_of_each_layer() -> None:
     names = [f"cache['{i}']['{part}']" for i in range(3) for part in "kv"]
     caches = [port(i + 3, name, (1, 2, 64, 16)) for i, name in enumerate(names)]

@@ -82,8 +82,8 @@ class _Reader:
 
     def _like_cache(self, port: Port) -> bool:
         """Whether it has the axes of keys or values, and one of slots beside them."""
-        shape, K, D = list(port.shape), self._axes["K"], self._axes["D"]
-        for own in ([K, D], [K * D]):
+        shape, (L, K, D) = list(port.shape), (self._axes[a] for a in "LKD")
+        for own in ([K, D], [K * D], [L * K, D]):
             if not Counter(own) - Counter(shape) and len(shape) > len(own):
                 return _is_float(port) and 3 <= len(shape) <= 7
         return False
@@ -403,9 +403,10 @@ def _named(shape: Sequence[int], names: tuple[str, ...], sizes: Mapping[str, int
         left = tuple(n for n in names if n != name)
         if name == "S" or sizes[name] == size:
             yield from ([name, *more] for more in _named(rest, left, sizes))
-    if "K" in names and "D" in names and sizes["K"] * sizes["D"] == size:
-        left = tuple(n for n in names if n not in ("K", "D"))
-        yield from (["(K D)", *more] for more in _named(rest, left, sizes))
+    for one, other in (("K", "D"), ("L", "K"), ("B", "K")):
+        if one in names and other in names and sizes[one] * sizes[other] == size:
+            left = tuple(n for n in names if n not in (one, other))
+            yield from ([f"({one} {other})", *more] for more in _named(rest, left, sizes))
     if size == 1:
         own = "B" if sizes["B"] == 1 and "B" not in names else "1"
         later = {**sizes, "B": 0} if own == "B" else sizes
