@@ -35,6 +35,9 @@ def open_graphs(paths: Sequence[Path], abi: AbiFile, model: Checkpoint) -> list[
     """
     texts = [read_text(path) for path in paths]
     bindings = [bound(path, text, abi, model) for path, text in zip(paths, texts, strict=True)]
+    apart = [p for p, b in zip(paths, bindings, strict=True) if b.phase == "forward"]
+    if 0 < len(apart) < len(paths):
+        raise InputError("is a forward graph, which hands no cache on to another", apart[0], "check it by itself")
     slots = [b.sizes["S"] for b in bindings if "S" in b.sizes]
     decoding = [b.sizes["S"] for b in bindings if "S" in b.sizes and b.phase == "decode"]
     capacity = max(decoding or slots or [b.sizes.get("T", 1) for b in bindings])

@@ -142,6 +142,13 @@ def test_state_that_prefill_does_not_return(tmp_path: Path) -> None:
     assert state[-1].tolist() == [2, 9]
 
 
+def test_forward_beside_another(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        toy.opened(tmp_path, {phase: toy.text(phase) for phase in ("decode", "forward")})
+    line = f"{tmp_path}/forward.mlir: is a forward graph, which hands no cache on to another; check it by itself"
+    assert str(caught.value) == line
+
+
 def test_state_of_two_types(tmp_path: Path) -> None:
     abi = toy.ABI.replace("[decode.inputs]", KEY).replace("[decode.results]", '[decode.results]\n3 = "state.key"')
     head, _, tail = abi.rpartition("[prefill.results]")
