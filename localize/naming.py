@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,19 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.localize.annotate import Flat, annotated, sliced, type_of, values_of, variant
 from hloracle.localize.inline import operands_of
-from hloracle.localize.matching import Layout, Match, Scene, find
+from hloracle.localize.matching import Match, Scene, find
+from hloracle.localize.repair import Round, Trial
 from hloracle.localize.situation import Situation
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.config import Config
 
 AHEAD = 6  # lost anchors that are tried to be put right, and of what follows each, those that are looked for
+ROUNDS = (
+    4  # in which some are put right: a fault that all layers share, such as a RoPE table, is known by the first of them
+)
 MOST_REPLACED = 64  # values that can be replaced in one graph
-MOST_LAYOUTS = 6  # that are tried of an anchor in one value
+JOINING = ("stablehlo.concatenate", "stablehlo.dynamic_update_slice", "stablehlo.scatter")
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
@@ -54,14 +58,6 @@ def judged_row(graph: Graph, situation: Situation) -> int:
     return (situation.position if situation.phase == "decode" else situation.length) % graph.rows
 
 
-@dataclass(frozen=True)
-class Trial:
-    """An anchor put in the place of a value: what its numbers are there."""
-
-    match: Match
-    override: np.ndarray
-
-
 class Search:
     """Looks for the anchors of a graph among its values in one call.
 
@@ -83,15 +79,17 @@ class Search:
         self._report(f"looking for the anchors of {self._graph.name} among its values")
         matches = self._borne_out(self._found([], [*self._order, *self._wholes()]))
         trials: list[Trial] = []
-        while lost := self._lost(matches):
-            self._report(f"{self._graph.name}: {lost[0]} is not found; putting right what may be it")
-            trial = self._repaired(lost, matches, trials)
-            if trial is None:
+        for _ in range(ROUNDS):
+            if not (lost := self._lost(matches)):
                 break
-            trials.append(trial)
-            have = {m.anchor for m in matches} | {trial.match.anchor}
+            self._report(f"{self._graph.name}: {lost[0]} is not found; putting right what may be it")
+            if not (repaired := self._repaired(lost, matches, trials)):
+                break
+            trials += repaired
+            own = [trial.match for trial in repaired]
+            have = {m.anchor for m in (*matches, *own)}
             more = self._found(trials, [a for a in self._order if a not in have])
-            matches = self._borne_out([*matches, trial.match, *more])
+            matches = self._borne_out([*matches, *own, *more])
         missing = tuple(a for a in self._order if a not in {m.anchor for m in matches})
         return Named(tuple(matches), tuple(t.match.anchor for t in trials), missing)
 
@@ -110,19 +108,26 @@ class Search:
     def _sorted(self, matches: Sequence[Match]) -> list[Match]:
         return sorted(matches, key=lambda m: (self._order[m.anchor.removesuffix("+")], m.anchor))
 
-    def _run(self, graph: Graph, trials: Sequence[Trial]) -> list[np.ndarray]:
-        """What a graph returns with these values replaced."""
-        given = {str(t.match.value): t.override for t in trials}
+    def _replaceable(self, graph: Graph) -> Callable[[Sequence[Trial]], list[np.ndarray]]:
+        """What a graph returns with some of its values replaced."""
+        shapes = {a.name: a.shape for a in graph.abi.arguments}
 
         def value(name: str) -> np.ndarray:
             if name.endswith("?"):
-                return np.array(name[:-1] in given)
-            if name.isdigit():
-                return given[name] if name in given else np.zeros(shapes[name], np.float32)
-            return self._situation.value(name, self._bench.weight)
+                return np.array(False)
+            return (
+                np.zeros(shapes[name], np.float32)
+                if name.isdigit()
+                else self._situation.value(name, self._bench.weight)
+            )
 
-        shapes = {a.name: a.shape for a in graph.abi.arguments}
-        return self._bench.run(graph, value)
+        run = self._bench.again(graph, value)
+
+        def replaced(trials: Sequence[Trial]) -> list[np.ndarray]:
+            taken = {f"{t.match.value}?": np.array(True) for t in trials}
+            return run({**taken, **{str(t.match.value): t.override for t in trials}})
+
+        return replaced
 
     def _sizes(self, wanted: Sequence[str]) -> set[int]:
         scene = self._scene
@@ -134,7 +139,7 @@ class Search:
         found: dict[str, Match] = {}
         returned = True
         replaced = [t.match.value for t in trials]
-        for some in values_of(self._graph, self._sizes(wanted), lambda g: self._run(g, trials), replaced):
+        for some in values_of(self._graph, self._sizes(wanted), lambda g: self._replaceable(g)(trials), replaced):
             left = [a for a in wanted if a not in found or not found[a].plain]
             for match in find(self._scene, some, left):
                 if match.anchor not in found or match.plain:
@@ -165,8 +170,11 @@ class Search:
             todo += more
         return found
 
-    def _repaired(self, lost: Sequence[str], matches: Sequence[Match], before: Sequence[Trial]) -> Trial | None:
-        """The first of the lost anchors that makes what comes after it right where it is put in place of a value."""
+    def _repaired(self, lost: Sequence[str], matches: Sequence[Match], before: Sequence[Trial]) -> list[Trial]:
+        """Those of the first lost anchors that make what comes after them right where they are put in place of values.
+
+        Each is tried once those before it are in place: it is wrong by itself only if that alone does not make it right.
+        """
         flat = Flat(self._graph)
         # A value that is made of nothing that it should be made of is looked for last.
         for some, made in ((lost[:AHEAD], True), (lost[:AHEAD], False), (lost[AHEAD : 3 * AHEAD], True)):
@@ -175,22 +183,15 @@ class Search:
             if not replaced:
                 continue
             targets = {a: [t for t in lost if t in self._after(a)][:AHEAD] or ["lm_head"] for a in some}
-            sizes = self._sizes(list({t for of in targets.values() for t in of}))
+            sizes = self._sizes([*some, *{t for of in targets.values() for t in of}])
             end = max(replaced) + 2 * len(flat.operations) // max(self._situation.config.num_hidden_layers, 1)
             own = [t.match.value for t in before]
             now = sorted({*next(sliced(flat, sizes, range(min(replaced), end)), []), *replaced})
-            graph = variant(self._graph, now, [*own, *replaced])
-            plain = dict(zip(now, self._run(graph, before), strict=True))
-            for anchor in some:
-                for place in places[anchor]:
-                    for trial in self._trials(flat, anchor, place, plain.get(place), matches):
-                        values = dict(zip(now, self._run(graph, [*before, trial]), strict=True))
-                        after = {i: v for i, v in values.items() if i > place}
-                        if place == self._head:  # nothing is computed from it
-                            return trial
-                        if any(m.layout.factor == 1 for m in find(self._scene, after, targets[anchor])):
-                            return trial
-        return None
+            call = self._replaceable(variant(self._graph, now, [*own, *replaced]))
+            round = Round(self._scene, flat, matches, (places, targets, self._reads), (now, before, call), self._head)
+            if found := round.repaired():
+                return found
+        return []
 
     def _places(self, flat: Flat, anchor: str, matches: Sequence[Match], made_of_them: bool) -> list[int]:
         """The values that may be an anchor: of its size, after what it is computed from, and made of nothing of a later layer.
@@ -214,18 +215,6 @@ class Search:
         itself = read and flat.own[begin] and math.prod(type_of(flat.floats[begin])[0]) in sizes
         return [*found, begin] if itself else found
 
-    def _trials(
-        self, flat: Flat, anchor: str, place: int, now: np.ndarray | None, matches: Sequence[Match]
-    ) -> list[Trial]:  # fmt: skip
-        """The ways to put an anchor in the place of a value; the way it lies in other layers first."""
-        shape, _ = type_of(flat.floats[place])
-        if now is None:
-            return []
-        part = split(anchor)[1]
-        alike = [m.layout for m in matches if split(m.anchor)[1] == part and m.layout.shape == _left(shape, m.layout)]
-        layouts = list(dict.fromkeys([*alike, *self._scene.layouts(anchor, shape)]))[:MOST_LAYOUTS]
-        return [Trial(Match(anchor, place, one), self._scene.put(anchor, now, one)) for one in layouts]
-
 
 def head_of(flat: Flat) -> int:
     """The value that a graph returns as its head; -1 where it is none of floats."""
@@ -233,19 +222,19 @@ def head_of(flat: Flat) -> int:
     return next((i for i, value in flat.floats.items() if value == head), -1)
 
 
-def _left(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
-    axes = [p.axis for p in layout.picks]
-    return tuple(n for i, n in enumerate(shape) if i not in axes)
-
-
 def _ancestors(flat: Flat, values: Sequence[int], place: Mapping[object, int]) -> set[int]:
-    """The operations that these values are computed by, themselves included."""
+    """The operations that these values are computed by, themselves included; of what is joined, not what it is joined of.
+
+    Values that are right may be a part of what is joined, such as a cache of keys and values.
+    """
     found: set[int] = set()
     todo = list(values)
     while todo:
         i = todo.pop()
         if i not in found:
             found.add(i)
+            if flat.operations[i].operation.name in JOINING:
+                continue
             makers = (getattr(v, "owner", None) for v in operands_of(flat.operations[i]))
             todo += [place[op] for op in makers if op in place]
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -25,10 +25,23 @@ class Workbench:
 
     def run(self, graph: Graph, value: Callable[[str], np.ndarray]) -> list[np.ndarray]:
         """The graph's results; `value` gives each argument that is no weight. May raise ToolchainError."""
+        return self.again(graph, value)({})
+
+    def again(
+        self, graph: Graph, value: Callable[[str], np.ndarray]
+    ) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]:  # fmt: skip
+        """`run` for a graph that is run again and again: each time with some arguments, by name, in place of those of `value`."""
         if graph.text not in self._loaded:
             self._loaded[graph.text] = self.backend.load(graph)
-        arguments = [self._argument(a, value) for a in graph.abi.arguments]
-        return [self.backend.download(r) for r in self._loaded[graph.text](arguments)]
+        execute, own = self._loaded[graph.text], [(a, self._argument(a, value)) for a in graph.abi.arguments]
+
+        def call(others: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+            given = [
+                self.backend.upload(others[a.name].reshape(a.shape)) if a.name in others else held for a, held in own
+            ]
+            return [self.backend.download(r) for r in execute(given)]
+
+        return call
 
     def _argument(self, argument: Tensor, value: Callable[[str], np.ndarray]) -> Buffer:
         name = argument.name

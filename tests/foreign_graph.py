@@ -64,7 +64,7 @@ FAULTS = {
     "embedding": "embed_tokens",
     "eps": "layers.0.input_layernorm",
     "rope sign": "layers.0.self_attn.q_rope",
-    "rope of keys": "k_cache.1",
+    "rope of keys": "layers.1.self_attn.k_rope",
     "values": "v_cache.0",
     "scale": "layers.1.self_attn.scores",
     "mask": "layers.0.self_attn.scores",
@@ -102,10 +102,11 @@ def step(config: Config, fault: str, params: Any, cache: Array, tokens: Array, s
     x = params["embed"][tokens + 1 if fault == "embedding" else tokens]  # [B, T, E]
     for i, p in enumerate(params["layers"]):
         wrong = {"eps": 0, "values": 0, "rope sign": 0, "rope of keys": 1, "scale": 1, "softmax": 1, "groups": 0, "gelu": 1, "mask": 0,
-                 "residual": 0}.get(fault) == i  # fmt: skip
+                 "residual": 0, "angles": 0}.get(fault) == i  # fmt: skip
         h = _norm(x, p["attn_norm"], 0.3 if wrong and fault == "eps" else eps)
         q, k, v = jnp.split(_dot("bte,en->btn", h, p["wqkv"]), [N * D, (N + K) * D], axis=-1)
         q, k, v = (a.reshape(B, T, -1, D) for a in (q, k, v))
+        angles = angles * 1.5 if wrong and fault == "angles" else angles
         q = _turned(q, -angles if wrong and fault == "rope sign" else angles)
         k = _turned(k, angles + 0.5 if wrong and fault == "rope of keys" else angles)
         v = v * 1.5 if wrong and fault == "values" else v

@@ -133,6 +133,15 @@ def test_logits_that_are_changed_before_they_are_returned() -> None:
     assert named(replace(bare, text=text), "decode").wrong == ("lm_head",)
 
 
+@pytest.mark.parametrize("phase", PHASES)
+def test_two_that_are_wrong_at_once(phase: str, tmp_path: Path) -> None:
+    """Queries and keys by the same angles: what is computed from both is right only once both are."""
+    turned = ("layers.0.self_attn.q_rope", "layers.0.self_attn.k_rope")
+    wrong = named(graph(tmp_path, phase, "angles"), phase).wrong
+    # The angles go on into layer 1.
+    assert set(wrong[:2]) == set(turned)
+
+
 @pytest.mark.parametrize("fault", only(["eps", "rope of keys", "scale", "residual", "last norm", "head"], FAULTS))
 def test_the_wrong_anchor_is_named(fault: str, tmp_path: Path) -> None:
     names = named(graph(tmp_path, "decode", fault), "decode")
