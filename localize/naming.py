@@ -6,6 +6,7 @@ should be: where what comes after it is right then, that value is the anchor, an
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -161,13 +162,18 @@ class Search:
 
     def _after(self, anchor: str) -> set[str]:
         """The anchors that are computed from one."""
-        found: set[str] = set()
-        todo = [anchor]
-        while todo:
-            one = todo.pop()
-            more = [a for a, read in self._reads.items() if one in read and a not in found]
-            found.update(more)
-            todo += more
+        return self._following.get(anchor, set())
+
+    @functools.cached_property
+    def _following(self) -> dict[str, set[str]]:
+        readers: dict[str, list[str]] = {}
+        for anchor, read in self._reads.items():
+            for one in read:
+                readers.setdefault(one, []).append(anchor)
+        found: dict[str, set[str]] = {}
+        for anchor in reversed(self._order):  # what is computed from one comes after it
+            own = readers.get(anchor, [])
+            found[anchor] = {*own, *(a for one in own for a in found.get(one, ()))}
         return found
 
     def _repaired(self, lost: Sequence[str], matches: Sequence[Match], before: Sequence[Trial]) -> list[Trial]:
