@@ -329,7 +329,9 @@ def dissect(
     )
     if by_itself:
         phase, anchor = by_itself
-        if gone := _cause_that_is_missing(scene, phase, anchor):
+        # Somebody else's graph may well have no such value.
+        by_number = any(g.written for g in suspect.graphs)
+        if gone := "" if by_number else _cause_that_is_missing(scene, phase, anchor):
             note = f"{anchor} is computed from something else than {gone}, which the graph does not have"
             return replace(base, anchor=gone, notes=(*notes, note))
         return _inside(scene, base, phase, anchor)

@@ -199,6 +199,13 @@ class Search:
                 return found
         return []
 
+    def _read(self, anchor: str, known: Collection[str]) -> set[str]:
+        """The known anchors that one is computed from: directly, or by way of those that are not known."""
+        found: set[str] = set()
+        for one in self._reads.get(anchor, ()):
+            found |= {one} if one in known else self._read(one, known)
+        return found
+
     def _places(self, flat: Flat, anchor: str, matches: Sequence[Match], made_of_them: bool) -> list[int]:
         """The values that may be an anchor: of its size, after what it is computed from, and made of nothing of a later layer.
 
@@ -209,7 +216,7 @@ class Search:
         place = {op.operation: i for i, op in enumerate(flat.operations)}
         right = _ancestors(flat, [m.value for m in matches], place)
         at = {m.anchor: m.value for m in matches}
-        read = [at[a] for a in self._reads.get(anchor, ()) if a in at]
+        read = [at[a] for a in self._read(anchor, at)]
         begin, made = max(read, default=0), _made_from(flat, read)
         layer = split(anchor)[0]
         later = _reading_later_layers(flat, layer) if layer is not None else set()

@@ -73,9 +73,11 @@ class Round:
         return {t.match.anchor for t in self._found}
 
     def _single(self, anchor: str, wanted: Sequence[str]) -> list[Trial]:
+        # One with the same numbers, such as a prompt's keys in the cache, is right wherever these numbers are put.
+        others = [a for a in wanted if a == anchor or not self._alike(a, anchor)]
         for trial in self._trials(anchor):
             # Nothing is computed from the head.
-            if trial.match.value == self._head or self._mended([trial], wanted):
+            if trial.match.value == self._head or self._mended([trial], others):
                 return [trial]
         return []
 
@@ -112,6 +114,10 @@ class Round:
             if i > last and not np.array_equal(v, self._values[i], equal_nan=True)
         }  # fmt: skip
         return self._right(changed, wanted)
+
+    def _alike(self, one: str, other: str) -> bool:
+        a, b = (np.sort(self._scene.expected(anchor), axis=None) for anchor in (one, other))
+        return np.array_equal(a, b)
 
     def _right(self, values: Values, wanted: Sequence[str]) -> bool:
         """Whether any of these anchors is among the values as it should be."""
