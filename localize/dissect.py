@@ -329,9 +329,7 @@ def dissect(
     )
     if by_itself:
         phase, anchor = by_itself
-        # Somebody else's graph may well have no such value.
-        by_number = any(g.written for g in suspect.graphs)
-        if gone := "" if by_number else _cause_that_is_missing(scene, phase, anchor):
+        if gone := _cause_that_is_missing(scene, phase, anchor):
             note = f"{anchor} is computed from something else than {gone}, which the graph does not have"
             return replace(base, anchor=gone, notes=(*notes, note))
         return _inside(scene, base, phase, anchor)
@@ -393,7 +391,11 @@ def _cause_that_is_missing(scene: _Scene, phase: str, anchor: str) -> str:
 
     What a graph does not have at all can only show in what should have read it; the first of them is the cause.
     """
-    gone, reader, missing = "", anchor, set(scene.missing()) - scene.suspect.parts[phase].values.keys()
+    mine = scene.suspect.parts[phase]
+    gone, reader, missing = "", anchor, set(scene.missing()) - mine.values.keys()
+    if mine.graph.written:  # somebody else's graph may well have no such value: then it has none in any layer
+        there = {split(a)[1] for a in mine.values}
+        missing = {a for a in missing if split(a)[1] in there}
     while scene.trusted.has(phase, reader):
         read = [a.name for a in scene.trusted.parts[phase].subgraph(reader).graph.abi.arguments]
         lost = next((a for a in read if a in missing), "")
