@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,15 @@ from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize import dissect as module
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.dissect import Dissection, Question, Side, dissect, local_errors, run_with_outputs
+from hloracle.localize.dissect import (
+    Dissection,
+    Question,
+    Side,
+    _cause_that_is_missing,
+    dissect,
+    local_errors,
+    run_with_outputs,
+)
 from hloracle.localize.operations import Found
 from hloracle.reference.model.anchors import anchors, split
 
@@ -815,3 +824,30 @@ def test_the_worst_element_of_an_operation(got: list[float], expected: list[floa
     assert worst
     assert worst["index"] == index
     np.testing.assert_array_equal([worst["value"], worst["expected"]], [np.float32(got)[index[0]], np.float32(expected)[index[0]]])  # fmt: skip
+
+
+def test_a_value_that_another_emitter_has_in_no_layer_is_no_cause() -> None:
+    """By number: one that it has in other layers is lost here, and one that it has nowhere it never had."""
+    reads = {"k_rope": "qkv_proj", "context": "probs"}
+    there = [f"layers.{i}.self_attn.{part}" for i in (0, 1) for part in (*reads, *reads.values())]
+    lost = [a for a in there if a.endswith("qkv_proj") or a == "layers.1.self_attn.probs"]
+
+    def subgraph(anchor: str) -> Any:
+        layer, _, part = anchor.rpartition(".")
+        read = [SimpleNamespace(name=f"{layer}.{reads[part]}")] if part in reads else []
+        return SimpleNamespace(graph=SimpleNamespace(abi=SimpleNamespace(arguments=read)))
+
+    def cause(anchor: str, written: str) -> str:
+        peer = SimpleNamespace(subgraph=subgraph)
+        mine = SimpleNamespace(
+            values={a: None for a in there if a not in lost}, graph=SimpleNamespace(written=written)
+        )  # fmt: skip
+        scene: Any = SimpleNamespace(
+            missing=lambda: lost, suspect=SimpleNamespace(parts={"decode": mine}),
+            trusted=SimpleNamespace(parts={"decode": peer}, has=lambda _, a: a in there),
+        )  # fmt: skip
+        return _cause_that_is_missing(scene, "decode", anchor)
+
+    A = "layers.1.self_attn"
+    assert [cause(f"{A}.{n}", "") for n in reads] == [f"{A}.qkv_proj", f"{A}.probs"]
+    assert [cause(f"{A}.{n}", "its text") for n in reads] == ["", f"{A}.probs"]
