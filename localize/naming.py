@@ -182,9 +182,10 @@ class Search:
         Each is tried once those before it are in place: it is wrong by itself only if that alone does not make it right.
         """
         flat = Flat(self._graph)
+        right = _ancestors(flat, [m.value for m in matches])
         # A value that is made of nothing that it should be made of is looked for last.
         for some, made in ((lost[:AHEAD], True), (lost[:AHEAD], False), (lost[AHEAD : 3 * AHEAD], True)):
-            places = {anchor: self._places(flat, anchor, matches, made) for anchor in some}
+            places = {anchor: self._places(flat, anchor, matches, right, made) for anchor in some}
             replaced = sorted({i for of in places.values() for i in of})[:MOST_REPLACED]
             if not replaced:
                 continue
@@ -194,27 +195,33 @@ class Search:
             own = [t.match.value for t in before]
             now = sorted({*next(sliced(flat, sizes, range(min(replaced), end)), []), *replaced})
             call = self._replaceable(variant(self._graph, now, [*own, *replaced]))
-            round = Round(self._scene, flat, matches, (places, targets, self._reads), (now, before, call), self._head)
-            if found := round.repaired():
+
+            def run(trials: Sequence[Trial]) -> dict[int, np.ndarray]:
+                return dict(zip(now, call([*before, *trials]), strict=True))  # noqa: B023  (it runs in this round)
+
+            if found := Round(self._scene, flat, self._reads, matches, places, targets, run, self._head).repaired():
                 return found
         return []
 
     def _read(self, anchor: str, known: Collection[str]) -> set[str]:
         """The known anchors that one is computed from: directly, or by way of those that are not known."""
-        found: set[str] = set()
-        for one in self._reads.get(anchor, ()):
-            found |= {one} if one in known else self._read(one, known)
+        found, seen, todo = set[str](), set[str](), [anchor]
+        while todo:
+            read = set(self._reads.get(todo.pop(), ()))
+            found |= read & set(known)
+            todo += read - found - seen
+            seen |= read
         return found
 
-    def _places(self, flat: Flat, anchor: str, matches: Sequence[Match], made_of_them: bool) -> list[int]:
+    def _places(
+        self, flat: Flat, anchor: str, matches: Sequence[Match], right: Collection[int], made_of_them: bool
+    ) -> list[int]:  # fmt: skip
         """The values that may be an anchor: of its size, after what it is computed from, and made of nothing of a later layer.
 
-        made_of_them: and made of what it is computed from.
+        right: those that cannot be. made_of_them: and made of what it is computed from.
 
         Last of all, what it is computed from itself: nothing may have been computed of it, such as a sum that was left out.
         """
-        place = {op.operation: i for i, op in enumerate(flat.operations)}
-        right = _ancestors(flat, [m.value for m in matches], place)
         at = {m.anchor: m.value for m in matches}
         read = [at[a] for a in self._read(anchor, at)]
         begin, made = max(read, default=0), _made_from(flat, read)
@@ -235,11 +242,12 @@ def head_of(flat: Flat) -> int:
     return next((i for i, value in flat.floats.items() if value == head), -1)
 
 
-def _ancestors(flat: Flat, values: Sequence[int], place: Mapping[object, int]) -> set[int]:
+def _ancestors(flat: Flat, values: Sequence[int]) -> set[int]:
     """The operations that these values are computed by, themselves included; of what is joined, not what it is joined of.
 
     Values that are right may be a part of what is joined, such as a cache of keys and values.
     """
+    place = {op.operation: i for i, op in enumerate(flat.operations)}
     found: set[int] = set()
     todo = list(values)
     while todo:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,25 +29,25 @@ class Trial:
     override: np.ndarray
 
 
+@dataclass
 class Round:
     """Some anchors that are lost, and one compiled graph in which values can be replaced by them.
 
-    Args:
-      matches: the anchors that are known. of: of each lost anchor the values that may be it, and what is to become right;
-        and of each anchor those that the oracle computes it from. run: the values that the graph returns, those that were
-        replaced before, and what returns the former. head: the value that the graph returns first.
+    reads: of each anchor, those that the oracle computes it from. matches: the anchors that are known.
+    places: of each lost anchor, the values that may be it. targets: what becomes right with it.
+    run: the graph's values with some replaced. head: the value that it returns first.
     """
 
-    def __init__(
-        self, scene: Scene, flat: Flat, matches: Sequence[Match],
-        of: tuple[Mapping[str, Sequence[int]], Mapping[str, Sequence[str]], Mapping[str, Collection[str]]],
-        run: tuple[Sequence[int], Sequence[Trial], Callable[[Sequence[Trial]], list[np.ndarray]]], head: int,
-    ) -> None:  # fmt: skip
-        self._scene, self._flat, self._matches, self._head = scene, flat, matches, head
-        self._places, self._targets, self._reads = of
-        self._now, self._before, self._call = run
-        self._found: list[Trial] = []
-        self._values: Values = {}
+    scene: Scene
+    flat: Flat
+    reads: Mapping[str, Collection[str]]
+    matches: Sequence[Match]
+    places: Mapping[str, Sequence[int]]
+    targets: Mapping[str, Sequence[str]]
+    run: Callable[[Sequence[Trial]], Values]
+    head: int
+    _found: list[Trial] = field(default_factory=list)
+    _values: Values = field(default_factory=dict)
 
     def repaired(self) -> list[Trial]:
         """Those that make what comes after them right.
@@ -55,15 +55,15 @@ class Round:
         Each is tried once those before it are in place: it is wrong by itself only if that alone does not make it right. After
         each that is found the first ones are tried again: they may have failed because of it.
         """
-        self._values = self._run([])
-        while new := next(filter(None, map(self._next, self._targets)), None):
+        self._values = self.run(self._found)
+        while new := next(filter(None, map(self._next, self.targets)), None):
             self._found += new
-            self._values = self._run([])
+            self._values = self.run(self._found)
         return self._found
 
     def _next(self, anchor: str) -> list[Trial]:
         """An anchor that is wrong by itself, or the two that it is computed from."""
-        wanted = self._targets[anchor]
+        wanted = self.targets[anchor]
         if anchor in self._done or (self._found and self._right(self._values, [anchor, *wanted])):
             return []
         return self._pair(anchor, wanted) or self._single(anchor, wanted)
@@ -77,7 +77,7 @@ class Round:
         others = [a for a in wanted if a == anchor or not self._alike(a, anchor)]
         for trial in self._trials(anchor):
             # Nothing is computed from the head.
-            if trial.match.value == self._head or self._mended([trial], others):
+            if trial.match.value == self.head or self._mended([trial], others):
                 return [trial]
         return []
 
@@ -88,8 +88,8 @@ class Round:
         most plainly lie there.
         """
         two = [
-            a for a in self._places
-            if a in self._reads.get(anchor, ()) and a not in self._done and not self._right(self._values, [a])
+            a for a in self.places
+            if a in self.reads.get(anchor, ()) and a not in self._done and not self._right(self._values, [a])
         ]  # fmt: skip
         if len(two) != 2:
             return []
@@ -102,39 +102,35 @@ class Round:
                 return both
         return []
 
-    def _run(self, trials: Sequence[Trial]) -> Values:
-        """The values with these replaced, and those that were found."""
-        return dict(zip(self._now, self._call([*self._before, *self._found, *trials]), strict=True))
-
     def _mended(self, trials: Sequence[Trial], wanted: Sequence[str]) -> bool:
         """Whether one of these anchors becomes right by what is replaced, in a value that is computed from it."""
         last = max(t.match.value for t in trials)
         changed = {
-            i: v for i, v in self._run(trials).items()
+            i: v for i, v in self.run([*self._found, *trials]).items()
             if i > last and not np.array_equal(v, self._values[i], equal_nan=True)
         }  # fmt: skip
         return self._right(changed, wanted)
 
     def _alike(self, one: str, other: str) -> bool:
-        a, b = (np.sort(self._scene.expected(anchor), axis=None) for anchor in (one, other))
+        a, b = (np.sort(self.scene.expected(anchor), axis=None) for anchor in (one, other))
         return np.array_equal(a, b)
 
     def _right(self, values: Values, wanted: Sequence[str]) -> bool:
         """Whether any of these anchors is among the values as it should be."""
-        return any(m.layout.factor == 1 for m in find(self._scene, values, wanted))
+        return any(m.layout.factor == 1 for m in find(self.scene, values, wanted))
 
     def _trials(self, anchor: str) -> Iterator[Trial]:
         """The ways to put an anchor in the place of a value: the way it lies in other layers, or else all."""
         part = split(anchor)[1]
-        for place in self._places[anchor]:
-            shape, _ = type_of(self._flat.floats[place])
+        for place in self.places[anchor]:
+            shape, _ = type_of(self.flat.floats[place])
             if (now := self._values.get(place)) is None:
                 continue
-            known = [m.layout for m in self._matches if split(m.anchor)[1] == part]
+            known = [m.layout for m in self.matches if split(m.anchor)[1] == part]
             alike = [layout for layout in known if layout.shape == _left(shape, layout)]
-            layouts = list(dict.fromkeys(alike or self._scene.layouts(anchor, shape)))[:MOST_LAYOUTS]
+            layouts = list(dict.fromkeys(alike or self.scene.layouts(anchor, shape)))[:MOST_LAYOUTS]
             for one in layouts:
-                yield Trial(Match(anchor, place, one), self._scene.put(anchor, now, one))
+                yield Trial(Match(anchor, place, one), self.scene.put(anchor, now, one))
 
 
 def _left(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:

@@ -66,6 +66,7 @@ FAULTS = {
     "rope sign": "layers.0.self_attn.q_rope",
     "rope of keys": "layers.1.self_attn.k_rope",
     "values": "v_cache.0",
+    "slot": "k_cache.0",
     "scale": "layers.1.self_attn.scores",
     "mask": "layers.0.self_attn.scores",
     "softmax": "layers.1.self_attn.probs",
@@ -102,7 +103,7 @@ def step(config: Config, fault: str, params: Any, cache: Array, tokens: Array, s
     x = params["embed"][tokens + 1 if fault == "embedding" else tokens]  # [B, T, E]
     for i, p in enumerate(params["layers"]):
         wrong = {"eps": 0, "values": 0, "rope sign": 0, "rope of keys": 1, "scale": 1, "softmax": 1, "groups": 0, "gelu": 1, "mask": 0,
-                 "residual": 0, "angles": 0}.get(fault) == i  # fmt: skip
+                 "residual": 0, "angles": 0, "slot": 0}.get(fault) == i  # fmt: skip
         h = _norm(x, p["attn_norm"], 0.3 if wrong and fault == "eps" else eps)
         q, k, v = jnp.split(_dot("bte,en->btn", h, p["wqkv"]), [N * D, (N + K) * D], axis=-1)
         q, k, v = (a.reshape(B, T, -1, D) for a in (q, k, v))
@@ -111,7 +112,8 @@ def step(config: Config, fault: str, params: Any, cache: Array, tokens: Array, s
         k = _turned(k, angles + 0.5 if wrong and fault == "rope of keys" else angles)
         v = v * 1.5 if wrong and fault == "values" else v
         new = jnp.stack([k, v], axis=1)[:, None]  # [B, 1, 2, T, K, D]
-        cache = lax.dynamic_update_slice(cache, new, (0, i, 0, start, 0, 0))
+        slot = start - 1 if wrong and fault == "slot" else start
+        cache = lax.dynamic_update_slice(cache, new, (0, i, 0, slot, 0, 0))
         keys, values = cache[:, i, 0], cache[:, i, 1]  # [B, S, K, D]
         grouped = (
             q.reshape(B, T, N // K, K, D).swapaxes(2, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from hloracle.conformance.runs.naming import named as of_one
 from hloracle.core.abi import Graph
 from hloracle.localize.anatomy import anatomy_of
 from hloracle.localize.naming import Named, Search, explicit, judged_row
+from hloracle.localize.operations import unlike
 from hloracle.localize.text import without_locations
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import anchors
@@ -102,6 +104,22 @@ def test_a_reader_sees_the_graphs_own_lines_at_its_anchors(phase: str, tmp_path:
     assert norm.flops == 2 * (one_row.flops or 0)
 
 
+@pytest.mark.parametrize("fault", ["slot", "values", "groups"])
+def test_the_operation_is_one_of_the_graphs_own(fault: str, tmp_path: Path) -> None:
+    """What lays a value out, and what adapts the graph, is never named, though it holds wrong numbers too."""
+    found, here = graph(tmp_path, "decode", fault), model(PLAIN)
+    situation, bench = here.situation("decode"), bench_of(found)
+    anatomy = anatomy_of(explicit(found, named(found, "decode"), here.config, situation), here.config)
+    subgraph = anatomy.subgraph(FAULTS[fault])
+    assert any(not step.line for step in anatomy.steps(subgraph)), "nothing of ours is in it"
+    value = partial(situation.value, weight=bench.weight)
+    wrong = unlike(anatomy, subgraph, here.anatomy("oracle", "decode"), value, bench)
+    assert wrong
+    lines = (tmp_path / "decode.mlir").read_text().splitlines()
+    assert wrong.step.text == lines[wrong.step.line - 1].strip()
+    assert wrong.step.name in wrong.step.text
+
+
 def stripped(phase: str, source: str = "emitter") -> Graph:
     """A graph of the contract that says of nothing where it comes from."""
     found = model(PLAIN).graph(source, phase)
@@ -145,4 +163,5 @@ def test_two_that_are_wrong_at_once(phase: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", only(["eps", "rope of keys", "scale", "residual", "last norm", "head"], FAULTS))
 def test_the_wrong_anchor_is_named(fault: str, tmp_path: Path) -> None:
     names = named(graph(tmp_path, "decode", fault), "decode")
-    assert names.wrong == (FAULTS[fault],)
+    also = ("v_cache.0",) if fault == "slot" else ()  # keys and values go to one slot
+    assert names.wrong == (FAULTS[fault], *also)

@@ -187,6 +187,20 @@ def test_decode_alone_is_taken_apart_where_its_stream_first_fails() -> None:
     assert failing(both(alone, WRONG_LOGITS)).tokens == T[:5]
 
 
+def test_of_another_emitters_graph_a_whole_bucket_is_taken_apart() -> None:
+    """Where it fails as well: of what that graph makes of padding nothing is known."""
+    checks, outcomes = gathered({"emitter/xla-cpu": both(on_stream(prefilled={4: 99.0, 16: 99.0}), WRONG_LOGITS)})
+    streams = (dataclasses.replace(STREAM, bucket=16),)
+    found = plan(MATRIX, checks, outcomes, asked(streams=streams), past=2)
+    assert found
+    assert (found.at.length, found.at.tokens, found.at.prompt.bucket) == (16, T, 16)
+    # One that is right there fails because of its padding.
+    checks, outcomes = gathered({"emitter/xla-cpu": both(on_stream(prefilled={4: 99.0, 16: 1.0}), WRONG_LOGITS)})
+    found = plan(MATRIX, checks, outcomes, asked(streams=streams), past=2)
+    assert found
+    assert found.at == AT
+
+
 # ---- without anything taken apart
 
 
@@ -277,6 +291,21 @@ def test_an_invariant_has_a_place_too() -> None:
     )  # fmt: skip
     # What was found by running it is nearer to the fault.
     assert placed(localized(), STATIC).anchor == ANCHOR
+
+
+def test_what_breaks_the_abi_files_word_has_a_place_too() -> None:
+    """What was seen comes first in why; no place makes it another class."""
+    broken = check("emitter.position-matters", "", "failed", "", "", "decode gives the same; and more")
+    said = "emitter.position-matters: decode gives the same"
+    alone = placed(None, broken, change=right)
+    assert (alone.class_, alone.anchor, alone.sure) == ("emitter-fault", None, ("certain", [said]))
+    found = placed(localized(), broken)
+    assert (found.class_, found.anchor) == ("emitter-fault", ANCHOR)
+    assert found.sure
+    assert (found.sure[0], found.sure[1][0]) == ("certain", said)
+    assert len(found.sure[1]) > 1
+    for fields in ({"misused": True, "first_local": None, "operation": None}, {"fusion_dependent": True}):
+        assert placed(localized(**fields), broken).class_ == "emitter-fault"
 
 
 def test_a_misused_graph_is_the_harness() -> None:

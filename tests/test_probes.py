@@ -223,6 +223,20 @@ def test_inputs_are_of_their_scale_and_not_equal() -> None:
         assert np.isfinite(value("layers.0.self_attn.scores")).any(axis=-1).all()
 
 
+@pytest.mark.parametrize("phase", PHASES)
+def test_attention_is_given_what_a_mask_leaves(phase: str) -> None:
+    """A graph may hide slots once more; of what is seen nothing is 0."""
+    here = model("windows")
+    anatomy = here.anatomy("oracle", phase)
+    value = _inputs(anatomy, here.bench(), 1.0)
+    first = int(value("position")) if phase == "decode" else 0
+    for layer, of in enumerate(here.config.layers):
+        probs = value(f"layers.{layer}.self_attn.probs")  # [K, T, G, S]
+        keys, queries = np.arange(probs.shape[3])[None], first + np.arange(probs.shape[1])[:, None]
+        seen = (keys <= queries) & (keys > queries - (of.window or probs.shape[3]))
+        np.testing.assert_array_equal(probs > 0, np.broadcast_to(seen[None, :, None], probs.shape))
+
+
 def test_indices_are_inside() -> None:
     for name in SHAPES:
         here = model(name)

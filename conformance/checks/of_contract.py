@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 from hloracle.conformance.checks.check import Check, Question
@@ -40,7 +41,8 @@ def contract_checks(source: str, seen: Mapping[str, Seen], why_not: str = "") ->
             continue
         detail = "; ".join(one.wrong[:4])
         if one.limit:
-            figure = f"{one.largest:.2g} of the largest value"
+            finite = math.isfinite(one.largest)
+            figure = f"{one.largest:.2g} of the largest value" if finite else "what is not finite"
             found.append(question.judged(not one.wrong, figure, f"at most {one.limit:.2g}", detail))
             continue
         of = f", of {one.of} in all" if one.of > one.asked else ""
