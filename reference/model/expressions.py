@@ -83,7 +83,7 @@ class Value:
     dtype: str = "f32"
 
     @property
-    def whole(self) -> bool:
+    def integers(self) -> bool:
         """Whether it has an encoding's integers, with which nothing is computed."""
         return self.dtype not in DTYPES
 
@@ -136,7 +136,7 @@ class _Reader:
             _once(stacked[1], rest)
             parts = [self.read(each) for each in self._each(stacked[1], rest)]
             _alike([p.array.shape for p in parts], text)
-            _as_whole(parts, text)
+            _of_one_kind(parts, text)
             return Value(_joined([p.array[None] for p in parts], 0, text), parts[0].dtype)
         first, *stages = _split(text, STAGE)
         value = self._source(first.strip())
@@ -154,7 +154,7 @@ class _Reader:
         if joined := _CONCAT.fullmatch(text):
             parts, axis = _arguments(joined[1])
             values = [self.read(part) for part in parts]
-            _as_whole(values, text)
+            _of_one_kind(values, text)
             return Value(_joined([v.array for v in values], axis, text), values[0].dtype)
         if text.startswith("stack "):
             raise ValueError(f"{quoted(text)} is neither `stack l` nor `stack e`")
@@ -169,7 +169,7 @@ class _Reader:
         array = value.array
         if "->" in stage:
             return Value(self._rearranged(array, stage), value.dtype)
-        if value.whole and (stage in DTYPES or _ARITHMETIC.fullmatch(stage)):
+        if value.integers and (stage in DTYPES or _ARITHMETIC.fullmatch(stage)):
             raise ValueError(f"{quoted(stage)} is of numbers, and there are an encoding's integers ({value.dtype})")
         if stage in DTYPES:
             return Value(array, stage)
@@ -346,9 +346,9 @@ def _joined(arrays: Sequence[np.ndarray], axis: int, text: str) -> np.ndarray:
     return _blank(shape) if _is_blank(arrays[0]) else np.concatenate(arrays, at)
 
 
-def _as_whole(parts: Sequence[Value], text: str) -> None:
+def _of_one_kind(parts: Sequence[Value], text: str) -> None:
     """Integers are put together with integers of their own kind alone."""
-    if any(p.whole for p in parts) and len({p.dtype for p in parts}) > 1:
+    if any(p.integers for p in parts) and len({p.dtype for p in parts}) > 1:
         raise ValueError(f"{quoted(text)} puts together {' and '.join(dict.fromkeys(p.dtype for p in parts))}")
 
 
