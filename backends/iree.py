@@ -56,10 +56,14 @@ ALIGNMENT = 64
 STOPPED = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
+def usual_flags(device: Device) -> tuple[str, ...]:
+    """What a graph without flags of its own is compiled with."""
+    return (*DEVICE_FLAGS, *device.flags) if device.remote else CPU_FLAGS
+
+
 def flags_of(graph: Graph, device: Device = CPU) -> tuple[str, ...]:
     """All that a graph is compiled with: its own flags stand in for those of the device that they name."""
-    named = {flag.partition("=")[0] for flag in graph.flags}
-    usual = (*DEVICE_FLAGS, *device.flags) if device.remote else CPU_FLAGS
+    named, usual = {flag.partition("=")[0] for flag in graph.flags}, usual_flags(device)
     return (*(flag for flag in usual if flag.partition("=")[0] not in named), *graph.flags)
 
 

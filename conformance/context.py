@@ -106,7 +106,7 @@ class Context:
     @property
     def matrix(self) -> Matrix:
         """What a verdict has to know of the backends, in the order in which graphs run on them."""
-        return Matrix(tuple(Witness(b.name, b.family, b.title, b.remote, b.quick, not b.kept) for b in self.backends))
+        return Matrix(tuple(Witness(b.name, b.family, b.title, b.remote, b.quick) for b in self.backends))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,12 +115,12 @@ class Context:
 
     def on(self, device: Device) -> Context:
         """The same with another device, or one that is driven in another way."""
-        moved = (named.built_in(b.name, device) if b.remote and b.kept else b for b in self.backends)
+        moved = (named.built_in(b.name, device) if b.remote and b.in_process else b for b in self.backends)
         return dataclasses.replace(self, device=device, backends=tuple(moved))
 
     def backend(self, name: str) -> Backend:
         """Open a backend in this process; XLA then finds the targets of custom_calls."""
-        choice = next((b for b in self.backends if b.name == name), None) or named.built_in(name, self.device)
+        choice = next((b for b in self.backends if b.name == name), None) or named.chosen([name], self.device)[0]
         if choice.family == "xla":
             register(self.targets)
         return choice.open(self.threads)
@@ -139,21 +139,23 @@ class Context:
         return run_in_child(call, *arguments, timeout=timeout, report=self.report)
 
     def entry(
-        self, folder: str, of: Any, parts: Sequence[str | bytes], changed_by: Sequence[str] = PARTS
+        self, folder: str, of: Any, parts: Sequence[str | bytes], changed_by: Sequence[str] = PARTS, on: str = ""
     ) -> Entry[Any]:
         """A place in the cache for what is decided by these parts, the packages, the flags and the targets.
 
         Args:
           of: the type of what is kept.
           changed_by: the parts a fault in which changes what is kept; nothing is taken or kept then.
+          on: the only backend that has a part in it.
         """
         faulty = self.fault is not None and self.fault.part in changed_by
         known = [
             versions(OUTCOME_PACKAGES),
             os.environ.get("XLA_FLAGS", ""),
             [f"{t.name} {t.sha256}" for t in self.targets],
+            [b.identity for b in self.backends if b.identity and on in (b.name, "")],
         ]
-        kept = not faulty and all(b.kept for b in self.backends)
+        kept = not faulty and all(b.identity is not None for b in self.backends if on in (b.name, ""))
         return Entry(folder, digest(json.dumps(known), *parts), of, reads=kept and self.reuse, writes=kept)
 
 

@@ -52,7 +52,6 @@ class Witness:
     family: compilers of one family are one witness, such as `xla` (jaxlib and every plugin built from XLA).
     title: for a sentence. device: whether it runs on another device than the processor.
     quick: whether it compiles in a moment, so that it is where graphs are taken apart.
-    given: whether another package brought it, so that alone it tells nothing of the reference.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Witness:
     title: str
     device: bool = False
     quick: bool = False
-    given: bool = False
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,10 @@ def _graphs(run: Run, source: Source) -> list[Graph]:
 
 
 def gates(run: Run, graphs: dict[str, list[Graph]]) -> bool:
-    """Gate zero on every backend, and beside it all graphs read and the oracle's lowered; False stops the run."""
+    """Gate zero on every backend, and beside it all graphs read and the oracle's lowered; False stops the run.
+
+    A backend that does not pass is left out of what follows, and the others go on.
+    """
     context, evidence = run.context, run.evidence
     with context.progress.stage("graphs and gate zero") as stage:
         reading = partial(_read, run, graphs)
@@ -189,7 +192,9 @@ def gates(run: Run, graphs: dict[str, list[Graph]]) -> bool:
         stage["reused"] = lowered == 0
         stage["detail"] = f"{lowered} oracle graphs lowered"
         _all_called(run)
-    return all(c.status == "passed" for c in found)
+    passing = tuple(b for b, check in zip(context.backends, found, strict=True) if check.status == "passed")
+    run.context = dataclasses.replace(context, backends=passing or context.backends)
+    return bool(passing)
 
 
 def _read(run: Run, graphs: dict[str, list[Graph]]) -> tuple[dict[str, Inspected], Shown, int]:

@@ -20,3 +20,8 @@ def numpy_type(dtype: str) -> np.dtype[Any]:
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
     return np.dtype(_NUMPY[dtype])
+
+
+def dtype_of(type: np.dtype[Any]) -> str:
+    """What an ABI calls a NumPy type."""
+    return "bf16" if type.name == "bfloat16" else next(dtype for dtype, name in _NUMPY.items() if name == type.name)

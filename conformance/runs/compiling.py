@@ -85,7 +85,7 @@ def _modules(run: Run) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for source in evidence.graphs:
         whole = evidence.whole(source)
-        if any(b.family == "xla" and b.kept for b in context.backends):
+        if any(b.family == "xla" and b.in_process for b in context.backends):
             # A graph that picks the token is the logits' graph on XLA, unless there is none.
             logits = [g for g in whole if g.abi.head == "logits"] or whole
             found.append((f"XLA, {source}", precompile_xla, context, logits))
@@ -179,7 +179,7 @@ NOT_IREE = "IREE is none of the backends"
 
 def _on_iree(run: Run) -> bool:
     """Whether graphs run on IREE here: otherwise nothing is judged by its compiler either."""
-    return any(backend.family == "iree" for backend in run.context.backends)
+    return any(backend.family == "iree" and backend.in_process for backend in run.context.backends)
 
 
 def on_device(run: Run) -> None:

@@ -100,7 +100,7 @@ def run_configuration(
         json.dumps([[p.id, p.token_ids, asked.truths[p.id].tokens] for p in asked.prompts]),
         repr(asked.streams), *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),
     ]  # fmt: skip
-    entry: Entry[Outcome] = context.entry("configurations", Outcome, parts)
+    entry: Entry[Outcome] = context.entry("configurations", Outcome, parts, on=configuration.backend)
     before = entry.load()
     if before and not anew:
         return dataclasses.replace(before, status="reused")

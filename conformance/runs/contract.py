@@ -77,7 +77,7 @@ def run_contract(context: Context, graphs: Sequence[Used], model: Checkpoint) ->
         *(p.read_bytes() for p in sorted(Path(str(foreign.__file__)).parent.glob("*.py"))),
         *(g.text + g.abi.to_json() + repr((g.takes, g.rows, unused)) for g, unused in graphs),
     ]  # fmt: skip
-    entry: Entry[dict[str, Seen]] = context.entry("contract", dict[str, Seen], parts)
+    entry: Entry[dict[str, Seen]] = context.entry("contract", dict[str, Seen], parts, on=context.matrix.quick)
     arguments = (list(graphs), model.directory)
     return entry.get(lambda: context.child(_run, *arguments, timeout=context.at_most(TIMEOUT_SECONDS)).value)
 

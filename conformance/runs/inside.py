@@ -120,7 +120,7 @@ def run_anchored(
         json.dumps([configuration.id, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
         *(g.text + g.abi.to_json() for g in graphs),
     ]  # fmt: skip
-    entry: Entry[AnchorOutcome] = context.entry("anchors", AnchorOutcome, parts)
+    entry: Entry[AnchorOutcome] = context.entry("anchors", AnchorOutcome, parts, on=configuration.backend)
     arguments = (configuration, list(graphs), model.directory, of, with_canary)
     try:
         outcome, reused = entry.get(

@@ -39,7 +39,7 @@ def name_graphs(
         truth.folder.parent.name, truth.folder.name, str(length), *(g.text + g.abi.to_json() for pair in pairs for g in pair),
         json.dumps([(g.inner, g.rows) for g, _ in pairs]),
     ]  # fmt: skip
-    entry: Entry[list[tuple[str, str]]] = context.entry("named", list[tuple[str, str]], parts)
+    entry: Entry[list[tuple[str, str]]] = context.entry("named", list[tuple[str, str]], parts, on=context.matrix.quick)
     arguments = (list(pairs), model.directory, truth, length)
     texts, _ = entry.get(lambda: context.child(_name, *arguments, timeout=context.at_most(TIMEOUT_SECONDS)).value)
     return [_with_text(graph, text, written) for (graph, _), (text, written) in zip(pairs, texts, strict=True)]

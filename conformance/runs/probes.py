@@ -52,7 +52,7 @@ def run_probes(
         model.digest, *backend_sources(), *looking(Path(__file__)), *where(context, context.matrix.quick),
         json.dumps([all_named, context.matrix.quick]), *(g.text + g.abi.to_json() for pair in pairs for g in pair),
     ]  # fmt: skip
-    entry: Entry[Probes] = context.entry("probes", Probes, parts)
+    entry: Entry[Probes] = context.entry("probes", Probes, parts, on=context.matrix.quick)
     arguments = (list(pairs), model.directory, all_named)
     try:
         found, reused = entry.get(

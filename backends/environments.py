@@ -1,0 +1,56 @@
+"""Other versions of a compiler: each in a virtual environment of its own, made once and kept in the cache."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from hloracle.core.cache import cache_root, digest, locked, write_file, writing
+from hloracle.core.errors import InputError
+
+# What a version of a compiler is installed as; ml_dtypes is for bfloat16, where the packages do not bring it.
+PACKAGES = {
+    "iree": ("iree-base-compiler=={}", "iree-base-runtime=={}", "numpy", "ml_dtypes"),
+    "xla": ("jax=={}", "jaxlib=={}", "numpy"),
+}
+VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
+INSTALL_SECONDS = 1200
+SEAL = "installed.txt"  # written last
+
+
+def environment(compiler: str, version: str) -> Path:
+    """The Python of an environment with this version; the first time it is installed with pip, as pip is configured.
+
+    Raises InputError where it cannot be: PIP_FIND_LINKS and PIP_NO_INDEX, for one, have pip take it from a folder of wheels.
+    """
+    if not VERSION.fullmatch(version):
+        raise InputError("is no version", f"{compiler}=={version}", "give one such as 3.12.0")
+    packages = [package.format(version) for package in PACKAGES[compiler]]
+    # A virtual environment belongs to its folder, and to the Python that it was made with.
+    key = digest(*packages, sys.version, str(Path(sys.executable).resolve()))
+    folder = cache_root() / "environments" / f"{compiler}-{version}-{key[:8]}"
+    python = folder / "bin" / "python"
+    with locked(folder):
+        if not (folder / SEAL).is_file() or not python.exists():
+            with writing(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], compiler, version)
+                pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+                _run([*pip, "install", "--quiet", "--no-compile", *packages], compiler, version)
+                write_file(folder / SEAL, "\n".join(packages) + "\n")
+    return python
+
+
+def _run(command: list[str], compiler: str, version: str) -> None:
+    where, fix = f"{compiler}=={version}", "name a version that pip finds: `pip index versions` lists them"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"was not installed within {INSTALL_SECONDS} s", where, "try again") from None
+    if done.returncode:
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if "ERROR" in line] or lines[-1:]
+        raise InputError(f"cannot be installed ({errors[-1] if errors else 'pip says nothing'})", where, fix)
