@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import psutil
@@ -28,12 +29,17 @@ class Guarded:
     process: subprocess.Popen[bytes]
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **streams: int | IO[bytes]
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None,
+        folder: Path | None = None, **streams: int | IO[bytes],
     ) -> None:  # fmt: skip
-        """Raises ToolchainError with the backend's name where it cannot be started."""
+        """Raises ToolchainError with the backend's name where it cannot be started.
+
+        Args:
+          environment, folder: of the program; this process's where they are None. streams: as subprocess takes them.
+        """
         self.too_large, self._limit = False, memory_limit()
         self._started, self._failed = threading.Event(), ""
-        arguments = ([*command], {**streams, "env": environment})
+        arguments = ([*command], {**streams, "env": environment, "cwd": folder})
         threading.Thread(target=self._watch, args=arguments, daemon=True).start()
         self._started.wait()
         if self._failed:

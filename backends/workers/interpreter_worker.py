@@ -73,7 +73,9 @@ class Interpreter(Runtime):
             try:
                 given = [self._attribute(array) for array in arguments]
                 found = [self._array(attribute) for attribute in self._stablehlo.eval_module(module, given)]
-                return [_bfloat16(array) if is_narrow else array for array, is_narrow in zip(found, narrow, strict=True)]
+                return [
+                    _bfloat16(array) if is_narrow else array for array, is_narrow in zip(found, narrow, strict=True)
+                ]
             except Exception as error:  # it raises RuntimeError and ValueError
                 raise Failed("run", "; ".join([str(error), *said])) from error
             finally:

@@ -37,7 +37,10 @@ class Xla(Runtime):
 
         if kind == "library":
             xla_bridge.register_plugin(OURS, library_path=name)
-        self._kind, self._client = kind, xla_bridge.get_backend(platform)
+        try:
+            self._kind, self._client = kind, xla_bridge.get_backend(platform)
+        except RuntimeError as error:  # with what a user of JAX might do
+            raise Failed("load", str(error).partition(" (set JAX_PLATFORMS=")[0]) from error
         self._device = self._client.local_devices()[0]
 
     def describe(self) -> dict[str, str]:
