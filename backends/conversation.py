@@ -88,7 +88,7 @@ class Conversation:
     def _error(self, stage: str, answer: dict[str, Any]) -> ToolchainError:
         """An error that it answers with: it goes on."""
         try:
-            at, message = str(answer["error"]["stage"]), str(answer["error"]["message"])
+            at, message = str(answer["error"]["stage"]), " ".join(str(answer["error"]["message"]).split())
         except (KeyError, TypeError):
             return self.rubbish(stage, answer)
         if at == "memory":

@@ -9,7 +9,7 @@ import numpy as np
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.context import Context
 from hloracle.core.abi import Abi, Graph, Tensor
-from hloracle.core.child import ChildDied
+from hloracle.core.child import ChildDied, TimedOut
 from hloracle.core.errors import ToolchainError
 from hloracle.emitters.builder import Builder, TensorType
 
@@ -41,11 +41,13 @@ def product_graph(lhs: tuple[int, int] = (2, 3), rhs: tuple[int, int] = (5, 3)) 
 
 def gate_zero(context: Context, backend: str) -> Check:
     """Compile and run both graphs in a child process. A failure carries the toolchain's own message."""
-    question = Question("gate-zero", TITLE, backend=backend)
+    question, seconds = Question("gate-zero", TITLE, backend=backend), context.at_most(TIMEOUT_SECONDS)
     try:
         # Without a fault that was put in on purpose: it is the model's graphs in which it is to be noticed.
         as_it_is = dataclasses.replace(context, fault=None)
-        figures = as_it_is.child(_run, backend, timeout=TIMEOUT_SECONDS).value
+        figures = as_it_is.child(_run, backend, timeout=seconds).value
+    except TimedOut:
+        return question.error(f"it did not end within {seconds:g} s")
     except (ToolchainError, ChildDied) as error:
         return question.error(str(error))
     x, w = _operands()
