@@ -67,7 +67,8 @@ class Conversation:
     def rubbish(self, stage: str, answer: object) -> ToolchainError:
         """It broke the protocol. It is ended, for what it would answer next means nothing."""
         words = answer if isinstance(answer, str) else json.dumps(answer)
-        return self.end(stage, f"{self.name} does not answer as a worker does, but with {shown(words, TOLD)}")
+        told = shown(words, TOLD) or "an empty line"
+        return self.end(stage, f"{self.name} does not answer as a worker does, but with {told}")
 
     def end(self, stage: str, message: str) -> ToolchainError:
         """End the program. Whatever is asked later has this error."""
