@@ -31,6 +31,7 @@ class Iree(Runtime):
 
         driver, _, index = device.partition(":")
         self._rt, self._name, self._driver = rt, device, driver
+        self._in_place: list[tuple[Any, np.ndarray]] = []
         rt.flags.parse_flags(f"--task_topology_group_count={threads}")
         path = rt.get_driver(driver).query_available_devices()[int(index or 0)].get("path")
         self._config = rt.Config(f"{driver}://{path}" if path else driver)
@@ -74,10 +75,10 @@ class Iree(Runtime):
     def keep(self, array: np.ndarray) -> Any:
         """The array in place, where it is memory that this version takes over; else on the device."""
         can = hasattr(self._config.device.allocator, "import_host_allocation")
-        held = self._in_place(array) if can and self._driver == "local-task" else None
+        held = self._held(array) if can and self._driver == "local-task" else None
         return self.upload(array) if held is None else held
 
-    def _in_place(self, array: np.ndarray) -> Any:
+    def _held(self, array: np.ndarray) -> Any:
         rt, device = self._rt, self._config.device
         type = getattr(rt.array_interop, "map_dtype_to_element_type", lambda dtype: None)(array.dtype)
         if type is None or array.nbytes < ALIGNMENT or array.ctypes.data % ALIGNMENT:
@@ -86,9 +87,9 @@ class Iree(Runtime):
         buffer = device.allocator.import_host_allocation(
             array.reshape(-1).view(np.uint8), memory_type=memory, allowed_usage=rt.BufferUsage.DEFAULT
         )
-        held = rt.DeviceArray(device, rt.HalBufferView(buffer, array.shape, type))
-        held.in_place_of = buffer, array  # the view does not keep the memory that it is of
-        return held
+        # Nothing else keeps the memory of a buffer, and what a graph gives may be in the memory of what it was given.
+        self._in_place.append((buffer, array))
+        return rt.DeviceArray(device, rt.HalBufferView(buffer, array.shape, type))
 
     def call(self, program: Any, arguments: list[Any]) -> list[Any]:
         """One result comes bare, several as a list."""
