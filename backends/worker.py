@@ -33,6 +33,7 @@ class Program:
     flags: that were asked for, of its compiler. usual: those that it has otherwise, and a graph's own come between the two;
       None where a graph's own flags are not this compiler's.
     variables: of its environment, beside this process's; None takes one away. xla_flags: beside those of XLA_FLAGS.
+    known: what it compiles is kept in the cache, because its command and what it says of itself tell when it changes.
     """
 
     command: tuple[str, ...]
@@ -40,6 +41,7 @@ class Program:
     usual: tuple[str, ...] | None = None
     variables: Mapping[str, str | None] = field(default_factory=dict)
     xla_flags: tuple[str, ...] = ()
+    known: bool = True
 
     def environment(self) -> dict[str, str]:
         """Of its process."""
@@ -88,16 +90,19 @@ class Worker(Backend):
             raise self._conversation.end("load", message)
 
     def load(self, graph: Graph) -> Executable:
-        """Compile and load a graph: see `Backend`. What the worker compiles is kept in the cache."""
+        """Compile and load a graph: see `Backend`."""
         how = {"function": graph.abi.function, "flags": self._program.flags_of(graph)}
-        if self.facts.get("compiles"):
-            program, _ = compiled(graph.text, self._identity(how), lambda source: self._compile(source, how))
-            answer = self._conversation.ask("load", "load", program=str(program), **how)
+        source, made = MemoryFile(), MemoryFile()
+        if self.facts.get("compiles") and self._program.known:
+            path, _ = compiled(graph.text, self._identity(how), lambda kept: self._compile(str(kept), made, how))
+            given = {"program": str(path)}
         else:
-            source = MemoryFile()
             Path(source.path).write_text(graph.text)
-            answer = self._conversation.ask("load", "load", graph=source.path, **how)
-        loaded = self._name(answer, "loaded")
+            given = {"graph": source.path}
+            if self.facts.get("compiles"):
+                self._compile(source.path, made, how)
+                given = {"program": made.path}
+        loaded = self._name(self._conversation.ask("load", "load", **given, **how), "loaded")
         heads = [str(i) for i, result in enumerate(graph.abi.results) if result.role in HEADS]
 
         def execute(arguments: Sequence[_Array]) -> Sequence[_Array]:
@@ -136,9 +141,8 @@ class Worker(Backend):
         answer = self._conversation.ask("download", "run", array=buffer.name, file=file.path)
         return self._read(answer, buffer.type, file.path)
 
-    def _compile(self, source: Path, how: Mapping[str, Any]) -> bytes:
-        made = MemoryFile()
-        answer = self._conversation.ask("compile", "compile", graph=str(source), program=made.path, **how)
+    def _compile(self, graph: str, made: MemoryFile, how: Mapping[str, Any]) -> bytes:
+        answer = self._conversation.ask("compile", "compile", graph=graph, program=made.path, **how)
         if not (program := Path(made.path).read_bytes()):
             raise self._conversation.rubbish("compile", answer)
         return program
