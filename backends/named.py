@@ -83,7 +83,8 @@ def chosen(backends: Iterable[Any] = BUILT_IN, device: Device = CPU) -> tuple[Ch
         say what `Choice` says.
       device: where IREE runs the graphs that are judged.
 
-    Raises InputError for what is no backend, for one that other processes cannot import, and for a limit of memory that is none.
+    Raises InputError for what is no backend, for one that other processes cannot import, and for a limit of memory that
+    is no number.
     """
     memory_limit()  # a process of a configuration would say it too late
     found: dict[str, Choice] = {}
