@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
+from hloracle.backends.named import INTERPRETER
 from hloracle.backends.session import Backend, Session
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
@@ -21,6 +22,7 @@ from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
 from hloracle.localize.drive import drive
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike
 from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
+from hloracle.localize.witness import Word, evaluations, word_of
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.contract import PHASES
@@ -99,6 +101,7 @@ class Dissection:
     found: the wrong operation. worst: the element of the anchor that is furthest off. reproducer: what shows the fault.
     fusion_dependent: every anchor is right by itself, and wrong only as the compiler fuses it with others.
     misused: the graphs are right, and the session gave them wrong inputs.
+    interpreted: what StableHLO's interpreter computes of the suspect's graph at `anchor`, where that is wrong by itself.
     notes: what else a reader has to know, in sentences.
     """
 
@@ -116,6 +119,7 @@ class Dissection:
     reproducer: Found | None = None
     fusion_dependent: bool = False
     misused: bool = False
+    interpreted: Word | None = None
 
 
 def run_with_outputs(
@@ -270,12 +274,16 @@ class _Apart:
 
 @dataclass(frozen=True)
 class _Scene:
-    """All that a dissection looks at. situations: of each phase, the call whose values are known."""
+    """All that a dissection looks at. situations: of each phase, the call whose values are known.
+
+    witness: the workbench of StableHLO's interpreter.
+    """
 
     question: Question
     suspect: _Apart
     trusted: _Apart
     situations: dict[str, Situation]
+    witness: Callable[[], Workbench]
     report: Report
 
     def first_wrong(self, errors: dict[tuple[str, str], float]) -> tuple[str, str] | None:
@@ -356,7 +364,8 @@ def _scene(
         return _Apart(side, {g.abi.phase: anatomy_of(g, run.config) for g in graphs}, on)
 
     situations = {"prefill": run.prefill(capacity), "decode": run.step(capacity, len(run.truth.tokens) - 1)}
-    return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, report)
+    witness = cache(lambda: Workbench(backends(INTERPRETER), run.weight, weights))
+    return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, witness, report)
 
 
 def _local_errors(
@@ -407,11 +416,14 @@ def _cause_that_is_missing(scene: _Scene, phase: str, anchor: str) -> str:
 
 def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissection:
     """The operation inside the subgraph that is wrong by itself."""
+    word = _interpreted(scene, base, anchor)
+    together = word is not None and word.right and not scene.question.of_compiler  # the graph is right, compilers are not
+    phase = word.phase if word and together else phase
     scene.report(f"looking for the operation inside {anchor}")
     situation, anatomy, bench = scene.situations[phase], scene.suspect.parts[phase], scene.suspect.bench
     subgraph, value = anatomy.subgraph(anchor), partial(situation.value, weight=bench.weight)
     peer = scene.trusted.parts[phase] if scene.trusted.has(phase, anchor) else None
-    base = replace(base, phase=phase, anchor=anchor)
+    base = replace(base, phase=phase, anchor=anchor, interpreted=word)
     found: Found | None = None
     try:
         got = bench.run(subgraph.graph, value)
@@ -421,6 +433,8 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
     try:
         if scene.question.of_compiler:
             found = miscompiled(anatomy, subgraph, value, bench, scene.trusted.bench)
+        elif together:
+            found = miscompiled(anatomy, subgraph, value, bench, scene.witness())
         elif peer:
             found = unlike(anatomy, subgraph, peer, value, bench)
     except (ToolchainError, InputError) as error:
@@ -455,6 +469,24 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
         errors = situation.errors(anchor, got[0])
         position = rows[int(np.argmax(errors))] if len(errors) == len(rows) else rows[-1]
     return replace(base, position=position, found=found, worst=worst, reproducer=shown)
+
+
+def _interpreted(scene: _Scene, base: Dissection, anchor: str) -> Word | None:
+    """What the interpreter computes there, in the phase that is less work of those in which it is wrong by itself."""
+    words = []
+    for phase, anatomy in scene.suspect.parts.items():
+        if not base.local.get((phase, anchor), 0.0) <= ANCHOR_FLOORS:
+            words.append((evaluations(anatomy.subgraph(anchor)), phase))
+    if not words:
+        return None
+    _, phase = min(words)
+    scene.report(f"StableHLO's interpreter computes {anchor} of {phase}")
+    situation, subgraph = scene.situations[phase], scene.suspect.parts[phase].subgraph(anchor)
+    try:
+        bench = scene.witness()
+    except ToolchainError as error:
+        return Word(phase, anchor, None, error.message)
+    return word_of(subgraph, situation, partial(situation.value, weight=bench.weight), bench)
 
 
 def _wrong(situation: Situation, anchor: str, got: Sequence[np.ndarray]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import weight_shapes
+
+if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
+    from hloracle.localize.witness import Word
 
 TIMEOUT_SECONDS = 900
 UNANSWERED = ("memory", "timeout")  # causes of an error that say nothing of a graph
@@ -191,6 +194,7 @@ class Localization:
     reproducer: Reproducer | None
     fusion_dependent: bool
     misused: bool
+    interpreted: Word | None
     notes: list[str] = field(default_factory=list)
 
 
@@ -265,7 +269,7 @@ def localize(
     return Localization(
         plan, found.phase, found.anchor, found.position, found.first_accumulated, found.first_local, errors,
         [rows_of(m) for m in found.matrices], floor_rows(truth, config, []), operation, reproducer, found.fusion_dependent, found.misused,
-        list(found.notes),
+        found.interpreted, list(found.notes),
     )  # fmt: skip
 
 

@@ -49,6 +49,8 @@ def place(
     )
     if broken:
         return verdict
+    if found.interpreted is not None and (decided := _by_interpreter(verdict, found)):
+        return decided
     if found.misused:
         explanation = (
             "The graphs are right when they are given right inputs, and the session gives them something else."
@@ -64,6 +66,30 @@ def place(
         explanation = "The graph is wrong as compiled, and right once its intermediate values are made outputs."
         return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
     return verdict
+
+
+def _by_interpreter(verdict: Verdict, found: Localization) -> Verdict | None:
+    """What the third witness changes: compilers that are wrong together do not convict a graph, nor does one acquit it.
+
+    Of a class that does not come from values, it says nothing.
+    """
+    word, suspect = found.interpreted, found.plan.suspect
+    assert word
+    if word.right and verdict.class_ in ("emitter-fault", "reference-fault"):
+        explanation = (
+            f"StableHLO's interpreter computes {word.anchor} right from {graph_of(suspect.source)}, and every compiler that ran"
+            " it does not."
+        )
+        return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
+    if word.wrong and verdict.class_ == "compiler-fault":
+        class_ = "reference-fault" if suspect.of_oracle else "emitter-fault"
+        right = f", and is right on {found.plan.trusted.backend} alone" if found.plan.trusted else ""
+        explanation = (
+            f"As StableHLO's interpreter evaluates it, {graph_of(suspect.source)} is wrong at {word.anchor}, as on"
+            f" {suspect.backend}{right}."
+        )
+        return dataclasses.replace(verdict, class_=class_, explanation=explanation)
+    return None
 
 
 def _without_localization(
@@ -135,6 +161,9 @@ def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Conf
     peer = [e["peer"] for e in found.errors if e["anchor"] == found.anchor and e["peer"] is not None]
     if peer and max(peer) <= ANCHOR_FLOORS:
         because.append(f"the trusted side computes {found.anchor} within {max(peer):.2g} floors")
+    if (word := found.interpreted) is not None:
+        said = f"gives no answer on it: {word.why_not}" if word.off is None else f"computes it {word.off:.2g} floors off"
+        because.append(f"StableHLO's interpreter, asked of {word.anchor}, {said}")
     if found.operation:
         because.append(f"inside it, {found.operation['name']}: {found.operation['why']}")
     if found.reproducer and found.reproducer.shown:
