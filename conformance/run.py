@@ -33,7 +33,7 @@ from hloracle.conformance.graphs.sources import (
     read_foreign,
 )
 from hloracle.conformance.judging import judge_all
-from hloracle.conformance.looking import look_at_contract, look_inside, name_anchors, probe
+from hloracle.conformance.looking import ask_interpreter, look_at_contract, look_inside, name_anchors, probe
 from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt, Reach
@@ -121,6 +121,7 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
     if run.of_files and not settings.early_exit:
         probe(run)
     look_inside(run)
+    ask_interpreter(run)
 
 
 def refuse_non_finite(run: Run) -> None:

@@ -5,10 +5,11 @@ An anchor is looked at in two ways: in a run of the whole graph, where errors ac
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
 from hloracle.localize.drive import drive
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike
 from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
-from hloracle.localize.witness import Word, evaluations, word_of
+from hloracle.localize.witness import evaluations, word_of
+from hloracle.localize.word import Word
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.contract import PHASES
@@ -364,7 +366,7 @@ def _scene(
         return _Apart(side, {g.abi.phase: anatomy_of(g, run.config) for g in graphs}, on)
 
     situations = {"prefill": run.prefill(capacity), "decode": run.step(capacity, len(run.truth.tokens) - 1)}
-    witness = cache(lambda: Workbench(backends(INTERPRETER), run.weight, weights))
+    witness = functools.cache(lambda: Workbench(backends(INTERPRETER), run.weight, weights))
     return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, witness, report)
 
 
@@ -417,7 +419,9 @@ def _cause_that_is_missing(scene: _Scene, phase: str, anchor: str) -> str:
 def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissection:
     """The operation inside the subgraph that is wrong by itself."""
     word = _interpreted(scene, base, anchor)
-    together = word is not None and word.right and not scene.question.of_compiler  # the graph is right, compilers are not
+    together = (
+        word is not None and word.right and not scene.question.of_compiler
+    )  # the graph is right, compilers are not
     phase = word.phase if word and together else phase
     scene.report(f"looking for the operation inside {anchor}")
     situation, anatomy, bench = scene.situations[phase], scene.suspect.parts[phase], scene.suspect.bench

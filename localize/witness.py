@@ -8,45 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
 
 from hloracle.core.errors import ToolchainError
-from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Subgraph
 from hloracle.localize.inline import nested
 from hloracle.localize.situation import Situation
+from hloracle.localize.word import Word
 from hloracle.localize.workbench import Workbench
 
 # What it evaluates in a minute on one core (jaxlib 0.10.2, an Intel Xeon: 1.6 million products a second).
 MOST = 100_000_000
 GO_THROUGH = ("stablehlo.reduce", "stablehlo.reduce_window", "stablehlo.sort")  # their operands, once
-
-
-@dataclass(frozen=True)
-class Word:
-    """What the interpreter computes of a graph's subgraph at an anchor, from right inputs.
-
-    off: how far that is from the reference, in noise floors; None where it gave no answer, and then `why_not` says why.
-    """
-
-    phase: str
-    anchor: str
-    off: float | None
-    why_not: str = ""
-
-    @property
-    def right(self) -> bool:
-        """Whether it computes what the reference has there; False where it has no word."""
-        return self.off is not None and self.off <= ANCHOR_FLOORS
-
-    @property
-    def wrong(self) -> bool:
-        """Whether it computes something else; False where it has no word."""
-        return self.off is not None and not self.right
 
 
 def word_of(subgraph: Subgraph, situation: Situation, value: Callable[[str], np.ndarray], bench: Workbench) -> Word:

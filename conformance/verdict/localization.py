@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +25,11 @@ from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
 from hloracle.core.abi import Graph
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.emitters.builder import TensorType
+from hloracle.localize.word import Word
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import weight_shapes
-
-if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
-    from hloracle.localize.witness import Word
 
 TIMEOUT_SECONDS = 900
 UNANSWERED = ("memory", "timeout")  # causes of an error that say nothing of a graph

@@ -18,6 +18,7 @@ READ = "is read from the graph as it is written"
 SHOWN_BY = {
     "compiles": "is where the compiler stops",
     "probes": "differs from the oracle's on equal inputs",
+    "interpreter": "is what the graph means",
 }
 
 
@@ -162,7 +163,9 @@ def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Conf
     if peer and max(peer) <= ANCHOR_FLOORS:
         because.append(f"the trusted side computes {found.anchor} within {max(peer):.2g} floors")
     if (word := found.interpreted) is not None:
-        said = f"gives no answer on it: {word.why_not}" if word.off is None else f"computes it {word.off:.2g} floors off"
+        said = (
+            f"gives no answer on it: {word.why_not}" if word.off is None else f"computes it {word.off:.2g} floors off"
+        )
         because.append(f"StableHLO's interpreter, asked of {word.anchor}, {said}")
     if found.operation:
         because.append(f"inside it, {found.operation['name']}: {found.operation['why']}")

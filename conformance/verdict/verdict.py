@@ -287,6 +287,14 @@ def _token(seen: _Seen) -> Finding | None:
     return None
 
 
+def _meaning(seen: _Seen) -> Finding | None:
+    """Compilers give right values, and the graph as it is written does not mean them."""
+    if wrong := [c for c in seen.of_judged("meaning") if c.failed]:
+        words = "As StableHLO's interpreter evaluates it the graph is wrong, whatever compilers make of it"
+        return "emitter-fault", f"{words}: {wrong[0].detail}."
+    return None
+
+
 def _probes(seen: _Seen) -> Finding | None:
     if differ := [c for c in seen.of_judged("probes") if c.failed]:
         words = (
@@ -369,7 +377,7 @@ def _left_over(seen: _Seen) -> Finding | None:
 
 Rule = Callable[[_Seen], Finding | None]
 RULES: tuple[Rule, ...] = (
-    _distrusted, _contract, _unreadable, _doubtful_reference, _unanswered, _oracle, _refused, _left_open, _source, _probes, _invariants,
+    _distrusted, _contract, _unreadable, _doubtful_reference, _unanswered, _oracle, _refused, _left_open, _source, _probes, _meaning, _invariants,
     _token, _compiler, _gate, _code, _left_over,
 )  # fmt: skip
 
