@@ -106,6 +106,7 @@ def look_inside(run: Run) -> None:
     graph: a judged one, or else the oracle's.
     """
     evidence, settings, context = run.evidence, run.settings, run.context
+    _look_where_backends_differ(run)
     bad, oracle = evidence.bad, Configuration(ORACLE, context.matrix.quick)
     if (settings.verdict_only or (settings.early_exit and context.fault)) and bad:
         evidence.checks.append(canary_check([], "the run has a fault already"))
@@ -161,6 +162,20 @@ def _inside(run: Run, configuration: Configuration, prompt: Prompt) -> list[Grap
         g for g in run.evidence.looked_into(configuration.source)
         if g.abi.head == configuration.head and (g.abi.phase == "decode" or g.abi.bucket == prompt.bucket)
     ]  # fmt: skip
+
+
+def _look_where_backends_differ(run: Run) -> None:
+    """Of several backends that have wrong what others have right one alone is taken apart. The anchors of each say where it is."""
+    evidence, settings = run.evidence, run.settings
+    if settings.early_exit or settings.verdict_only or evidence.asked.inside is None:
+        return
+    ran = [o.configuration for o in evidence.outcomes if o.status != "failed"]
+    for source in evidence.judged:
+        own = [one for one in ran if one.source == source and one.head == evidence.compared_head(source)]
+        wrong = [one for one in own if any(c.configuration == one and c.failed for c in evidence.checks)]
+        if len(own) > len(wrong) > 1:
+            for one in wrong:
+                _look(run, one)
 
 
 def _look_everywhere(run: Run) -> None:

@@ -98,5 +98,11 @@ class Matrix:
         return next((b.name for b in self.backends if b.quick), self.backends[0].name)
 
     def named(self, backends: Iterable[str]) -> str:
-        """`IREE and XLA`: the families of these backends, with the device of each that is none of the processor."""
-        return " and ".join(dict.fromkeys(self[backend].title for backend in backends))
+        """`IREE and XLA`, `IREE, IREE 3.12.0 and XLA`: these backends in a sentence."""
+        return listed(dict.fromkeys(self[backend].title for backend in backends))
+
+
+def listed(names: Iterable[str]) -> str:
+    """`A`, `A and B`, `A, B and C`; empty where there are none."""
+    *most, last = [*names] or [""]
+    return f"{', '.join(most)} and {last}" if most else last

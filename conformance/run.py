@@ -189,11 +189,12 @@ def gates(run: Run, graphs: dict[str, list[Graph]]) -> bool:
         reading = partial(_read, run, graphs)
         work: list[Callable[[], Any]] = [reading, *(partial(gate_zero, context, name) for name in context.names)]
         (evidence.graphs, evidence.shown, lowered), *found = side_by_side(work)
-        evidence.checks += found
+        evidence.checks += [gate.check for gate in found]
+        evidence.gates = list(zip(context.backends, found, strict=True))
         stage["reused"] = lowered == 0
         stage["detail"] = f"{lowered} oracle graphs lowered"
         _all_called(run)
-    passing = tuple(b for b, check in zip(context.backends, found, strict=True) if check.status == "passed")
+    passing = tuple(backend for backend, gate in evidence.gates if gate.check.status == "passed")
     run.context = dataclasses.replace(context, backends=passing or context.backends)
     return bool(passing)
 

@@ -23,6 +23,7 @@ from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import CANARY_FACTOR, AnchorOutcome, Rows
 from hloracle.conformance.runs.speed import CONTEXT, Contender
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
+from hloracle.conformance.verdict.agreement import cells, sentences
 from hloracle.conformance.verdict.localization import Localization
 from hloracle.conformance.verdict.verdict import Verdict
 from hloracle.core import record
@@ -94,6 +95,7 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
         "configurations": [
             _configuration(o, evidence.truths, not (settings.busy or settings.quick)) for o in evidence.outcomes
         ],
+        "matrix": _matrix(run),
         "checks": [check_row(c) for c in evidence.checks],
         "anchors": [_rows(o.configuration, o.prompt, r) for o in evidence.anchored for r in o.rows]
         + ([_rows(found.plan.suspect, found.plan.at.prompt.id, r) for r in found.rows] if found else []),
@@ -136,6 +138,18 @@ def _verdict(verdict: Verdict) -> record.Verdict:
         evidence=list(verdict.evidence),
         confidence={"level": level, "because": because} if verdict.sure else None,
     )
+
+
+def _matrix(run: Run) -> record.Matrix:
+    matrix, found = run.matrix, cells(run.evidence)
+    return {
+        "backends": [
+            _filled(record.Witness, matrix[b.name], said=gate.said, passed=gate.check.status == "passed")
+            for b, gate in run.evidence.gates
+        ],
+        "cells": [_filled(record.Cell, cell) for cell in found],
+        "sentences": sentences(matrix, found, run.evidence),
+    }
 
 
 def _sources(run: Run) -> list[record.Source]:
@@ -220,6 +234,7 @@ def _localization(found: Localization) -> record.Localization:
         reason=plan.reason,
         prompt=plan.at.prompt.id,
         step=plan.at.step,
+        interpreted=_filled(record.Word, found.interpreted) if found.interpreted else None,
         reproducer=_filled(record.Reproducer, written) if written else None,
     )
 

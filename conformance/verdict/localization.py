@@ -85,12 +85,15 @@ def plan(
         found = _failing(wrong[suspect], asked, past)
         return Plan(suspect, trusted, found, reason) if found else None
 
-    # The processor before a device, and a quick backend first, for a fault that all show is in the graph. There the oracle
+    # The processor before a device, wrong values before what does not run, and a quick backend first, for a fault that all show is in the graph. There the oracle
     # comes before what is judged by it. What the others alone have wrong is the compiler's in both graphs, and the judged
     # one is the one that matters.
     quick = matrix.quick
     order = sorted(
-        wrong, key=lambda c: (c.head == "token", matrix.on_device(c), c.backend != quick, c.of_oracle != (c.backend == quick))
+        wrong, key=lambda c: (
+            c.head == "token", matrix.on_device(c), wrong[c].status == "failed", c.backend != quick,
+            c.of_oracle != (c.backend == quick),
+        ),
     )  # fmt: skip
     for one in order:
         if twin := next((c for c in matrix.elsewhere(one) if c in right), None):

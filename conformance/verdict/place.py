@@ -64,7 +64,10 @@ def place(
         return dataclasses.replace(verdict, explanation=explanation)
     differs = any(c.bad and c.kind in (*LEFT_OPEN, *DONATED) for c in judged)
     if found.fusion_dependent and verdict.class_ != "device-fault" and not differs:
-        explanation = "The graph is wrong as compiled, and right once its intermediate values are made outputs."
+        on = found.plan.suspect.backend
+        explanation = (
+            f"On {on} the graph is wrong as compiled, and right once its intermediate values are made outputs."
+        )
         return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
     return verdict
 
@@ -146,11 +149,11 @@ def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Conf
     """
     because = []
     suspect = found.plan.suspect
-    alike = [
-        o.configuration.backend
-        for o in outcomes
-        if o.configuration.source == suspect.source and o.configuration in wrong
-    ]
+    own = {
+        o.configuration: o for o in outcomes if o.configuration.source == suspect.source and o.configuration in wrong
+    }
+    dead = suspect in own and own[suspect].status == "failed"
+    alike = [one.backend for one, o in own.items() if (o.status == "failed") == dead]
     if len(set(alike)) > 1:
         because.append(f"{graph_of(suspect.source)} is wrong on {' and '.join(sorted(set(alike)))} alike")
     if found.plan.trusted:
