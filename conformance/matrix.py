@@ -93,6 +93,11 @@ class Matrix:
         ]  # fmt: skip
 
     @property
+    def families(self) -> tuple[str, ...]:
+        """Of compilers: as many independent witnesses as there are of these."""
+        return tuple(dict.fromkeys(b.family for b in self.backends))
+
+    @property
     def quick(self) -> str:
         """The backend on which graphs are taken apart: one that compiles in a moment, if there is one."""
         return next((b.name for b in self.backends if b.quick), self.backends[0].name)

@@ -314,7 +314,7 @@ def conclude(run: Run) -> Verdict:
                 question = Question("localization", "what is wrong is taken apart")
                 at = error.where if isinstance(error, InputError) and known else ""
                 evidence.checks.append(question.error(str(error), anchor=at))
-    return place(verdict, evidence.checks, evidence.localization, evidence.outcomes)
+    return place(matrix, verdict, evidence.checks, evidence.localization, evidence.outcomes)
 
 
 # ---- speed

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, changed, interpreter, model
 
+from hloracle.backends.named import INTERPRETER
 from hloracle.backends.session import Backend, Executable, Session
 from hloracle.conformance.runs.inside import rows_of
 from hloracle.conformance.verdict.localization import _worst
@@ -55,10 +56,13 @@ def edited(phase: str, old: str, new: str, scope: str = "", **others: Any) -> di
 def taken_apart(
     suspect: dict[str, Graph], *, trusted: dict[str, Graph] | None = None, backend: Backend | None = None,
     of_compiler: bool = False, name: str = "plain", early_exit: bool = False, length: int = LENGTH,
+    witness: Backend | None = None,
 ) -> Dissection:  # fmt: skip
     """The dissection of graphs on `backend`; the other side is right, or the same on the interpreter."""
     here = model(name)
-    backends: dict[str, Backend] = {"right": interpreter(), "suspect": backend or interpreter()}
+    backends: dict[str, Backend] = {
+        "right": interpreter(), "suspect": backend or interpreter(), INTERPRETER: witness or interpreter(),
+    }  # fmt: skip
     wrong = Side("emitter", "suspect", tuple(suspect.values()))
     other = None
     if of_compiler:
@@ -463,6 +467,45 @@ def test_a_miscompiled_operation(op: str, other: str, anchor: str) -> None:
     assert not found.fusion_dependent
 
 
+@pytest.mark.parametrize(
+    ("op", "other", "anchor"),
+    [
+        ("exponential", "exponential_minus_one", "layers.0.self_attn.probs"),
+        ("rsqrt", "sqrt", "layers.0.input_layernorm"),
+        ("logistic", "tanh", "layers.0.mlp.act"),
+    ],
+)
+def test_an_operation_that_all_compilers_have_wrong(op: str, other: str, anchor: str) -> None:
+    """No graph is right, on any: the interpreter is, and the operation is the one that it computes otherwise."""
+    found = taken_apart(graphs(), backend=miscompiling(op, other))
+    assert found.interpreted
+    assert found.interpreted.right
+    assert (found.anchor, found.interpreted.anchor) == (anchor, anchor)
+    assert found.found
+    assert found.found.step.name == f"stablehlo.{op}"
+    assert found.reproducer is found.found
+    assert found.found.expected is not None
+
+
+def test_the_interpreter_has_a_wrong_graph_wrong_as_well() -> None:
+    wrong = edited("decode", "stablehlo.rsqrt", "stablehlo.sqrt", "layers.1.input_layernorm")
+    found = against_oracle(wrong)
+    assert found.interpreted
+    assert found.interpreted.wrong
+    assert (found.interpreted.phase, found.interpreted.anchor) == ("decode", "layers.1.input_layernorm")
+
+
+def test_what_the_interpreter_lacks_is_said() -> None:
+    wrong = edited("decode", "stablehlo.rsqrt", "stablehlo.sqrt", "layers.1.input_layernorm")
+    found = against_oracle(wrong, witness=Refusing(lambda text: True))
+    assert found.interpreted
+    assert found.interpreted.off is None
+    assert found.interpreted.why_not
+    assert not found.interpreted.right
+    assert not found.interpreted.wrong
+    assert found.anchor == "layers.1.input_layernorm"
+
+
 def test_wrong_together_with_others() -> None:
     found = taken_apart(
         graphs(),
@@ -598,7 +641,8 @@ def test_a_trusted_side_that_does_not_compile() -> None:
     """The place is known without it."""
     here = model("plain")
     wrong = edited("decode", "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act")
-    backends: dict[str, Backend] = {"right": Refusing(lambda g: True), "suspect": interpreter()}
+    refusing = Refusing(lambda g: True)
+    backends: dict[str, Backend] = {"right": refusing, "suspect": interpreter(), INTERPRETER: refusing}
     question = Question(
         Side("emitter", "suspect", tuple(wrong.values())),
         Side("oracle", "right", tuple(graphs("oracle").values())),

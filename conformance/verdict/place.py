@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hloracle.conformance.checks.check import DONATED, LEFT_OPEN, STATED, Check
-from hloracle.conformance.matrix import ORACLE, Configuration, graph_of
+from hloracle.conformance.matrix import ORACLE, Configuration, Matrix, graph_of
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import Localization
 from hloracle.conformance.verdict.verdict import Verdict
@@ -23,11 +23,33 @@ SHOWN_BY = {
 
 
 def place(
-    verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[Outcome]
+    matrix: Matrix, verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[Outcome]
 ) -> Verdict:  # fmt: skip
     """The verdict with its place and its confidence; a place may also change the class, where it shows whose fault it is."""
     if verdict.passed:
         return verdict
+    placed = _placed(verdict, checks, found, outcomes)
+    by_values = any(c.bad and c.configuration and c.configuration.of_oracle for c in checks)
+    return _alone(matrix, placed, found) if by_values else placed
+
+
+def _alone(matrix: Matrix, verdict: Verdict, found: Localization | None) -> Verdict:
+    """One family of compilers accuses no reference, unless the third witness bears it out: its own fault looks the same."""
+    word = found.interpreted if found else None
+    if verdict.class_ != "reference-fault" or len(matrix.families) > 1 or (word and word.wrong):
+        return verdict
+    names = matrix.named(b.name for b in matrix.backends)
+    silent = f" ({word.why_not})" if word else ""
+    explanation = (
+        f"The oracle's graph is wrong on {names}. No other family of compilers ran it, and StableHLO's interpreter has no word"
+        f"{silent}, so nobody tells whose fault that is."
+    )
+    return dataclasses.replace(verdict, class_="harness-error", explanation=explanation)
+
+
+def _placed(
+    verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[Outcome]
+) -> Verdict:  # fmt: skip
     bad = [c for c in checks if c.bad]
     static = next((c for c in bad if c.anchor), None) or next((c for c in bad if c.operation), None)
     # A graph whose donations are not its ABI's is misused by whoever trusts the ABI.
