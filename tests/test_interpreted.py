@@ -87,7 +87,7 @@ def test_the_check() -> None:
     check = checked(right, silent)
     assert (check.status, check.figure) == (
         "passed",
-        "0.50 floors (norm, decode), 1 anchors, and no word on 1, such as lm_head",
+        "1 of 9 anchors, at most 0.50 floors off (norm, decode); it has no word on 1 that it was asked of, such as lm_head",
     )
     wrong = checked(right, Word("decode", "embed_tokens", 99.0))
     assert (wrong.status, wrong.anchor) == ("failed", "embed_tokens")

@@ -81,9 +81,10 @@ def interpreter_check(source: str, found: Sequence[Interpreted]) -> Check:
         return question.skipped(f"it has no word on any: {why}" if why else NO_ANCHORS)
     off, _, furthest = max(said, key=lambda s: s[0])
     silent = [word.anchor for _, word in words if word.off is None]
-    figure = f"{off:.2f} floors ({furthest.anchor}, {furthest.phase}), {len(said)} anchors"
+    all_of = sum(one.anchors for one in found)
+    figure = f"{len(said)} of {all_of} anchors, at most {off:.2f} floors off ({furthest.anchor}, {furthest.phase})"
     if silent:
-        figure += f", and no word on {len(silent)}, such as {silent[0]}"
+        figure += f"; it has no word on {len(silent)} that it was asked of, such as {silent[0]}"
     wrong = next(((graph, word) for _, graph, word in said if word.wrong), None)
     detail = f"{wrong[1].anchor} of {wrong[0]} is {wrong[1].off:.3g} floors off, from right inputs" if wrong else ""
     anchor = wrong[1].anchor if wrong else ""

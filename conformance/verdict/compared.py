@@ -30,7 +30,7 @@ NOTHING = Compared()
 # What looks into graphs, besides the values at anchors, in words.
 LOOKED = (
     ("probes", "probes of its anchors on other inputs"),
-    ("interpreter", "a sample of anchors as StableHLO's interpreter evaluates them"),
+    ("interpreter", "what StableHLO's interpreter evaluates"),
     ("canary", "a fault put in on purpose"),
 )
 
@@ -143,7 +143,7 @@ def _of_source(
         elif check is not None and check.status == "passed":
             how = {
                 "canary": "which was found", "probes": check.figure.partition(",")[0] + only(matrix.quick),
-                "interpreter": check.figure.partition(", ")[2],
+                "interpreter": check.figure.partition(",")[0],
             }  # fmt: skip
             phrases.append(f"{words}, {how[kind]}")
     missing += [check.missing for check in checks if check.missing]
