@@ -42,6 +42,7 @@ from hloracle.conformance.runs.compiling import elsewhere, on_device, reference,
 from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.runs.speed import measure
 from hloracle.conformance.settings import Settings
+from hloracle.conformance.verdict.agreement import cells
 from hloracle.conformance.verdict.compared import compared
 from hloracle.conformance.verdict.localization import PAST, localize, plan
 from hloracle.conformance.verdict.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
@@ -320,6 +321,23 @@ def conclude(run: Run) -> Verdict:
 # ---- speed
 
 
+def _right_somewhere(run: Run, verdict: Verdict) -> bool:
+    """Whether backends alone are wrong, and others were asked for beside ours: which of those that are right is fastest?"""
+    others = any(not backend.in_process for backend in run.context.backends)
+    return verdict.class_ == "compiler-fault" and others and bool(_timed(run, ""))
+
+
+def _timed(run: Run, head: str) -> list[Configuration]:
+    """Where the judged production graph is timed, the first one first: on the first backend that has it right, and on each
+    that was asked for beside ours and has it right.
+    """
+    source = run.evidence.judged[0]
+    right = [cell.backend for cell in cells(run.evidence) if (cell.source, cell.state) == (source, "right")]
+    ours = [b.name for b in run.context.backends if b.name in right and b.in_process]
+    others = [b.name for b in run.context.backends if b.name in right and not (b.in_process or b.slow)]
+    return [Configuration(source, name, head) for name in (*ours[:1], *others)]
+
+
 def compare_speed(run: Run, verdict: Verdict) -> None:
     """Time the production graph against its peers, unless something may be wrong with them: then it means nothing."""
     evidence, settings, context = run.evidence, run.settings, run.context
@@ -327,7 +345,7 @@ def compare_speed(run: Run, verdict: Verdict) -> None:
     peer = production(evidence.whole(ORACLE))
     if run.of_files:
         evidence.speed_reason = "a graph from a file is not timed"
-    elif not verdict.passed:
+    elif not (verdict.passed or _right_somewhere(run, verdict)):
         evidence.speed_reason = "the run did not pass, so its speed means nothing"
     elif settings.early_exit or not settings.rounds:
         evidence.speed_reason = "it was left out"
@@ -337,8 +355,8 @@ def compare_speed(run: Run, verdict: Verdict) -> None:
         if settings.busy:
             with context.progress.stage(WAIT), locked(settings.busy):
                 pass
-        ours = Configuration(evidence.judged[0], context.names[0], judged.abi.head)
-        graphs = [(ours, judged), (Configuration(ORACLE, context.matrix.quick), peer)]
+        graphs = [(one, judged) for one in _timed(run, judged.abi.head)]
+        graphs.append((Configuration(ORACLE, context.matrix.quick), peer))
         with context.progress.stage("speed"):
             try:
                 arguments = (run.model.directory, graphs, settings.rounds)
