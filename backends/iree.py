@@ -19,6 +19,7 @@ import numpy as np
 from hloracle.backends.compiled import compiled
 from hloracle.backends.devices import CPU, KINDS, Device, driver_library
 from hloracle.backends.session import Backend, Buffer, Executable
+from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error
 from hloracle.core.abi import Graph
 from hloracle.core.child import exit_words
 from hloracle.core.environment import host_cpu, installed
@@ -75,7 +76,9 @@ def iree_compile(source: Path, flags: Sequence[str]) -> bytes:
     if done.returncode and -done.returncode not in STOPPED:
         done = _iree_compile(source, flags)
     if done.returncode:
-        raise ToolchainError("compile", _first_error(done.stderr.decode(errors="replace"), done.returncode))
+        said = first_error(done.stderr.decode(errors="replace"))
+        ended = f"iree-compile ended with {exit_words(done.returncode)} and no message"
+        raise ToolchainError("compile", said or ended)
     return done.stdout
 
 
@@ -155,6 +158,7 @@ class Iree(Backend):
         except ImportError:
             raise InputError("is not installed", "iree-base-runtime", "pip install iree-base-runtime") from None
         self._rt, self._device, self.name = rt, device, device.backend
+        self.facts = {"name": "IREE", "version": installed("iree-base-compiler"), "device": device.uri}
         self._config = self._open()
 
     def _open(self) -> Any:
@@ -186,7 +190,7 @@ class Iree(Backend):
         return self._rt.asdevicearray(self._config.device, array)
 
     def _failed(self, stage: str, error: Exception, artifact: object = "") -> ToolchainError:
-        if any(known in str(error) for known in OUT_OF_MEMORY):
+        if any(known in str(error) for known in IREE_OUT_OF_MEMORY):
             return OutOfMemory(str(self._device))
         return ToolchainError(stage, str(error), artifact)
 
@@ -279,10 +283,6 @@ class IreeDevice(Iree):
         return ToolchainError(stage, f"{self._device}: {error}", artifact)
 
 
-# As IREE and CUDA put it.
-OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "VK_ERROR_OUT_OF_DEVICE_MEMORY")
-
-
 def _identity(flags: Sequence[str], device: Device) -> dict[str, str]:
     return {
         "backend": device.backend,
@@ -291,9 +291,3 @@ def _identity(flags: Sequence[str], device: Device) -> dict[str, str]:
         "flags": " ".join(flags),
         "cpu": host_cpu() if KINDS[device.kind].compiler == "llvm-cpu" else "",
     }
-
-
-def _first_error(stderr: str, status: int) -> str:
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if "error:" in line]
-    return (errors or lines or [f"iree-compile ended with {exit_words(status)} and no message"])[0]

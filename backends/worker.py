@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.compiled import compiled
-from hloracle.backends.conversation import PROTOCOL, Conversation
+from hloracle.backends.conversation import Conversation
+from hloracle.backends.memory_file import MemoryFile
 from hloracle.backends.session import Backend, Executable
 from hloracle.core.abi import HEADS, Graph, Tensor
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import OutOfMemory, ToolchainError
 
+PROTOCOL = 1
 SMALL = 2**12  # bytes of an array that travels in the line itself
 
 
@@ -80,44 +80,49 @@ class Worker(Backend):
         command = tuple(word.replace("{threads}", str(threads)) for word in program.command)
         self._conversation = Conversation(name, command, program.environment())
         self.facts = self._conversation.ask("describe", "load")
-        if self.facts.get("protocol") != PROTOCOL:
+        spoken = self.facts.get("protocol")
+        if not isinstance(spoken, int):
             raise self._conversation.rubbish("load", self.facts)
-        self._files = 0
+        if spoken != PROTOCOL:
+            message = f"{name} speaks version {spoken} of the protocol, and hloracle version {PROTOCOL}"
+            raise self._conversation.end("load", message)
 
     def load(self, graph: Graph) -> Executable:
         """Compile and load a graph: see `Backend`. What the worker compiles is kept in the cache."""
-        ask, folder = self._conversation.ask, self._conversation.folder
         how = {"function": graph.abi.function, "flags": self._program.flags_of(graph)}
         if self.facts.get("compiles"):
-            made = folder / "program"
-
-            def build(source: Path) -> bytes:
-                ask("compile", "compile", graph=str(source), program=str(made), **how)
-                return made.read_bytes()
-
-            program, _ = compiled(graph.text, self._identity(how), build)
-            loaded = ask("load", "load", program=str(program), **how).get("loaded")
+            program, _ = compiled(graph.text, self._identity(how), lambda source: self._compile(source, how))
+            answer = self._conversation.ask("load", "load", program=str(program), **how)
         else:
-            source = folder / "graph.mlir"
-            source.write_text(graph.text)
-            loaded = ask("load", "load", graph=str(source), **how).get("loaded")
-        # A session reads the head after each call. It comes with the answer: to wake a process again takes time.
-        heads = {str(i): str(folder / f"head{i}") for i, r in enumerate(graph.abi.results) if r.role in HEADS}
+            source = MemoryFile()
+            Path(source.path).write_text(graph.text)
+            answer = self._conversation.ask("load", "load", graph=source.path, **how)
+        loaded = self._name(answer, "loaded")
+        heads = [str(i) for i, result in enumerate(graph.abi.results) if result.role in HEADS]
 
         def execute(arguments: Sequence[_Array]) -> Sequence[_Array]:
-            answer = ask("call", "run", loaded=loaded, arguments=[*map(self._argument, arguments)], read=heads)
+            # A session reads the head after each call. It comes with the answer: to wake a process again takes time.
+            files = {number: MemoryFile() for number in heads}
+            read = {number: file.path for number, file in files.items()}
+            given = [*map(_argument, arguments)]
+            answer = self._conversation.ask("call", "run", loaded=loaded, arguments=given, read=read)
             results = answer.get("results")
             if not isinstance(results, list):
                 raise self._conversation.rubbish("run", answer)
-            types = [*graph.abi.results, *[None] * len(results)]  # who calls it looks whether there are as many
-            return [self._result(result, type) for result, type in zip(results, types, strict=False)]
+            if len(results) != len(graph.abi.results):
+                wanted = len(graph.abi.results)
+                raise ToolchainError("run", f"{self.name} gave {len(results)} results, and the graph has {wanted}")
+            return [
+                self._result(result, type, read.get(str(i)))
+                for i, (result, type) in enumerate(zip(results, graph.abi.results, strict=True))
+            ]
 
         return execute
 
     def upload(self, array: np.ndarray) -> _Array:
         """Give the worker an array; a small one goes there with each call that takes it."""
         small = array.nbytes <= SMALL
-        return _Array(self._free, value=np.array(array)) if small else self._give(array, kept=False)
+        return _Array(self._conversation.free, value=np.array(array)) if small else self._give(array, kept=False)
 
     def keep(self, array: np.ndarray) -> _Array:
         """Give the worker an array that nobody writes to: it may use the file's memory in place."""
@@ -127,54 +132,53 @@ class Worker(Backend):
         """Read an array back. Raises ToolchainError where it is of another type than its graph says."""
         if buffer.value is not None:
             return buffer.value
-        file = str(self._conversation.folder / "down")
-        return self._read(self._conversation.ask("download", "run", array=buffer.name, file=file), buffer.type)
+        file = MemoryFile()
+        answer = self._conversation.ask("download", "run", array=buffer.name, file=file.path)
+        return self._read(answer, buffer.type, file.path)
 
-    @property
-    def _free(self) -> list[str]:
-        return self._conversation.free
+    def _compile(self, source: Path, how: Mapping[str, Any]) -> bytes:
+        made = MemoryFile()
+        answer = self._conversation.ask("compile", "compile", graph=str(source), program=made.path, **how)
+        if not (program := Path(made.path).read_bytes()):
+            raise self._conversation.rubbish("compile", answer)
+        return program
 
-    def _argument(self, array: _Array) -> str | dict[str, object]:
-        """What a call is told of an array."""
-        if array.name or array.value is None:
-            return array.name
-        return {**_type(array.value), "data": base64.b64encode(array.value.tobytes()).decode()}
+    def _give(self, array: np.ndarray, kept: bool) -> _Array:
+        file = MemoryFile()
+        try:
+            np.asarray(array).tofile(file.path)
+        except OSError as error:
+            raise OutOfMemory(f"{self.name} ({error.strerror or error})") from None
+        answer = self._conversation.ask("upload", "load", file=file.path, kept=kept, **_type(array))
+        return _Array(self._conversation.free, self._name(answer, "array"))
 
-    def _result(self, result: object, type: Tensor | None) -> _Array:
-        if isinstance(result, str):
-            return _Array(self._free, result, type=type)
-        return _Array(self._free, value=self._read(result, type), type=type)
+    def _name(self, answer: dict[str, Any], key: str) -> str:
+        """What it calls something from now on."""
+        name = answer.get(key)
+        if not isinstance(name, str) or not name:
+            raise self._conversation.rubbish("load", answer)
+        return name
 
-    def _read(self, answer: Any, wanted: Tensor | None) -> np.ndarray:
-        """The array that an answer holds, or whose file it names."""
+    def _result(self, result: object, type: Tensor, file: str | None) -> _Array:
+        """Of a call: the name of an array, or one that was read."""
+        if isinstance(result, str) and result:
+            return _Array(self._conversation.free, result, type=type)
+        return _Array(self._conversation.free, value=self._read(result, type, file), type=type)
+
+    def _read(self, answer: Any, wanted: Tensor | None, file: str | None) -> np.ndarray:
+        """The array that an answer holds, or that it has written to the file."""
         try:
             type, shape = str(answer["dtype"]), tuple(answer["shape"])
             if "data" in answer:
                 found = np.frombuffer(bytearray(base64.b64decode(answer["data"])), numpy_type(type)).reshape(shape)
             else:
-                found = np.fromfile(answer["file"], numpy_type(type)).reshape(shape)
+                found = np.fromfile(str(file), numpy_type(type)).reshape(shape)
         except (OSError, KeyError, TypeError, ValueError):
             raise self._conversation.rubbish("run", answer) from None
         if wanted is not None and (shape, type) != (wanted.shape, wanted.dtype):
             given = Tensor(wanted.role, wanted.name, shape, type)
             raise ToolchainError("run", f"{self.name} gave {wanted.name} as {given.type}, and it is {wanted.type}")
         return found
-
-    def _give(self, array: np.ndarray, kept: bool) -> _Array:
-        shared = self._conversation.folder  # which is small in a container
-        fits = shutil.disk_usage(shared).free > 2 * array.nbytes
-        self._files += 1
-        file = shared / f"{self._files}" if fits else Path(tempfile.mkstemp(prefix="hloracle-")[1])
-        try:
-            np.asarray(array).tofile(file)
-            answer = self._conversation.ask("upload", "load", file=str(file), kept=kept, **_type(array))
-        except OSError as error:
-            raise OutOfMemory(f"{file.parent} ({error.strerror or error})") from None
-        finally:
-            file.unlink(missing_ok=True)
-        if not isinstance(answer.get("array"), str):
-            raise self._conversation.rubbish("load", answer)
-        return _Array(self._free, answer["array"])
 
     def _identity(self, how: Mapping[str, object]) -> dict[str, str]:
         return {
@@ -183,6 +187,13 @@ class Worker(Backend):
             "how": json.dumps(how),
             "cpu": host_cpu(),
         }
+
+
+def _argument(array: _Array) -> str | dict[str, object]:
+    """What a call is told of an array."""
+    if array.name or array.value is None:
+        return array.name
+    return {**_type(array.value), "data": base64.b64encode(array.value.tobytes()).decode()}
 
 
 def _type(array: np.ndarray) -> dict[str, object]:

@@ -13,12 +13,10 @@ import numpy as np
 from hloracle.backends.compiled import compiled, is_compiled
 from hloracle.backends.custom_calls import registered
 from hloracle.backends.session import Backend, Buffer, Executable
+from hloracle.backends.workers.shared import ENTRY, XLA_OUT_OF_MEMORY, entered_at_main
 from hloracle.core.abi import Graph
 from hloracle.core.environment import host_cpu, installed
 from hloracle.core.errors import OutOfMemory, ToolchainError
-
-ENTRY = "main"
-OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # as XLA's errors begin
 
 
 class XlaCpu(Backend):
@@ -34,6 +32,7 @@ class XlaCpu(Backend):
         self._device = self._client.local_devices()[0]
         self._devices = xla_client.DeviceList((self._device,))
         self._options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+        self.facts = {"name": "XLA", "version": installed("jaxlib")}
 
     def load(self, graph: Graph) -> Executable:
         """Compile and load a graph: see `Backend`. The executable comes from the cache where it is there."""
@@ -75,7 +74,7 @@ class XlaCpu(Backend):
 
         try:
             with _context():
-                module = _entered_at_main(ir.Module.parse(graph.text), graph.abi.function)
+                module = entered_at_main(ir, ir.Module.parse(graph.text), graph.abi.function)
                 executable = compiler.backend_compile_and_load(
                     self._client, module, self._devices, self._options, host_callbacks=[]
                 )
@@ -85,26 +84,9 @@ class XlaCpu(Backend):
 
 
 def _failed(stage: str, error: Exception, artifact: object = "") -> ToolchainError:
-    if str(error).startswith(OUT_OF_MEMORY):
+    if str(error).startswith(XLA_OUT_OF_MEMORY):
         return OutOfMemory(XlaCpu.name)
     return ToolchainError(stage, str(error), artifact)
-
-
-def _entered_at_main(module: Any, function: str) -> Any:
-    """The module, which has a name, with its entry point called `main`, as XLA wants it; another `main` gets a new name."""
-    from jaxlib.mlir import ir
-
-    if "sym_name" not in module.operation.attributes:  # JAX's compiler asks for it
-        module.operation.attributes["sym_name"] = ir.StringAttr.get("graph")
-    if function == ENTRY:
-        return module
-    symbols = ir.SymbolTable(module.operation)
-    if ENTRY in symbols:
-        ir.SymbolTable.replace_all_symbol_uses(ENTRY, f"{ENTRY}.{function}", module.operation)
-        ir.SymbolTable.set_symbol_name(symbols[ENTRY], f"{ENTRY}.{function}")
-    ir.SymbolTable.replace_all_symbol_uses(function, ENTRY, module.operation)
-    ir.SymbolTable.set_symbol_name(ir.SymbolTable(module.operation)[function], ENTRY)
-    return module
 
 
 @cache

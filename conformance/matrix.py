@@ -51,7 +51,7 @@ class Witness:
 
     family: compilers of one family are one witness, such as `xla` (jaxlib and every plugin built from XLA).
     title: for a sentence. device: whether it runs on another device than the processor.
-    quick: whether it compiles in a moment, so that it is where graphs are taken apart.
+    quick: whether it compiles in a moment, so that it is where graphs are taken apart. slow: whether it is asked for less.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Witness:
     title: str
     device: bool = False
     quick: bool = False
+    slow: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from hloracle.backends.named import INTERPRETER
 from hloracle.backends.session import Backend, Session
+from hloracle.backends.words import INTERPRETER
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError

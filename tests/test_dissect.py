@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, changed, interpreter, model
 
-from hloracle.backends.named import INTERPRETER
 from hloracle.backends.session import Backend, Executable, Session
+from hloracle.backends.words import INTERPRETER
 from hloracle.conformance.runs.inside import rows_of
 from hloracle.conformance.verdict.localization import _worst
 from hloracle.core.abi import Graph, Tensor

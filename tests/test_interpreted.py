@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from models import PHASES, SHAPES, interpreter, model
 
-from hloracle.backends import named
+from hloracle.backends.words import interpreter as the_interpreter
 from hloracle.backends.worker import Worker
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.runs.interpreted import Interpreted, interpreter_check
@@ -119,7 +119,7 @@ def of_one(line: str, type: str) -> Graph:
 
 
 def test_an_operation_that_it_lacks_ends_the_worker_and_not_us() -> None:
-    backend = named.interpreter().open(1)
+    backend = the_interpreter().open(1)
     assert isinstance(backend, Worker)
     x = np.array([0.5, 1.0, 2.0], np.float32)
     (y,) = backend.load(of_one("%y = stablehlo.exponential %x : tensor<3xf32>", "tensor<3xf32>"))([backend.upload(x)])

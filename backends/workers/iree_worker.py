@@ -1,15 +1,23 @@
 """IREE of whichever version is installed: `python iree_worker.py DEVICE THREADS`. See serving.py."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from serving import Failed, Runtime, end_with_parent, serve
+
+if TYPE_CHECKING:  # run by its path, it finds its neighbours in its folder
+    from hloracle.backends.workers.serving import Failed, Runtime, serve
+    from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error
+else:
+    from serving import Failed, Runtime, serve
+    from shared import IREE_OUT_OF_MEMORY, first_error
 
 COMPILE_SECONDS = 600
-OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "VK_ERROR_OUT_OF_DEVICE_MEMORY")
 ALIGNMENT = 64  # of memory that IREE takes over
 
 
@@ -18,58 +26,59 @@ class Iree(Runtime):
 
     compiles = True
 
-    def __init__(self, device, threads):
+    def __init__(self, device: str, threads: int) -> None:
         import iree.runtime as rt
 
         driver, _, index = device.partition(":")
         self._rt, self._name, self._driver = rt, device, driver
+        self._in_place: list[tuple[Any, np.ndarray]] = []
         rt.flags.parse_flags(f"--task_topology_group_count={threads}")
         path = rt.get_driver(driver).query_available_devices()[int(index or 0)].get("path")
         self._config = rt.Config(f"{driver}://{path}" if path else driver)
 
-    def describe(self):
-        found = {"name": "IREE", "family": "iree", "version": metadata.version("iree-base-compiler")}
-        runtime = metadata.version("iree-base-runtime")
-        return {**found, "device": self._name, "runtime": runtime}
+    def describe(self) -> dict[str, str]:
+        """See `Runtime`."""
+        compiler, runtime = (metadata.version(f"iree-base-{part}") for part in ("compiler", "runtime"))
+        return {"name": "IREE", "family": "iree", "version": compiler, "runtime": runtime, "device": self._name}
 
-    def compile(self, graph, function, flags):
+    def compile(self, graph: Path, function: str, flags: list[str]) -> bytes:
+        """A module, by this version's iree-compile."""
         import iree.compiler
 
-        tool = Path(iree.compiler.__file__).parent / "_mlir_libs" / "iree-compile"
+        tool = Path(str(iree.compiler.__file__)).parent / "_mlir_libs" / "iree-compile"
+        command = [str(tool), str(graph), *flags, "-o", "-"]
         try:
-            done = subprocess.run(
-                [tool, graph, *flags, "-o", "-"], capture_output=True, timeout=COMPILE_SECONDS, check=False
-            )
+            done = subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             raise Failed("compile", f"iree-compile took more than {COMPILE_SECONDS} s") from None
         if done.returncode:
-            lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-            errors = [line for line in lines if "error:" in line] or lines
-            raise Failed("compile", (errors or [f"iree-compile ended with exit status {done.returncode}"])[0])
+            said = first_error(done.stderr.decode(errors="replace"))
+            raise Failed("compile", said or f"iree-compile ended with exit status {done.returncode} and no message")
         return done.stdout
 
-    def load(self, path, function, flags):
-        rt = self._rt
+    def load(self, path: Path, function: str, flags: list[str]) -> Any:
+        """A function of the module."""
         try:
-            module = rt.VmModule.mmap(self._config.vm_instance, str(path))
-            context = rt.SystemContext(vm_modules=[module], config=self._config)
+            module = self._rt.VmModule.mmap(self._config.vm_instance, str(path))
+            context = self._rt.SystemContext(vm_modules=[module], config=self._config)
             return context.modules[module.name][function]
         except Exception as error:
-            raise self._failed("load", error) from error
+            raise _failed("load", error) from error
 
-    def upload(self, array):
+    def upload(self, array: np.ndarray) -> Any:
+        """The array on the device."""
         try:
             return self._rt.asdevicearray(self._config.device, array)
         except Exception as error:
-            raise self._failed("load", error) from error
+            raise _failed("load", error) from error
 
-    def keep(self, array):
-        known = hasattr(self._config.device.allocator, "import_host_allocation")
-        held = self._in_place(array) if known and self._driver == "local-task" else None
+    def keep(self, array: np.ndarray) -> Any:
+        """The array in place, where it is memory that this version takes over; else on the device."""
+        can = hasattr(self._config.device.allocator, "import_host_allocation")
+        held = self._held(array) if can and self._driver == "local-task" else None
         return self.upload(array) if held is None else held
 
-    def _in_place(self, array):
-        """The array's own memory, where it is one that IREE takes."""
+    def _held(self, array: np.ndarray) -> Any:
         rt, device = self._rt, self._config.device
         type = getattr(rt.array_interop, "map_dtype_to_element_type", lambda dtype: None)(array.dtype)
         if type is None or array.nbytes < ALIGNMENT or array.ctypes.data % ALIGNMENT:
@@ -78,28 +87,31 @@ class Iree(Runtime):
         buffer = device.allocator.import_host_allocation(
             array.reshape(-1).view(np.uint8), memory_type=memory, allowed_usage=rt.BufferUsage.DEFAULT
         )
-        held = rt.DeviceArray(device, rt.HalBufferView(buffer, array.shape, type))
-        held.in_place_of = buffer, array  # the view does not keep the memory that it is of
-        return held
+        # Nothing else keeps the memory of a buffer, and what a graph gives may be in the memory of what it was given.
+        self._in_place.append((buffer, array))
+        return rt.DeviceArray(device, rt.HalBufferView(buffer, array.shape, type))
 
-    def call(self, program, arguments):
+    def call(self, program: Any, arguments: list[Any]) -> list[Any]:
+        """One result comes bare, several as a list."""
         try:
             results = program(*arguments)
         except Exception as error:
-            raise self._failed("run", error) from error
-        return results if isinstance(results, (list, tuple)) else (results,)
+            raise _failed("run", error) from error
+        return list(results) if isinstance(results, (list, tuple)) else [results]
 
-    def download(self, array):
+    def download(self, array: Any) -> np.ndarray:
+        """A view of the device's memory, or a copy of it."""
         try:
-            return array.to_host()
+            found: np.ndarray = array.to_host()
         except Exception as error:
-            raise self._failed("run", error) from error
+            raise _failed("run", error) from error
+        return found
 
-    def _failed(self, stage, error):
-        memory = any(known in str(error) for known in OUT_OF_MEMORY)
-        return Failed("memory" if memory else stage, str(error))
+
+def _failed(stage: str, error: Exception) -> Failed:
+    memory = any(known in str(error) for known in IREE_OUT_OF_MEMORY)
+    return Failed("memory" if memory else stage, str(error))
 
 
 if __name__ == "__main__":
-    end_with_parent()
-    serve(Iree(sys.argv[1], int(sys.argv[2])))
+    serve(lambda: Iree(sys.argv[1], int(sys.argv[2])))

@@ -4,41 +4,54 @@
 `python xla_worker.py library PATH` for a plugin's shared library. XLA_FLAGS are its flags.
 """
 
+from __future__ import annotations
+
+import os
 import sys
 from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from serving import Failed, Runtime, end_with_parent, serve
 
-OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+if TYPE_CHECKING:  # run by its path, it finds its neighbours in its folder
+    from hloracle.backends.workers.serving import Failed, Runtime, serve
+    from hloracle.backends.workers.shared import XLA_OUT_OF_MEMORY, entered_at_main
+else:
+    from serving import Failed, Runtime, serve
+    from shared import XLA_OUT_OF_MEMORY, entered_at_main
+
+OURS = "library"  # what JAX calls the plugin of a library
 
 
 class Xla(Runtime):
-    """A PJRT client."""
+    """A PJRT client.
 
-    def __init__(self, kind="cpu", name="cpu"):
-        import os
+    kind: `cpu`, `plugin` or `library`. name: of the plugin, or of its library.
+    """
 
-        os.environ["JAX_PLATFORMS"] = "" if kind != "cpu" else "cpu"
+    def __init__(self, kind: str = "cpu", name: str = "cpu") -> None:
+        platform = OURS if kind == "library" else name
+        os.environ["JAX_PLATFORMS"] = platform  # of all that are installed JAX opens this one alone
         from jax._src import xla_bridge
 
         if kind == "library":
-            xla_bridge.register_plugin("plugin", library_path=name)
-            name = "plugin"
-        self._plugin = kind != "cpu"
-        self._client = xla_bridge.get_backend(name)
+            xla_bridge.register_plugin(OURS, library_path=name)
+        try:
+            self._kind, self._client = kind, xla_bridge.get_backend(platform)
+        except RuntimeError as error:  # with what a user of JAX might do
+            raise Failed("load", str(error).partition(" (set JAX_PLATFORMS=")[0]) from error
         self._device = self._client.local_devices()[0]
 
-    compiles = False
+    def describe(self) -> dict[str, str]:
+        """See `Runtime`."""
+        if self._kind == "cpu":
+            return {"name": "XLA", "family": "xla", "version": metadata.version("jaxlib")}
+        version, device = " ".join(str(self._client.platform_version).split()), str(self._device.device_kind)
+        return {"name": "PJRT", "family": "xla", "version": version, "device": device}
 
-    def describe(self):
-        found = {"name": "XLA", "family": "xla", "version": metadata.version("jaxlib")}
-        if self._plugin:
-            version = " ".join(str(self._client.platform_version).split())
-            found |= {"name": "PJRT", "device": str(self._device.device_kind), "version": version}
-        return found
-
-    def load(self, path, function, flags):
+    def load(self, path: Path, function: str, flags: list[str]) -> Any:
+        """Compile a graph; XLA's executables are not kept, since not every plugin can write them."""
         from jax._src import compiler
         from jax._src.interpreters import mlir
         from jax._src.lib import xla_client
@@ -46,52 +59,46 @@ class Xla(Runtime):
 
         options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
         devices = xla_client.DeviceList((self._device,))
+        by_version: Any = compiler  # an older one has another function, which takes no devices
         try:
             with mlir.make_ir_context():
-                module = _entered_at_main(ir, ir.Module.parse(path.read_text()), function)
-                if hasattr(compiler, "backend_compile_and_load"):
-                    return compiler.backend_compile_and_load(self._client, module, devices, options, host_callbacks=[])
-                return compiler.backend_compile(self._client, module, options, host_callbacks=[])
+                module = entered_at_main(ir, ir.Module.parse(path.read_text()), function)
+                if hasattr(by_version, "backend_compile_and_load"):
+                    return by_version.backend_compile_and_load(
+                        self._client, module, devices, options, host_callbacks=[]
+                    )
+                return by_version.backend_compile(self._client, module, options, host_callbacks=[])
         except Exception as error:
             raise _failed("compile", error) from error
 
-    def call(self, program, arguments):
+    def upload(self, array: np.ndarray) -> Any:
+        """The array on the device."""
+        import jax
+
+        try:
+            with jax.enable_x64(array.dtype.itemsize > 4):  # else it would have half of the bits
+                return jax.device_put(array, self._device)
+        except Exception as error:
+            raise _failed("load", error) from error
+
+    def call(self, program: Any, arguments: list[Any]) -> list[Any]:
+        """Begin to run an executable: what it gives may be there later."""
         try:
             return [s[0] for s in program.execute_sharded(arguments).disassemble_into_single_device_arrays()]
         except Exception as error:
             raise _failed("run", error) from error
 
-    def upload(self, array):
-        import jax
-
-        with jax.enable_x64(array.dtype.itemsize > 4):  # else it would have half of the bits
-            return jax.device_put(array, self._device)
-
-    def download(self, array):
+    def download(self, array: Any) -> np.ndarray:
+        """Wait for an array; what failed in the call shows here."""
         try:
             return np.asarray(array)
-        except Exception as error:  # a call returns before it is done; what failed in it shows here
+        except Exception as error:
             raise _failed("run", error) from error
 
 
-def _failed(stage, error):
-    return Failed("memory" if str(error).startswith(OUT_OF_MEMORY) else stage, str(error))
-
-
-def _entered_at_main(ir, module, function):
-    """The module, which has a name, with its entry point called `main`, as XLA wants it."""
-    if "sym_name" not in module.operation.attributes:
-        module.operation.attributes["sym_name"] = ir.StringAttr.get("graph")
-    if function != "main":
-        symbols = ir.SymbolTable(module.operation)
-        if "main" in symbols:
-            ir.SymbolTable.replace_all_symbol_uses("main", f"main.{function}", module.operation)
-            ir.SymbolTable.set_symbol_name(symbols["main"], f"main.{function}")
-        ir.SymbolTable.replace_all_symbol_uses(function, "main", module.operation)
-        ir.SymbolTable.set_symbol_name(ir.SymbolTable(module.operation)[function], "main")
-    return module
+def _failed(stage: str, error: Exception) -> Failed:
+    return Failed("memory" if str(error).startswith(XLA_OUT_OF_MEMORY) else stage, str(error))
 
 
 if __name__ == "__main__":
-    end_with_parent()
-    serve(Xla(*sys.argv[1:]))
+    serve(lambda: Xla(*sys.argv[1:]))

@@ -137,7 +137,7 @@ def _comparing() -> list[bytes]:
 
 def backend_sources() -> list[bytes]:
     """The code that runs graphs, and that gives them their weights: another version may come to another outcome."""
-    return [*weight_sources(), *(p.read_bytes() for p in sorted(Path(str(backends.__file__)).parent.glob("*.py")))]
+    return [*weight_sources(), *(p.read_bytes() for p in sorted(Path(str(backends.__file__)).parent.rglob("*.py")))]
 
 
 def _run(

@@ -10,7 +10,7 @@ import numpy as np
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.context import Context
 from hloracle.core.abi import Abi, Graph, Tensor
-from hloracle.core.child import ChildDied
+from hloracle.core.child import ChildDied, TimedOut
 from hloracle.core.errors import ToolchainError
 from hloracle.emitters.builder import Builder, TensorType
 
@@ -50,11 +50,13 @@ class Gate:
 
 def gate_zero(context: Context, backend: str) -> Gate:
     """Compile and run both graphs in a child process. A failure carries the toolchain's own message."""
-    question = Question("gate-zero", TITLE, backend=backend)
+    question, seconds = Question("gate-zero", TITLE, backend=backend), context.at_most(TIMEOUT_SECONDS)
     try:
         # Without a fault that was put in on purpose: it is the model's graphs in which it is to be noticed.
         as_it_is = dataclasses.replace(context, fault=None)
-        figures, said = as_it_is.child(_run, backend, timeout=context.at_most(TIMEOUT_SECONDS)).value
+        figures, said = as_it_is.child(_run, backend, timeout=seconds).value
+    except TimedOut:
+        return Gate(question.error(f"it did not end within {seconds:g} s"))
     except (ToolchainError, ChildDied) as error:
         return Gate(question.error(str(error)))
     x, w = _operands()
@@ -91,6 +93,6 @@ def _run(context: Context, name: str) -> tuple[tuple[list[float], list[list[floa
     (wide,) = backend.load(product_graph((SIDE, SIDE), (SIDE, SIDE)))([backend.upload(x), backend.upload(w)])
     rounded = int(np.sum(backend.download(wide) != x.astype(np.float64) @ w.astype(np.float64).T))
     facts = getattr(backend, "facts", {})
-    said = " ".join(str(facts[key]) for key in ("name", "version") if facts.get(key))
-    said = ", ".join(filter(None, [said, str(facts.get("device", ""))]))
+    told = [" ".join(str(facts[key]) for key in ("name", "version") if facts.get(key)), str(facts.get("device") or "")]
+    said = ", ".join(filter(None, told))
     return (backend.download(sums).tolist(), backend.download(products).tolist(), rounded), said

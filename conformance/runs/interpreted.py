@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hloracle.backends.named import INTERPRETER
+from hloracle.backends.words import INTERPRETER
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.context import Context
 from hloracle.conformance.questions.prompts import Prompt

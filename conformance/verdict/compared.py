@@ -141,11 +141,11 @@ def _of_source(
         if check is not None and check.status == "skipped":
             missing.append(f"{words}: {check.detail}")
         elif check is not None and check.status == "passed":
-            how = {
+            told = {
                 "canary": "which was found", "probes": check.figure.partition(",")[0] + only(matrix.quick),
                 "interpreter": check.figure.partition(",")[0],
             }  # fmt: skip
-            phrases.append(f"{words}, {how[kind]}")
+            phrases.append(f"{words}, {told[kind]}")
     missing += [check.missing for check in checks if check.missing]
     return Compared((*filter(None, phrases), f"on {matrix.named(everywhere)}"), tuple(missing))
 

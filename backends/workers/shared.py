@@ -1,0 +1,34 @@
+"""What workers and hloracle's own process do alike with a compiler. Standard library alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ENTRY = "main"  # what XLA and StableHLO's interpreter call the function that they run
+# As errors for want of memory read: of IREE and its devices anywhere in the text, of XLA as it begins.
+IREE_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "VK_ERROR_OUT_OF_DEVICE_MEMORY")
+XLA_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+
+
+def entered_at_main(ir: Any, module: Any, function: str) -> Any:
+    """The module with this function called `main`; another `main` gets a new name.
+
+    ir: `jaxlib.mlir.ir`, of whichever version.
+    """
+    if "sym_name" not in module.operation.attributes:  # JAX's compiler asks for it
+        module.operation.attributes["sym_name"] = ir.StringAttr.get("graph")
+    if function == ENTRY:
+        return module
+    symbols = ir.SymbolTable(module.operation)
+    if ENTRY in symbols:
+        ir.SymbolTable.replace_all_symbol_uses(ENTRY, f"{ENTRY}.{function}", module.operation)
+        ir.SymbolTable.set_symbol_name(symbols[ENTRY], f"{ENTRY}.{function}")
+    ir.SymbolTable.replace_all_symbol_uses(function, ENTRY, module.operation)
+    ir.SymbolTable.set_symbol_name(ir.SymbolTable(module.operation)[function], ENTRY)
+    return module
+
+
+def first_error(printed: str) -> str:
+    """The first line of a compiler's that speaks of an error, or its first one; empty where it printed nothing."""
+    lines = [line for line in printed.splitlines() if line.strip()]
+    return next((line for line in lines if "error:" in line), lines[0] if lines else "")
