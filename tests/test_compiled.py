@@ -359,7 +359,7 @@ def test_to_find_the_compiler_does_not_load_it() -> None:
 
 @pytest.mark.parametrize("backend", ["iree-cpu", "xla-cpu"])
 def test_gate_zero(backend: str) -> None:
-    found = gate_zero(Context(threads=2), backend)
+    found = gate_zero(Context(threads=2), backend).check
     assert (found.id, found.status) == (f"{backend}.gate-zero", "passed")
 
 
@@ -369,7 +369,7 @@ def test_gate_zero_tries_the_toolchain_without_the_fault_of_a_run() -> None:
     context = Context(
         backends=chosen([device.backend], device), device=device, threads=2, fault=MUTANTS["device-products-bfloat16"]
     )
-    assert gate_zero(context, device.backend).status == "passed"
+    assert gate_zero(context, device.backend).check.status == "passed"
 
 
 @pytest.mark.parametrize(("script", "words"), [(FAILS, "the stub is out of order"), ("printf nonsense", "load failed")])
@@ -405,9 +405,9 @@ def test_gate_zero_with_a_wrong_sum_fails(monkeypatch: pytest.MonkeyPatch) -> No
         (right[0], [[float("nan")] * 5] * 2, 0, "failed"),
         (*right, 1, "failed"),
     ):
-        answer = type("Child", (), {"value": (sums, products, rounded)})
+        answer = type("Child", (), {"value": ((sums, products, rounded), "")})
         monkeypatch.setattr(Context, "child", lambda *a, answer=answer, **k: answer)
-        assert gate_zero(Context(threads=2), "iree-cpu").status == status
+        assert gate_zero(Context(threads=2), "iree-cpu").check.status == status
 
 
 def test_gate_zero_notices_what_rounds_float32() -> None:
