@@ -38,7 +38,7 @@ def by_word(word: str, device: Device) -> Choice | None:
     if word == INTERPRETER:
         return interpreter()
     if compiler in NAMES and not family and (version or rest):
-        return _of_version(word, compiler, version, tuple(shlex.split(rest)), device)
+        return _of_version(word, compiler, version, _split(rest, word), device)
     if kind == "pjrt" and rest:
         return _pjrt(rest, family or "xla")
     if kind == "command" and rest and not family:  # the file says its family
@@ -47,11 +47,22 @@ def by_word(word: str, device: Device) -> Choice | None:
             commands.name, commands.family, partial(CommandLine, commands), commands.name, slow=True, identity=None
         )
     if kind == "worker" and rest:
-        command = shlex.split(rest)
+        command = _split(rest, word)
         if not command or not shutil.which(command[0]):
             raise InputError("is no program", f"--backend {shown(word)}", "name one, with its arguments")
         return worker(_name(word), command, family=family)
     return None
+
+
+def _split(text: str, word: str) -> tuple[str, ...]:
+    """As a shell does."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:  # `No closing quotation`
+        what = str(error)
+        raise InputError(
+            f"has {what[:1].lower()}{what[1:]}", f"--backend {shown(word)}", "quote it as in a shell"
+        ) from None
 
 
 def _name(word: str) -> str:

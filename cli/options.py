@@ -117,9 +117,12 @@ sources: Option = click.option(
     help="Whose graphs are judged: emitter, the bundled one, or a source of an installed package; may be given several times.",
 )  # fmt: skip
 backends: Option = click.option(
-    "--backend", "backends", multiple=True, metavar="NAME",
-    help="What compiles graphs and runs them: iree-cpu, xla-cpu, or one of an installed package; may be given several "
-    "times. Both of these by default, and the device where one is named.",
+    "--backend", "backends", multiple=True, metavar="WORD",
+    help="What compiles graphs and runs them; may be given several times: iree-cpu, xla-cpu, stablehlo (its interpreter), one "
+    "of an installed package, a version such as iree==3.12.0 (made when it is first named), flags such as "
+    "'iree:--iree-opt-data-tiling', both in one, a PJRT plugin as pjrt:NAME or pjrt:LIBRARY, a tool's command line as "
+    "command:FILE, or a program as worker:COMMAND (docs/backends.md). By default iree-cpu and xla-cpu, and the device where "
+    "one is named.",
 )  # fmt: skip
 tokens: Option = click.option(
     "--tokens", type=int, default=48, show_default=True, help="Tokens to compare after each prompt."

@@ -15,7 +15,7 @@ import pytest
 from records import conforms
 
 import hloracle
-from hloracle.backends import named
+from hloracle.backends import named, workers
 from hloracle.backends.session import greedy
 from hloracle.backends.xla import XlaCpu
 from hloracle.cli import main as cli
@@ -237,6 +237,7 @@ def decode(request):
     if (request.phase, request.head) == ("decode", "logits"):
         return hloracle.emit(request.model.directory, "decode", capacity=request.capacity)
 
+lent = hloracle.worker("not this", ["{python}", "{worker}"], family="xla", quick=True)
 other = hloracle.source(decode, name="other", counts_as="emitter")
 whole = hloracle.source(Emitter(), counts_as="emitter")
 '''
@@ -245,11 +246,12 @@ whole = hloracle.source(Emitter(), counts_as="emitter")
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution with a source and a backend."""
-    (tmp_path / "borrowing.py").write_text(PACKAGE)
+    worker = Path(str(workers.__file__)).parent / "xla_worker.py"
+    (tmp_path / "borrowing.py").write_text(PACKAGE.format(python=sys.executable, worker=worker))
     info = tmp_path / "borrowing-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: borrowing\nVersion: 1.0\n")
-    entries = "[hloracle.sources]\nlent = borrowing:decode\nwhole = borrowing:whole\nnamed = borrowing:other\nbroken = nomod:B\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\nbroken = borrowing:None_\n"
+    entries = "[hloracle.sources]\nlent = borrowing:decode\nwhole = borrowing:whole\nnamed = borrowing:other\nbroken = nomod:B\n\n[hloracle.backends]\nborrowed = borrowing:Borrowed\nlent = borrowing:lent\nbroken = borrowing:None_\n"
     (info / "entry_points.txt").write_text(entries)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "borrowing", raising=False)
@@ -268,6 +270,17 @@ def test_a_source_and_a_backend_of_another_package() -> None:
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_worker_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that speaks the protocol is judged as any backend, under the name of its entry point."""
+    monkeypatch.setattr("hloracle.core.child._alone", False)
+    record = hloracle.run("tiny-llama", backends=["lent"], tokens=3, capacity=64, threads=1, quick=True)
+    assert record.verdict.class_ == "conforms"
+    assert [c["id"] for c in record.data["configurations"]] == ["emitter/lent/token", "emitter/lent", "oracle/lent"]
+    context = Context(backends=named.chosen(["lent"]))
+    assert (context.matrix.quick, context.matrix["lent"].family) == ("lent", "xla")
+
+
+@pytest.mark.usefixtures("installed")
 def test_the_command_judges_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--tokens", "3", "--capacity", "32", "--threads", "1", "--rounds", "0", "--out", str(tmp_path)]
     assert cli.invoke(["run", "tiny-llama", "--source", "lent", "--backend", "borrowed", *small]) == 0
@@ -281,7 +294,7 @@ def test_the_command_judges_them_too(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--source", "nope"), "'nope': is no source; name some of: emitter"),
         (("--source", "broken"), "entry point 'broken' = nomod:B: cannot be loaded (ModuleNotFoundError: No module named"),
         (("--backend", "broken"), "entry point 'broken' = borrowing:None_: cannot be loaded (AttributeError: "),
-        (("--backend", "tpu"), "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
+        (("--backend", "tpu"), "'tpu': is no backend; name one of iree-cpu, xla-cpu, stablehlo"),
         (("--source", "emitter", "--source", "emitter"), "source 'emitter': is given twice; "),
         (("--source", "lent", "--layout", "rows"), "layout: has no effect on what other sources write"),
         (("--source", "lent", "--mutant", "rope-sign"), "--mutant rope-sign: is planted in a run of the bundled emitter"),
@@ -405,8 +418,8 @@ def test_what_is_no_source(sources: Any, line: str) -> None:
 @pytest.mark.parametrize(
     ("backends", "line"),
     [
-        (["tpu"], "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
-        ("tpu", "'tpu': is no backend; name some of: iree-cpu, xla-cpu"),
+        (["tpu"], "'tpu': is no backend; name one of iree-cpu, xla-cpu, stablehlo"),
+        ("tpu", "'tpu': is no backend; name one of iree-cpu, xla-cpu, stablehlo"),
         (Inside.hidden(), "backend 'hidden': cannot be opened in another process ("),
         ([], "backends: are none; name some of: iree-cpu, xla-cpu"),
         (["xla-cpu", "xla-cpu"], "backend 'xla-cpu': is given twice"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,10 +24,12 @@ from hloracle.backends.choice import Choice
 from hloracle.backends.guarded import MEMORY_VARIABLE, memory_limit
 from hloracle.backends.session import Session
 from hloracle.backends.words import worker
-from hloracle.backends.worker import Program, Worker
+from hloracle.backends.worker import PROTOCOL, SMALL, Program, Worker
+from hloracle.backends.workers import serving
 from hloracle.conformance.context import Context
 from hloracle.conformance.runs.gate_zero import gate_zero, sum_graph
 from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.dtypes import _NUMPY
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.emitters.builder import Builder, TensorType
 
@@ -166,7 +169,8 @@ def test_a_worker_outlives_the_thread_that_opened_it() -> None:
 
 OPEN = """
 import sys, time
-from hloracle.backends.worker import Program, Worker
+from hloracle.backends.worker import PROTOCOL, SMALL, Program, Worker
+from hloracle.backends.workers import serving
 if __name__ == "__main__":
     worker = Worker("acme", Program(tuple(sys.argv[1:])))
     print(worker._conversation._guarded.process.pid, flush=True)
@@ -202,6 +206,19 @@ def test_what_is_compiled_is_kept(empty_cache: Path) -> None:
     seals = [json.loads(path.read_text()) for path in (empty_cache / "compiled").rglob("*.json")]
     flags = sorted(json.loads(seal["how"])["flags"][-2:] for seal in seals)
     assert flags == [["--iree-opt-const-eval=false", f"--iree-opt-level={level}"] for level in ("O0", "O3")]
+
+
+def test_the_page_has_every_request() -> None:
+    """Each with a line of it and the answer's, or an error's."""
+    page = (Path(__file__).parents[1] / "docs" / "workers.md").read_text()
+    lines = [json.loads(line) for line in re.findall(r"^\{.*\}$", page, re.MULTILINE)]
+    asked = {line["id"]: line["do"] for line in lines if "do" in line}
+    assert sorted(asked.values()) == sorted(
+        name for name in vars(serving._Worker) if not name.startswith("_") and name != "answer"
+    )
+    assert {line["id"] for line in lines if "do" not in line} == set(asked)
+    assert serving.PROTOCOL == PROTOCOL
+    assert (serving.SMALL, serving.NUMPY) == (SMALL, _NUMPY)
 
 
 # ---- one that does not

@@ -85,8 +85,6 @@ def serve(open_runtime: Callable[[], Runtime]) -> None:
         answer = {"id": request["id"], **_answer(worker, request)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
-        if request["do"] == "close":
-            return
 
 
 def _answer(worker: _Worker, request: dict[str, Any]) -> dict[str, Any]:
@@ -149,9 +147,6 @@ class _Worker:
 
     def download(self, request: dict[str, Any]) -> dict[str, Any]:
         return self._read(self._arrays[request["array"]], request["file"])
-
-    def close(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {}
 
     def _read(self, array: Any, file: str) -> dict[str, Any]:
         found = np.asarray(self._runtime.download(array))

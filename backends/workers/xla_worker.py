@@ -33,6 +33,7 @@ class Xla(Runtime):
     def __init__(self, kind: str = "cpu", name: str = "cpu") -> None:
         platform = OURS if kind == "library" else name
         os.environ["JAX_PLATFORMS"] = platform  # of all that are installed JAX opens this one alone
+        os.environ["JAX_ENABLE_X64"] = "1"  # else an array of 64 bits would have half of them
         from jax._src import xla_bridge
 
         if kind == "library":
@@ -76,8 +77,7 @@ class Xla(Runtime):
         import jax
 
         try:
-            with jax.enable_x64(array.dtype.itemsize > 4):  # else it would have half of the bits
-                return jax.device_put(array, self._device)
+            return jax.device_put(array, self._device)
         except Exception as error:
             raise _failed("load", error) from error
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hloracle.backends.session import Backend as Backend
     from hloracle.backends.session import Executable as Executable
     from hloracle.backends.session import Session as Session
+    from hloracle.backends.words import worker as worker
     from hloracle.conformance.graphs.sources import Request as Request
     from hloracle.conformance.graphs.sources import Source as Source
     from hloracle.conformance.graphs.sources import source as source
@@ -47,6 +48,7 @@ __version__ = _version("hloracle")
 _HOMES = {
     "hloracle.api": "CheckOptions Options Record SuiteOptions Verdict check emit generate open_model open_session run suite",
     "hloracle.backends.session": "Backend Executable Session",
+    "hloracle.backends.words": "worker",
     "hloracle.conformance.graphs.sources": "Request Source source",
     "hloracle.core.abi": "Abi Graph Tensor",
     "hloracle.core.child": "ChildDied",
@@ -58,7 +60,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 __all__ = [
     "Abi", "Backend", "CheckOptions", "ChildDied", "Executable", "Graph", "InputError", "Model", "Options", "Record", "Request",
     "Session", "Source", "SuiteOptions", "Tensor", "ToolchainError", "Verdict", "__version__", "check", "emit", "generate",
-    "open_model", "open_session", "run", "source", "suite",
+    "open_model", "open_session", "run", "source", "suite", "worker",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypedDict, cast
 
 from typing_extensions import Unpack
 
+from hloracle.backends.choice import Choice as BackendChoice
 from hloracle.backends.custom_calls import open_targets
 from hloracle.backends.devices import open_device
 from hloracle.backends.named import BUILT_IN, backends_on, chosen, make_backend
@@ -36,7 +37,7 @@ from hloracle.reference.model.contract import check_contract
 PathLike = str | os.PathLike[str]
 ModelLike = PathLike | Checkpoint
 SourceLike = str | graph_sources.Source | Callable[[graph_sources.Request], Graph | None]
-BackendLike = str | Callable[[int], Backend]
+BackendLike = str | Callable[[int], Backend] | BackendChoice
 # What options may be, and how that is said. What is no key here is refused where it is used.
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("tokens", "capacity", "rounds", "bucket"), ((int,), "an int")),
@@ -193,8 +194,9 @@ def run(
       model: a checkpoint directory, a .gguf file, a name that `hloracle models` lists, or a `Model`, which is its directory.
       sources: names (`emitter`, or an entry point of `hloracle.sources`), functions from `Request` to `Graph`, or what
         `@hloracle.source` makes of one. A single one need not be in a list, here and wherever there may be several.
-      backends: names (`iree-cpu`, `xla-cpu`, or an entry point of `hloracle.backends`), or classes that, called with a number
-        of threads, give a `Backend`. Both compilers by default, and the device that `device` names.
+      backends: words of docs/backends.md (`iree-cpu`, `iree==3.12.0`, an entry point of `hloracle.backends`, …), what `worker`
+        gives, or classes that, called with a number of threads, give a `Backend`. IREE and XLA on the processor by default,
+        and the device that `device` names.
       options: see `Options`.
 
     Raises InputError when the run cannot start, or an option would have no effect; whatever fails later is in the record.
