@@ -14,8 +14,10 @@ from hloracle.cli import options
 from hloracle.cli.options import progress_shown, tell
 from hloracle.core.console import verdict_stands
 from hloracle.core.errors import InputError
+from hloracle.core.given import shown
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+WORDS = 200  # characters of what is said of a release; --json has all
 COLOURS = {"right": "green", "untried": "yellow"}
 
 
@@ -157,11 +159,11 @@ def bisect(case: Path, as_json: bool, **asked: Any) -> int:
 def _print_bisection(package: str, found: Any, out: Console) -> None:
     from rich.table import Table
 
-    table = Table(
-        "release", "", "", box=None, pad_edge=False, title=f"{package}, in the order in which they were tried"
-    )
+    out.print(f"{escape(package)}, in the order in which they were tried", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, show_header=False)
     for version, tried in found.tried.items():
-        table.add_row(version, f"[{COLOURS.get(tried.status, 'red')}]{tried.status}[/]", escape(tried.words))
+        colour = COLOURS.get(tried.status, "red")
+        table.add_row(version, f"[{colour}]{tried.status}[/]", escape(shown(tried.words, WORDS)))
     out.print(table)
     out.print(escape(found.words), soft_wrap=True)
 

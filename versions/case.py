@@ -161,7 +161,7 @@ def load_array(path: Path, tensor: Tensor) -> np.ndarray:
     NumPy has no word for bfloat16, and writes it as two bytes.
     """
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"is no array that can be read ({error})", path, "write it with numpy.save") from None
     wanted = numpy_type(tensor.dtype)

@@ -16,8 +16,10 @@ from hloracle.versions.releases import COMPILERS, between, word_of
 from hloracle.versions.replay import How, Tried
 from hloracle.versions.replay import replay as attempt
 
-# Verdicts that say nothing of the graph.
-UNTRIED = ("harness-error", "out-of-memory")
+# Judged beside the release, so that what is wrong on the release alone is its compiler's.
+PEER = "xla-cpu"
+# Stages at which a configuration failed: those that say that it does not compile, and one that says nothing of the graph.
+REFUSED, UNTRIED = ("compile", "load"), "memory"
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def _of_model(wanted: Search, version: str, progress: Progress) -> Tried:
     except NotInstalled as error:
         return Tried("untried", str(error))
     record = api.check(
-        wanted.path, model=wanted.model, abi=wanted.abi, backends=wanted.word(version), timeout=wanted.timeout,
+        wanted.path, model=wanted.model, abi=wanted.abi, backends=(wanted.word(version), PEER), timeout=wanted.timeout,
         threads=wanted.threads, progress=Progress(progress.report),
     )  # fmt: skip
     tried = of_record(record)
@@ -90,12 +92,13 @@ def _of_model(wanted: Search, version: str, progress: Progress) -> Tried:
 
 
 def of_record(record: api.Record) -> Tried:
-    """What a verdict says of the graph on the one backend that it ran on."""
-    verdict = record.verdict
-    if record.passed:
-        return Tried("right", verdict.class_)
-    gate = next((c for c in record.data["checks"] if c["kind"] == "gate-zero" and c["status"] != "passed"), None)
-    if gate or verdict.class_ in UNTRIED:
-        return Tried("untried", (gate and gate["detail"]) or verdict.explanation)
-    refused = any(c["error"] in ("compile", "load") for c in record.data["checks"])
-    return Tried("refused" if refused else "wrong", str(verdict))
+    """What a record says of the graph on the release; what is wrong on its peer alone is no fault of it."""
+    bad = [c for c in record.data["checks"] if c["status"] in ("failed", "error") and c["backend"] != PEER]
+    if not bad:
+        return Tried("right", "" if record.passed else f"wrong on {PEER} alone")
+    if gate := next((c for c in bad if c["kind"] == "gate-zero"), None):
+        return Tried("untried", f"gate zero: {gate['detail'] or gate['figure']}")
+    stages = {c["error"] for c in bad}
+    if UNTRIED in stages:
+        return Tried("untried", record.verdict.explanation)
+    return Tried("refused" if stages & {*REFUSED} else "wrong", str(record.verdict))
