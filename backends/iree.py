@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled
+from hloracle.backends.compiled import Program, compiled, program_of
 from hloracle.backends.devices import CPU, KINDS, Device, driver_library
 from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.core.abi import Graph
@@ -155,6 +155,7 @@ class Iree(Backend):
         except ImportError:
             raise InputError("is not installed", "iree-base-runtime", "pip install iree-base-runtime") from None
         self._rt, self._device, self.name = rt, device, device.backend
+        self.programs: dict[str, Program] = {}  # of the graphs that were loaded, by their names
         self._config = self._open()
 
     def _open(self) -> Any:
@@ -170,6 +171,7 @@ class Iree(Backend):
             function = context.modules[module.name][graph.abi.function]
         except Exception as error:  # the runtime raises bare RuntimeError, ValueError and KeyError
             raise self._failed("load", error, path) from error
+        self.programs[graph.name] = program_of(path)
 
         def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
             try:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled
+from hloracle.backends.compiled import Program as Compiled
+from hloracle.backends.compiled import compiled, program_of
 from hloracle.backends.conversation import PROTOCOL, Conversation
 from hloracle.backends.session import Backend, Executable
 from hloracle.core.abi import HEADS, Graph, Tensor
@@ -83,24 +85,23 @@ class Worker(Backend):
         if self.facts.get("protocol") != PROTOCOL:
             raise self._conversation.rubbish("load", self.facts)
         self._files = 0
+        self.programs: dict[str, Compiled] = {}  # of the graphs that were loaded, by their names
 
     def load(self, graph: Graph) -> Executable:
         """Compile and load a graph: see `Backend`. What the worker compiles is kept in the cache."""
         ask, folder = self._conversation.ask, self._conversation.folder
-        how = {"function": graph.abi.function, "flags": self._program.flags_of(graph)}
+        how = self._how(graph)
         if self.facts.get("compiles"):
-            made = folder / "program"
 
             def build(source: Path) -> bytes:
-                ask("compile", "compile", graph=str(source), program=str(made), **how)
-                return made.read_bytes()
+                return self._compiled(source, how)[0]
 
             program, _ = compiled(graph.text, self._identity(how), build)
             loaded = ask("load", "load", program=str(program), **how).get("loaded")
+            self.programs[graph.name] = program_of(program)
         else:
-            source = folder / "graph.mlir"
-            source.write_text(graph.text)
-            loaded = ask("load", "load", graph=str(source), **how).get("loaded")
+            loaded, seconds = self._loaded(graph, how)
+            self.programs[graph.name] = Compiled(seconds)
         # A session reads the head after each call. It comes with the answer: to wake a process again takes time.
         heads = {str(i): str(folder / f"head{i}") for i, r in enumerate(graph.abi.results) if r.role in HEADS}
 
@@ -113,6 +114,34 @@ class Worker(Backend):
             return [self._result(result, type) for result, type in zip(results, types, strict=False)]
 
         return execute
+
+    def compile(self, graph: Graph) -> Compiled:
+        """Compile a graph anew, whatever the cache has: what that takes, and what comes of it."""
+        how = self._how(graph)
+        if not self.facts.get("compiles"):
+            return Compiled(self._loaded(graph, how)[1])
+        program, seconds = self._compiled(self._written(graph), how)
+        return Compiled(seconds, len(program))
+
+    def _how(self, graph: Graph) -> dict[str, object]:
+        return {"function": graph.abi.function, "flags": self._program.flags_of(graph)}
+
+    def _written(self, graph: Graph) -> Path:
+        source = self._conversation.folder / "graph.mlir"
+        source.write_text(graph.text)
+        return source
+
+    def _compiled(self, source: Path, how: Mapping[str, object]) -> tuple[bytes, float]:
+        """A program, and the seconds that it took."""
+        made, began = self._conversation.folder / "program", time.monotonic()
+        self._conversation.ask("compile", "compile", graph=str(source), program=str(made), **how)
+        return made.read_bytes(), time.monotonic() - began
+
+    def _loaded(self, graph: Graph, how: Mapping[str, object]) -> tuple[object, float]:
+        """The name of a program that the worker has loaded from a graph, and the seconds that it took."""
+        source, began = self._written(graph), time.monotonic()
+        loaded = self._conversation.ask("load", "load", graph=str(source), **how).get("loaded")
+        return loaded, time.monotonic() - began
 
     def upload(self, array: np.ndarray) -> _Array:
         """Give the worker an array; a small one goes there with each call that takes it."""
