@@ -168,4 +168,62 @@ def _print_bisection(package: str, found: Any, out: Console) -> None:
     out.print(escape(found.words), soft_wrap=True)
 
 
-VERSION_COMMANDS = (replay, bisect)
+@click.command(epilog=options.MODEL_HELP)
+@click.argument("base", metavar="OLD")
+@click.argument("head", metavar="NEW")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--real", is_flag=True, help=f"Judge {options.DEFAULT_MODEL} too, in full.")
+@click.option(
+    "--rounds", type=click.IntRange(0), default=15, show_default=True,
+    help="In which decode steps of the two take turns; 0 for none.",
+)  # fmt: skip
+@options.jobs
+@timeout
+@options.as_json
+@options.threads
+@options.out("index.html and upgrade.json, and of each model both records and the page that compares them")
+def upgrade(base: str, head: str, models: tuple[str, ...], real: bool, as_json: bool, **asked: Any) -> int:
+    """Say what moving from one version of a compiler to another changes.
+
+    \b
+    hloracle upgrade iree==3.12.0 iree==3.13.0
+    hloracle upgrade xla==0.9.1 xla==0.10.2 tiny-llama path/to/checkpoint --out upgrade
+
+    OLD and NEW are backends, as in `hloracle run`. The graphs of each MODEL (by default a tiny one of every family) are
+    judged on both; then their decode steps, and the compilers, take turns. The page of a model is that of `hloracle diff`.
+    Exits with 1 if something got worse on a model, or a model could not be judged.
+    """
+    from hloracle.reports.compare.upgrade import as_json as told
+    from hloracle.versions.upgrade import Upgrade, all_models
+    from hloracle.versions.upgrade import upgrade as compare_all
+
+    extra = options.DEFAULT_MODEL if real else ""
+    chosen = tuple(dict.fromkeys(filter(None, [*models, extra]))) if models else all_models(extra)
+    wanted = Upgrade(base, head, chosen, **asked)
+    with progress_shown() as progress:
+        rows = compare_all(wanted, progress)
+    with verdict_stands():
+        tell(told(rows, (base, head)), as_json, lambda out: _print_upgrade(rows, wanted.out, out))
+    return 0 if all(row.safe for row in rows) else 1
+
+
+def _print_upgrade(rows: Any, folder: Path, out: Console) -> None:
+    from hloracle.cli.show import figures_table
+
+    headings = ("model", "", "decode\nnew/old", "compile\nnew/old", "size\nnew/old", "memory\nnew/old")
+    table = figures_table(*headings, box=None, pad_edge=False)
+    for row in rows:
+        pairs = (
+            "–" if not pair or not pair[0] else f"{pair[1] / pair[0]:.2f}"
+            for pair in (row.compile, row.size, row.memory)
+        )
+        step = f"{row.ratio:.2f} ({min(row.step):.2f} to {max(row.step):.2f})" if row.step else "–"
+        table.add_row(escape(row.model), f"[{'green' if row.safe else 'red'}]{row.title}[/]", step, *pairs)
+    out.print(table)
+    for row in rows:
+        if not row.safe:
+            out.print(f"[bold red]{escape(row.model)}[/]: {escape(row.why or row.sentence)}", soft_wrap=True)
+    out.print(f"page: {escape(str(folder / 'index.html'))}", soft_wrap=True)
+
+
+VERSION_COMMANDS = (replay, bisect, upgrade)
