@@ -6,10 +6,10 @@ say, for instance that a run with a failed check has not passed, is checked by r
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, NotRequired, TypeVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 SCHEMA: Final = "hloracle-report/8"
 LARGEST: Final = 2**63 - 1  # what other readers of JSON can hold
