@@ -11,7 +11,7 @@ import pytest
 from hloracle.core.errors import InputError
 from hloracle.versions import releases as module
 from hloracle.versions.bisection import Bisection, bisect
-from hloracle.versions.releases import between, releases, word_of
+from hloracle.versions.releases import before, between, releases, word_of
 from hloracle.versions.replay import Status, Tried
 
 RELEASES = ["3.5.0", "3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0", "3.10.0"]
@@ -105,6 +105,10 @@ def test_releases_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     pip_says(monkeypatch, 0, LISTED, "WARNING: pip index is currently an experimental command.")
     assert releases("iree-base-compiler") == ["3.7.0", "3.7.1", "3.9.0", "3.10.0"]
     assert between("iree-base-compiler", "3.7.1", "3.10.0") == ["3.7.1", "3.9.0", "3.10.0"]
+    assert before("iree-base-compiler", "3.9.0") == "3.7.1"
+    for version in ("3.7.0", "3.8.0"):
+        with pytest.raises(InputError, match="no release with one before it"):
+            before("iree-base-compiler", version)
 
 
 @pytest.mark.parametrize(

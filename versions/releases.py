@@ -48,3 +48,13 @@ def between(package: str, good: str, bad: str) -> list[str]:
     if found.index(good) >= found.index(bad):
         raise InputError("is not older than the bad one", f"--good {good}", "give an older one, or exchange the two")
     return found[found.index(good) : found.index(bad) + 1]
+
+
+def before(package: str, version: str) -> str:
+    """The release before this one. Raises InputError where pip finds none, or not this one."""
+    found = releases(package)
+    if version not in found[1:]:
+        raise InputError(
+            "is no release with one before it", f"{package}=={version}", f"name one of {', '.join(found[1:])}"
+        )
+    return found[found.index(version) - 1]

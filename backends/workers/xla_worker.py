@@ -64,7 +64,11 @@ class Xla(Runtime):
     def upload(self, array):
         import jax
 
-        with jax.enable_x64(array.dtype.itemsize > 4):  # else it would have half of the bits
+        enable_x64 = getattr(jax, "enable_x64", None)
+        if enable_x64 is None:  # before jax 0.8
+            from jax.experimental import enable_x64
+
+        with enable_x64(array.dtype.itemsize > 4):  # else it would have half of the bits
             return jax.device_put(array, self._device)
 
     def download(self, array):
