@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled
+from hloracle.backends.compiled import Program as Compiled
+from hloracle.backends.compiled import compiled, program_of
 from hloracle.backends.conversation import Conversation
 from hloracle.backends.memory_file import MemoryFile
 from hloracle.backends.session import Backend, Executable
@@ -86,18 +88,18 @@ class Worker(Backend):
         if spoken != PROTOCOL:
             message = f"{name} speaks version {spoken} of the protocol, and hloracle version {PROTOCOL}"
             raise self._conversation.end("load", message)
+        self.programs: dict[str, Compiled] = {}  # of the graphs that were loaded, by their names
 
     def load(self, graph: Graph) -> Executable:
         """Compile and load a graph: see `Backend`. What the worker compiles is kept in the cache."""
-        how = {"function": graph.abi.function, "flags": self._program.flags_of(graph)}
+        how = self._how(graph)
         if self.facts.get("compiles"):
             program, _ = compiled(graph.text, self._identity(how), lambda source: self._compile(source, how))
-            answer = self._conversation.ask("load", "load", program=str(program), **how)
+            loaded = self._name(self._conversation.ask("load", "load", program=str(program), **how), "loaded")
+            self.programs[graph.name] = program_of(program)
         else:
-            source = MemoryFile()
-            Path(source.path).write_text(graph.text)
-            answer = self._conversation.ask("load", "load", graph=source.path, **how)
-        loaded = self._name(answer, "loaded")
+            loaded, seconds = self._load(graph, how)
+            self.programs[graph.name] = Compiled(seconds)
         heads = [str(i) for i, result in enumerate(graph.abi.results) if result.role in HEADS]
 
         def execute(arguments: Sequence[_Array]) -> Sequence[_Array]:
@@ -118,6 +120,24 @@ class Worker(Backend):
             ]
 
         return execute
+
+    def compile(self, graph: Graph) -> Compiled:
+        """Compile a graph anew, whatever the cache has: what that takes, and what comes of it."""
+        how = self._how(graph)
+        if not self.facts.get("compiles"):
+            return Compiled(self._load(graph, how)[1])
+        source, began = _written(graph), time.monotonic()
+        program = self._compile(Path(source.path), how)
+        return Compiled(time.monotonic() - began, len(program))
+
+    def _how(self, graph: Graph) -> dict[str, Any]:
+        return {"function": graph.abi.function, "flags": self._program.flags_of(graph)}
+
+    def _load(self, graph: Graph, how: Mapping[str, Any]) -> tuple[str, float]:
+        """What a worker that compiles no files calls a graph that it has loaded, and the seconds that it took."""
+        source, began = _written(graph), time.monotonic()
+        answer = self._conversation.ask("load", "load", graph=source.path, **how)
+        return self._name(answer, "loaded"), time.monotonic() - began
 
     def upload(self, array: np.ndarray) -> _Array:
         """Give the worker an array; a small one goes there with each call that takes it."""
@@ -187,6 +207,13 @@ class Worker(Backend):
             "how": json.dumps(how),
             "cpu": host_cpu(),
         }
+
+
+def _written(graph: Graph) -> MemoryFile:
+    """Its text; the file is there as long as this is held."""
+    file = MemoryFile()
+    Path(file.path).write_text(graph.text)
+    return file
 
 
 def _argument(array: _Array) -> str | dict[str, object]:

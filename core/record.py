@@ -6,7 +6,7 @@ say, for instance that a run with a failed check has not passed, is checked by r
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, NotRequired, TypeVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict
@@ -242,6 +242,17 @@ class Answers(TypedDict):
     """Configuration -> its tokens. One that is not here was not compared on this prompt."""
 
 
+class Program(TypedDict):
+    """What a backend's compiler made of a graph."""
+
+    graph: Words
+    """Its id among `graphs`."""
+    seconds: Seconds | None
+    """That it took when it was made, which need not have been in this run; null where that is not known."""
+    bytes: Count | None
+    """Null where a program is in no file."""
+
+
 class Configuration(TypedDict):
     """A source on a backend: a column of the matrix."""
 
@@ -265,6 +276,8 @@ class Configuration(TypedDict):
     seconds: Seconds
     tokens_per_second: Seconds | None
     peak_bytes: Count | None
+    programs: NotRequired[List[Program]]
+    """Of the graphs that were loaded; left out where the backend says nothing of them."""
 
 
 class Witness(TypedDict):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hloracle.backends import iree, xla
-from hloracle.backends.compiled import compiled
+from hloracle.backends.compiled import Program, compiled, program_of
 from hloracle.backends.devices import Device
 from hloracle.backends.iree import IreeCpu, compile_to_stream, iree_compile, precompile
 from hloracle.backends.named import chosen
@@ -106,19 +106,39 @@ def garbage(path: Path) -> None:
     path.write_bytes(b"\xff{")
 
 
+def entry(path: Path) -> dict[str, Any]:
+    """Its files, but for how long it took."""
+    seal = json.loads(path.with_suffix(".json").read_text())
+    assert seal.pop("seconds") >= 0
+    others = [p for p in path.parent.glob(f"{path.stem}.*") if p.suffix not in (".lock", ".json")]
+    return {"seal": seal, **{p.suffix: p.read_bytes() for p in others}}
+
+
 @pytest.mark.parametrize("part", [".module", ".json"])
 @pytest.mark.parametrize("damage", [flip, truncate, empty, garbage, Path.unlink])
 def test_a_damaged_entry_is_rebuilt(damage: Any, part: str, empty_cache: Path) -> None:
     build = Counting()
     path, _ = compiled("graph", IDENTITY, build)
-    whole = {p.suffix: p.read_bytes() for p in path.parent.glob(f"{path.stem}.*") if p.suffix != ".lock"}
+    whole = entry(path)
     damage(path.with_suffix(part))
     damaged_seal = part == ".json" and damage is flip
     assert compiled("graph", IDENTITY, build)[1] in ((False, True) if damaged_seal else (False,))
     if not damaged_seal:  # a bit in the seal's other fields damages nothing
         assert build.calls == 2
-        assert {p.suffix: p.read_bytes() for p in path.parent.glob(f"{path.stem}.*") if p.suffix != ".lock"} == whole
+        assert entry(path) == whole
     assert compiled("graph", IDENTITY, build)[1]
+
+
+def test_what_is_known_of_a_program(empty_cache: Path) -> None:
+    path, _ = compiled("graph", IDENTITY, Counting())
+    found = program_of(path)
+    assert found.size == path.stat().st_size
+    assert found.seconds is not None
+    path.with_suffix(".json").write_text(json.dumps({"sha256": "", "seconds": "many"}))
+    assert program_of(path) == Program(None, found.size)
+    for words in ("[]", "{"):
+        path.with_suffix(".json").write_text(words)
+        assert program_of(path) == Program()
 
 
 def test_a_seal_that_is_json_but_no_seal(empty_cache: Path) -> None:

@@ -93,7 +93,8 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
         "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
         "configurations": [
-            _configuration(o, evidence.truths, not (settings.busy or settings.quick)) for o in evidence.outcomes
+            _with_programs(_configuration(o, evidence.truths, not (settings.busy or settings.quick)), run, o)
+            for o in evidence.outcomes
         ],
         "matrix": _matrix(run),
         "checks": [check_row(c) for c in evidence.checks],
@@ -305,6 +306,19 @@ def _configuration(outcome: Outcome, truths: dict[str, Truth], by_itself: bool) 
         else None,
         "peak_bytes": outcome.peak_bytes,
     }
+
+
+def _with_programs(row: record.Configuration, run: Run, outcome: Outcome) -> record.Configuration:
+    """The row with what the compiler made of its graphs; without where its backend does not say."""
+    source = outcome.configuration.source
+    rows: list[record.Program] = [
+        {"graph": _graph_id(source, graph), "seconds": made.seconds, "bytes": made.size}
+        for graph, _ in run.evidence.graphs[source]
+        if (made := outcome.programs.get(graph.name))
+    ]
+    if rows:
+        row["programs"] = rows
+    return row
 
 
 def _graph_id(source: str, graph: Graph) -> str:

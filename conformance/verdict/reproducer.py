@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -137,7 +138,7 @@ def _write(
     else:
         first = ["iree-compile", "subgraph.mlir", *iree.flags_of(found.graph, device), "-o", "subgraph.vmfb"]
     if found.expected is None:
-        return files, shlex.join(first)
+        return [*files, _describe(work, found, [])], shlex.join(first)
     inputs = []
     for i, (argument, value) in enumerate(found.inputs.items()):
         inputs.append(f"{i}-{''.join(c if c in NAME else '_' for c in argument)}.npy")
@@ -164,7 +165,21 @@ def _write(
     (work / "reproduce.sh").write_text(
         f"#!/bin/sh\n# Ends with another status than 0 while the fault is there.\n{command}\n"
     )
-    return [*files, "reproduce.sh"], command
+    return [*files, "reproduce.sh", _describe(work, found, inputs)], command
+
+
+def _describe(work: Path, found: Found, inputs: list[str]) -> str:
+    """Write what `hloracle replay` has to know: versions/case.py reads it. flags: the graph's own, of IREE's compiler."""
+    case = {
+        "function": found.graph.abi.function,
+        "inputs": inputs,
+        "expected": None if found.expected is None else "expected.npy",
+        "result": found.result,
+        "tolerance": found.tolerance,
+        "flags": list(found.graph.flags),
+    }
+    (work / "reproducer.json").write_text(json.dumps(case, indent=1) + "\n")
+    return "reproducer.json"
 
 
 def _save(path: Path, value: np.ndarray) -> None:
