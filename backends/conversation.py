@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import psutil
 
-from hloracle.core.child import exit_words
+from hloracle.core.child import exit_words, kill_descendants
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 
 PROTOCOL = 1
@@ -83,6 +83,15 @@ class Conversation:
         if at == "memory":
             raise OutOfMemory(self.name)
         raise ToolchainError(at if at in STAGES else stage, message)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the program still runs."""
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """End the program and what it has started, such as a compiler, while something waits for its answer."""
+        kill_descendants([self._process.pid])
 
     def rubbish(self, stage: str, answer: object) -> ToolchainError:
         """It broke the protocol. It is ended, for what it would answer next means nothing."""

@@ -131,6 +131,15 @@ class Worker(Backend):
         return self._read(self._conversation.ask("download", "run", array=buffer.name, file=file), buffer.type)
 
     @property
+    def alive(self) -> bool:
+        """Whether its process still runs: after some errors it does not."""
+        return self._conversation.alive
+
+    def end(self) -> None:
+        """End its process, and what that has started: whoever waits for an answer gets a ToolchainError."""
+        self._conversation.end()
+
+    @property
     def _free(self) -> list[str]:
         return self._conversation.free
 
