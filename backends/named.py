@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -17,6 +17,7 @@ from hloracle.backends import workers
 from hloracle.backends.devices import CPU, KINDS, Device
 from hloracle.backends.environments import environment
 from hloracle.backends.session import Backend
+from hloracle.backends.tools import Tools
 from hloracle.backends.worker import Program, Worker
 from hloracle.core.cache import known_digest
 from hloracle.core.errors import InputError, told
@@ -44,6 +45,7 @@ class Choice:
     identity: what decides what it computes, besides hloracle's own packages; None where nobody knows it, as of a backend that
       is given as a value: what came of it is not kept.
     in_process: whether it is one of ours that run in this process, which looks at the code that it generates.
+    tools: the compiler's own, that run a graph as it does; None where it has none that are known.
     """
 
     name: str
@@ -54,14 +56,21 @@ class Choice:
     quick: bool = False
     identity: str | None = ""
     in_process: bool = False
+    tools: Tools | None = None
+
+    def apart(self, threads: int) -> Backend:
+        """Open it in a process of its own, where it has one: there a graph may crash it."""
+        return self.tools.opened(self.name, threads) if self.tools and self.in_process else self.open(threads)
 
 
 def built_in(name: str, device: Device = CPU) -> Choice:
     """`iree-cpu`, `xla-cpu`, or IREE on the device. Raises InputError."""
     if name == "xla-cpu":
-        return Choice(name, "xla", _xla, "XLA", quick=True, in_process=True)
+        tools = _of_version(name, "xla", "", (), CPU).tools
+        return Choice(name, "xla", _xla, "XLA", quick=True, in_process=True, tools=tools)
     if name == CPU.backend:
-        return Choice(name, "iree", _iree, "IREE", in_process=True)
+        tools = _of_version(name, "iree", "", (), CPU).tools
+        return Choice(name, "iree", _iree, "IREE", in_process=True, tools=tools)
     if name != device.backend:
         raise _unknown(name)
     return Choice(name, "iree", partial(_device, device), f"IREE {device.kind}", remote=True, in_process=True)
@@ -132,7 +141,8 @@ def _of_version(name: str, compiler: str, version: str, flags: tuple[str, ...], 
     title = " ".join(filter(None, words))
     if compiler == "xla":
         told = Program((python, program), variables={**variables, "JAX_PLATFORMS": "cpu"}, xla_flags=flags)
-        return Choice(name, "xla", partial(_worker, name, told), title, quick=True, identity=" ".join(words))
+        identity, tools = " ".join(words), Tools(compiler, version, told)
+        return Choice(name, "xla", partial(_worker, name, told), title, quick=True, identity=identity, tools=tools)
     from hloracle.backends import iree
 
     driver = KINDS[device.kind].driver
@@ -140,7 +150,8 @@ def _of_version(name: str, compiler: str, version: str, flags: tuple[str, ...], 
         (python, program, f"{driver}:{device.index}", "{threads}"), flags, iree.usual_flags(device), variables=variables
     )
     identity = " ".join([*words, *(told.usual or ()), str(device)])
-    return Choice(name, "iree", partial(_worker, name, told), title, remote=device.remote, identity=identity)
+    found = Choice(name, "iree", partial(_worker, name, told), title, remote=device.remote, identity=identity)
+    return found if device.remote else replace(found, tools=Tools(compiler, version, told))
 
 
 def _pjrt(word: str) -> Choice:

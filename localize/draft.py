@@ -14,7 +14,6 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
 from hloracle.core.abi import DTYPE_BYTES, Abi, Graph, Tensor
-from hloracle.core.dtypes import dtype_of
 from hloracle.localize.inline import callee_of, inline_calls, nested
 from hloracle.localize.text import TYPE, function_named
 
@@ -172,6 +171,11 @@ def dtype_in(value: Any) -> str:
     return found[2] if found and found[2] in DTYPE_BYTES else ""
 
 
+def giveable(value: Any) -> bool:
+    """Whether it can be an argument or a result of any reproducer: NumPy's files have no bfloat16."""
+    return dtype_in(value) not in ("", "bf16")
+
+
 def numbers_of(operation: Any) -> np.ndarray | None:
     """A constant's array; None where NumPy has no such numbers."""
     attribute = operation.attributes["value"]
@@ -194,11 +198,6 @@ def constant_of(array: np.ndarray, value: Any) -> Any:
         one = ir.FloatAttr.get(element, float(first)) if floats else ir.IntegerAttr.get(element, int(first))
         return ir.DenseElementsAttr.get_splat(type, one)
     return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=element, shape=array.shape)
-
-
-def tensor_of(name: str, array: np.ndarray) -> Tensor:
-    """An argument that is given this array."""
-    return Tensor("tap", name, array.shape, dtype_of(array.dtype))
 
 
 def _tensor(name: str, value: Any) -> Tensor:

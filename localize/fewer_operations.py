@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from hloracle.localize.draft import CONSTANT, Case, dtype_in, edited
+from hloracle.localize.draft import CONSTANT, Case, edited, giveable
 from hloracle.localize.hunt import Hunt
 
 
@@ -42,7 +42,7 @@ def _earlier(hunt: Hunt) -> None:
 
 def _computed_operands(value: Any) -> list[Any]:
     """Those operands of what computes a value that are computed themselves, and that a graph can return."""
-    return [v for v in _operands(value) if _operation(v) is not None and dtype_in(v)]
+    return [v for v in _operands(value) if _operation(v) is not None and giveable(v)]
 
 
 def _operands(value: Any) -> list[Any]:
@@ -85,7 +85,7 @@ def _places(case: Case) -> list[int]:
         last = _operation(draft.returned)
         return [
             i for i, operation in enumerate(draft.operations)
-            if operation.operation.name != CONSTANT and operation != last and all(map(dtype_in, operation.results))
+            if operation.operation.name != CONSTANT and operation != last and all(map(giveable, operation.results))
         ]  # fmt: skip
 
 

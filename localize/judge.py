@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxlib.mlir import ir
 
-from hloracle.backends.guarded import Guarded
+from hloracle.backends.reopened import Reopened
 from hloracle.core.errors import ToolchainError
 from hloracle.localize.draft import Case
 from hloracle.localize.noise import noisy
@@ -56,7 +56,7 @@ class Judge:
     finite: no expected value may be infinite or no number.
     """
 
-    def __init__(self, suspect: Guarded, trusted: Guarded, seconds: float) -> None:
+    def __init__(self, suspect: Reopened, trusted: Reopened, seconds: float) -> None:
         self.suspect, self.trusted = suspect, trusted
         self._until = time.monotonic() + seconds
         self.fault: tuple[str, str] | None = None
@@ -75,7 +75,7 @@ class Judge:
             self.fault = seen.failure
             return seen
         self.finite = False
-        found = self.look(case)
+        found = self._wrong_values(case)
         self.finite = found is not None and found.expected is not None and _finite(found.expected)
         return found
 
@@ -84,9 +84,13 @@ class Judge:
         if time.monotonic() > self._until:
             raise BudgetEnded
         self.tried += 1
-        if self.fault is not None:
-            seen = self._failure(case)
-            return seen if seen is not None and seen.failure == self.fault else None
+        if self.fault is None:
+            return self._wrong_values(case)
+        seen = self._failure(case)
+        return seen if seen is not None and seen.failure == self.fault else None
+
+    def _wrong_values(self, case: Case) -> Seen | None:
+        """What a case shows, where the suspect gives other values by more than rounding explains."""
         try:
             expected = self.trusted.run(case.graph, case.inputs)[case.result]
             if self.finite and not _finite(expected):
@@ -135,9 +139,16 @@ def _limit(got: np.ndarray, expected: np.ndarray) -> float:
 
 def _off(got: np.ndarray, expected: np.ndarray) -> float:
     """How far off the furthest element is; infinite for other shapes and where only one is a number."""
-    if got.shape != expected.shape:
-        return float("inf")
+    return float(np.max(_distance(got, expected), initial=0.0)) if got.shape == expected.shape else float("inf")
+
+
+def furthest(got: np.ndarray, expected: np.ndarray) -> tuple[int, ...]:
+    """The index of the element that is furthest off, of two arrays of one shape."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(_distance(got, expected))), got.shape))
+
+
+def _distance(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     one, other = got.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         distance = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, np.abs(one - other))
-    return float(np.max(np.where(np.isnan(distance), np.inf, distance), initial=0.0))
+    return np.where(np.isnan(distance), np.inf, distance)

@@ -25,7 +25,7 @@ MOVES = frozenset(
 def noisy(case: Case) -> Graph:
     """The graph of a case with each element of its float32 and float64 arguments and results of arithmetic a little off."""
     with edited(case) as draft:
-        operations, first = draft.operations, list(draft.block.operations)[0]
+        operations, first = draft.operations, next(iter(draft.block.operations))
         for i, argument in enumerate(draft.block.arguments):
             _shake(argument, first, i)
         for i, operation in enumerate(operations):
@@ -61,4 +61,3 @@ def _shake(value: Any, before: Any, seed: int) -> None:
         shaken = stablehlo.multiply(value, factors)
     for owner, number in uses:
         owner.operands[number] = shaken
-

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloracle.backends.guarded import Guarded
+from hloracle.backends.reopened import Reopened
 from hloracle.core.child import Report
-from hloracle.localize.draft import FUNCTION, Case, edited
+from hloracle.localize.draft import Case, edited
 from hloracle.localize.fewer_operations import fewer_operations
 from hloracle.localize.hunt import Hunt
 from hloracle.localize.judge import BudgetEnded, Judge, Seen
@@ -33,7 +33,9 @@ class Shrunk:
     ended: bool
 
 
-def shrink(case: Case, suspect: Guarded, trusted: Guarded, seconds: float = SECONDS, report: Report = lambda line: None) -> Shrunk | None:
+def shrink(
+    case: Case, suspect: Reopened, trusted: Reopened, seconds: float = SECONDS, report: Report = lambda line: None
+) -> Shrunk | None:
     """The smallest case that shows what `case` shows; None where that shows nothing on these two.
 
     Args:

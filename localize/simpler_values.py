@@ -67,7 +67,9 @@ def _simpler(simple: Simple, array: np.ndarray) -> np.ndarray | None:
         new = np.where(finite, simple(np.where(finite, array, np.zeros_like(array))), array).astype(array.dtype)
     level = SIMPLE.index(simple)
     for known in SIMPLE[: level + 1]:
-        if np.array_equal(np.where(finite, array, 0), np.where(finite, known(np.where(finite, array, 0).astype(array.dtype)), 0)):
+        if np.array_equal(
+            np.where(finite, array, 0), np.where(finite, known(np.where(finite, array, 0).astype(array.dtype)), 0)
+        ):
             return None
     return new
 

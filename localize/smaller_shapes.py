@@ -12,6 +12,7 @@ from jaxlib.mlir.dialects import stablehlo
 from hloracle.localize.axes import Axes, Place
 from hloracle.localize.draft import Draft, constant_of, edited, numbers_of, shape_of
 from hloracle.localize.hunt import Hunt
+from hloracle.localize.judge import Seen, furthest
 
 ONE_BY_ONE = 16  # sizes up to this are all tried; above, each is half as large again as the one before
 
@@ -58,7 +59,24 @@ def _resized(hunt: Hunt, asked: Mapping[Place, int]) -> bool:
             tuple(sizes[axes.root((i, axis))] for axis in range(len(shape_of(value))))
             for i, value in enumerate(axes.values)
         ]
+        starts = _starts(axes, draft, hunt.seen, sizes)
+        for name, argument in zip(draft.names, list(draft.block.arguments), strict=True):
+            if name in draft.inputs:
+                first = [starts.get(axes.root(axes.place(argument, i)), 0) for i in range(len(shape_of(argument)))]
+                draft.inputs[name] = draft.inputs[name][tuple(slice(n, None) for n in first)]
         return _reshaped(draft, axes.values, shapes) and hunt.accepts_draft(draft)
+
+
+def _starts(axes: Axes, draft: Draft, seen: Seen, sizes: Mapping[Place, int]) -> dict[Place, int]:
+    """Where along each axis of the result to begin, so that the element that is furthest off stays."""
+    if seen.got is None or seen.expected is None or seen.got.shape != seen.expected.shape or not seen.got.size:
+        return {}
+    worst = furthest(seen.got, seen.expected)
+    found = {}
+    for axis, at in enumerate(worst):
+        place = axes.root(axes.place(draft.returned, axis))
+        found[place] = max(0, at - sizes[place] + 1)
+    return found
 
 
 def _reshaped(draft: Draft, values: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
@@ -80,12 +98,15 @@ def _reshaped(draft: Draft, values: Sequence[Any], shapes: Sequence[tuple[int, .
 
 def _cropped(array: np.ndarray, shape: tuple[int, ...], old: Shapes, new: Shapes) -> np.ndarray:
     """The first elements along each axis. Whole numbers that may be places in a size that shrank stay within it."""
-    found = array.reshape(array.shape)[tuple(slice(n) for n in shape)].copy()
-    if found.dtype.kind in "iu" and found.size:
-        shrunk = [after for value, shape_ in old.items() for before, after in zip(shape_, new[value], strict=True)
-                  if before > after and 0 <= found.min() and found.max() < before and found.max() >= after]  # fmt: skip
-        if shrunk:
-            found %= np.array(min(shrunk), found.dtype)
+    found = array[tuple(slice(n) for n in shape)].copy()
+    if found.dtype.kind in "iu" and found.size and found.min() >= 0:
+        changed = [
+            (before, after)
+            for value, sizes in old.items() for before, after in zip(sizes, new[value], strict=True) if before > after
+        ]  # fmt: skip
+        limits = [after for before, after in changed if after <= found.max() < before]
+        if limits:
+            found %= np.array(min(limits), found.dtype)
     return found
 
 

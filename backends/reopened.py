@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hloracle.core.errors import ToolchainError
 SECONDS = 60.0
 
 
-class Guarded:
+class Reopened:
     """What `open` gives, for one graph after another. Only a process of its own can be ended, or opened again.
 
     Args:
