@@ -116,7 +116,7 @@ class Draft:
         self._drop_arguments()
         self._drop_functions()
         arguments, results = list(self.block.arguments), list(self.end.operands)
-        attributes = self.function.attributes
+        attributes: Any = self.function.attributes
         attributes["function_type"] = ir.TypeAttr.get(
             ir.FunctionType.get([a.type for a in arguments], [r.type for r in results])
         )
@@ -154,7 +154,8 @@ class Draft:
                 if (callee := callee_of(operation)) and callee not in called:
                     called.add(callee)
                     todo.append(callee)
-        for other in list(self._module.body.operations):
+        others: list[Any] = list(self._module.body.operations)
+        for other in others:
             if other.attributes["sym_name"].value not in called:
                 other.operation.erase()
 
@@ -180,9 +181,10 @@ def numbers_of(operation: Any) -> np.ndarray | None:
     """A constant's array; None where NumPy has no such numbers."""
     attribute = operation.attributes["value"]
     try:
-        dense = ir.DenseElementsAttr(attribute)
+        dense: Any = ir.DenseElementsAttr(attribute)
         if dense.is_splat:
-            return np.full(shape_of(operation.results[0]), dense.get_splat_value().value)
+            shape: Any = shape_of(operation.results[0])
+            return np.full(shape, dense.get_splat_value().value)
         return np.array(attribute)
     except (TypeError, ValueError, AttributeError):
         return None
@@ -197,7 +199,8 @@ def constant_of(array: np.ndarray, value: Any) -> Any:
         floats = dtype_in(value) in ("f64", "f32", "f16", "bf16")
         one = ir.FloatAttr.get(element, float(first)) if floats else ir.IntegerAttr.get(element, int(first))
         return ir.DenseElementsAttr.get_splat(type, one)
-    return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=element, shape=array.shape)
+    whole: Any = np.asarray(array, order="C")
+    return ir.DenseElementsAttr.get(whole, type=element, shape=list(array.shape))
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -97,14 +97,14 @@ class Judge:
                 return None
             got = self.suspect.run(case.graph, case.inputs)[case.result]
             limit = _limit(got, expected)
-            if not _off(got, expected) > MARGIN * limit:
+            if not off(got, expected) > MARGIN * limit:
                 return None
             # Only now, because few come so far: how much of it may be rounding.
             shaken = self.trusted.run(noisy(case), case.inputs)[case.result]
-            limit = max(limit, _off(shaken, expected))
+            limit = max(limit, off(shaken, expected))
         except (ToolchainError, ir.MLIRError):
             return None
-        return Seen(expected, got, limit) if _off(got, expected) > MARGIN * limit else None
+        return Seen(expected, got, limit) if off(got, expected) > MARGIN * limit else None
 
     def values(self, case: Case) -> list[np.ndarray]:
         """The right results of a case; none where there are no values, or the trusted side gives none."""
@@ -137,7 +137,7 @@ def _limit(got: np.ndarray, expected: np.ndarray) -> float:
     return max(tolerance(expected), tolerance(got), _SMALLEST)
 
 
-def _off(got: np.ndarray, expected: np.ndarray) -> float:
+def off(got: np.ndarray, expected: np.ndarray) -> float:
     """How far off the furthest element is; infinite for other shapes and where only one is a number."""
     return float(np.max(_distance(got, expected), initial=0.0)) if got.shape == expected.shape else float("inf")
 

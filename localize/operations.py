@@ -78,6 +78,28 @@ def miscompiled(
     return None
 
 
+def wrong_in_the_whole(
+    anatomy: Anatomy, subgraph: Subgraph, value: Value, suspect: Workbench, trusted: Workbench
+) -> Found | None:
+    """The first operation of a subgraph that `suspect` computes otherwise with all that comes before it in the whole graph.
+
+    What it does not even compile is wrong as well.
+    """
+    for index, step in enumerate(anatomy.steps(subgraph)):
+        graph = anatomy.whole_prefix(subgraph, index)
+        expected = trusted.run(graph, value)[0]
+        try:
+            got = suspect.run(graph, value)[0]
+        except ToolchainError as error:
+            why = f"{suspect.backend.name} refuses it, together with all that comes before it: {error.message}"
+            return Found(step, graph, {}, None, np.zeros(0), why)
+        if differ(got, expected):
+            names = f"{suspect.backend.name} computes it otherwise than {trusted.backend.name}"
+            why = f"{names}, but only together with what comes before it in the whole graph"
+            return Found(step, graph, inputs_of(graph, value), expected, got, why, tolerance(expected))
+    return None
+
+
 def refused(anatomy: Anatomy, subgraph: Subgraph, bench: Workbench) -> Found | None:
     """The first operation that a backend does not compile, alone or with what precedes it."""
     steps = anatomy.steps(subgraph)

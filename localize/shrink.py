@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxlib.mlir import ir
+
 from hloracle.backends.reopened import Reopened
 from hloracle.core.child import Report
 from hloracle.localize.draft import Case, edited
@@ -34,19 +36,24 @@ class Shrunk:
 
 
 def shrink(
-    case: Case, suspect: Reopened, trusted: Reopened, seconds: float = SECONDS, report: Report = lambda line: None
-) -> Shrunk | None:
+    case: Case, suspect: Reopened, trusted: Reopened, fails: bool = False, seconds: float = SECONDS,
+    report: Report = lambda line: None,
+) -> Shrunk | None:  # fmt: skip
     """The smallest case that shows what `case` shows; None where that shows nothing on these two.
 
     Args:
       suspect, trusted: the backend that is wrong and one that is right.
+      fails: what it shows is that the suspect refuses it or crashes, and not a wrong value.
       seconds: after which no more is tried.
     """
     judge = Judge(suspect, trusted, seconds)
-    with edited(case) as draft:
-        case = draft.finished()
+    try:
+        with edited(case) as draft:
+            case = draft.finished()
+    except ir.MLIRError:  # what jaxlib's MLIR does not read, as it stands
+        return None
     seen = judge.first(case)
-    if seen is None:
+    if seen is None or (seen.failure is not None) != fails:
         return None
     if judge.compiles_only:
         case = Case(case.graph, {}, case.result)

@@ -24,6 +24,7 @@ from hloracle.conformance.runs.inside import CANARY_FACTOR, AnchorOutcome, Rows
 from hloracle.conformance.runs.speed import CONTEXT, Contender
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.verdict.localization import Localization
+from hloracle.conformance.verdict.reproducer import Reproducer
 from hloracle.conformance.verdict.verdict import Verdict
 from hloracle.core import record
 from hloracle.core.abi import Graph
@@ -220,8 +221,13 @@ def _localization(found: Localization) -> record.Localization:
         reason=plan.reason,
         prompt=plan.at.prompt.id,
         step=plan.at.step,
-        reproducer=_filled(record.Reproducer, written) if written else None,
+        reproducer=_reproducer(written) if written else None,
     )
+
+
+def _reproducer(written: Reproducer) -> record.Reproducer:
+    backends = [_filled(record.ReproducerOn, backend) for backend in written.backends]
+    return _filled(record.Reproducer, written, backends=backends)
 
 
 def _canary(anchored: Sequence[AnchorOutcome]) -> record.Canary | None:
