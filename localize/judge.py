@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from jaxlib.mlir import ir
 
 from hloracle.backends.reopened import Reopened
+from hloracle.core.abi import Graph
 from hloracle.core.errors import ToolchainError
 from hloracle.localize.draft import Case
 from hloracle.localize.noise import noisy
@@ -17,6 +20,9 @@ from hloracle.localize.operations import tolerance
 
 # A fault that is shown is this many times as large as what rounding explains: what is left then is no noise.
 MARGIN = 4
+# A compiler may order its work otherwise each time, and be wrong in one of three compilations: then each case is compiled anew
+# so many times. How often the first case is compiled again to find that out.
+COMPILATIONS, AGAIN = 8, 2
 WITHOUT_VALUES = ("compile", "load")
 _PLACE = re.compile(r"^\S*:\d+:\d+: ")
 _NAME = re.compile(r"[%@#][\w.$-]+")
@@ -54,6 +60,7 @@ class Judge:
 
     fault: what the suspect fails with; None where it gives wrong values.
     finite: no expected value may be infinite or no number.
+    compilations: how many of a case may be needed to see the fault; 1 where each shows it.
     """
 
     def __init__(self, suspect: Reopened, trusted: Reopened, seconds: float) -> None:
@@ -61,7 +68,7 @@ class Judge:
         self._until = time.monotonic() + seconds
         self.fault: tuple[str, str] | None = None
         self.finite = True
-        self.tried = 0
+        self.tried, self.compilations = 0, 1
 
     @property
     def compiles_only(self) -> bool:
@@ -74,9 +81,11 @@ class Judge:
         if seen is not None:
             self.fault = seen.failure
             return seen
-        self.finite = False
+        self.finite, self.compilations = False, COMPILATIONS
         found = self._wrong_values(case)
         self.finite = found is not None and found.expected is not None and _finite(found.expected)
+        if found is not None and all(self._wrong_values(case, [-1 - i]) for i in range(AGAIN)):
+            self.compilations = 1
         return found
 
     def look(self, case: Case) -> Seen | None:
@@ -89,15 +98,21 @@ class Judge:
         seen = self._failure(case)
         return seen if seen is not None and seen.failure == self.fault else None
 
-    def _wrong_values(self, case: Case) -> Seen | None:
-        """What a case shows, where the suspect gives other values by more than rounding explains."""
+    def _wrong_values(self, case: Case, compilations: Iterable[int] = ()) -> Seen | None:
+        """What a case shows, where the suspect gives other values by more than rounding explains.
+
+        Args:
+          compilations: their numbers, where they are others than usual: 0 is that of the graph as it is.
+        """
         try:
             expected = self.trusted.run(case.graph, case.inputs)[case.result]
             if self.finite and not _finite(expected):
                 return None
-            got = self.suspect.run(case.graph, case.inputs)[case.result]
-            limit = _limit(got, expected)
-            if not off(got, expected) > MARGIN * limit:
+            for number in compilations or range(self.compilations):
+                got = self.suspect.run(_anew(case.graph, number), case.inputs)[case.result]
+                if off(got, expected) > MARGIN * (limit := _limit(got, expected)):
+                    break
+            else:
                 return None
             # Only now, because few come so far: how much of it may be rounding.
             shaken = self.trusted.run(noisy(case), case.inputs)[case.result]
@@ -124,6 +139,11 @@ class Judge:
         except ToolchainError as error:
             return Seen(failure=likeness(error), message=error.message)
         return None
+
+
+def _anew(graph: Graph, number: int) -> Graph:
+    """The same graph in a text that no cache has a module of."""
+    return dataclasses.replace(graph, text=f"{graph.text}\n// compiled again: {number}\n") if number else graph
 
 
 def _finite(array: np.ndarray) -> bool:

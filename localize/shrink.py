@@ -26,13 +26,15 @@ SECONDS = 180.0
 class Shrunk:
     """The smallest case that was found, and what it shows.
 
-    tried: how many candidates ran. ended: the time was over before nothing helped any more.
+    tried: how many candidates ran. ended: the time was over before nothing helped any more. always: every compilation shows
+    it, and not only some.
     """
 
     case: Case
     seen: Seen
     tried: int
     ended: bool
+    always: bool = True
 
 
 def shrink(
@@ -68,4 +70,4 @@ def shrink(
                 way(hunt)
     except BudgetEnded:
         ended = True
-    return Shrunk(hunt.case, hunt.seen, judge.tried, ended)
+    return Shrunk(hunt.case, hunt.seen, judge.tried, ended, judge.compilations == 1)

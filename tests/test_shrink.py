@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -316,6 +315,23 @@ def test_what_fails_fails_alike(stage: str) -> None:
     assert bool(found.case.inputs) == (stage == "run")
 
 
+def test_what_only_some_compilations_show() -> None:
+    """Each is compiled anew until it shows, or often enough."""
+    count = 0
+
+    class Sometimes(Changing):
+        def load(self, graph: Graph) -> Executable:
+            nonlocal count
+            count += 1
+            return super().load(graph) if count % 3 == 0 else self.backend.load(graph)
+
+    suspect = Sometimes(lambda text: text.replace("stablehlo.tanh ", "stablehlo.negate "))
+    found = made_small(case(chain("sine", "tanh", "cosine")), suspect)
+    assert names(found) == ["tanh"]
+    assert found
+    assert not found.always
+
+
 # ---- the time
 
 
@@ -340,15 +356,18 @@ def test_it_is_determined() -> None:
 
 
 def test_nothing_is_tried_twice() -> None:
-    tried: list[str] = []
+    tried: list[tuple[str, bytes]] = []
 
     class Noting(Changing):
         def load(self, graph: Graph) -> Executable:
-            tried.append(graph.text)
-            return super().load(graph)
+            execute = super().load(graph)
+
+            def noted(arguments: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+                tried.append((graph.text, b"".join(a.tobytes() for a in arguments)))
+                return execute(arguments)
+
+            return noted
 
     suspect = Noting(lambda text: text.replace("stablehlo.tanh ", "stablehlo.negate "))
-    found = made_small(case(chain("sine", "tanh")), suspect)
-    assert found
-    assert len(tried) <= found.tried + 2
-    assert replace(found.case, inputs={}).graph.text in tried
+    assert made_small(case(chain("sine", "tanh")), suspect)
+    assert len(set(tried)) == len(tried) - 1, "but for the first, which is run to see how it fails, if it does"

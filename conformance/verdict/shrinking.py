@@ -89,7 +89,11 @@ def _right(found: Found, case: Case, benches: Iterable[Reopened]) -> Reopened | 
 def _told(before: Case, shrunk: Shrunk) -> list[str]:
     sizes = [f"{c.operations} operations with sizes up to {c.dimensions[0]}" for c in (before, shrunk.case)]
     notes = [f"It was made smaller, from {sizes[0]} to {sizes[1]}, in {shrunk.tried} tries."]
-    return [*notes, "The time for that ended before nothing more could be left out."] if shrunk.ended else notes
+    if shrunk.ended:
+        notes.append("The time for that ended before nothing more could be left out.")
+    if not shrunk.always:
+        notes.append("It is compiled otherwise each time, and only some compilations show the fault: compile it again.")
+    return notes
 
 
 def _on(choice: Choice, bench: Reopened, found: Found, failure: tuple[str, str] | None) -> OnBackend:
