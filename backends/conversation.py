@@ -40,7 +40,7 @@ class Conversation:
         self.name, self._count = name, 0
         self.free: list[str] = []  # arrays that nobody has any more: the next request says so
         self.folder = Path(tempfile.mkdtemp(prefix="hloracle-", dir=SHARED if os.access(SHARED, os.W_OK) else None))
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         limit = memory_limit()
         try:
             self._process = subprocess.Popen(
@@ -49,7 +49,7 @@ class Conversation:
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise ToolchainError("load", f"{name}: {command[0]} cannot be run ({error.strerror})") from None
-        self.close = weakref.finalize(self, _end, self._process, self.folder)
+        self.close = weakref.finalize(self, _end, self._process, self.folder, self._log)
         self._too_large = threading.Event()
         threading.Thread(target=_watch, args=(self._process.pid, limit, self._too_large), daemon=True).start()
 
@@ -89,7 +89,7 @@ class Conversation:
         """Whether the program still runs."""
         return self._process.poll() is None
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """End the program and what it has started, such as a compiler, while something waits for its answer."""
         kill_descendants([self._process.pid])
 
@@ -150,11 +150,11 @@ def _watch(pid: int, limit: float, too_large: threading.Event) -> None:
             too_large.wait(WATCH_SECONDS)
 
 
-def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _end(process: subprocess.Popen[bytes], folder: Path, log: IO[bytes]) -> None:
     """Whatever it is at: nothing that it holds is of use to anybody else."""
     process.kill()
     process.wait()
-    for pipe in (process.stdin, process.stdout):
+    for pipe in (process.stdin, process.stdout, log):
         if pipe:
             with contextlib.suppress(OSError):
                 pipe.close()

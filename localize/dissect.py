@@ -416,7 +416,7 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
     try:
         got = bench.run(subgraph.graph, value)
     except ToolchainError:
-        found = refused(anatomy, subgraph, bench)
+        found = refused(anatomy, subgraph, value, bench)
         return replace(base, found=found, reproducer=found)
     try:
         if scene.question.of_compiler:

@@ -12,9 +12,10 @@ from hloracle.localize.hunt import Hunt
 def fewer_operations(hunt: Hunt) -> None:
     """Take out what the fault does not need: first much at once, then one by one."""
     _one_result(hunt)
-    _earlier(hunt)
+    _first_ones(hunt)
     _last_ones(hunt)
     _chunks(hunt)
+    _earlier(hunt)
     _bypassed(hunt)
 
 
@@ -23,6 +24,26 @@ def _one_result(hunt: Hunt) -> None:
         if len(draft.end.operands) > 1:
             draft.returns([draft.returned], 0)
             hunt.accepts_draft(draft)
+
+
+def _first_ones(hunt: Hunt) -> None:
+    """Return an earlier value, looked for by halves: of a long graph that is much of the work at once."""
+    with edited(hunt.case) as draft:
+        if len(draft.end.operands) > 1:
+            return
+        high = len(draft.operations) - 1
+    low = -1  # right at low, as far as was tried; wrong at high
+    while high - low > 1:
+        middle = (low + high) // 2
+        with edited(hunt.case) as draft:
+            results = list(draft.operations[middle].results)
+            draft.returns(results[:1], 0)
+            wrong = bool(results) and giveable(results[0]) and hunt.accepts_draft(draft)
+        if wrong:
+            with edited(hunt.case) as draft:  # of which those that it does not need are gone
+                low, high = min(low, len(draft.operations) - 2), len(draft.operations) - 1
+        else:
+            low = middle
 
 
 def _earlier(hunt: Hunt) -> None:

@@ -22,7 +22,7 @@ from hloracle.localize.operations import tolerance
 MARGIN = 4
 # A compiler may order its work otherwise each time, and be wrong in one of three compilations: then each case is compiled anew
 # so many times. How often the first case is compiled again to find that out.
-COMPILATIONS, AGAIN = 8, 2
+COMPILATIONS, AGAIN = 6, 2
 WITHOUT_VALUES = ("compile", "load")
 _PLACE = re.compile(r"^\S*:\d+:\d+: ")
 _NAME = re.compile(r"[%@#][\w.$-]+")
