@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from hloracle.localize.draft import CONSTANT, Case, edited, giveable
+from hloracle.localize.draft import Case, edited, giveable
 from hloracle.localize.hunt import Hunt
 
 
@@ -106,7 +106,7 @@ def _places(case: Case) -> list[int]:
         last = _operation(draft.returned)
         return [
             i for i, operation in enumerate(draft.operations)
-            if operation.operation.name != CONSTANT and operation != last and all(map(giveable, operation.results))
+            if list(operation.operands) and operation != last and all(map(giveable, operation.results))
         ]  # fmt: skip
 
 
