@@ -12,7 +12,8 @@ from typing import Any
 from hloracle.backends.choice import Choice as Choice
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.session import Backend
-from hloracle.backends.words import INTERPRETER, KINDS_OF_WORDS, by_word
+from hloracle.backends.words import INTERPRETER as INTERPRETER
+from hloracle.backends.words import KINDS_OF_WORDS, by_word, tools_of
 from hloracle.backends.words import interpreter as interpreter
 from hloracle.core.errors import InputError, told
 from hloracle.core.given import shown
@@ -24,9 +25,11 @@ BUILT_IN = ("iree-cpu", "xla-cpu")
 def built_in(name: str, device: Device = CPU) -> Choice:
     """`iree-cpu`, `xla-cpu`, or IREE on the device. Raises InputError."""
     if name == "xla-cpu":
-        return Choice(name, "xla", _xla, "XLA", quick=True, in_process=True)
+        tools = tools_of("xla", "", (), CPU)
+        return Choice(name, "xla", _xla, "XLA", quick=True, in_process=True, tools=tools)
     if name == CPU.backend:
-        return Choice(name, "iree", _iree, "IREE", in_process=True)
+        tools = tools_of("iree", "", (), CPU)
+        return Choice(name, "iree", _iree, "IREE", in_process=True, tools=tools)
     if name != device.backend:
         raise _unknown(name)
     return Choice(

@@ -78,7 +78,7 @@ class Worker(Backend):
     """
 
     def __init__(self, name: str, program: Program, threads: int = 1) -> None:
-        self.name, self._program = name, program
+        self.name, self._program, self._threads = name, program, threads
         command = tuple(word.replace("{threads}", str(threads)) for word in program.command)
         self._conversation = Conversation(name, command, program.environment())
         self.facts = self._conversation.ask("describe", "load")
@@ -155,6 +155,19 @@ class Worker(Backend):
         file = MemoryFile()
         answer = self._conversation.ask("download", "run", array=buffer.name, file=file.path)
         return self._read(answer, buffer.type, file.path)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process still runs: after some errors it does not."""
+        return self._conversation.alive
+
+    def again(self) -> Worker:
+        """The same in a new process, which has no arrays."""
+        return Worker(self.name, self._program, self._threads)
+
+    def end(self) -> None:
+        """End its process, and what that has started: whoever waits for an answer gets a ToolchainError."""
+        self._conversation.kill()
 
     def _compile(self, source: Path, how: Mapping[str, Any]) -> bytes:
         made = MemoryFile()

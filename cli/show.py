@@ -15,6 +15,7 @@ from rich.table import Table
 from hloracle.core.record import Answers, Cell, Check, Compiled, Contender, Family, Record
 from hloracle.mutants import Mutant
 from hloracle.reports.facts import config_words
+from hloracle.reports.text import shown_by
 from hloracle.studies.holes import JUDGES, Item, Outcome, all_of, tally
 from hloracle.studies.mutants import Trial
 
@@ -120,6 +121,10 @@ def _print_verdict(record: Record, out: Path, console: Console) -> None:
         folder = out / reproducer["folder"]
         console.print(f"    reproducer: {escape(str(folder))} ({shown}): cd there, then", soft_wrap=True)
         console.print(escape(reproducer["command"]), soft_wrap=True)
+        if told := shown_by(reproducer):
+            console.print(f"{'':>14}{escape(told)}", soft_wrap=True)
+        for note in reproducer["notes"]:
+            console.print(f"{'':>14}{escape(note)}", soft_wrap=True)
     console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
 
 

@@ -443,6 +443,18 @@ class Operation(TypedDict):
     """What shows that it is this one."""
 
 
+class ReproducerOn(TypedDict):
+    """What a reproducer did on a backend of the run."""
+
+    backend: Words
+    title: Words
+    """With its version and its flags."""
+    shows: bool | None
+    """Null where it could not be told."""
+    detail: str
+    """How far off it was, or what the backend said."""
+
+
 class Reproducer(TypedDict):
     """A few operations that show the fault by themselves."""
 
@@ -456,6 +468,12 @@ class Reproducer(TypedDict):
     """The command was run, and it showed the fault."""
     output: str
     """What it printed."""
+    needs: List[Words]
+    """What pip installs for the command, where it is of another version of a compiler than this environment's."""
+    backends: List[ReproducerOn]
+    """Those that it was run on: of a compiler's fault."""
+    notes: List[str]
+    """How it was made smaller."""
 
 
 class Localization(TypedDict):

@@ -21,7 +21,7 @@ from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
 from hloracle.localize.drive import drive
-from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike
+from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike, wrong_in_the_whole
 from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
 from hloracle.localize.witness import evaluations, word_of
 from hloracle.localize.word import Word
@@ -432,7 +432,7 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
     try:
         got = bench.run(subgraph.graph, value)
     except ToolchainError:
-        found = refused(anatomy, subgraph, bench)
+        found = refused(anatomy, subgraph, value, bench)
         return replace(base, found=found, reproducer=found)
     try:
         if scene.question.of_compiler:
@@ -562,7 +562,8 @@ def _without_local_error(
         if anchor:
             note = "right by itself, wrong in the whole graph: it depends on what the compiler makes of both together"
             fused = ran and worst_run is None
-            return replace(base, phase=phase, anchor=anchor, fusion_dependent=fused, notes=(*base.notes, note))
+            base = replace(base, phase=phase, anchor=anchor, fusion_dependent=fused, notes=(*base.notes, note))
+            return _inside_the_whole(scene, base)
     if worst_run:
         phase, anchor = worst_run
         misused = driven() <= ANCHOR_FLOORS
@@ -571,6 +572,22 @@ def _without_local_error(
             note = "the graphs are right when they are called without the session: it gives them something else"
         return replace(base, phase=phase, anchor=anchor, misused=misused, notes=(*base.notes, note))
     return replace(base, notes=(*base.notes, "nothing is wrong when looked at: the fault did not show again"))
+
+
+def _inside_the_whole(scene: _Scene, base: Dissection) -> Dissection:
+    """The operation of the anchor that a compiler gets wrong only with all that comes before it."""
+    if not scene.question.of_compiler or scene.question.early_exit:
+        return base
+    assert base.anchor
+    scene.report(f"looking for the operation inside {base.anchor}, in the whole graph")
+    anatomy, bench, situation = scene.suspect.parts[base.phase], scene.suspect.bench, scene.situations[base.phase]
+    value = partial(situation.value, weight=bench.weight)
+    try:
+        found = wrong_in_the_whole(anatomy, anatomy.subgraph(base.anchor), value, bench, scene.trusted.bench)
+    except (ToolchainError, InputError) as error:
+        note = f"the operations of {base.anchor} could not be run in the whole graph: {error}"
+        return replace(base, notes=(*base.notes, note))
+    return replace(base, found=found, reproducer=found)
 
 
 def _bisect(scene: _Scene, anatomy: Anatomy, situation: Situation, refuses: bool) -> str | None:

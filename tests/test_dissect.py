@@ -542,8 +542,29 @@ def test_wrong_only_without_taps(of_compiler: bool) -> None:
     assert (found.phase, found.anchor) == ("prefill", f"{A}.probs")
     assert (found.first_accumulated, found.first_local) == (None, None)
     assert (found.fusion_dependent, found.misused) == (True, False)
-    assert found.found is None
     assert any("it depends on what the compiler makes of both together" in note for note in found.notes)
+    assert found.found is found.reproducer
+    if not of_compiler:
+        assert found.found is None
+        return
+    assert found.found
+    assert found.found.step.name == "stablehlo.exponential"
+    assert "only together with what comes before it in the whole graph" in found.found.why
+    assert found.found.expected is not None
+    assert (np.abs(found.found.got - found.found.expected) > found.found.tolerance).any()
+    assert found.found.graph.text.count("stablehlo.exponential") == 2, "that of the layer before it is there as well"
+
+
+def test_refused_only_as_a_whole() -> None:
+    """What does not compile together with the layer before it."""
+    suspect = Refusing(lambda g: g.text.count("stablehlo.exponential ") > 1)
+    found = taken_apart(graphs(), backend=suspect, of_compiler=True)
+    assert (found.phase, found.anchor) == ("prefill", f"{A}.probs")
+    assert found.found
+    assert found.found is found.reproducer
+    assert found.found.step.name == "stablehlo.exponential"
+    assert "together with all that comes before it: error: cannot be legalized" in found.found.why
+    assert found.found.expected is None
 
 
 def test_wrong_as_a_whole_with_taps_or_without() -> None:

@@ -25,6 +25,7 @@ from hloracle.conformance.runs.speed import CONTEXT, Contender
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.verdict.agreement import cells, sentences
 from hloracle.conformance.verdict.localization import Localization
+from hloracle.conformance.verdict.reproducer import Reproducer
 from hloracle.conformance.verdict.verdict import Verdict
 from hloracle.core import record
 from hloracle.core.abi import Graph
@@ -236,8 +237,13 @@ def _localization(found: Localization) -> record.Localization:
         prompt=plan.at.prompt.id,
         step=plan.at.step,
         interpreted=_filled(record.Word, found.interpreted) if found.interpreted else None,
-        reproducer=_filled(record.Reproducer, written) if written else None,
+        reproducer=_reproducer(written) if written else None,
     )
+
+
+def _reproducer(written: Reproducer) -> record.Reproducer:
+    backends = [_filled(record.ReproducerOn, backend) for backend in written.backends]
+    return _filled(record.Reproducer, written, backends=backends)
 
 
 def _canary(anchored: Sequence[AnchorOutcome]) -> record.Canary | None:
