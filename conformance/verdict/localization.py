@@ -248,7 +248,8 @@ def localize(
     found = dissect(question, run, weights_of(suspect.graphs, config), backend, context.report)
     reproducer = None
     if folder is not None and found.reproducer is not None:
-        reproducer = _reproducer(context, plan, found, folder, question.of_compiler)
+        together = found.interpreted is not None and found.interpreted.right
+        reproducer = _reproducer(context, plan, found, folder, question.of_compiler or together)
     errors = []
     accumulated = {(m.phase, a): e for m in found.matrices for a, e in m.worst().items()}
     for phase, anchor in dict.fromkeys([*accumulated, *found.local]):
