@@ -11,6 +11,7 @@ from typing import Any
 
 from hloracle.backends.choice import Choice as Choice
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.guarded import memory_limit
 from hloracle.backends.session import Backend
 from hloracle.backends.words import INTERPRETER as INTERPRETER
 from hloracle.backends.words import KINDS_OF_WORDS, by_word, tools_of
@@ -93,8 +94,10 @@ def chosen(backends: Iterable[Any] = BUILT_IN, device: Device = CPU) -> tuple[Ch
         say what `Choice` says.
       device: where IREE runs the graphs that are judged.
 
-    Raises InputError for what is no backend, and for one that other processes cannot import.
+    Raises InputError for what is no backend, for one that other processes cannot import, and for a limit of memory that
+    is no number.
     """
+    memory_limit()  # a process of a configuration would say it too late
     found: dict[str, Choice] = {}
     plugins = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
     short = {"iree": device.backend, "xla": "xla-cpu"}

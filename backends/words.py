@@ -96,7 +96,7 @@ def worker(
         raise InputError(
             "is no command", f"{command!r} of backend {name}", "give a list of strings: program and arguments"
         )
-    program = Program(tuple(command), tuple(flags))
+    program = Program(tuple(command), tuple(flags), known=False)
     opened = partial(_open, name, program)
     return Choice(name, family or name, opened, name, remote, quick, identity=None)
 

@@ -35,6 +35,7 @@ class Program:
     flags: that were asked for, of its compiler. usual: those that it has otherwise, and a graph's own come between the two;
       None where a graph's own flags are not this compiler's.
     variables: of its environment, beside this process's; None takes one away. xla_flags: beside those of XLA_FLAGS.
+    known: what it compiles is kept in the cache, because its command and what it says of itself tell when it changes.
     """
 
     command: tuple[str, ...]
@@ -42,6 +43,7 @@ class Program:
     usual: tuple[str, ...] | None = None
     variables: Mapping[str, str | None] = field(default_factory=dict)
     xla_flags: tuple[str, ...] = ()
+    known: bool = True
 
     def environment(self) -> dict[str, str]:
         """Of its process."""
@@ -91,15 +93,21 @@ class Worker(Backend):
         self.programs: dict[str, Compiled] = {}  # of the graphs that were loaded, by their names
 
     def load(self, graph: Graph) -> Executable:
-        """Compile and load a graph: see `Backend`. What the worker compiles is kept in the cache."""
-        how = self._how(graph)
-        if self.facts.get("compiles"):
-            program, _ = compiled(graph.text, self._identity(how), lambda source: self._compile(source, how))
-            loaded = self._name(self._conversation.ask("load", "load", program=str(program), **how), "loaded")
-            self.programs[graph.name] = program_of(program)
+        """Compile and load a graph: see `Backend`. What a worker of ours compiles is kept in the cache."""
+        how, began = self._how(graph), time.monotonic()
+        if not self.facts.get("compiles"):
+            source = _written(graph)
+            answer = self._conversation.ask("load", "load", graph=source.path, **how)
+            made = Compiled(time.monotonic() - began)
+        elif self._program.known:
+            path, _ = compiled(graph.text, self._identity(how), lambda source: self._compile(source, how).read())
+            answer, made = self._conversation.ask("load", "load", program=str(path), **how), program_of(path)
         else:
-            loaded, seconds = self._load(graph, how)
-            self.programs[graph.name] = Compiled(seconds)
+            source = _written(graph)
+            program = self._compile(Path(source.path), how)
+            made = Compiled(time.monotonic() - began, len(program.read()))
+            answer = self._conversation.ask("load", "load", program=program.path, **how)
+        loaded, self.programs[graph.name] = self._name(answer, "loaded"), made
         heads = [str(i) for i, result in enumerate(graph.abi.results) if result.role in HEADS]
 
         def execute(arguments: Sequence[_Array]) -> Sequence[_Array]:
@@ -123,21 +131,15 @@ class Worker(Backend):
 
     def compile(self, graph: Graph) -> Compiled:
         """Compile a graph anew, whatever the cache has: what that takes, and what comes of it."""
-        how = self._how(graph)
-        if not self.facts.get("compiles"):
-            return Compiled(self._load(graph, how)[1])
-        source, began = _written(graph), time.monotonic()
-        program = self._compile(Path(source.path), how)
-        return Compiled(time.monotonic() - began, len(program))
+        how, source, began = self._how(graph), _written(graph), time.monotonic()
+        if self.facts.get("compiles"):
+            made = self._compile(Path(source.path), how)
+            return Compiled(time.monotonic() - began, len(made.read()))
+        self._conversation.ask("load", "load", graph=source.path, **how)
+        return Compiled(time.monotonic() - began)
 
     def _how(self, graph: Graph) -> dict[str, Any]:
         return {"function": graph.abi.function, "flags": self._program.flags_of(graph)}
-
-    def _load(self, graph: Graph, how: Mapping[str, Any]) -> tuple[str, float]:
-        """What a worker that compiles no files calls a graph that it has loaded, and the seconds that it took."""
-        source, began = _written(graph), time.monotonic()
-        answer = self._conversation.ask("load", "load", graph=source.path, **how)
-        return self._name(answer, "loaded"), time.monotonic() - began
 
     def upload(self, array: np.ndarray) -> _Array:
         """Give the worker an array; a small one goes there with each call that takes it."""
@@ -169,12 +171,12 @@ class Worker(Backend):
         """End its process, and what that has started: whoever waits for an answer gets a ToolchainError."""
         self._conversation.kill()
 
-    def _compile(self, source: Path, how: Mapping[str, Any]) -> bytes:
+    def _compile(self, source: Path, how: Mapping[str, Any]) -> MemoryFile:
         made = MemoryFile()
         answer = self._conversation.ask("compile", "compile", graph=str(source), program=made.path, **how)
-        if not (program := Path(made.path).read_bytes()):
+        if not made.read():
             raise self._conversation.rubbish("compile", answer)
-        return program
+        return made
 
     def _give(self, array: np.ndarray, kept: bool) -> _Array:
         file = MemoryFile()

@@ -19,9 +19,9 @@ import pytest
 from nightly import nightly
 
 import hloracle
-from hloracle.backends import named
+from hloracle.backends import iree, named
 from hloracle.backends.choice import Choice
-from hloracle.backends.guarded import MEMORY_VARIABLE, memory_limit
+from hloracle.backends.guarded import MEMORY_VARIABLE
 from hloracle.backends.session import Session
 from hloracle.backends.words import worker
 from hloracle.backends.worker import PROTOCOL, SMALL, Program, Worker
@@ -208,6 +208,15 @@ def test_what_is_compiled_is_kept(empty_cache: Path) -> None:
     assert flags == [["--iree-opt-const-eval=false", f"--iree-opt-level={level}"] for level in ("O0", "O3")]
 
 
+def test_what_a_program_of_ones_own_compiles_is_not_kept(empty_cache: Path) -> None:
+    """It may have been built anew since, under the same name and version."""
+    command = [sys.executable, str(Path(XLA[1]).with_name("iree_worker.py")), "local-task:0", "{threads}"]
+    backend = worker("mine", command, flags=iree.CPU_FLAGS).open(1)
+    assert isinstance(backend, Worker)
+    assert added(backend).tolist() == [11, 22, 33, 44]
+    assert not (empty_cache / "compiled").exists()
+
+
 def test_the_page_has_every_request() -> None:
     """Each with a line of it and the answer's, or an error's."""
     page = (Path(__file__).parents[1] / "docs" / "workers.md").read_text()
@@ -304,7 +313,7 @@ def test_memory_is_bounded(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MEMORY_VARIABLE, "much")
     with pytest.raises(InputError, match="HLORACLE_WORKER_MEMORY=much: is no number of bytes"):
-        memory_limit()
+        named.chosen(["worker:true"])
 
 
 def test_a_program_that_is_none(tmp_path: Path) -> None:
