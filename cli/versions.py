@@ -115,6 +115,7 @@ def _print_tried(word: str, found: Any, out: Console) -> None:
     "--slower", type=click.FloatRange(0, min_open=True), metavar="RATIO",
     help="It is wrong, too, where it takes so many times as long as in the good release, timed in turns.",
 )  # fmt: skip
+@click.option("--every", is_flag=True, help="Try every release: it may have been right again in between.")
 @click.option(
     "--model", help="The model that the graph computes: it is right if `hloracle check` says that it conforms."
 )

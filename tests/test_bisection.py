@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from hloracle.core.errors import InputError
 from hloracle.versions import releases as module
-from hloracle.versions.bisection import Bisection, bisect
+from hloracle.versions.bisection import Bisection, bisect, try_each
 from hloracle.versions.releases import before, between, releases, word_of
 from hloracle.versions.replay import Status, Tried
 
@@ -18,7 +19,7 @@ RELEASES = ["3.5.0", "3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0", "3.10.0"]
 LETTERS: dict[str, Status] = {"r": "right", "w": "wrong", "c": "refused", "s": "slower", "u": "untried"}
 
 
-def search(letters: str) -> Bisection:
+def search(letters: str, how: Callable[..., Bisection] = bisect) -> Bisection:
     """What comes of it where each release is what its letter says."""
     names = RELEASES[: len(letters)]
     asked: list[str] = []
@@ -27,7 +28,7 @@ def search(letters: str) -> Bisection:
         asked.append(release)
         return Tried(LETTERS[letters[names.index(release)]])
 
-    found = bisect(names, attempt)
+    found = how(names, attempt)
     assert asked == list(found.tried), "each once"
     return found
 
@@ -86,6 +87,30 @@ def test_ends_with_nothing_between(letters: str, words: str) -> None:
     assert words in found.words
     assert (found.first, found.passed_over) == ("", ())
     assert list(found.tried) == ["3.5.0", "3.7.0"], "the ends alone"
+
+
+@pytest.mark.parametrize(
+    ("letters", "first", "passed_over", "words"),
+    [
+        (
+            "rwwrw", "3.6.0", (),
+            "It is right in 3.5.0, the oldest release that can be tried, and then is wrong in 3.6.0, and then is right in 3.7.1, "
+            "and then is wrong in 3.8.0.",
+        ),
+        (
+            "rucr", "3.7.0", ("3.6.0",),
+            "It is right in 3.5.0, the oldest release that can be tried, and then does not compile in 3.7.0, and then is right in "
+            "3.7.1. It cannot be tried in 3.6.0.",
+        ),
+        ("rrr", "", (), "It is right in 3.5.0, the oldest release that can be tried."),
+        ("wwr", "", (), "It is wrong in 3.5.0, the oldest release that can be tried, and then is right in 3.7.0."),
+        ("uu", "", (), "It cannot be tried in any of them."),
+    ],
+)  # fmt: skip
+def test_every_release(letters: str, first: str, passed_over: tuple[str, ...], words: str) -> None:
+    found = search(letters, try_each)
+    assert list(found.tried) == RELEASES[: len(letters)]
+    assert (found.first, found.passed_over, found.words) == (first, passed_over, words)
 
 
 # ---- releases

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hloracle.versions.replay import Tried
 
@@ -56,6 +57,26 @@ def bisect(releases: Sequence[str], attempt: Callable[[str], Tried]) -> Bisectio
             bad = middle
     passed_over = tuple(releases[good + 1 : bad])
     return Bisection(tried, releases[bad], passed_over, _words(releases, tried, good, bad))
+
+
+def try_each(releases: Sequence[str], attempt: Callable[[str], Tried]) -> Bisection:
+    """Try every release, the oldest first: what went wrong may have been right again in between.
+
+    `first` is the first that is wrong after one that is right.
+    """
+    tried = {release: attempt(release) for release in releases}
+    known = [release for release in releases if tried[release].status != "untried"]
+    turns = [(a, b) for a, b in pairwise(known) if (tried[a].status == "right") != (tried[b].status == "right")]
+    first = next((b for a, b in turns if tried[a].status == "right"), "")
+    before = next((a for a, b in turns if b == first), "")
+    passed_over = releases[releases.index(before) + 1 : releases.index(first)] if first else ()
+    if not known:
+        return Bisection(tried, words="It cannot be tried in any of them.")
+    words = [f"It {KINDS[tried[known[0]].status]} in {known[0]}, the oldest release that can be tried"]
+    words += [f"{KINDS[tried[b].status]} in {b}" for _, b in turns]
+    unknown = [release for release in releases if release not in known]
+    more = f" It cannot be tried in {', '.join(unknown)}." if unknown else ""
+    return Bisection(tried, first, tuple(passed_over), f"{', and then '.join(words)}.{more}")
 
 
 def _ends(releases: Sequence[str], statuses: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from hloracle.backends.environments import NotInstalled
 from hloracle.backends.named import chosen
 from hloracle.conformance.context import Progress
 from hloracle.core.errors import InputError
-from hloracle.versions.bisection import KINDS, Bisection, bisect
+from hloracle.versions.bisection import KINDS, Bisection, bisect, try_each
 from hloracle.versions.case import Case, Given, read_case
 from hloracle.versions.releases import COMPILERS, between, word_of
 from hloracle.versions.replay import How, Tried
@@ -29,6 +29,7 @@ class Search:
     path: of a reproducer or a graph. case: what is read of it; None of a graph of a model, which `hloracle check` judges.
     package: whose releases. good, bad: the ends. flags: of the compiler. slower: how many times the good release's time is
     wrong too; 0 leaves times alone. model, abi: of a graph of a model. timeout: seconds of a release.
+    every: try every release, in place of a search.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class Search:
     abi: Path | None
     timeout: float
     threads: int
+    every: bool = False
 
     def word(self, version: str) -> str:
         """The backend of a release."""
@@ -66,7 +68,7 @@ def search(wanted: Search, progress: Progress) -> Bisection:
             stage["detail"] = KINDS[tried.status]
         return tried
 
-    return bisect(found, one)
+    return (try_each if wanted.every else bisect)(found, one)
 
 
 def _of_case(wanted: Search, version: str, progress: Progress) -> Tried:
