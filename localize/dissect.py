@@ -557,6 +557,7 @@ def _without_local_error(
     """
     scene.report("every anchor is right by itself: looking at whole graphs")
     ran = bool(base.matrices)
+    suspect = scene.question.suspect
     for phase, anatomy in scene.suspect.parts.items():
         anchor = _bisect(scene, anatomy, scene.situations[phase], refuses=not ran)
         if anchor:
@@ -571,7 +572,22 @@ def _without_local_error(
         if misused:
             note = "the graphs are right when they are called without the session: it gives them something else"
         return replace(base, phase=phase, anchor=anchor, misused=misused, notes=(*base.notes, note))
+    if not ran and not scene.question.early_exit and (refusal := _refused_whole(suspect, scene.suspect.bench)):
+        note = f"no part of {refusal.step.graph.name} is refused by itself"
+        return replace(base, reproducer=refusal, notes=(*base.notes, note))
     return replace(base, notes=(*base.notes, "nothing is wrong when looked at: the fault did not show again"))
+
+
+def _refused_whole(suspect: Side, bench: Workbench) -> Found | None:
+    """The first graph of a side that its backend does not compile, where no part of it shows that."""
+    for graph in (*suspect.graphs, *suspect.others):
+        try:
+            bench.load(graph)
+        except ToolchainError as error:
+            step = Step("func.func", graph, (), "", 0, "")
+            why = f"{bench.backend.name} refuses {graph.name}: {error.message}"
+            return Found(step, graph, {}, None, np.zeros(0), why)
+    return None
 
 
 def _inside_the_whole(scene: _Scene, base: Dissection) -> Dissection:

@@ -621,6 +621,38 @@ def test_operations_that_do_not_compile_together() -> None:
     assert found.found.graph.text.count("stablehlo.multiply") == 1
 
 
+def test_what_is_refused_as_a_whole_alone() -> None:
+    """No part of it is: the reproducer is the graph itself, and there is no place."""
+    suspect = Refusing(lambda g: [r.role for r in g.abi.results[1:3]] == ["k_cache", "v_cache"])
+    found = taken_apart(graphs(), backend=suspect, of_compiler=True)
+    assert (found.anchor, found.found) == (None, None)
+    assert found.reproducer
+    assert (found.reproducer.graph, found.reproducer.expected) == (graphs()["prefill"], None)
+    assert "refuses llama_prefill_8_logits: error: cannot be legalized" in found.reproducer.why
+    assert found.notes[-1] == "no part of llama_prefill_8_logits is refused by itself"
+    assert taken_apart(graphs(), backend=suspect, of_compiler=True, early_exit=True).reproducer is None
+
+
+def test_a_run_that_fails_shows_what_it_was_given() -> None:
+    class Falling(Refusing):
+        def load(self, graph: Graph) -> Executable:
+            execute = self.backend.load(graph)
+
+            def call(arguments: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+                if self.refuses(graph):
+                    raise ToolchainError("run", "it fell over")
+                return execute(arguments)
+
+            return call
+
+    found = taken_apart(graphs(), backend=Falling(lambda g: "stablehlo.reverse" in g.text), of_compiler=True)
+    assert (found.phase, found.anchor) == ("prefill", "layers.0.self_attn.q_rope")
+    assert found.found
+    assert found.found.step.name == "stablehlo.reverse"
+    assert "fails on it, together with the operations before it: it fell over" in found.found.why
+    assert found.found.inputs.keys() == {a.name for a in found.found.graph.abi.arguments}
+
+
 def test_a_piece_that_does_not_compile_hides_no_fault() -> None:
     """The whole graph compiles, and is wrong elsewhere: that a piece of it does not compile is beside the point."""
 

@@ -24,6 +24,7 @@ from hloracle.conformance.runs.inside import Rows, floor_rows, rows_of
 from hloracle.conformance.runs.naming import named
 from hloracle.conformance.runs.returned import Stream
 from hloracle.conformance.verdict.reproducer import Reproducer, Way, write_reproducer
+from hloracle.conformance.verdict.shrinking import TIMEOUT_SECONDS as SHRINKING_SECONDS
 from hloracle.conformance.verdict.shrinking import smaller
 from hloracle.core.abi import Graph
 from hloracle.core.tolerances import ANCHOR_FLOORS
@@ -34,7 +35,7 @@ from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import weight_shapes
 
-TIMEOUT_SECONDS = 900
+TIMEOUT_SECONDS = 900 + SHRINKING_SECONDS
 UNANSWERED = ("memory", "timeout")  # causes of an error that say nothing of a graph
 # A decode step is looked at even where prefill failed: it tells whether the fault is in both.
 FIRST_STEP = 1

@@ -158,7 +158,8 @@ def write_reproducer(folder: Path, found: Found, way: Way, anchor: str) -> Repro
 
 
 def _write(work: Path, found: Found, way: Way, anchor: str) -> tuple[list[str], str]:
-    title = [f"{found.step.name} in {anchor}: {found.why}", found.step.text]
+    where = f" in {anchor}" if anchor else ""
+    title = filter(None, [f"{found.step.name}{where}: {found.why}", found.step.text])
     (work / "subgraph.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
     inputs = []
     for i, (argument, value) in enumerate(found.inputs.items()):
