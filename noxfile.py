@@ -132,6 +132,22 @@ def conformance_cpu(session: nox.Session) -> None:
         run(session, "hloracle", "suite", "--device", "cpu")
 
 
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def upgrade(session: nox.Session) -> None:
+    """What moving from the release of IREE before the pinned one changes, on every family and a real model: out/upgrade/.
+
+    Arguments are models: `nox -s upgrade -- tiny-llama tiny-mixtral`.
+    """
+    package = "iree-base-compiler"
+    pinned = next(line for line in Path(CONSTRAINTS).read_text().splitlines() if line.startswith(f"{package}=="))
+    version = pinned.partition("==")[2]
+    python = session.cache_dir.parent / "environment" / "bin" / "python"
+    ask = f"from hloracle.versions.releases import before; print(before({package!r}, {version!r}))"
+    previous = str(session.run(str(python), "-c", ask, external=True, silent=True)).split()[-1]
+    models = session.posargs or ["--real"]
+    run(session, "hloracle", "upgrade", f"iree=={previous}", f"iree=={version}", "--out", "out/upgrade", *models)
+
+
 @nox.session(name="conformance-cuda", venv_backend="none", requires=["environment"], default=False)
 def conformance_cuda(session: nox.Session) -> None:
     """The same on an NVIDIA GPU. Without one it fails: a session that compares nothing is no pass.

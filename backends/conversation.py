@@ -64,6 +64,15 @@ class Conversation:
                 raise self._error(stage, answer)
             return answer
 
+    @property
+    def alive(self) -> bool:
+        """Whether the program still runs."""
+        return self._guarded.process.poll() is None
+
+    def kill(self) -> None:
+        """End the program and what it has started, such as a compiler, while something waits for its answer."""
+        self._guarded.kill()
+
     def rubbish(self, stage: str, answer: object) -> ToolchainError:
         """It broke the protocol. It is ended, for what it would answer next means nothing."""
         words = answer if isinstance(answer, str) else json.dumps(answer)

@@ -16,15 +16,20 @@ PACKAGES = {
     "iree": ("iree-base-compiler=={}", "iree-base-runtime=={}", "numpy", "ml_dtypes"),
     "xla": ("jax=={}", "jaxlib=={}", "numpy"),
 }
+
 VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 INSTALL_SECONDS = 1200
 SEAL = "installed.txt"  # written last
 
 
+class NotInstalled(InputError):
+    """A version that is not to be had here, which says nothing of what it would do."""
+
+
 def environment(compiler: str, version: str) -> Path:
     """The Python of an environment with this version; the first time it is installed with pip, as pip is configured.
 
-    Raises InputError where it cannot be: PIP_FIND_LINKS and PIP_NO_INDEX, for one, have pip take it from a folder of wheels.
+    Raises NotInstalled where it cannot be: PIP_FIND_LINKS and PIP_NO_INDEX, for one, have pip take it from a folder of wheels.
     """
     if not VERSION.fullmatch(version):
         raise InputError("is no version", f"{compiler}=={version}", "give one such as 3.12.0")
@@ -49,8 +54,8 @@ def _run(command: list[str], compiler: str, version: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise InputError(f"was not installed within {INSTALL_SECONDS} s", where, "try again") from None
+        raise NotInstalled(f"was not installed within {INSTALL_SECONDS} s", where, "try again") from None
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if "ERROR" in line] or lines[-1:]
-        raise InputError(f"cannot be installed ({errors[-1] if errors else 'pip says nothing'})", where, fix)
+        raise NotInstalled(f"cannot be installed ({errors[-1] if errors else 'pip says nothing'})", where, fix)

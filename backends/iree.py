@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled
+from hloracle.backends.compiled import Program, compiled, program_of
 from hloracle.backends.devices import CPU, KINDS, Device, driver_library
 from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error
@@ -158,6 +158,8 @@ class Iree(Backend):
         except ImportError:
             raise InputError("is not installed", "iree-base-runtime", "pip install iree-base-runtime") from None
         self._rt, self._device, self.name = rt, device, device.backend
+        self.facts = {"name": "IREE", "version": installed("iree-base-compiler"), "device": device.uri}
+        self.programs: dict[str, Program] = {}  # of the graphs that were loaded, by their names
         self._config = self._open()
 
     def _open(self) -> Any:
@@ -173,6 +175,7 @@ class Iree(Backend):
             function = context.modules[module.name][graph.abi.function]
         except Exception as error:  # the runtime raises bare RuntimeError, ValueError and KeyError
             raise self._failed("load", error, path) from error
+        self.programs[graph.name] = program_of(path)
 
         def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from pathlib import Path
 
 
 class MemoryFile:
@@ -16,3 +17,7 @@ class MemoryFile:
         number = os.memfd_create("hloracle")
         self.path = f"/proc/{os.getpid()}/fd/{number}"
         weakref.finalize(self, os.close, number)
+
+    def read(self) -> bytes:
+        """What has been written to it."""
+        return Path(self.path).read_bytes()

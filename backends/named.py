@@ -13,7 +13,8 @@ from hloracle.backends.choice import Choice as Choice
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.guarded import memory_limit
 from hloracle.backends.session import Backend
-from hloracle.backends.words import INTERPRETER, KINDS_OF_WORDS, by_word
+from hloracle.backends.words import INTERPRETER as INTERPRETER
+from hloracle.backends.words import KINDS_OF_WORDS, by_word, tools_of
 from hloracle.backends.words import interpreter as interpreter
 from hloracle.core.errors import InputError, told
 from hloracle.core.given import shown
@@ -25,12 +26,22 @@ BUILT_IN = ("iree-cpu", "xla-cpu")
 def built_in(name: str, device: Device = CPU) -> Choice:
     """`iree-cpu`, `xla-cpu`, or IREE on the device. Raises InputError."""
     if name == "xla-cpu":
-        return Choice(name, "xla", _xla, "XLA", quick=True, in_process=True)
+        tools = tools_of("xla", "", (), CPU)
+        return Choice(name, "xla", _xla, "XLA", quick=True, in_process=True, tools=tools)
     if name == CPU.backend:
-        return Choice(name, "iree", _iree, "IREE", in_process=True)
+        tools = tools_of("iree", "", (), CPU)
+        return Choice(name, "iree", _iree, "IREE", in_process=True, tools=tools)
     if name != device.backend:
         raise _unknown(name)
-    return Choice(name, "iree", partial(_device, device), f"IREE {device.kind}", remote=True, in_process=True)
+    return Choice(
+        name,
+        "iree",
+        partial(_device, device),
+        f"IREE {device.kind}",
+        remote=True,
+        slow=device.kind == "emulated",
+        in_process=True,
+    )
 
 
 def _unknown(name: str) -> InputError:
@@ -134,6 +145,6 @@ def _given(backend: Any, name: str = "") -> Choice:
             f"cannot be opened in another process ({error})", f"backend {name!r}",
             "define it at the top of a module, so that it can be imported by its name",
         ) from None  # fmt: skip
-    more = {key: getattr(backend, key) for key in ("remote", "quick") if hasattr(backend, key)}
+    more = {key: getattr(backend, key) for key in ("remote", "quick", "slow") if hasattr(backend, key)}
     opened: Any = backend
     return Choice(name, getattr(backend, "family", name), opened, name, identity=None, **more)

@@ -22,7 +22,10 @@ class Executable(Protocol):
 
 
 class Backend(Protocol):
-    """A compiler with a device. Compiling and running may raise ToolchainError. What inherits `keep` copies there too."""
+    """A compiler with a device. Compiling and running may raise ToolchainError. What inherits `keep` copies there too.
+
+    A backend may have `facts`, what it says of itself: `name`, `version` and `device`, for a reader.
+    """
 
     name: str
 

@@ -19,6 +19,7 @@ from hloracle.backends.command_file import read_commands
 from hloracle.backends.devices import KINDS, Device
 from hloracle.backends.environments import environment
 from hloracle.backends.session import Backend
+from hloracle.backends.tools import Tools
 from hloracle.backends.worker import Program, Worker
 from hloracle.core.cache import known_digest
 from hloracle.core.errors import InputError
@@ -43,7 +44,9 @@ def by_word(word: str, device: Device) -> Choice | None:
         return _pjrt(rest, family or "xla")
     if kind == "command" and rest and not family:  # the file says its family
         commands = read_commands(Path(rest))
-        return Choice(commands.name, commands.family, partial(CommandLine, commands), commands.name, identity=None)
+        return Choice(
+            commands.name, commands.family, partial(CommandLine, commands), commands.name, slow=True, identity=None
+        )
     if kind == "worker" and rest:
         command = _split(rest, word)
         if not command or not shutil.which(command[0]):
@@ -101,7 +104,7 @@ def worker(
 def interpreter() -> Choice:
     """StableHLO's reference interpreter: it says what a graph means, slowly."""
     program = Program((sys.executable, str(PROGRAMS / "interpreter_worker.py")), variables={"JAX_PLATFORMS": "cpu"})
-    return Choice(INTERPRETER, "stablehlo", partial(_open, INTERPRETER, program), "the StableHLO interpreter")
+    return Choice(INTERPRETER, "stablehlo", partial(_open, INTERPRETER, program), "StableHLO's interpreter", slow=True)
 
 
 def _of_version(word: str, compiler: str, version: str, flags: tuple[str, ...], device: Device) -> Choice:
@@ -111,19 +114,28 @@ def _of_version(word: str, compiler: str, version: str, flags: tuple[str, ...], 
         raise InputError("is no flag", f"--backend {shown(word)}: {wrong!r}", fix)
     name, described = _name(word), [NAMES[compiler], version, "with" if flags else "", *flags]
     title = " ".join(filter(None, described))
+    if compiler == "iree" and device.kind == "emulated":
+        raise InputError("runs on no emulated GPU", f"--backend {shown(word)}", "use iree-cpu, or another --device")
+    tools = tools_of(compiler, version, flags, device)
+    usual = iree.usual_flags(device) if compiler == "iree" else ()
+    identity, remote = " ".join([title, *usual, str(device)]), compiler == "iree" and device.remote
+    opened = partial(_open, name, tools.program)
+    return Choice(
+        name, compiler, opened, title, remote, quick=compiler == "xla", identity=identity, tools=None if remote else tools
+    )  # fmt: skip
+
+
+def tools_of(compiler: str, version: str, flags: tuple[str, ...], device: Device) -> Tools:
+    """Those of IREE or XLA in a version, this environment's where none is named, with flags."""
     python = str(environment(compiler, version)) if version else sys.executable
     # What is on this process's path is of its own environment.
     variables: dict[str, str | None] = {"PYTHONPATH": None} if version else {}
     program = str(PROGRAMS / f"{compiler}_worker.py")
     if compiler == "xla":
-        told = Program((python, program), variables=variables, xla_flags=flags)
-        return Choice(name, "xla", partial(_open, name, told), title, quick=True, identity=title)
-    if device.kind == "emulated":
-        raise InputError("runs on no emulated GPU", f"--backend {shown(word)}", "use iree-cpu, or another --device")
+        return Tools(compiler, version, Program((python, program), variables=variables, xla_flags=flags))
     where = f"{KINDS[device.kind].driver}:{device.index}"
-    told = Program((python, program, where, "{threads}"), flags, iree.usual_flags(device), variables)
-    identity = " ".join([title, *iree.usual_flags(device), str(device)])
-    return Choice(name, "iree", partial(_open, name, told), title, remote=device.remote, identity=identity)
+    command = (python, program, where, "{threads}")
+    return Tools(compiler, version, Program(command, flags, iree.usual_flags(device), variables))
 
 
 def _pjrt(word: str, family: str) -> Choice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled
+from hloracle.backends.compiled import Program as Compiled
+from hloracle.backends.compiled import compiled, program_of
 from hloracle.backends.conversation import Conversation
 from hloracle.backends.memory_file import MemoryFile
 from hloracle.backends.session import Backend, Executable
@@ -78,7 +80,7 @@ class Worker(Backend):
     """
 
     def __init__(self, name: str, program: Program, threads: int = 1) -> None:
-        self.name, self._program = name, program
+        self.name, self._program, self._threads = name, program, threads
         command = tuple(word.replace("{threads}", str(threads)) for word in program.command)
         self._conversation = Conversation(name, command, program.environment())
         self.facts = self._conversation.ask("describe", "load")
@@ -88,21 +90,24 @@ class Worker(Backend):
         if spoken != PROTOCOL:
             message = f"{name} speaks version {spoken} of the protocol, and hloracle version {PROTOCOL}"
             raise self._conversation.end("load", message)
+        self.programs: dict[str, Compiled] = {}  # of the graphs that were loaded, by their names
 
     def load(self, graph: Graph) -> Executable:
-        """Compile and load a graph: see `Backend`."""
-        how = {"function": graph.abi.function, "flags": self._program.flags_of(graph)}
-        source, made = MemoryFile(), MemoryFile()
-        if self.facts.get("compiles") and self._program.known:
-            path, _ = compiled(graph.text, self._identity(how), lambda kept: self._compile(str(kept), made, how))
-            given = {"program": str(path)}
+        """Compile and load a graph: see `Backend`. What a worker of ours compiles is kept in the cache."""
+        how, began = self._how(graph), time.monotonic()
+        if not self.facts.get("compiles"):
+            source = _written(graph)
+            answer = self._conversation.ask("load", "load", graph=source.path, **how)
+            made = Compiled(time.monotonic() - began)
+        elif self._program.known:
+            path, _ = compiled(graph.text, self._identity(how), lambda source: self._compile(source, how).read())
+            answer, made = self._conversation.ask("load", "load", program=str(path), **how), program_of(path)
         else:
-            Path(source.path).write_text(graph.text)
-            given = {"graph": source.path}
-            if self.facts.get("compiles"):
-                self._compile(source.path, made, how)
-                given = {"program": made.path}
-        loaded = self._name(self._conversation.ask("load", "load", **given, **how), "loaded")
+            source = _written(graph)
+            program = self._compile(Path(source.path), how)
+            made = Compiled(time.monotonic() - began, len(program.read()))
+            answer = self._conversation.ask("load", "load", program=program.path, **how)
+        loaded, self.programs[graph.name] = self._name(answer, "loaded"), made
         heads = [str(i) for i, result in enumerate(graph.abi.results) if result.role in HEADS]
 
         def execute(arguments: Sequence[_Array]) -> Sequence[_Array]:
@@ -124,6 +129,18 @@ class Worker(Backend):
 
         return execute
 
+    def compile(self, graph: Graph) -> Compiled:
+        """Compile a graph anew, whatever the cache has: what that takes, and what comes of it."""
+        how, source, began = self._how(graph), _written(graph), time.monotonic()
+        if self.facts.get("compiles"):
+            made = self._compile(Path(source.path), how)
+            return Compiled(time.monotonic() - began, len(made.read()))
+        self._conversation.ask("load", "load", graph=source.path, **how)
+        return Compiled(time.monotonic() - began)
+
+    def _how(self, graph: Graph) -> dict[str, Any]:
+        return {"function": graph.abi.function, "flags": self._program.flags_of(graph)}
+
     def upload(self, array: np.ndarray) -> _Array:
         """Give the worker an array; a small one goes there with each call that takes it."""
         small = array.nbytes <= SMALL
@@ -141,11 +158,25 @@ class Worker(Backend):
         answer = self._conversation.ask("download", "run", array=buffer.name, file=file.path)
         return self._read(answer, buffer.type, file.path)
 
-    def _compile(self, graph: str, made: MemoryFile, how: Mapping[str, Any]) -> bytes:
-        answer = self._conversation.ask("compile", "compile", graph=graph, program=made.path, **how)
-        if not (program := Path(made.path).read_bytes()):
+    @property
+    def alive(self) -> bool:
+        """Whether its process still runs: after some errors it does not."""
+        return self._conversation.alive
+
+    def again(self) -> Worker:
+        """The same in a new process, which has no arrays."""
+        return Worker(self.name, self._program, self._threads)
+
+    def end(self) -> None:
+        """End its process, and what that has started: whoever waits for an answer gets a ToolchainError."""
+        self._conversation.kill()
+
+    def _compile(self, source: Path, how: Mapping[str, Any]) -> MemoryFile:
+        made = MemoryFile()
+        answer = self._conversation.ask("compile", "compile", graph=str(source), program=made.path, **how)
+        if not made.read():
             raise self._conversation.rubbish("compile", answer)
-        return program
+        return made
 
     def _give(self, array: np.ndarray, kept: bool) -> _Array:
         file = MemoryFile()
@@ -191,6 +222,13 @@ class Worker(Backend):
             "how": json.dumps(how),
             "cpu": host_cpu(),
         }
+
+
+def _written(graph: Graph) -> MemoryFile:
+    """Its text; the file is there as long as this is held."""
+    file = MemoryFile()
+    Path(file.path).write_text(graph.text)
+    return file
 
 
 def _argument(array: _Array) -> str | dict[str, object]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.backends.compiled import compiled, is_compiled
+from hloracle.backends.compiled import Program, compiled, is_compiled, program_of
 from hloracle.backends.custom_calls import registered
 from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.backends.workers.shared import ENTRY, XLA_OUT_OF_MEMORY, entered_at_main
@@ -32,6 +32,8 @@ class XlaCpu(Backend):
         self._device = self._client.local_devices()[0]
         self._devices = xla_client.DeviceList((self._device,))
         self._options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+        self.facts = {"name": "XLA", "version": installed("jaxlib")}
+        self.programs: dict[str, Program] = {}  # of the graphs that were loaded, by their names
 
     def load(self, graph: Graph) -> Executable:
         """Compile and load a graph: see `Backend`. The executable comes from the cache where it is there."""
@@ -40,6 +42,7 @@ class XlaCpu(Backend):
             loaded = self._client.deserialize_executable(path.read_bytes(), self._devices, self._options)
         except Exception as error:  # jaxlib raises its own XlaRuntimeError, and ValueError
             raise _failed("load", error, path) from error
+        self.programs[graph.name] = program_of(path)
 
         def execute(arguments: Sequence[Buffer]) -> Sequence[Buffer]:
             try:

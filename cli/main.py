@@ -17,6 +17,7 @@ from hloracle.cli import options
 from hloracle.cli.bench import BENCH_COMMANDS
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
+from hloracle.cli.versions import VERSION_COMMANDS
 from hloracle.core.cache import write_file
 from hloracle.core.console import Output, terminal, verdict_stands
 from hloracle.core.errors import InputError
@@ -58,6 +59,7 @@ def cli() -> None:
     hloracle check decode.mlir --abi decode.abi.json --model MODEL
     hloracle abi decode.mlir --model MODEL -o abi.toml    what the arguments of your emitter's graph are
     hloracle diff BASE.json HEAD.json -o diff.html     what a change made worse
+    hloracle bisect REPRODUCER --package iree-base-compiler --good 3.5.0 --bad 3.13.0    the release that broke it
     hloracle generate MODEL -p "Hello" --stream
     """
 
@@ -469,7 +471,7 @@ def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads
     return 1 if any(row.message for row in rows if row.kind in ("cpu", "cuda")) else 0
 
 
-for _command in (*BENCH_COMMANDS, *RECORD_COMMANDS):
+for _command in (*BENCH_COMMANDS, *RECORD_COMMANDS, *VERSION_COMMANDS):
     cli.add_command(_command)
 
 

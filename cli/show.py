@@ -12,12 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hloracle.core.record import Answers, Check, Compiled, Contender, Family, Record
+from hloracle.core.record import Answers, Cell, Check, Compiled, Contender, Family, Record
 from hloracle.mutants import Mutant
 from hloracle.reports.facts import config_words
+from hloracle.reports.text import shown_by
 from hloracle.studies.holes import JUDGES, Item, Outcome, all_of, tally
 from hloracle.studies.mutants import Trial
 
+MOST = 7  # columns of tokens that fit a terminal of 80; of more configurations the matrix is shown
 STATES = ("noticed", "explained", "missed")  # of what was spoiled
 
 
@@ -35,7 +37,11 @@ def print_record(record: Record, out: Path, console: Console) -> None:
     out: the folder that holds the report, which the last lines name.
     """
     configurations = [c["id"] for c in record["configurations"]]
-    if configurations:
+    if len(configurations) > MOST:
+        console.print(_matrix(record))
+        for sentence in record["matrix"]["sentences"]:
+            console.print(escape(sentence))
+    elif configurations:
         # So that the whole matrix fits 80 columns, also that of a device, which has seven configurations.
         headings = [configuration.replace("/", "\n") for configuration in configurations]
         close = len(configurations) > 5
@@ -56,6 +62,29 @@ def print_record(record: Record, out: Path, console: Console) -> None:
     if record["speed"]["contenders"]:
         console.print(_speed(record["speed"]["contenders"]))
     _print_verdict(record, out, console)
+
+
+def _matrix(record: Record) -> Table:
+    """A row for each backend: what it makes of each source's graphs, and how many tokens are right."""
+    sources = [source["id"] for source in record["sources"]]
+    table = figures_table(
+        "backend", *sources, title=f"tokens equal to Hugging Face's, {escape(record['model']['name'])}"
+    )
+    cells = {(cell["backend"], cell["source"]): cell for cell in record["matrix"]["cells"]}
+    for backend in record["matrix"]["backends"]:
+        table.add_row(escape(backend["title"]), *(_witness(record, cells.get((backend["name"], s))) for s in sources))
+    return table
+
+
+def _witness(record: Record, cell: Cell | None) -> str:
+    if cell is None:
+        return "[dim]not asked[/]"
+    these = [c for c in record["configurations"] if (c["source"], c["backend"]) == (cell["source"], cell["backend"])]
+    words = {"right": "", "wrong": "[red]wrong[/]", "failed": "[red]does not run[/]", "unknown": "[yellow]unknown[/]"}
+    tokens = min(((c["agreed"], c["total"]) for c in these if c["status"] != "failed"), default=None)
+    told = f"{tokens[0]} of {tokens[1]}" if tokens else ""
+    where = f"[dim]{escape(cell['anchor'])}[/]" if cell["anchor"] else ""
+    return "\n".join(filter(None, [" ".join(filter(None, [words[cell["state"]], told])), where]))
 
 
 def _print_checks(checks: Sequence[Check], console: Console) -> None:
@@ -92,6 +121,10 @@ def _print_verdict(record: Record, out: Path, console: Console) -> None:
         folder = out / reproducer["folder"]
         console.print(f"    reproducer: {escape(str(folder))} ({shown}): cd there, then", soft_wrap=True)
         console.print(escape(reproducer["command"]), soft_wrap=True)
+        if told := shown_by(reproducer):
+            console.print(f"{'':>14}{escape(told)}", soft_wrap=True)
+        for note in reproducer["notes"]:
+            console.print(f"{'':>14}{escape(note)}", soft_wrap=True)
     console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
 
 

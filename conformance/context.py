@@ -106,7 +106,7 @@ class Context:
     @property
     def matrix(self) -> Matrix:
         """What a verdict has to know of the backends, in the order in which graphs run on them."""
-        return Matrix(tuple(Witness(b.name, b.family, b.title, b.remote, b.quick) for b in self.backends))
+        return Matrix(tuple(Witness(b.name, b.family, b.title, b.remote, b.quick, b.slow) for b in self.backends))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from hloracle.backends import named
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.facts import Inspected
 from hloracle.conformance.graphs.listing import Reading
 from hloracle.conformance.graphs.sources import Files, Source
-from hloracle.conformance.matrix import ORACLE
+from hloracle.conformance.matrix import ORACLE, Matrix
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs.code_generation import Compiled
 from hloracle.conformance.runs.configurations import Outcome
+from hloracle.conformance.runs.gate_zero import Gate
 from hloracle.conformance.runs.inside import AnchorOutcome
 from hloracle.conformance.runs.speed import Contender
 from hloracle.conformance.settings import Settings
@@ -29,6 +32,7 @@ from hloracle.reference.model.checkpoint import Checkpoint
 class Evidence:
     """What a run has gathered so far; the record is written from it whether or not the run got to its end.
 
+    gates: the backends that were asked for, and what gate zero found of each.
     graphs: by source, the judged ones first. truths: by the id of a prompt.
     named: by source and name, a graph with its anchors named, where they had to be looked for.
     shown: the graphs that a reader is shown, with their sources. compiled: for targets that nothing runs on.
@@ -37,6 +41,7 @@ class Evidence:
     """
 
     checks: list[Check] = field(default_factory=list)
+    gates: list[tuple[named.Choice, Gate]] = field(default_factory=list)
     graphs: dict[str, Inspected] = field(default_factory=dict)
     prompts: list[Prompt] = field(default_factory=list)
     truths: dict[str, Truth] = field(default_factory=dict)
@@ -126,6 +131,12 @@ class Run:
     sources: tuple[Source, ...]
     model: Checkpoint
     evidence: Evidence = field(default_factory=Evidence)
+
+    @property
+    def matrix(self) -> Matrix:
+        """Of all backends that were asked for; the context's is of those that passed gate zero."""
+        asked = tuple(backend for backend, _ in self.evidence.gates)
+        return dataclasses.replace(self.context, backends=asked or self.context.backends).matrix
 
     @property
     def of_files(self) -> bool:

@@ -20,7 +20,6 @@ from hloracle.core.child import side_by_side
 from hloracle.core.errors import ToolchainError
 
 MOMENT = 20  # seconds in which a small model's configuration begins to answer
-INTERPRETED = "iree-emulated"  # takes a second for what a processor does in a millisecond
 
 
 def configurations(run: Run) -> list[Configuration]:
@@ -91,7 +90,7 @@ def _streams(run: Run, configuration: Configuration) -> bool:
 
     Where something shows there alone, the other configurations are asked too: see `_ask_the_others`.
     """
-    if configuration.backend == INTERPRETED:
+    if run.context.matrix[configuration.backend].slow:
         return False
     if is_small(run.model.config):
         return True

@@ -10,14 +10,18 @@ from hloracle.conformance.checks.of_contract import TITLES, contract_checks, sta
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.sources import Files
 from hloracle.conformance.matrix import ORACLE, Configuration
+from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.runs.contract import run_contract
 from hloracle.conformance.runs.inside import AnchorOutcome, anchor_check, canary_check, run_anchored
+from hloracle.conformance.runs.interpreted import run_interpreted
 from hloracle.conformance.runs.naming import name_graphs
 from hloracle.conformance.runs.probes import run_probes
 from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import ToolchainError
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
+
+UNSURE = ("reference", "harness")  # checks that leave every value in doubt
 
 
 def look_at_contract(run: Run) -> None:
@@ -102,11 +106,13 @@ def look_inside(run: Run) -> None:
     graph: a judged one, or else the oracle's.
     """
     evidence, settings, context = run.evidence, run.settings, run.context
+    _look_where_backends_differ(run)
     bad, oracle = evidence.bad, Configuration(ORACLE, context.matrix.quick)
     if (settings.verdict_only or (settings.early_exit and context.fault)) and bad:
         evidence.checks.append(canary_check([], "the run has a fault already"))
         return
-    doubtful = any(c.source == ORACLE or c.about in ("reference", "harness") for c in bad)
+    # The oracle's graph has to be right where it is looked into, whatever another backend makes of it.
+    doubtful = any((c.source == ORACLE and c.backend in ("", oracle.backend)) or c.about in UNSURE for c in bad)
     if not evidence.outcomes or evidence.asked.inside is None or doubtful:
         evidence.checks.append(canary_check([], "no graph of this run is known to be right"))
         return
@@ -128,6 +134,48 @@ def look_inside(run: Run) -> None:
         _look_everywhere(run)
         looked = [_look(run, oracle, with_canary=True)]
     evidence.checks.append(canary_check(looked))
+
+
+def ask_interpreter(run: Run) -> None:
+    """Have a sample of each source's anchors evaluated by StableHLO's interpreter, which is a witness of another kind.
+
+    Where something is wrong already, it is asked of that: see `localize`.
+    """
+    evidence, context = run.evidence, run.context
+    if evidence.asked.inside is None or evidence.bad or run.settings.early_exit:
+        return
+    prompt, sequence = evidence.asked.inside
+    truth = anchor_truth(run.model, sequence.tokens, context.report, sequence.prompt)
+    with context.progress.stage("interpreter") as stage:
+        reused = []
+        for source in run.sources:
+            graphs = _inside(run, Configuration(source.name, "", evidence.compared_head(source.name)), prompt)
+            check, known = run_interpreted(context, source.name, graphs, run.model, (prompt, truth))
+            reused.append(known)
+            evidence.replace([check])
+        stage["reused"] = all(reused)
+
+
+def _inside(run: Run, configuration: Configuration, prompt: Prompt) -> list[Graph]:
+    """The graphs of a configuration that are looked into: its decode, and its prefill in the prompt's bucket."""
+    return [
+        g for g in run.evidence.looked_into(configuration.source)
+        if g.abi.head == configuration.head and (g.abi.phase == "decode" or g.abi.bucket == prompt.bucket)
+    ]  # fmt: skip
+
+
+def _look_where_backends_differ(run: Run) -> None:
+    """Of several backends that have wrong what others have right one alone is taken apart. The anchors of each say where it is."""
+    evidence, settings = run.evidence, run.settings
+    if settings.early_exit or settings.verdict_only or evidence.asked.inside is None:
+        return
+    ran = [o.configuration for o in evidence.outcomes if o.status != "failed"]
+    for source in evidence.judged:
+        own = [one for one in ran if one.source == source and one.head == evidence.compared_head(source)]
+        wrong = [one for one in own if any(c.configuration == one and c.failed for c in evidence.checks)]
+        if len(own) > len(wrong) > 1:
+            for one in wrong:
+                _look(run, one)
 
 
 def _look_everywhere(run: Run) -> None:
@@ -152,10 +200,7 @@ def _look(run: Run, configuration: Configuration, with_canary: bool = False) -> 
     # `ask` had it computed with the rest.
     truth = anchor_truth(run.model, sequence.tokens, context.report, sequence.prompt)
     source = next((s for s in run.sources if s.name == configuration.source), None)
-    graphs = [
-        g for g in evidence.looked_into(configuration.source)
-        if g.abi.head == configuration.head and (g.abi.phase == "decode" or g.abi.bucket == prompt.bucket)
-    ]  # fmt: skip
+    graphs = _inside(run, configuration, prompt)
     with context.progress.stage(f"{configuration.id}, anchors") as stage:
         # The canary shows that this run would notice: it is put into our own graphs anew each time.
         reuse = context.reuse and (not with_canary or isinstance(source, Files))

@@ -51,7 +51,7 @@ class Witness:
 
     family: compilers of one family are one witness, such as `xla` (jaxlib and every plugin built from XLA).
     title: for a sentence. device: whether it runs on another device than the processor.
-    quick: whether it compiles in a moment, so that it is where graphs are taken apart.
+    quick: whether it compiles in a moment, so that it is where graphs are taken apart. slow: whether it is asked for less.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Witness:
     title: str
     device: bool = False
     quick: bool = False
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,21 @@ class Matrix:
         ]  # fmt: skip
 
     @property
+    def families(self) -> tuple[str, ...]:
+        """Of compilers: as many independent witnesses as there are of these."""
+        return tuple(dict.fromkeys(b.family for b in self.backends))
+
+    @property
     def quick(self) -> str:
         """The backend on which graphs are taken apart: one that compiles in a moment, if there is one."""
         return next((b.name for b in self.backends if b.quick), self.backends[0].name)
 
     def named(self, backends: Iterable[str]) -> str:
-        """`IREE and XLA`: the families of these backends, with the device of each that is none of the processor."""
-        return " and ".join(dict.fromkeys(self[backend].title for backend in backends))
+        """`IREE and XLA`, `IREE, IREE 3.12.0 and XLA`: these backends in a sentence."""
+        return listed(dict.fromkeys(self[backend].title for backend in backends))
+
+
+def listed(names: Iterable[str]) -> str:
+    """`A`, `A and B`, `A, B and C`; empty where there are none."""
+    *most, last = [*names] or [""]
+    return f"{', '.join(most)} and {last}" if most else last

@@ -33,7 +33,7 @@ from hloracle.conformance.graphs.sources import (
     read_foreign,
 )
 from hloracle.conformance.judging import judge_all
-from hloracle.conformance.looking import look_at_contract, look_inside, name_anchors, probe
+from hloracle.conformance.looking import ask_interpreter, look_at_contract, look_inside, name_anchors, probe
 from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt, Reach
@@ -42,6 +42,7 @@ from hloracle.conformance.runs.compiling import elsewhere, on_device, reference,
 from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.runs.speed import measure
 from hloracle.conformance.settings import Settings
+from hloracle.conformance.verdict.agreement import cells
 from hloracle.conformance.verdict.compared import compared
 from hloracle.conformance.verdict.localization import PAST, localize, plan
 from hloracle.conformance.verdict.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
@@ -121,6 +122,7 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
     if run.of_files and not settings.early_exit:
         probe(run)
     look_inside(run)
+    ask_interpreter(run)
 
 
 def refuse_non_finite(run: Run) -> None:
@@ -188,11 +190,12 @@ def gates(run: Run, graphs: dict[str, list[Graph]]) -> bool:
         reading = partial(_read, run, graphs)
         work: list[Callable[[], Any]] = [reading, *(partial(gate_zero, context, name) for name in context.names)]
         (evidence.graphs, evidence.shown, lowered), *found = side_by_side(work)
-        evidence.checks += found
+        evidence.checks += [gate.check for gate in found]
+        evidence.gates = list(zip(context.backends, found, strict=True))
         stage["reused"] = lowered == 0
         stage["detail"] = f"{lowered} oracle graphs lowered"
         _all_called(run)
-    passing = tuple(b for b, check in zip(context.backends, found, strict=True) if check.status == "passed")
+    passing = tuple(backend for backend, gate in evidence.gates if gate.check.status == "passed")
     run.context = dataclasses.replace(context, backends=passing or context.backends)
     return bool(passing)
 
@@ -312,10 +315,27 @@ def conclude(run: Run) -> Verdict:
                 question = Question("localization", "what is wrong is taken apart")
                 at = error.where if isinstance(error, InputError) and known else ""
                 evidence.checks.append(question.error(str(error), anchor=at))
-    return place(verdict, evidence.checks, evidence.localization, evidence.outcomes)
+    return place(matrix, verdict, evidence.checks, evidence.localization, evidence.outcomes)
 
 
 # ---- speed
+
+
+def _right_somewhere(run: Run, verdict: Verdict) -> bool:
+    """Whether backends alone are wrong, and others were asked for beside ours: which of those that are right is fastest?"""
+    others = any(not backend.in_process for backend in run.context.backends)
+    return verdict.class_ == "compiler-fault" and others and bool(_timed(run, ""))
+
+
+def _timed(run: Run, head: str) -> list[Configuration]:
+    """Where the judged production graph is timed, the first one first: on the first backend that has it right, and on each
+    that was asked for beside ours and has it right.
+    """
+    source = run.evidence.judged[0]
+    right = [cell.backend for cell in cells(run.evidence) if (cell.source, cell.state) == (source, "right")]
+    ours = [b.name for b in run.context.backends if b.name in right and b.in_process]
+    others = [b.name for b in run.context.backends if b.name in right and not (b.in_process or b.slow)]
+    return [Configuration(source, name, head) for name in (*ours[:1], *others)]
 
 
 def compare_speed(run: Run, verdict: Verdict) -> None:
@@ -325,7 +345,7 @@ def compare_speed(run: Run, verdict: Verdict) -> None:
     peer = production(evidence.whole(ORACLE))
     if run.of_files:
         evidence.speed_reason = "a graph from a file is not timed"
-    elif not verdict.passed:
+    elif not (verdict.passed or _right_somewhere(run, verdict)):
         evidence.speed_reason = "the run did not pass, so its speed means nothing"
     elif settings.early_exit or not settings.rounds:
         evidence.speed_reason = "it was left out"
@@ -335,8 +355,8 @@ def compare_speed(run: Run, verdict: Verdict) -> None:
         if settings.busy:
             with context.progress.stage(WAIT), locked(settings.busy):
                 pass
-        ours = Configuration(evidence.judged[0], context.names[0], judged.abi.head)
-        graphs = [(ours, judged), (Configuration(ORACLE, context.matrix.quick), peer)]
+        graphs = [(one, judged) for one in _timed(run, judged.abi.head)]
+        graphs.append((Configuration(ORACLE, context.matrix.quick), peer))
         with context.progress.stage("speed"):
             try:
                 arguments = (run.model.directory, graphs, settings.rounds)

@@ -14,7 +14,8 @@ from hloracle.core.errors import InputError
 REPORTS = ("report.json", "report.html", "summary.md", "junit.xml")
 # What conformance/verdict/reproducer.py writes, what its command leaves, and libraries of custom_calls.
 REPRODUCER = re.compile(
-    r"subgraph\.(mlir|vmfb)|(compare|run_on_xla)\.py|reproduce\.sh|\d+-[\w.]*\.npy|(expected|got)\.npy|[^/]+\.so",
+    r"subgraph\.(mlir|vmfb)|(compare|run_on_xla)\.py|reproduce(\.sh|r\.json)|\d+-[\w.]*\.npy|(expected|got)\.npy"
+    r"|[^/]+\.so",
     re.ASCII,
 )
 

@@ -6,12 +6,12 @@ say, for instance that a run with a failed check has not passed, is checked by r
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, NotRequired, TypeVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-SCHEMA: Final = "hloracle-report/8"
+SCHEMA: Final = "hloracle-report/9"
 LARGEST: Final = 2**63 - 1  # what other readers of JSON can hold
 
 # A record may come from anywhere: of a list of a million wrong entries the first is enough.
@@ -242,6 +242,17 @@ class Answers(TypedDict):
     """Configuration -> its tokens. One that is not here was not compared on this prompt."""
 
 
+class Program(TypedDict):
+    """What a backend's compiler made of a graph."""
+
+    graph: Words
+    """Its id among `graphs`."""
+    seconds: Seconds | None
+    """That it took when it was made, which need not have been in this run; null where that is not known."""
+    bytes: Count | None
+    """Null where a program is in no file."""
+
+
 class Configuration(TypedDict):
     """A source on a backend: a column of the matrix."""
 
@@ -265,6 +276,55 @@ class Configuration(TypedDict):
     seconds: Seconds
     tokens_per_second: Seconds | None
     peak_bytes: Count | None
+    programs: NotRequired[List[Program]]
+    """Of the graphs that were loaded; left out where the backend says nothing of them."""
+
+
+class Witness(TypedDict):
+    """A backend that the run was asked for."""
+
+    name: Words
+    title: Words
+    """For a sentence, e.g. `IREE 3.12.0`."""
+    family: Words
+    """Compilers of one family are one witness."""
+    said: str
+    """What it says of itself, where it is a process of its own: its version, its device."""
+    passed: bool
+    """It passed gate zero, and was asked more than that."""
+
+
+class Cell(TypedDict):
+    """What a backend makes of a source's graphs, with all their heads."""
+
+    source: Words
+    backend: Words
+    state: Literal["right", "wrong", "failed", "unknown"]
+    """`failed`: it does not compile, load or run them. `unknown`: there is no answer, or not all of it could be compared."""
+    first: str
+    """What is wrong first; empty where nothing is."""
+    anchor: str
+    """The first wrong anchor; empty where it is not known."""
+
+
+class Matrix(TypedDict):
+    """Sources by backends."""
+
+    backends: List[Witness]
+    cells: List[Cell]
+    sentences: List[Words]
+    """What follows for a reader: of each source, and of what is independent of what."""
+
+
+class Word(TypedDict):
+    """What StableHLO's interpreter computes at an anchor, from right inputs."""
+
+    phase: Phase
+    anchor: Words
+    off: Figure
+    """Distance from the reference in floors; null where it has no word."""
+    why_not: str
+    """Why it has none."""
 
 
 class Check(TypedDict):
@@ -383,6 +443,18 @@ class Operation(TypedDict):
     """What shows that it is this one."""
 
 
+class ReproducerOn(TypedDict):
+    """What a reproducer did on a backend of the run."""
+
+    backend: Words
+    title: Words
+    """With its version and its flags."""
+    shows: bool | None
+    """Null where it could not be told."""
+    detail: str
+    """How far off it was, or what the backend said."""
+
+
 class Reproducer(TypedDict):
     """A few operations that show the fault by themselves."""
 
@@ -396,6 +468,12 @@ class Reproducer(TypedDict):
     """The command was run, and it showed the fault."""
     output: str
     """What it printed."""
+    needs: List[Words]
+    """What pip installs for the command, where it is of another version of a compiler than this environment's."""
+    backends: List[ReproducerOn]
+    """Those that it was run on: of a compiler's fault."""
+    notes: List[str]
+    """How it was made smaller."""
 
 
 class Localization(TypedDict):
@@ -424,6 +502,8 @@ class Localization(TypedDict):
     """Null where none was found."""
     fusion_dependent: bool
     """The fault is gone once intermediate values are made outputs."""
+    interpreted: Word | None
+    """Null where the interpreter was not asked: nothing is wrong by itself."""
     reproducer: Reproducer | None
     """Null where none was written."""
     notes: List[str]
@@ -702,7 +782,7 @@ class Family(TypedDict):
 class Record(TypedDict):
     """What one conformance run saw and concluded. Everything else is drawn from it and from nothing else."""
 
-    schema: Literal["hloracle-report/8"]
+    schema: Literal["hloracle-report/9"]
     """The version of this form. Another version is another schema."""
     passed: bool
     """True for the verdicts `conforms` and `near-tie`, false for all others. Of a suite: whether every model passed."""
@@ -716,6 +796,7 @@ class Record(TypedDict):
     tokens: Dict[Answers]
     """Prompt -> the tokens after it."""
     configurations: List[Configuration]
+    matrix: Matrix
     checks: List[Check]
     anchors: List[Anchors]
     floors: List[Floor]

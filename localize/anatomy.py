@@ -276,6 +276,12 @@ class Anatomy:
         graph, _ = self._write("prefix", ["result"], [result], self._subgraph_boundary(subgraph))
         return graph
 
+    def whole_prefix(self, subgraph: Subgraph, index: int) -> Graph:
+        """The whole graph up to one of a subgraph's steps, whose result is the only one; its arguments are the graph's."""
+        _, result = _computed(subgraph)[index]
+        graph, _ = self._write("cut", ["result"], [result], boundary={})
+        return graph
+
     # ---- how they are written
 
     def _after(self, value: Any) -> Any:

@@ -5,6 +5,7 @@ An anchor is looked at in two ways: in a run of the whole graph, where errors ac
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,14 +14,17 @@ from functools import partial
 import numpy as np
 
 from hloracle.backends.session import Backend, Session
+from hloracle.backends.words import INTERPRETER
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
 from hloracle.localize.drive import drive
-from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike
+from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike, wrong_in_the_whole
 from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
+from hloracle.localize.witness import evaluations, word_of
+from hloracle.localize.word import Word
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.contract import PHASES
@@ -99,6 +103,7 @@ class Dissection:
     found: the wrong operation. worst: the element of the anchor that is furthest off. reproducer: what shows the fault.
     fusion_dependent: every anchor is right by itself, and wrong only as the compiler fuses it with others.
     misused: the graphs are right, and the session gave them wrong inputs.
+    interpreted: what StableHLO's interpreter computes of the suspect's graph at `anchor`, where that is wrong by itself.
     notes: what else a reader has to know, in sentences.
     """
 
@@ -116,6 +121,7 @@ class Dissection:
     reproducer: Found | None = None
     fusion_dependent: bool = False
     misused: bool = False
+    interpreted: Word | None = None
 
 
 def run_with_outputs(
@@ -270,12 +276,16 @@ class _Apart:
 
 @dataclass(frozen=True)
 class _Scene:
-    """All that a dissection looks at. situations: of each phase, the call whose values are known."""
+    """All that a dissection looks at. situations: of each phase, the call whose values are known.
+
+    witness: the workbench of StableHLO's interpreter.
+    """
 
     question: Question
     suspect: _Apart
     trusted: _Apart
     situations: dict[str, Situation]
+    witness: Callable[[], Workbench]
     report: Report
 
     def first_wrong(self, errors: dict[tuple[str, str], float]) -> tuple[str, str] | None:
@@ -356,7 +366,8 @@ def _scene(
         return _Apart(side, {g.abi.phase: anatomy_of(g, run.config) for g in graphs}, on)
 
     situations = {"prefill": run.prefill(capacity), "decode": run.step(capacity, len(run.truth.tokens) - 1)}
-    return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, report)
+    witness = functools.cache(lambda: Workbench(backends(INTERPRETER), run.weight, weights))
+    return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, witness, report)
 
 
 def _local_errors(
@@ -407,20 +418,27 @@ def _cause_that_is_missing(scene: _Scene, phase: str, anchor: str) -> str:
 
 def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissection:
     """The operation inside the subgraph that is wrong by itself."""
+    word = _interpreted(scene, base, anchor)
+    together = (
+        word is not None and word.right and not scene.question.of_compiler
+    )  # the graph is right, compilers are not
+    phase = word.phase if word and together else phase
     scene.report(f"looking for the operation inside {anchor}")
     situation, anatomy, bench = scene.situations[phase], scene.suspect.parts[phase], scene.suspect.bench
     subgraph, value = anatomy.subgraph(anchor), partial(situation.value, weight=bench.weight)
     peer = scene.trusted.parts[phase] if scene.trusted.has(phase, anchor) else None
-    base = replace(base, phase=phase, anchor=anchor)
+    base = replace(base, phase=phase, anchor=anchor, interpreted=word)
     found: Found | None = None
     try:
         got = bench.run(subgraph.graph, value)
     except ToolchainError:
-        found = refused(anatomy, subgraph, bench)
+        found = refused(anatomy, subgraph, value, bench)
         return replace(base, found=found, reproducer=found)
     try:
         if scene.question.of_compiler:
             found = miscompiled(anatomy, subgraph, value, bench, scene.trusted.bench)
+        elif together:
+            found = miscompiled(anatomy, subgraph, value, bench, scene.witness())
         elif peer:
             found = unlike(anatomy, subgraph, peer, value, bench)
     except (ToolchainError, InputError) as error:
@@ -455,6 +473,24 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
         errors = situation.errors(anchor, got[0])
         position = rows[int(np.argmax(errors))] if len(errors) == len(rows) else rows[-1]
     return replace(base, position=position, found=found, worst=worst, reproducer=shown)
+
+
+def _interpreted(scene: _Scene, base: Dissection, anchor: str) -> Word | None:
+    """What the interpreter computes there, in the phase that is less work of those in which it is wrong by itself."""
+    words = []
+    for phase, anatomy in scene.suspect.parts.items():
+        if not base.local.get((phase, anchor), 0.0) <= ANCHOR_FLOORS:
+            words.append((evaluations(anatomy.subgraph(anchor)), phase))
+    if not words:
+        return None
+    _, phase = min(words)
+    scene.report(f"StableHLO's interpreter computes {anchor} of {phase}")
+    situation, subgraph = scene.situations[phase], scene.suspect.parts[phase].subgraph(anchor)
+    try:
+        bench = scene.witness()
+    except ToolchainError as error:
+        return Word(phase, anchor, None, error.message)
+    return word_of(subgraph, situation, partial(situation.value, weight=bench.weight), bench)
 
 
 def _wrong(situation: Situation, anchor: str, got: Sequence[np.ndarray]) -> bool:
@@ -521,12 +557,14 @@ def _without_local_error(
     """
     scene.report("every anchor is right by itself: looking at whole graphs")
     ran = bool(base.matrices)
+    suspect = scene.question.suspect
     for phase, anatomy in scene.suspect.parts.items():
         anchor = _bisect(scene, anatomy, scene.situations[phase], refuses=not ran)
         if anchor:
             note = "right by itself, wrong in the whole graph: it depends on what the compiler makes of both together"
             fused = ran and worst_run is None
-            return replace(base, phase=phase, anchor=anchor, fusion_dependent=fused, notes=(*base.notes, note))
+            base = replace(base, phase=phase, anchor=anchor, fusion_dependent=fused, notes=(*base.notes, note))
+            return _inside_the_whole(scene, base)
     if worst_run:
         phase, anchor = worst_run
         misused = driven() <= ANCHOR_FLOORS
@@ -534,7 +572,38 @@ def _without_local_error(
         if misused:
             note = "the graphs are right when they are called without the session: it gives them something else"
         return replace(base, phase=phase, anchor=anchor, misused=misused, notes=(*base.notes, note))
+    if not ran and not scene.question.early_exit and (refusal := _refused_whole(suspect, scene.suspect.bench)):
+        note = f"no part of {refusal.step.graph.name} is refused by itself"
+        return replace(base, reproducer=refusal, notes=(*base.notes, note))
     return replace(base, notes=(*base.notes, "nothing is wrong when looked at: the fault did not show again"))
+
+
+def _refused_whole(suspect: Side, bench: Workbench) -> Found | None:
+    """The first graph of a side that its backend does not compile, where no part of it shows that."""
+    for graph in (*suspect.graphs, *suspect.others):
+        try:
+            bench.load(graph)
+        except ToolchainError as error:
+            step = Step("func.func", graph, (), "", 0, "")
+            why = f"{bench.backend.name} refuses {graph.name}: {error.message}"
+            return Found(step, graph, {}, None, np.zeros(0), why)
+    return None
+
+
+def _inside_the_whole(scene: _Scene, base: Dissection) -> Dissection:
+    """The operation of the anchor that a compiler gets wrong only with all that comes before it."""
+    if not scene.question.of_compiler or scene.question.early_exit:
+        return base
+    assert base.anchor
+    scene.report(f"looking for the operation inside {base.anchor}, in the whole graph")
+    anatomy, bench, situation = scene.suspect.parts[base.phase], scene.suspect.bench, scene.situations[base.phase]
+    value = partial(situation.value, weight=bench.weight)
+    try:
+        found = wrong_in_the_whole(anatomy, anatomy.subgraph(base.anchor), value, bench, scene.trusted.bench)
+    except (ToolchainError, InputError) as error:
+        note = f"the operations of {base.anchor} could not be run in the whole graph: {error}"
+        return replace(base, notes=(*base.notes, note))
+    return replace(base, found=found, reproducer=found)
 
 
 def _bisect(scene: _Scene, anatomy: Anatomy, situation: Situation, refuses: bool) -> str | None:

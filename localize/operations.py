@@ -30,7 +30,7 @@ class Found:
     """An operation that is wrong.
 
     graph: shows it: the operation alone, or the subgraph up to it.
-    inputs: of `graph`, by name; expected: its right result, where that is known; None if it does not even compile.
+    inputs: of `graph`, by name; expected: its right result, where that is known; None if it fails.
     got: what it computes. why: how it was found, in one sentence.
     tolerance: how far a right result may be from `expected`. result: which of the graph's results this is about.
     """
@@ -78,19 +78,51 @@ def miscompiled(
     return None
 
 
-def refused(anatomy: Anatomy, subgraph: Subgraph, bench: Workbench) -> Found | None:
-    """The first operation that a backend does not compile, alone or with what precedes it."""
+def wrong_in_the_whole(
+    anatomy: Anatomy, subgraph: Subgraph, value: Value, suspect: Workbench, trusted: Workbench
+) -> Found | None:
+    """The first operation of a subgraph that `suspect` computes otherwise with all that comes before it in the whole graph.
+
+    What it does not even compile is wrong as well.
+    """
+    for index, step in enumerate(anatomy.steps(subgraph)):
+        graph = anatomy.whole_prefix(subgraph, index)
+        expected = trusted.run(graph, value)[0]
+        try:
+            got = suspect.run(graph, value)[0]
+        except ToolchainError as error:
+            why = f"{suspect.backend.name} refuses it, together with all that comes before it: {error.message}"
+            return _failing(step, graph, value, error, why)
+        if differ(got, expected):
+            names = f"{suspect.backend.name} computes it otherwise than {trusted.backend.name}"
+            why = f"{names}, but only together with what comes before it in the whole graph"
+            return Found(step, graph, inputs_of(graph, value), expected, got, why, tolerance(expected))
+    return None
+
+
+def refused(anatomy: Anatomy, subgraph: Subgraph, value: Value, bench: Workbench) -> Found | None:
+    """The first operation that a backend does not compile, alone or with what precedes it; or on which it fails when run."""
     steps = anatomy.steps(subgraph)
     alone = [step.graph for step in steps]
     together = [anatomy.prefix(subgraph, i) for i in range(len(steps))]
-    for graphs, words in ((alone, ""), (together, ", together with the operations before it")):
+    ways = (
+        (alone, bench.load, "refuses it"),
+        (together, bench.load, "refuses it, together with the operations before it"),
+        (together, lambda graph: bench.run(graph, value), "fails on it, together with the operations before it"),
+    )
+    for graphs, attempt, words in ways:
         for step, graph in zip(steps, graphs, strict=True):
             try:
-                bench.backend.load(graph)
+                attempt(graph)
             except ToolchainError as error:
-                why = f"{bench.backend.name} refuses it{words}: {error.message}"
-                return Found(step, graph, {}, None, np.zeros(0), why)
+                return _failing(step, graph, value, error, f"{bench.backend.name} {words}: {error.message}")
     return None
+
+
+def _failing(step: Step, graph: Graph, value: Value, error: ToolchainError, why: str) -> Found:
+    """What fails only when it is run is shown with what it is given."""
+    inputs = inputs_of(graph, value) if error.stage == "run" else {}
+    return Found(step, graph, inputs, None, np.zeros(0), why)
 
 
 def differ(got: np.ndarray, expected: np.ndarray) -> bool:

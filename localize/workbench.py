@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from hloracle.backends.session import Backend, Buffer, Executable
+from hloracle.backends.worker import Worker
 from hloracle.core.abi import Graph, Tensor
 
 
@@ -31,9 +32,8 @@ class Workbench:
         self, graph: Graph, value: Callable[[str], np.ndarray]
     ) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]:  # fmt: skip
         """`run` for a graph that is run again and again: each time with some arguments, by name, in place of those of `value`."""
-        if graph.text not in self._loaded:
-            self._loaded[graph.text] = self.backend.load(graph)
-        execute, own = self._loaded[graph.text], [(a, self._argument(a, value)) for a in graph.abi.arguments]
+        execute = self.load(graph)
+        own = [(a, self._argument(a, value)) for a in graph.abi.arguments]
 
         def call(others: Mapping[str, np.ndarray]) -> list[np.ndarray]:
             given = [
@@ -42,6 +42,16 @@ class Workbench:
             return [self.backend.download(r) for r in execute(given)]
 
         return call
+
+    def load(self, graph: Graph) -> Executable:
+        """The graph, compiled once. A worker that an earlier graph has ended is started anew. May raise ToolchainError."""
+        if isinstance(self.backend, Worker) and not self.backend.alive:
+            self.backend = self.backend.again()
+            self._uploaded.clear()
+            self._loaded.clear()
+        if graph.text not in self._loaded:
+            self._loaded[graph.text] = self.backend.load(graph)
+        return self._loaded[graph.text]
 
     def _argument(self, argument: Tensor, value: Callable[[str], np.ndarray]) -> Buffer:
         name = argument.name

@@ -18,6 +18,7 @@ Miscompile = Callable[[str], str]
 
 LOADS = {
     "iree": "backends.iree:IreeCpu.load", "xla": "backends.xla:XlaCpu.load", "device": "backends.iree:IreeDevice.load",
+    "both": "backends.iree:IreeCpu.load backends.xla:XlaCpu.load",
 }  # fmt: skip
 PROBS = "layers.0.self_attn.probs"
 
@@ -87,12 +88,20 @@ def rounded_products(text: str, chosen: Callable[[re.Match[str]], bool]) -> str:
 @miscompiles(
     "device-exponential", "wrong-device", "the device computes exp(x) as exp(x) - 1", anchor=PROBS, compiler="device"
 )
+@miscompiles(
+    "both-exponential", "miscompiled-by-both", "IREE and XLA compile exp(x) as exp(x) - 1", anchor=PROBS, compiler="both",
+    note="two compilers that agree: StableHLO's interpreter tells that the graph is right",
+)  # fmt: skip
 @miscompiles("xla-exponential", "miscompiled-by-xla", "XLA compiles exp(x) as exp(x) - 1", anchor=PROBS, compiler="xla")
 @miscompiles("iree-exponential", "miscompiled-operation", "exp(x) is compiled as exp(x) - 1", anchor=PROBS)
 def exponential(text: str) -> str:
     return text.replace("stablehlo.exponential ", "stablehlo.exponential_minus_one ")
 
 
+@miscompiles(
+    "both-rsqrt-float16", "miscompiled-by-both", "IREE's and XLA's rsqrt round their operand to float16",
+    anchor="layers.0.input_layernorm", compiler="both",
+)  # fmt: skip
 @miscompiles(
     "xla-rsqrt-float16", "miscompiled-by-xla", "XLA's rsqrt rounds its operand to float16",
     anchor="layers.0.input_layernorm", compiler="xla",
@@ -128,6 +137,10 @@ def select_exchanged(text: str) -> str:
     )  # fmt: skip
 
 
+@miscompiles(
+    "both-reverse-dropped", "miscompiled-by-both", "IREE and XLA leave out reverse", anchor="layers.0.self_attn.q_rope",
+    compiler="both",
+)  # fmt: skip
 @miscompiles("iree-reverse-dropped", "miscompiled-layout", "reverse is left out", anchor="layers.0.self_attn.q_rope")
 def reverse_dropped(text: str) -> str:
     return re.sub(

@@ -102,6 +102,8 @@ def _verdict(record: Record) -> ET.Element:
         lines.append(f"confidence: {sure['level']}")
     if record["localization"] and (reproducer := record["localization"]["reproducer"]):
         lines.append(f"reproducer, in {reproducer['folder']}/: {text.one_command(reproducer['command'])}")
+        if told := text.shown_by(reproducer):
+            lines.append(f"reproducer: {told}")
     message = f"{verdict['class']}: {verdict['explanation']}"
     if record["mutant"]:
         message = f"mutant {text.one_line(record['mutant'], 120)}: {message}"

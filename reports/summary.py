@@ -146,7 +146,8 @@ def _why(record: Record) -> Iterable[str]:
     if found is not None and (reproducer := found["reproducer"]) is not None:
         shown = "shows the fault by itself" if reproducer["shown"] else "did not show the fault by itself"
         command = code(text.one_command(reproducer["command"]), 1_000)
-        yield f"The reproducer {shown}. In {code(reproducer['folder'] + '/', 120)}, beside the report: {command}"
+        told = f" It is {prose(text.shown_by(reproducer), 600)}." if reproducer["backends"] else ""
+        yield f"The reproducer {shown}.{told} In {code(reproducer['folder'] + '/', 120)}, beside the report: {command}"
         yield ""
 
 

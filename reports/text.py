@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from hloracle.core.record import Reproducer
+
 # Format, surrogate, private and unassigned characters, and the two line separators: drawn as nothing, as a box,
 # or, for the bidirectional controls, as another order of the characters around them.
 _NAMED = {"Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -62,6 +64,17 @@ def moment(date: str) -> datetime | None:
 def one_command(command: str) -> str:
     """A shell command whose lines end in backslashes on one line."""
     return command.replace("\\\n", " ")
+
+
+def shown_by(reproducer: Reproducer) -> str:
+    """Which backends show what a reproducer is of: `shown by A; not shown by B and C; not known of D`; empty without any."""
+    parts = []
+    for words, shows in (("shown by", True), ("not shown by", False), ("not known of", None)):
+        titles = [one_line(on["title"], 120) for on in reproducer["backends"] if on["shows"] is shows]
+        if titles:
+            *most, last = titles
+            parts.append(f"{words} {', '.join(most)} and {last}" if most else f"{words} {last}")
+    return "; ".join(parts)
 
 
 def count(number: int) -> str:

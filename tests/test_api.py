@@ -337,7 +337,7 @@ def test_a_source_of_another_package_is_asked_all_that_the_emitter_is() -> None:
 @pytest.mark.usefixtures("installed")
 def test_another_process_finds_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloracle.core.child._alone", False)
-    check = gate_zero(Context(backends=named.chosen(["borrowed"])), "borrowed")
+    check = gate_zero(Context(backends=named.chosen(["borrowed"])), "borrowed").check
     assert (check.id, check.status, check.detail) == ("borrowed.gate-zero", "passed", "")
 
 

@@ -21,11 +21,12 @@ from hloracle.backends.iree import iree_compile
 from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.cli import main as cli
 from hloracle.conformance.checks.census import NOT_PINNED
-from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.checks.check import Question
 from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.sources import open_files, oracle_of
 from hloracle.conformance.run import run
 from hloracle.conformance.runs import returned as returned_module
+from hloracle.conformance.runs.gate_zero import Gate
 from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.child import TimedOut, alone
@@ -64,8 +65,8 @@ def judged(path: Path, model: str = "tiny-llama", *more: str, tokens: int = 8) -
 def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have been passed before."""
 
-    def passed(context: Context, backend: str) -> Check:
-        return Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1)
+    def passed(context: Context, backend: str) -> Gate:
+        return Gate(Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1))
 
     monkeypatch.setattr("hloracle.conformance.run.gate_zero", passed)
 

@@ -21,8 +21,9 @@ from tokenizer import add_words as add_tokenizer
 from hloracle.backends import iree
 from hloracle.cli import main as cli
 from hloracle.cli import options
-from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.checks.check import Question
 from hloracle.conformance.context import Context
+from hloracle.conformance.runs.gate_zero import Gate
 from hloracle.core import folder
 from hloracle.core.abi import Abi
 from hloracle.core.child import ChildDied, alone
@@ -575,8 +576,8 @@ def test_check_refuses_narrow_floats_of_a_model_of_float32(
 ) -> None:
     """That the weights would be rounded is seen when they are read: nobody's fault but the command line's."""
 
-    def passed(context: Context, backend: str) -> Check:
-        return Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1)
+    def passed(context: Context, backend: str) -> Gate:
+        return Gate(Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1))
 
     monkeypatch.setattr("hloracle.conformance.run.gate_zero", passed)
     graph, abi = write_graph(tmp_path, layout=default_layout(CONFIG, "bf16"))

@@ -87,7 +87,7 @@ def added(backend: CommandLine) -> list[float]:
 def test_irees_own_tools_pass_gate_zero() -> None:
     (choice,) = named.chosen([f"command:{IREE}"])
     assert (choice.name, choice.family, choice.identity) == ("iree-tools", "iree", None)
-    assert gate_zero(Context(backends=(choice,)), "iree-tools").status == "passed"
+    assert gate_zero(Context(backends=(choice,)), "iree-tools").check.status == "passed"
 
 
 @pytest.mark.nightly

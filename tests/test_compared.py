@@ -226,7 +226,7 @@ def test_nothing_was_compared() -> None:
 
 def test_backends_by_name() -> None:
     assert of(FILE[:1]).phrases[-1] == "on IREE"
-    assert of(ON_CUDA).phrases[-1] == "on IREE cuda and IREE and XLA"
+    assert of(ON_CUDA).phrases[-1] == "on IREE cuda, IREE and XLA"
 
 
 # ---- what was looked at inside

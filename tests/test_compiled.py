@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hloracle.backends import iree, xla
-from hloracle.backends.compiled import compiled
+from hloracle.backends.compiled import Program, compiled, program_of
 from hloracle.backends.devices import Device
 from hloracle.backends.iree import IreeCpu, compile_to_stream, iree_compile, precompile
 from hloracle.backends.named import chosen
@@ -106,19 +106,39 @@ def garbage(path: Path) -> None:
     path.write_bytes(b"\xff{")
 
 
+def entry(path: Path) -> dict[str, Any]:
+    """Its files, but for how long it took."""
+    seal = json.loads(path.with_suffix(".json").read_text())
+    assert seal.pop("seconds") >= 0
+    others = [p for p in path.parent.glob(f"{path.stem}.*") if p.suffix not in (".lock", ".json")]
+    return {"seal": seal, **{p.suffix: p.read_bytes() for p in others}}
+
+
 @pytest.mark.parametrize("part", [".module", ".json"])
 @pytest.mark.parametrize("damage", [flip, truncate, empty, garbage, Path.unlink])
 def test_a_damaged_entry_is_rebuilt(damage: Any, part: str, empty_cache: Path) -> None:
     build = Counting()
     path, _ = compiled("graph", IDENTITY, build)
-    whole = {p.suffix: p.read_bytes() for p in path.parent.glob(f"{path.stem}.*") if p.suffix != ".lock"}
+    whole = entry(path)
     damage(path.with_suffix(part))
     damaged_seal = part == ".json" and damage is flip
     assert compiled("graph", IDENTITY, build)[1] in ((False, True) if damaged_seal else (False,))
     if not damaged_seal:  # a bit in the seal's other fields damages nothing
         assert build.calls == 2
-        assert {p.suffix: p.read_bytes() for p in path.parent.glob(f"{path.stem}.*") if p.suffix != ".lock"} == whole
+        assert entry(path) == whole
     assert compiled("graph", IDENTITY, build)[1]
+
+
+def test_what_is_known_of_a_program(empty_cache: Path) -> None:
+    path, _ = compiled("graph", IDENTITY, Counting())
+    found = program_of(path)
+    assert found.size == path.stat().st_size
+    assert found.seconds is not None
+    path.with_suffix(".json").write_text(json.dumps({"sha256": "", "seconds": "many"}))
+    assert program_of(path) == Program(None, found.size)
+    for words in ("[]", "{"):
+        path.with_suffix(".json").write_text(words)
+        assert program_of(path) == Program()
 
 
 def test_a_seal_that_is_json_but_no_seal(empty_cache: Path) -> None:
@@ -359,7 +379,7 @@ def test_to_find_the_compiler_does_not_load_it() -> None:
 
 @pytest.mark.parametrize("backend", ["iree-cpu", "xla-cpu"])
 def test_gate_zero(backend: str) -> None:
-    found = gate_zero(Context(threads=2), backend)
+    found = gate_zero(Context(threads=2), backend).check
     assert (found.id, found.status) == (f"{backend}.gate-zero", "passed")
 
 
@@ -369,7 +389,7 @@ def test_gate_zero_tries_the_toolchain_without_the_fault_of_a_run() -> None:
     context = Context(
         backends=chosen([device.backend], device), device=device, threads=2, fault=MUTANTS["device-products-bfloat16"]
     )
-    assert gate_zero(context, device.backend).status == "passed"
+    assert gate_zero(context, device.backend).check.status == "passed"
 
 
 @pytest.mark.parametrize(("script", "words"), [(FAILS, "the stub is out of order"), ("printf nonsense", "load failed")])
@@ -402,9 +422,9 @@ def test_gate_zero_with_a_wrong_sum_fails(monkeypatch: pytest.MonkeyPatch) -> No
         (right[0], [[float("nan")] * 5] * 2, 0, "failed"),
         (*right, 1, "failed"),
     ):
-        answer = type("Child", (), {"value": (sums, products, rounded)})
+        answer = type("Child", (), {"value": ((sums, products, rounded), "")})
         monkeypatch.setattr(Context, "child", lambda *a, answer=answer, **k: answer)
-        assert gate_zero(Context(threads=2), "iree-cpu").status == status
+        assert gate_zero(Context(threads=2), "iree-cpu").check.status == status
 
 
 def test_gate_zero_notices_what_rounds_float32() -> None:

@@ -14,6 +14,7 @@ import pytest
 from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, changed, interpreter, model
 
 from hloracle.backends.session import Backend, Executable, Session
+from hloracle.backends.words import INTERPRETER
 from hloracle.conformance.runs.inside import rows_of
 from hloracle.conformance.verdict.localization import _worst
 from hloracle.core.abi import Graph, Tensor
@@ -55,10 +56,13 @@ def edited(phase: str, old: str, new: str, scope: str = "", **others: Any) -> di
 def taken_apart(
     suspect: dict[str, Graph], *, trusted: dict[str, Graph] | None = None, backend: Backend | None = None,
     of_compiler: bool = False, name: str = "plain", early_exit: bool = False, length: int = LENGTH,
+    witness: Backend | None = None,
 ) -> Dissection:  # fmt: skip
     """The dissection of graphs on `backend`; the other side is right, or the same on the interpreter."""
     here = model(name)
-    backends: dict[str, Backend] = {"right": interpreter(), "suspect": backend or interpreter()}
+    backends: dict[str, Backend] = {
+        "right": interpreter(), "suspect": backend or interpreter(), INTERPRETER: witness or interpreter(),
+    }  # fmt: skip
     wrong = Side("emitter", "suspect", tuple(suspect.values()))
     other = None
     if of_compiler:
@@ -463,6 +467,45 @@ def test_a_miscompiled_operation(op: str, other: str, anchor: str) -> None:
     assert not found.fusion_dependent
 
 
+@pytest.mark.parametrize(
+    ("op", "other", "anchor"),
+    [
+        ("exponential", "exponential_minus_one", "layers.0.self_attn.probs"),
+        ("rsqrt", "sqrt", "layers.0.input_layernorm"),
+        ("logistic", "tanh", "layers.0.mlp.act"),
+    ],
+)
+def test_an_operation_that_all_compilers_have_wrong(op: str, other: str, anchor: str) -> None:
+    """No graph is right, on any: the interpreter is, and the operation is the one that it computes otherwise."""
+    found = taken_apart(graphs(), backend=miscompiling(op, other))
+    assert found.interpreted
+    assert found.interpreted.right
+    assert (found.anchor, found.interpreted.anchor) == (anchor, anchor)
+    assert found.found
+    assert found.found.step.name == f"stablehlo.{op}"
+    assert found.reproducer is found.found
+    assert found.found.expected is not None
+
+
+def test_the_interpreter_has_a_wrong_graph_wrong_as_well() -> None:
+    wrong = edited("decode", "stablehlo.rsqrt", "stablehlo.sqrt", "layers.1.input_layernorm")
+    found = against_oracle(wrong)
+    assert found.interpreted
+    assert found.interpreted.wrong
+    assert (found.interpreted.phase, found.interpreted.anchor) == ("decode", "layers.1.input_layernorm")
+
+
+def test_what_the_interpreter_lacks_is_said() -> None:
+    wrong = edited("decode", "stablehlo.rsqrt", "stablehlo.sqrt", "layers.1.input_layernorm")
+    found = against_oracle(wrong, witness=Refusing(lambda text: True))
+    assert found.interpreted
+    assert found.interpreted.off is None
+    assert found.interpreted.why_not
+    assert not found.interpreted.right
+    assert not found.interpreted.wrong
+    assert found.anchor == "layers.1.input_layernorm"
+
+
 def test_wrong_together_with_others() -> None:
     found = taken_apart(
         graphs(),
@@ -499,8 +542,29 @@ def test_wrong_only_without_taps(of_compiler: bool) -> None:
     assert (found.phase, found.anchor) == ("prefill", f"{A}.probs")
     assert (found.first_accumulated, found.first_local) == (None, None)
     assert (found.fusion_dependent, found.misused) == (True, False)
-    assert found.found is None
     assert any("it depends on what the compiler makes of both together" in note for note in found.notes)
+    assert found.found is found.reproducer
+    if not of_compiler:
+        assert found.found is None
+        return
+    assert found.found
+    assert found.found.step.name == "stablehlo.exponential"
+    assert "only together with what comes before it in the whole graph" in found.found.why
+    assert found.found.expected is not None
+    assert (np.abs(found.found.got - found.found.expected) > found.found.tolerance).any()
+    assert found.found.graph.text.count("stablehlo.exponential") == 2, "that of the layer before it is there as well"
+
+
+def test_refused_only_as_a_whole() -> None:
+    """What does not compile together with the layer before it."""
+    suspect = Refusing(lambda g: g.text.count("stablehlo.exponential ") > 1)
+    found = taken_apart(graphs(), backend=suspect, of_compiler=True)
+    assert (found.phase, found.anchor) == ("prefill", f"{A}.probs")
+    assert found.found
+    assert found.found is found.reproducer
+    assert found.found.step.name == "stablehlo.exponential"
+    assert "together with all that comes before it: error: cannot be legalized" in found.found.why
+    assert found.found.expected is None
 
 
 def test_wrong_as_a_whole_with_taps_or_without() -> None:
@@ -557,6 +621,38 @@ def test_operations_that_do_not_compile_together() -> None:
     assert found.found.graph.text.count("stablehlo.multiply") == 1
 
 
+def test_what_is_refused_as_a_whole_alone() -> None:
+    """No part of it is: the reproducer is the graph itself, and there is no place."""
+    suspect = Refusing(lambda g: [r.role for r in g.abi.results[1:3]] == ["k_cache", "v_cache"])
+    found = taken_apart(graphs(), backend=suspect, of_compiler=True)
+    assert (found.anchor, found.found) == (None, None)
+    assert found.reproducer
+    assert (found.reproducer.graph, found.reproducer.expected) == (graphs()["prefill"], None)
+    assert "refuses llama_prefill_8_logits: error: cannot be legalized" in found.reproducer.why
+    assert found.notes[-1] == "no part of llama_prefill_8_logits is refused by itself"
+    assert taken_apart(graphs(), backend=suspect, of_compiler=True, early_exit=True).reproducer is None
+
+
+def test_a_run_that_fails_shows_what_it_was_given() -> None:
+    class Falling(Refusing):
+        def load(self, graph: Graph) -> Executable:
+            execute = self.backend.load(graph)
+
+            def call(arguments: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+                if self.refuses(graph):
+                    raise ToolchainError("run", "it fell over")
+                return execute(arguments)
+
+            return call
+
+    found = taken_apart(graphs(), backend=Falling(lambda g: "stablehlo.reverse" in g.text), of_compiler=True)
+    assert (found.phase, found.anchor) == ("prefill", "layers.0.self_attn.q_rope")
+    assert found.found
+    assert found.found.step.name == "stablehlo.reverse"
+    assert "fails on it, together with the operations before it: it fell over" in found.found.why
+    assert found.found.inputs.keys() == {a.name for a in found.found.graph.abi.arguments}
+
+
 def test_a_piece_that_does_not_compile_hides_no_fault() -> None:
     """The whole graph compiles, and is wrong elsewhere: that a piece of it does not compile is beside the point."""
 
@@ -598,7 +694,8 @@ def test_a_trusted_side_that_does_not_compile() -> None:
     """The place is known without it."""
     here = model("plain")
     wrong = edited("decode", "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act")
-    backends: dict[str, Backend] = {"right": Refusing(lambda g: True), "suspect": interpreter()}
+    refusing = Refusing(lambda g: True)
+    backends: dict[str, Backend] = {"right": refusing, "suspect": interpreter(), INTERPRETER: refusing}
     question = Question(
         Side("emitter", "suspect", tuple(wrong.values())),
         Side("oracle", "right", tuple(graphs("oracle").values())),

@@ -20,7 +20,7 @@ from nightly import nightly
 
 from hloracle.backends.custom_calls import Target, open_targets
 from hloracle.cli import main as cli
-from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.checks.check import Question
 from hloracle.conformance.checks.of_graphs import graph_checks
 from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Evidence, Run
@@ -29,6 +29,7 @@ from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.run import _all_called
 from hloracle.conformance.runs.configurations import run_configuration
+from hloracle.conformance.runs.gate_zero import Gate
 from hloracle.conformance.settings import Settings
 from hloracle.core.cache import Entry, file_digest
 from hloracle.core.child import ChildDied, alone, run_in_child
@@ -301,8 +302,8 @@ def check_of(record: dict[str, Any], id: str) -> dict[str, Any]:
 def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have been passed before."""
 
-    def passed(context: Context, backend: str) -> Check:
-        return Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1)
+    def passed(context: Context, backend: str) -> Gate:
+        return Gate(Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1))
 
     monkeypatch.setattr("hloracle.conformance.run.gate_zero", passed)
 

@@ -67,7 +67,7 @@ def test_a_library_that_is_no_plugin_is_an_error_in_one_line(source: str | None,
 
 
 def test_a_plugin_that_nobody_brings() -> None:
-    check = gate_zero(Context(backends=named.chosen(["pjrt:acme"])), "pjrt:acme")
+    check = gate_zero(Context(backends=named.chosen(["pjrt:acme"])), "pjrt:acme").check
     assert check.status == "error"
     assert "'acme' is not in the list of known backends" in check.detail
 
@@ -122,7 +122,7 @@ def sums(word: str) -> list[float]:
 @pytest.mark.nightly
 def test_a_plugin_by_its_name(by_name: str) -> None:
     assert sums(by_name) == [11, 22, 33, 44]
-    assert gate_zero(Context(backends=named.chosen([by_name])), by_name).status == "passed"
+    assert gate_zero(Context(backends=named.chosen([by_name])), by_name).check.status == "passed"
 
 
 @pytest.mark.nightly

@@ -44,13 +44,14 @@ from hloracle.conformance.evidence import Evidence
 from hloracle.conformance.graphs.facts import GraphFacts, Inspected
 from hloracle.conformance.judging import _only_the_token_is_wrong
 from hloracle.conformance.judging import settled as is_settled
-from hloracle.conformance.matrix import Configuration
+from hloracle.conformance.matrix import Configuration, Matrix
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import Failing, Localization, Plan, plan
 from hloracle.conformance.verdict.place import confidence, narrowed, place
 from hloracle.conformance.verdict.reproducer import Reproducer
 from hloracle.conformance.verdict.verdict import Verdict, decide
 from hloracle.core.abi import Graph
+from hloracle.localize.word import Word
 
 EMITTER, ORACLE = Configuration("emitter", "xla-cpu"), Configuration("oracle", "xla-cpu")
 ANCHOR = "layers.0.mlp.act"
@@ -234,7 +235,7 @@ def localized(**fields: Any) -> Localization:
     errors = [{"anchor": ANCHOR, "phase": "decode", "accumulated": 99.0, "local": 99.0, "peer": 0.5}]
     found = Localization(
         Plan(EMITTER, ORACLE, AT, "the oracle's graph is right"), "decode", ANCHOR, 9, ANCHOR, ANCHOR, errors, [],
-        [], operation, None, False, False,
+        [], operation, None, False, False, None,
     )  # fmt: skip
     return dataclasses.replace(found, **fields)
 
@@ -242,7 +243,7 @@ def localized(**fields: Any) -> Localization:
 def placed(found: Localization | None, *more: Check, change: Change = WRONG_LOGITS) -> Verdict:
     changes = dict.fromkeys(ON_BOTH, change)
     checks, outcomes = gathered(changes)
-    return place(verdict(changes, more=more), [*more, *checks], found, outcomes)
+    return place(MATRIX, verdict(changes, more=more), [*more, *checks], found, outcomes)
 
 
 def test_a_place_with_its_operation() -> None:
@@ -252,6 +253,68 @@ def test_a_place_with_its_operation() -> None:
     assert found.sure
     assert found.sure[0] == "certain"
     assert not found.fusion_dependent
+
+
+# ---- the third witness
+
+RIGHT, WRONG = Word("decode", ANCHOR, 0.5), Word("decode", ANCHOR, 99.0)
+SILENT = Word("decode", ANCHOR, None, "stablehlo ended without an answer (signal SIGABRT)")
+
+
+def test_compilers_that_are_wrong_together_convict_no_graph() -> None:
+    found = placed(localized(interpreted=RIGHT))
+    assert found.class_ == "compiler-fault"
+    assert "interpreter computes layers.0.mlp.act right from the emitter's graph" in found.explanation
+    assert found.sure
+    assert any("interpreter, asked of layers.0.mlp.act, computes it 0.5 floors off" in why for why in found.sure[1])
+
+
+@pytest.mark.parametrize("word", [None, WRONG, SILENT])
+def test_a_graph_that_the_interpreter_has_wrong_too_is_at_fault(word: Word | None) -> None:
+    found = placed(localized(interpreted=word))
+    assert found.class_ == "emitter-fault"
+    assert found.sure
+    assert (word is SILENT) == any("gives no answer on it: stablehlo ended" in why for why in found.sure[1])
+
+
+def of_one(suspect: Configuration, word: Word | None, *configurations: Configuration) -> Verdict:
+    """The verdict where this configuration alone has wrong values."""
+    changes = {suspect.id: WRONG_LOGITS}
+    checks, outcomes = gathered(changes, configurations=configurations or CONFIGURATIONS)
+    twin = Configuration(suspect.source, "iree-cpu" if suspect.backend == "xla-cpu" else "xla-cpu")
+    found = localized(plan=Plan(suspect, twin, AT, ""), interpreted=word)
+    return place(MATRIX, decide(MATRIX, checks, outcomes, TRUTHS), checks, found, outcomes)
+
+
+def test_a_compiler_that_happens_to_be_right_acquits_no_graph() -> None:
+    """As one that leaves out a rounding which the graph asks for."""
+    for word in (None, RIGHT, SILENT):
+        assert of_one(EMITTER, word).class_ == "compiler-fault"
+    found = of_one(EMITTER, WRONG)
+    assert found.class_ == "emitter-fault"
+    assert "wrong at layers.0.mlp.act, as on xla-cpu, and is right on iree-cpu alone" in found.explanation
+    assert of_one(ORACLE, WRONG).class_ == "reference-fault"
+
+
+def test_the_reference_is_acquitted_by_the_interpreter() -> None:
+    changes = dict.fromkeys(("oracle/xla-cpu", "oracle/iree-cpu"), WRONG_LOGITS)
+    checks, outcomes = gathered(changes)
+    plan_of = Plan(ORACLE, None, AT, "")
+    for word, class_ in ((RIGHT, "compiler-fault"), (WRONG, "reference-fault"), (SILENT, "reference-fault")):
+        found = localized(plan=plan_of, interpreted=word)
+        assert place(MATRIX, verdict(changes), checks, found, outcomes).class_ == class_
+
+
+def test_one_family_of_compilers_and_the_interpreter() -> None:
+    """Where one family ran alone, the interpreter decides; without its word nobody does."""
+    alone = [Configuration(source, "xla-cpu") for source in ("emitter", "oracle")]
+    checks, outcomes = gathered(dict.fromkeys((c.id for c in alone), WRONG_LOGITS), configurations=alone)
+    matrix = Matrix(tuple(b for b in MATRIX.backends if b.name == "xla-cpu"))
+    decided = decide(matrix, checks, outcomes, TRUTHS)
+    for word, class_ in ((RIGHT, "compiler-fault"), (WRONG, "reference-fault"), (SILENT, "harness-error")):
+        found = place(matrix, decided, checks, localized(plan=Plan(ORACLE, None, AT, ""), interpreted=word), outcomes)
+        assert found.class_ == class_
+        assert (word is SILENT) == ("has no word (stablehlo ended without" in found.explanation)
 
 
 def test_no_place() -> None:
@@ -345,7 +408,7 @@ def test_what_a_graph_leaves_open_may_depend_on_fusion(id: str) -> None:
 
 def test_a_pass_has_no_place() -> None:
     checks, outcomes = gathered()
-    found = place(verdict(), checks, None, outcomes)
+    found = place(MATRIX, verdict(), checks, None, outcomes)
     assert (found.class_, found.anchor, found.sure) == ("conforms", None, None)
 
 

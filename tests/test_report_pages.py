@@ -49,7 +49,7 @@ from hloracle.reports.page import charts, graphs, heat, html
 from hloracle.reports.page.align import align
 from hloracle.reports.page.axes import every
 from hloracle.reports.record import to_json, validate
-from hloracle.reports.text import figure
+from hloracle.reports.text import figure, shown_by
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = resources.files("hloracle.reports").joinpath("templates", "report.js").read_text("utf-8")
@@ -251,6 +251,29 @@ def test_page_says_where_it_went_wrong() -> None:
     assert not any(row["over"]["local"] for row in rows[: rows.index(first)])
     record["localization"] |= {"anchor": None, "operation": None, "reproducer": None, "errors": []}
     assert "none found" in section(record, "where")
+
+
+ON = [
+    {"backend": "a", "title": "IREE 3.13.0 with --iree-<b>", "shows": True, "detail": "3 off"},
+    {"backend": "b", "title": "IREE 3.13.0", "shows": False, "detail": "0 off"},
+    {"backend": "c", "title": "XLA 0.10.2", "shows": False, "detail": "0 off"},
+    {"backend": "d", "title": "PJRT mine", "shows": None, "detail": "load failed: no device"},
+]
+TOLD = "shown by IREE 3.13.0 with --iree-<b>; not shown by IREE 3.13.0 and XLA 0.10.2; not known of PJRT mine"
+
+
+def test_which_backends_show_the_fault() -> None:
+    record = failing()
+    found = record["localization"]["reproducer"]
+    assert shown_by(found) == ""
+    found |= {"backends": ON, "needs": ["iree-base-compiler==3.12.0"], "notes": ["It was made smaller."]}
+    validate(record)
+    assert shown_by(found) == TOLD
+    text = section(record, "where")
+    for words in (f"It is {TOLD}.", "It needs iree-base-compiler==3.12.0.", "It was made smaller."):
+        assert words.replace(" ", "") in text.replace(" ", "")
+    assert "XLA 0.10.2; not known of PJRT mine" in summary.render(record)
+    assert "reproducer: shown by IREE 3.13.0" in junit.render(record)
 
 
 def test_one_click_leads_to_the_wrong_operation() -> None:

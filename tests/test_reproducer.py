@@ -16,7 +16,7 @@ from models import interpreter, model
 
 from hloracle.backends.iree import compiler_path
 from hloracle.conformance.verdict import reproducer as module
-from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
+from hloracle.conformance.verdict.reproducer import ON_IREE, ON_XLA, Reproducer, Way, write_reproducer
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import Anatomy, Step
@@ -24,7 +24,7 @@ from hloracle.localize.operations import Found
 from hloracle.localize.workbench import Workbench
 
 Wrong = Callable[[np.ndarray], np.ndarray]
-ON = pytest.mark.parametrize("only_on_xla", [False, True], ids=["iree", "xla"])
+ON = pytest.mark.parametrize("way", [ON_IREE, ON_XLA], ids=["iree", "xla"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,38 +86,38 @@ OPERATIONS = {
 }
 
 
-CASES = [pytest.param(o, False, id=f"{o}-iree") for o in OPERATIONS]
-CASES += [pytest.param(o, True, id=f"{o}-xla") for o in ("scalars", "booleans in, -inf out")]
+CASES = [pytest.param(o, ON_IREE, id=f"{o}-iree") for o in OPERATIONS]
+CASES += [pytest.param(o, ON_XLA, id=f"{o}-xla") for o in ("scalars", "booleans in, -inf out")]
 
 
-@pytest.mark.parametrize(("operation", "only_on_xla"), CASES)
-def test_a_fault_shows(operation: str, only_on_xla: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("operation", "way"), CASES)
+def test_a_fault_shows(operation: str, way: Way, tmp_path: Path) -> None:
     folder = tmp_path / "reproducer"
-    shown = write_reproducer(folder, found(step(*OPERATIONS[operation]), wrong=one_off), only_on_xla, "an anchor")
+    shown = write_reproducer(folder, found(step(*OPERATIONS[operation]), wrong=one_off), way, "an anchor")
     assert shown.shown, shown.output
     assert "[FAILED]" in shown.output
     assert str(tmp_path) not in shown.output
-    if operation == "scalars" and not only_on_xla:  # once is enough
+    if operation == "scalars" and way is ON_IREE:  # once is enough
         status, output = by_hand(folder, shown)
         assert status != 0
         assert "[FAILED]" in output
 
 
-@pytest.mark.parametrize(("operation", "only_on_xla"), CASES)
-def test_what_is_right_passes(operation: str, only_on_xla: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("operation", "way"), CASES)
+def test_what_is_right_passes(operation: str, way: Way, tmp_path: Path) -> None:
     folder = tmp_path / "reproducer"
-    shown = write_reproducer(folder, found(step(*OPERATIONS[operation])), only_on_xla, "an anchor")
+    shown = write_reproducer(folder, found(step(*OPERATIONS[operation])), way, "an anchor")
     assert not shown.shown
     assert "[SUCCESS]" in shown.output, shown.output
-    if operation == "scalars" and not only_on_xla:
+    if operation == "scalars" and way is ON_IREE:
         assert by_hand(folder, shown)[0] == 0
 
 
 @ON
-def test_booleans(only_on_xla: bool, tmp_path: Path) -> None:
+def test_booleans(way: Way, tmp_path: Path) -> None:
     for wrong in (None, np.logical_not):
         what = found(step("layers.0.self_attn.scores", "compare"), wrong=wrong)
-        shown = write_reproducer(tmp_path / "r", what, only_on_xla, "a")
+        shown = write_reproducer(tmp_path / "r", what, way, "a")
         assert shown.shown == (wrong is not None), shown.output
         assert ("[FAILED]" if wrong else "[SUCCESS]") in shown.output
 
@@ -132,22 +132,22 @@ def test_a_token(tmp_path: Path) -> None:
     piece = here.subgraph("token")
     for wrong in (None, token_off):
         what = replace(found(here.steps(piece)[-1], piece.graph, wrong), tolerance=0.0)
-        shown = write_reproducer(tmp_path / "r", what, False, "token")
+        shown = write_reproducer(tmp_path / "r", what, ON_IREE, "token")
         assert shown.shown == (wrong is not None), shown.output
         assert ("[FAILED]" if wrong else "[SUCCESS]") in shown.output
 
 
 @ON
-def test_a_result_that_is_no_number(only_on_xla: bool, tmp_path: Path) -> None:
+def test_a_result_that_is_no_number(way: Way, tmp_path: Path) -> None:
     """iree-run-module alone would take a NaN for any number."""
     right = found(step("norm", "rsqrt"))
     inputs = {name: -v for name, v in right.inputs.items()}
     wrong = replace(right, inputs=inputs, got=np.full_like(right.got, np.nan))
-    shown = write_reproducer(tmp_path / "r", wrong, only_on_xla, "a")
+    shown = write_reproducer(tmp_path / "r", wrong, way, "a")
     assert shown.shown, shown.output
     assert sorted(p.name for p in (tmp_path / "r").iterdir()) == sorted(shown.files)
-    if not only_on_xla:
-        mended = write_reproducer(tmp_path / "r", replace(wrong, inputs=right.inputs), only_on_xla, "a")
+    if way is ON_IREE:
+        mended = write_reproducer(tmp_path / "r", replace(wrong, inputs=right.inputs), way, "a")
         assert not mended.shown
         assert "[SUCCESS]" in mended.output
 
@@ -161,16 +161,16 @@ def test_one_of_several_results_is_compared(result: int, how: str, tmp_path: Pat
         what = found(here.steps(piece)[-1], piece.graph, wrong, result)
         if how == "nan":
             what = replace(what, got=np.full_like(what.got, np.nan))
-        shown = write_reproducer(tmp_path / "r", what, how == "xla", "k_cache.0")
+        shown = write_reproducer(tmp_path / "r", what, ON_XLA if how == "xla" else ON_IREE, "k_cache.0")
         assert shown.shown == (wrong is not None), shown.output
         assert ("[FAILED]" if wrong else "[SUCCESS]") in shown.output
 
 
 @ON
-def test_what_does_not_compile(only_on_xla: bool, tmp_path: Path) -> None:
+def test_what_does_not_compile(way: Way, tmp_path: Path) -> None:
     """There is nothing to compare: that it compiles is what is expected."""
     right = replace(found(step("norm", "rsqrt")), inputs={}, expected=None, got=np.zeros(0))
-    compiles = write_reproducer(tmp_path / "r", right, only_on_xla, "norm")
+    compiles = write_reproducer(tmp_path / "r", right, way, "norm")
     assert not compiles.shown, compiles.output
     text = right.graph.text.replace(
         "-> tensor<1xf32> {", "-> tensor<1xf32> {\n  %x = stablehlo.custom_call @no() : () -> tensor<1xf32>"
@@ -179,7 +179,7 @@ def test_what_does_not_compile(only_on_xla: bool, tmp_path: Path) -> None:
     refused = write_reproducer(
         tmp_path / "r",
         replace(right, graph=replace(right.graph, text=text.replace("return %0", "return %x"))),
-        only_on_xla,
+        way,
         "norm",
     )
     assert refused.shown, refused.output
@@ -188,8 +188,8 @@ def test_what_does_not_compile(only_on_xla: bool, tmp_path: Path) -> None:
 
 def test_within_the_tolerance(tmp_path: Path) -> None:
     what = found(step("norm", "rsqrt"), wrong=lambda e: e + np.float32(1e-3))
-    assert write_reproducer(tmp_path / "r", what, False, "a").shown
-    assert not write_reproducer(tmp_path / "r", replace(what, tolerance=2e-3), False, "a").shown
+    assert write_reproducer(tmp_path / "r", what, ON_IREE, "a").shown
+    assert not write_reproducer(tmp_path / "r", replace(what, tolerance=2e-3), ON_IREE, "a").shown
 
 
 # ---- what is written
@@ -198,15 +198,15 @@ def test_within_the_tolerance(tmp_path: Path) -> None:
 @pytest.fixture
 def not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled: what is written does not depend on what it does."""
-    monkeypatch.setattr(module, "_run", lambda work, command: (1, "[FAILED]"))
+    monkeypatch.setattr(module, "_run", lambda work, command, python: (1, "[FAILED]"))
 
 
 @ON
 @pytest.mark.usefixtures("not_run")
-def test_the_files(only_on_xla: bool, tmp_path: Path) -> None:
+def test_the_files(way: Way, tmp_path: Path) -> None:
     folder = tmp_path / "out" / "reproducer"
     what = found(step("layers.0.self_attn.scores", "select"))
-    shown = write_reproducer(folder, what, only_on_xla, "layers.0.self_attn.scores")
+    shown = write_reproducer(folder, what, way, "layers.0.self_attn.scores")
     assert (shown.folder, shown.shown) == ("reproducer", True)
     assert sorted(shown.files) == sorted(p.name for p in folder.iterdir()), "all, and nothing else"
     assert list(folder.parent.iterdir()) == [folder], "nothing is left beside it"
@@ -237,7 +237,7 @@ def _umask() -> int:
 def test_shapes_and_layouts_are_kept(tmp_path: Path) -> None:
     what = found(step("k_cache.0", "dynamic_update_slice"))
     strided = {n: np.asfortranarray(v) if v.ndim else v for n, v in what.inputs.items()}
-    write_reproducer(tmp_path / "r", replace(what, inputs=strided, expected=what.got[..., ::-1]), False, "a")
+    write_reproducer(tmp_path / "r", replace(what, inputs=strided, expected=what.got[..., ::-1]), ON_IREE, "a")
     for file in (tmp_path / "r").glob("*.npy"):
         header = np.load(file)
         assert header.flags.c_contiguous, "the tools read files in this order only"
@@ -255,7 +255,7 @@ def test_awkward_names(tmp_path: Path) -> None:
     text = f"func.func @main({', '.join(lines)}) -> tensor<3xf32> {{\n  return %0 : tensor<3xf32>\n}}"
     what = found(step("norm", "rsqrt"))
     what = replace(what, graph=replace(what.graph, text=text), inputs=dict.fromkeys(AWKWARD, operand), expected=operand)
-    shown = write_reproducer(tmp_path / "a folder" / "with 'quotes'", what, False, "layers.0\n+ more")
+    shown = write_reproducer(tmp_path / "a folder" / "with 'quotes'", what, ON_IREE, "layers.0\n+ more")
     files = [f for f in shown.files if f[0].isdigit()]
     assert len(set(files)) == len(AWKWARD)
     assert all(set(f) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") for f in files)
@@ -267,7 +267,7 @@ def test_awkward_names(tmp_path: Path) -> None:
 def test_a_title_of_one_line_each(tmp_path: Path) -> None:
     """What a compiler said may have many; the rest would not be a comment any more."""
     what = replace(found(step("norm", "rsqrt")), why="two\nlines")
-    write_reproducer(tmp_path / "r", what, False, "norm\nmodule")
+    write_reproducer(tmp_path / "r", what, ON_IREE, "norm\nmodule")
     text = (tmp_path / "r" / "subgraph.mlir").read_text()
     head = text[: text.index(what.graph.text)]
     assert all(line.startswith("//") for line in head.splitlines())
@@ -279,12 +279,12 @@ def test_an_older_one_is_replaced(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("subgraph.mlir", "9-old.npy", "subgraph.vmfb"):
         (folder / name).write_text("old")
-    shown = write_reproducer(folder, found(step("norm", "rsqrt")), False, "norm")
+    shown = write_reproducer(folder, found(step("norm", "rsqrt")), ON_IREE, "norm")
     assert sorted(p.name for p in folder.iterdir()) == sorted(shown.files)
 
 
 def test_one_that_cannot_be_written_leaves_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(work: Path, command: str) -> tuple[int, str]:
+    def fails(work: Path, command: str, python: Path) -> tuple[int, str]:
         raise RuntimeError
 
     monkeypatch.setattr(module, "_run", fails)
@@ -292,7 +292,7 @@ def test_one_that_cannot_be_written_leaves_the_older_one(tmp_path: Path, monkeyp
     folder.mkdir()
     (folder / "subgraph.mlir").write_text("old")
     with pytest.raises(RuntimeError):
-        write_reproducer(folder, found(step("norm", "rsqrt")), False, "norm")
+        write_reproducer(folder, found(step("norm", "rsqrt")), ON_IREE, "norm")
     assert [p.read_text() for p in folder.iterdir()] == ["old"]
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -301,7 +301,7 @@ def test_a_folder_of_the_user_s_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not a reproducer that hloracle wrote"):
-        write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), False, "norm")
+        write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), ON_IREE, "norm")
     assert [p.name for p in (tmp_path / "r").iterdir()] == ["notes.txt"]
 
 
@@ -309,10 +309,10 @@ def test_a_folder_of_the_user_s_is_not_replaced(tmp_path: Path) -> None:
 
 
 @ON
-def test_a_graph_that_does_not_compile_shows_nothing_by_itself(only_on_xla: bool, tmp_path: Path) -> None:
+def test_a_graph_that_does_not_compile_shows_nothing_by_itself(way: Way, tmp_path: Path) -> None:
     what = found(step("norm", "rsqrt"))
     shown = write_reproducer(
-        tmp_path / "r", replace(what, graph=replace(what.graph, text="module { nonsense }")), only_on_xla, "norm"
+        tmp_path / "r", replace(what, graph=replace(what.graph, text="module { nonsense }")), way, "norm"
     )
     assert not shown.shown
     assert shown.output
@@ -323,7 +323,7 @@ def test_a_graph_that_does_not_compile_shows_nothing_by_itself(only_on_xla: bool
 def test_a_command_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said of it does not name a folder of this machine."""
     monkeypatch.setattr(module, "RUN_SECONDS", 0.01)
-    shown = write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), False, "norm")
+    shown = write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), ON_IREE, "norm")
     assert not shown.shown
     assert "took more than" in shown.output
     assert str(Path(sys.executable).parent) not in shown.output
@@ -332,7 +332,7 @@ def test_a_command_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_takes_too_long_ends_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RUN_SECONDS", 0.1)
-    status, said = module._run(tmp_path, "sh -c 'sleep 0.5; touch late' && true")
+    status, said = module._run(tmp_path, "sh -c 'sleep 0.5; touch late' && true", tmp_path)
     assert (status, said) == (None, "it took more than 0.1 s")
     time.sleep(0.8)
     assert not (tmp_path / "late").exists()
@@ -341,6 +341,6 @@ def test_what_takes_too_long_ends_with_all_that_it_started(tmp_path: Path, monke
 def test_long_output_is_cut_and_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "x" * 9000 + "\n" + "line\n" * 500 + "[FAILED] result[0]\n"
     monkeypatch.setattr(module, "_in_session", lambda *_: (1, said))
-    shown = write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), False, "norm")
+    shown = write_reproducer(tmp_path / "r", found(step("norm", "rsqrt")), ON_IREE, "norm")
     assert shown.shown
     assert len(shown.output) < 30_000

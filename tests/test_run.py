@@ -19,11 +19,12 @@ from tokenizer import add_words
 from hloracle.cli import main as cli
 from hloracle.conformance import judging
 from hloracle.conformance import run as module
-from hloracle.conformance.checks.check import Check, Question
+from hloracle.conformance.checks.check import Question
 from hloracle.conformance.context import PARTS, Context
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.runs import compiling as modules
 from hloracle.conformance.runs.configurations import Outcome
+from hloracle.conformance.runs.gate_zero import Gate
 from hloracle.conformance.settings import Settings
 from hloracle.core import environment
 from hloracle.core.child import ChildDied, alone
@@ -222,8 +223,8 @@ def test_a_reader_who_goes_away_does_not_change_the_verdict(small_run: Path, tmp
 def no_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have been passed before."""
 
-    def passed(context: Context, backend: str) -> Check:
-        return Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1)
+    def passed(context: Context, backend: str) -> Gate:
+        return Gate(Question("gate-zero", "gate zero", backend=backend).judged(True, 1, 1))
 
     monkeypatch.setattr(module, "gate_zero", passed)
 

@@ -32,6 +32,7 @@ from hloracle.conformance.checks.check import Check
 from hloracle.conformance.matrix import Configuration, Matrix, Witness
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import plan
+from hloracle.conformance.verdict.place import place
 from hloracle.conformance.verdict.verdict import PASSING, decide
 from hloracle.core.errors import OutOfMemory
 
@@ -341,13 +342,15 @@ def test_compiler_fault_of_a_file(configurations: tuple[Configuration, ...], wro
     )
 
 
-def test_a_backend_of_another_package_alone_accuses_nobody() -> None:
-    """Its own fault would look as the reference's."""
-    configurations = [Configuration(source, "mine") for source in ("emitter", "oracle")]
-    checks, outcomes = gathered(wrong("emitter/mine", "oracle/mine"), configurations=configurations)
-    found = decide(Matrix((Witness("mine", "mine", "mine", given=True),)), checks, outcomes, TRUTHS)
-    assert found.class_ == "harness-error"
-    assert "wrong on mine, and no other backend tells whose fault that is" in found.explanation
+def test_a_family_of_compilers_alone_accuses_no_reference() -> None:
+    """Its own fault would look as the reference's, whichever and however many of one family they are."""
+    for names in (["mine"], ["mine", "mine-2"]):
+        configurations = [Configuration(source, name) for source in ("emitter", "oracle") for name in names]
+        checks, outcomes = gathered(wrong(*(c.id for c in configurations)), configurations=configurations)
+        matrix = Matrix(tuple(Witness(name, "mine", name) for name in names))
+        found = place(matrix, decide(matrix, checks, outcomes, TRUTHS), checks, None, outcomes)
+        assert found.class_ == "harness-error"
+        assert f"wrong on {' and '.join(names)}. No other family of compilers ran it" in found.explanation
 
 
 def test_what_a_tool_said_stands_in_the_verdict() -> None:
@@ -388,6 +391,19 @@ def test_harness_error_of_gate_zero() -> None:
     found = verdict(more=broken("xla-cpu.gate-zero", "error"))
     assert found.class_ == "harness-error"
     assert "what was seen" in found.evidence[0]
+
+
+def test_a_backend_that_does_not_pass_gate_zero_is_at_fault_where_another_does() -> None:
+    passing = dataclasses.replace(broken("xla-cpu.gate-zero")[0], status="passed", backend="xla-cpu", detail="")
+    failing = dataclasses.replace(
+        broken("x.gate-zero", "error")[0], backend="vendor", detail="it died (signal SIGABRT)"
+    )
+    found = verdict(more=(passing, failing))
+    assert found.class_ == "compiler-fault"
+    assert "vendor does not run the simplest graphs" in found.explanation
+    assert "SIGABRT" in found.explanation
+    wrong_graph = verdict(wrong("emitter/xla-cpu", "emitter/iree-cpu"), more=(passing, failing))
+    assert wrong_graph.class_ == "emitter-fault", "what is wrong with the graph comes first"
 
 
 def test_harness_error_of_the_truth() -> None:

@@ -60,12 +60,12 @@ def added(backend: Worker) -> np.ndarray:
 
 @pytest.mark.parametrize("word", ["iree:--iree-opt-data-tiling=false", "xla:--xla_dump_hlo_as_text=false", "stablehlo"])
 def test_ours_pass_gate_zero(word: str) -> None:
-    assert gate_zero(Context(backends=named.chosen([word])), named.chosen([word])[0].name).status == "passed"
+    assert gate_zero(Context(backends=named.chosen([word])), named.chosen([word])[0].name).check.status == "passed"
 
 
 def test_the_example_passes_gate_zero() -> None:
     example = worker("example", EXAMPLE)
-    assert gate_zero(Context(backends=(example,)), "example").status == "passed"
+    assert gate_zero(Context(backends=(example,)), "example").check.status == "passed"
 
 
 def test_the_example_runs_a_model() -> None:
@@ -340,7 +340,7 @@ def test_a_program_that_is_none(tmp_path: Path) -> None:
 
 def test_one_that_hangs_at_gate_zero_has_the_time_of_a_configuration() -> None:
     hangs = worker("acme", misbehaving("hang", "call"))
-    check = gate_zero(Context(backends=(hangs,), timeout=2), "acme")
+    check = gate_zero(Context(backends=(hangs,), timeout=2), "acme").check
     assert (check.status, check.detail) == ("error", "it did not end within 2 s")
 
 

@@ -8,14 +8,17 @@ from typing import Literal
 from hloracle.conformance.matrix import Configuration
 
 Status = Literal["passed", "failed", "skipped", "error"]
-About = Literal["toolchain", "reference", "harness", "writing", "probes", "answers", "repeats", "code", "contract"]
+About = Literal[
+    "toolchain", "reference", "harness", "writing", "probes", "answers", "repeats", "code", "contract", "meaning"
+]
 
 # What a project alone may state of its graphs: compilers give the same values whether it holds or not.
 STATED = ("operations", "custom-calls", "dtypes", "constants", "aliasing", "counts")
 # What each kind of check is about. `writing` is read from the graphs before they run: an invariant. `probes` holds single
 # computations of a source to the oracle's. `answers` and `repeats` are about what a configuration returns, and returns
 # again. `code` is about what a compiler makes of a graph that does not run here. `contract` holds what somebody else's graph
-# does to what its ABI file says of it: whatever breaks it is found before anything is held to the reference.
+# does to what its ABI file says of it: whatever breaks it is found before anything is held to the reference. `meaning` is
+# what StableHLO's interpreter makes of a source's graphs.
 KINDS: dict[str, About] = {
     "gate-zero": "toolchain",
     "noise": "reference",
@@ -36,6 +39,7 @@ KINDS: dict[str, About] = {
         "contract",
     ),
     "probes": "probes",
+    "interpreter": "meaning",
     **dict.fromkeys(
         (
             "tokens", "prefill-logits", "decode-logits", "caches", "streamed-logits", "prefill-equals-streaming", "anchors",
@@ -51,7 +55,7 @@ LEFT_OPEN = ("abi", "random", "reductions")
 # A session that trusts these in vain reads a buffer that another call has overwritten.
 DONATED = ("donations", "caches-donated")
 # What a pass shows: the checks that came nearest to failing are among these.
-TELLING = ("answers", "repeats", "probes", "harness")
+TELLING = ("answers", "repeats", "probes", "meaning", "harness")
 
 
 @dataclass(frozen=True)

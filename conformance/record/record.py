@@ -23,7 +23,9 @@ from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import CANARY_FACTOR, AnchorOutcome, Rows
 from hloracle.conformance.runs.speed import CONTEXT, Contender
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
+from hloracle.conformance.verdict.agreement import cells, sentences
 from hloracle.conformance.verdict.localization import Localization
+from hloracle.conformance.verdict.reproducer import Reproducer
 from hloracle.conformance.verdict.verdict import Verdict
 from hloracle.core import record
 from hloracle.core.abi import Graph
@@ -92,8 +94,10 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
         "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
         "configurations": [
-            _configuration(o, evidence.truths, not (settings.busy or settings.quick)) for o in evidence.outcomes
+            _with_programs(_configuration(o, evidence.truths, not (settings.busy or settings.quick)), run, o)
+            for o in evidence.outcomes
         ],
+        "matrix": _matrix(run),
         "checks": [check_row(c) for c in evidence.checks],
         "anchors": [_rows(o.configuration, o.prompt, r) for o in evidence.anchored for r in o.rows]
         + ([_rows(found.plan.suspect, found.plan.at.prompt.id, r) for r in found.rows] if found else []),
@@ -136,6 +140,18 @@ def _verdict(verdict: Verdict) -> record.Verdict:
         evidence=list(verdict.evidence),
         confidence={"level": level, "because": because} if verdict.sure else None,
     )
+
+
+def _matrix(run: Run) -> record.Matrix:
+    matrix, found = run.matrix, cells(run.evidence)
+    return {
+        "backends": [
+            _filled(record.Witness, matrix[b.name], said=gate.said, passed=gate.check.status == "passed")
+            for b, gate in run.evidence.gates
+        ],
+        "cells": [_filled(record.Cell, cell) for cell in found],
+        "sentences": sentences(matrix, found, run.evidence),
+    }
 
 
 def _sources(run: Run) -> list[record.Source]:
@@ -220,8 +236,14 @@ def _localization(found: Localization) -> record.Localization:
         reason=plan.reason,
         prompt=plan.at.prompt.id,
         step=plan.at.step,
-        reproducer=_filled(record.Reproducer, written) if written else None,
+        interpreted=_filled(record.Word, found.interpreted) if found.interpreted else None,
+        reproducer=_reproducer(written) if written else None,
     )
+
+
+def _reproducer(written: Reproducer) -> record.Reproducer:
+    backends = [_filled(record.ReproducerOn, backend) for backend in written.backends]
+    return _filled(record.Reproducer, written, backends=backends)
 
 
 def _canary(anchored: Sequence[AnchorOutcome]) -> record.Canary | None:
@@ -290,6 +312,19 @@ def _configuration(outcome: Outcome, truths: dict[str, Truth], by_itself: bool) 
         else None,
         "peak_bytes": outcome.peak_bytes,
     }
+
+
+def _with_programs(row: record.Configuration, run: Run, outcome: Outcome) -> record.Configuration:
+    """The row with what the compiler made of its graphs; without where its backend does not say."""
+    source = outcome.configuration.source
+    rows: list[record.Program] = [
+        {"graph": _graph_id(source, graph), "seconds": made.seconds, "bytes": made.size}
+        for graph, _ in run.evidence.graphs[source]
+        if (made := outcome.programs.get(graph.name))
+    ]
+    if rows:
+        row["programs"] = rows
+    return row
 
 
 def _graph_id(source: str, graph: Graph) -> str:

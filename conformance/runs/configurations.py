@@ -16,6 +16,7 @@ import numpy as np
 
 from hloracle import backends
 from hloracle.backends import iree
+from hloracle.backends.compiled import Program
 from hloracle.backends.devices import CPU
 from hloracle.backends.session import Session, greedy
 from hloracle.conformance.context import Context
@@ -61,6 +62,7 @@ class Outcome:
     None where nothing was repeated.
     decodes: its source has a decode graph.
     streams_reused: it ran, but for its streams, which are those of an earlier time.
+    programs: what its backend made of the graphs, by their names; of what tells it.
     """
 
     configuration: Configuration
@@ -74,6 +76,7 @@ class Outcome:
     repeated: tuple[bool, float] | None = None
     streams_reused: bool = False
     decodes: bool = True
+    programs: dict[str, Program] = field(default_factory=dict)
 
     @property
     def slots(self) -> list[tuple[str, Slots]]:
@@ -145,7 +148,8 @@ def _run(
 ) -> Outcome:  # fmt: skip
     context.report(f"{configuration.id}: loading graphs and weights")
     model = open_checkpoint(directory)
-    session = Session(context.backend(configuration.backend), graphs, model.load)
+    backend = context.backend(configuration.backend)
+    session = Session(backend, graphs, model.load)
     prompts: dict[str, PromptOutcome] = {}
     for prompt in asked.prompts:
         context.report(f"{configuration.id}: {prompt.id}")
@@ -158,7 +162,10 @@ def _run(
     first = asked.prompts[0]
     steps = min(REPEATED, session.capacity - len(first.token_ids))
     repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
-    return Outcome(configuration, "ran", prompts, streams=streams, repeated=repeated, decodes=session.decodes)
+    programs = dict(getattr(backend, "programs", {}))
+    return Outcome(
+        configuration, "ran", prompts, streams=streams, repeated=repeated, decodes=session.decodes, programs=programs
+    )
 
 
 def _prompt(

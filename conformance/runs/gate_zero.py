@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -39,17 +40,25 @@ def product_graph(lhs: tuple[int, int] = (2, 3), rhs: tuple[int, int] = (5, 3)) 
     return b.graph("gate_zero_dot", abi, [b.dot_general(x, w, contracting_dimensions=((1,), (1,)))])
 
 
-def gate_zero(context: Context, backend: str) -> Check:
+@dataclass(frozen=True)
+class Gate:
+    """What gate zero found of a backend, and what the backend says of itself, such as `IREE 3.12.0, local-task:0`."""
+
+    check: Check
+    said: str = ""
+
+
+def gate_zero(context: Context, backend: str) -> Gate:
     """Compile and run both graphs in a child process. A failure carries the toolchain's own message."""
     question, seconds = Question("gate-zero", TITLE, backend=backend), context.at_most(TIMEOUT_SECONDS)
     try:
         # Without a fault that was put in on purpose: it is the model's graphs in which it is to be noticed.
         as_it_is = dataclasses.replace(context, fault=None)
-        figures = as_it_is.child(_run, backend, timeout=seconds).value
+        figures, said = as_it_is.child(_run, backend, timeout=seconds).value
     except TimedOut:
-        return question.error(f"it did not end within {seconds:g} s")
+        return Gate(question.error(f"it did not end within {seconds:g} s"))
     except (ToolchainError, ChildDied) as error:
-        return question.error(str(error))
+        return Gate(question.error(str(error)))
     x, w = _operands()
     right = [11.0, 22.0, 33.0, 44.0], (x @ w.T).tolist(), 0
 
@@ -57,7 +66,7 @@ def gate_zero(context: Context, backend: str) -> Check:
         return f"{sums}, {products} and {wide} of {SIDE * SIDE} products of {WIDE} rounded"
 
     detail = "float32 is rounded on its way into a product" if figures[2] else ""
-    return question.judged(figures == right, words(*figures), words(*right), detail)
+    return Gate(question.judged(figures == right, words(*figures), words(*right), detail), said)
 
 
 def _operands() -> tuple[np.ndarray, np.ndarray]:
@@ -72,8 +81,8 @@ def _wide_operands() -> tuple[np.ndarray, np.ndarray]:
     return wide.astype(np.float32), narrow.astype(np.float32)
 
 
-def _run(context: Context, name: str) -> tuple[list[float], list[list[float]], int]:
-    """The sum, the product, and how many elements of the wide product are not exact."""
+def _run(context: Context, name: str) -> tuple[tuple[list[float], list[list[float]], int], str]:
+    """The sum, the product, and how many elements of the wide product are not exact; and what the backend says of itself."""
     context.report(f"gate zero on {name}")
     backend = context.backend(name)
     a, b = np.array([1, 2, 3, 4], np.float32), np.array([10, 20, 30, 40], np.float32)
@@ -83,4 +92,7 @@ def _run(context: Context, name: str) -> tuple[list[float], list[list[float]], i
     # Of a size that tensor cores are used for.
     (wide,) = backend.load(product_graph((SIDE, SIDE), (SIDE, SIDE)))([backend.upload(x), backend.upload(w)])
     rounded = int(np.sum(backend.download(wide) != x.astype(np.float64) @ w.astype(np.float64).T))
-    return backend.download(sums).tolist(), backend.download(products).tolist(), rounded
+    facts = getattr(backend, "facts", {})
+    told = [" ".join(str(facts[key]) for key in ("name", "version") if facts.get(key)), str(facts.get("device") or "")]
+    said = ", ".join(filter(None, told))
+    return (backend.download(sums).tolist(), backend.download(products).tolist(), rounded), said

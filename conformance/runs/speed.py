@@ -5,6 +5,7 @@ They take turns in one process, because a machine's speed changes from one minut
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Callable, Sequence
@@ -70,11 +71,11 @@ def measure(
     for id, make in makers.items():
         context.report(f"loading {titles[id]}")
         gc.collect()
-        before = psutil.Process().memory_info().rss
+        before = _resident()
         contenders[id] = partial(make(), prompt, TOKENS)
         contenders[id]()  # warms up
         gc.collect()
-        grown[id] = max(0, psutil.Process().memory_info().rss - before)
+        grown[id] = max(0, _resident() - before)
     found: dict[str, list[float]] = {id: [] for id in contenders}
     deadline = time.perf_counter() + BUDGET_SECONDS
     for nth in range(1, rounds + 1):
@@ -85,6 +86,16 @@ def measure(
             found[id].append(contender())
     of = {c.id: (c.source, c.backend) for c, _ in graphs} | {TRANSFORMERS: ("", "")}
     return [Contender(id, *of[id], titles[id], [round(ms, 4) for ms in found[id]], grown[id]) for id in found]
+
+
+def _resident() -> int:
+    """Bytes of this process and of those that it has started: a backend may be one of these."""
+    me = psutil.Process()
+    found = 0
+    for process in (me, *me.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += process.memory_info().rss
+    return found
 
 
 def _session(context: Context, backend: str, graph: Graph, directory: Path) -> Run:

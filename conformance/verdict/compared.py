@@ -27,6 +27,12 @@ class Compared:
 
 
 NOTHING = Compared()
+# What looks into graphs, besides the values at anchors, in words.
+LOOKED = (
+    ("probes", "probes of its anchors on other inputs"),
+    ("interpreter", "what StableHLO's interpreter evaluates"),
+    ("canary", "a fault put in on purpose"),
+)
 
 
 def without(missing: Sequence[str]) -> str:
@@ -130,13 +136,16 @@ def _of_source(
             missing.append("the values inside: no anchors were found")
         if inside.named and inside.missing:
             missing.append(f"{_count(len(inside.missing), 'anchor')} that the graph has as no value")
-    for kind, words in (("probes", "probes of its anchors on other inputs"), ("canary", "a fault put in on purpose")):
+    for kind, words in LOOKED:
         check = next((c for c in checks if c.kind == kind), None)
         if check is not None and check.status == "skipped":
             missing.append(f"{words}: {check.detail}")
         elif check is not None and check.status == "passed":
-            how = "which was found" if kind == "canary" else check.figure.partition(",")[0] + only(matrix.quick)
-            phrases.append(f"{words}, {how}")
+            told = {
+                "canary": "which was found", "probes": check.figure.partition(",")[0] + only(matrix.quick),
+                "interpreter": check.figure.partition(",")[0],
+            }  # fmt: skip
+            phrases.append(f"{words}, {told[kind]}")
     missing += [check.missing for check in checks if check.missing]
     return Compared((*filter(None, phrases), f"on {matrix.named(everywhere)}"), tuple(missing))
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from hloracle.backends.custom_calls import Target
 from hloracle.backends.devices import CPU
+from hloracle.backends.named import Choice
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import is_near_tie, limit
 from hloracle.conformance.context import Context
@@ -21,16 +23,19 @@ from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import Rows, floor_rows, rows_of
 from hloracle.conformance.runs.naming import named
 from hloracle.conformance.runs.returned import Stream
-from hloracle.conformance.verdict.reproducer import Reproducer, write_reproducer
+from hloracle.conformance.verdict.reproducer import Reproducer, Way, write_reproducer
+from hloracle.conformance.verdict.shrinking import TIMEOUT_SECONDS as SHRINKING_SECONDS
+from hloracle.conformance.verdict.shrinking import smaller
 from hloracle.core.abi import Graph
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.emitters.builder import TensorType
+from hloracle.localize.word import Word
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import weight_shapes
 
-TIMEOUT_SECONDS = 900
+TIMEOUT_SECONDS = 900 + SHRINKING_SECONDS
 UNANSWERED = ("memory", "timeout")  # causes of an error that say nothing of a graph
 # A decode step is looked at even where prefill failed: it tells whether the fault is in both.
 FIRST_STEP = 1
@@ -84,12 +89,15 @@ def plan(
         found = _failing(wrong[suspect], asked, past)
         return Plan(suspect, trusted, found, reason) if found else None
 
-    # The processor before a device, and a quick backend first, for a fault that all show is in the graph. There the oracle
+    # The processor before a device, wrong values before what does not run, and a quick backend first, for a fault that all show is in the graph. There the oracle
     # comes before what is judged by it. What the others alone have wrong is the compiler's in both graphs, and the judged
     # one is the one that matters.
     quick = matrix.quick
     order = sorted(
-        wrong, key=lambda c: (c.head == "token", matrix.on_device(c), c.backend != quick, c.of_oracle != (c.backend == quick))
+        wrong, key=lambda c: (
+            c.head == "token", matrix.on_device(c), wrong[c].status == "failed", c.backend != quick,
+            c.of_oracle != (c.backend == quick),
+        ),
     )  # fmt: skip
     for one in order:
         if twin := next((c for c in matrix.elsewhere(one) if c in right), None):
@@ -191,6 +199,7 @@ class Localization:
     reproducer: Reproducer | None
     fusion_dependent: bool
     misused: bool
+    interpreted: Word | None
     notes: list[str] = field(default_factory=list)
 
 
@@ -240,11 +249,8 @@ def localize(
     found = dissect(question, run, weights_of(suspect.graphs, config), backend, context.report)
     reproducer = None
     if folder is not None and found.reproducer is not None:
-        context.report("writing a reproducer and running it")
-        called = [t for t in context.targets if f"custom_call @{t.name}(" in found.reproducer.graph.text]
-        only_on_xla = bool(question.of_compiler or called) and context.matrix.family(plan.suspect) == "xla"
-        where = context.device if plan.suspect.backend == context.device.backend else CPU
-        reproducer = write_reproducer(folder, found.reproducer, only_on_xla, found.anchor or "", called, where)
+        together = found.interpreted is not None and found.interpreted.right
+        reproducer = _reproducer(context, plan, found, folder, question.of_compiler or together)
     errors = []
     accumulated = {(m.phase, a): e for m in found.matrices for a, e in m.worst().items()}
     for phase, anchor in dict.fromkeys([*accumulated, *found.local]):
@@ -265,8 +271,40 @@ def localize(
     return Localization(
         plan, found.phase, found.anchor, found.position, found.first_accumulated, found.first_local, errors,
         [rows_of(m) for m in found.matrices], floor_rows(truth, config, []), operation, reproducer, found.fusion_dependent, found.misused,
-        list(found.notes),
+        found.interpreted, list(found.notes),
     )  # fmt: skip
+
+
+def _reproducer(context: Context, plan: Plan, found: Any, folder: Path, of_compiler: bool) -> Reproducer:
+    """What shows the fault, made smaller where it is a compiler's, and run with that compiler's own tools."""
+    shown, suspect = found.reproducer, plan.suspect.backend
+    called = tuple(t for t in context.targets if f"custom_call @{t.name}(" in shown.graph.text)
+    of_compiler = of_compiler or shown.expected is None
+    backends, notes = [], []
+    # A fault that was put in on purpose is in this process alone; so are the libraries of custom_calls.
+    if of_compiler and context.fault is None and not called:
+        made = smaller(context, shown, suspect, plan.trusted.backend if plan.trusted else None)
+        shown, backends, notes = made.found, made.backends, made.notes
+    context.report("writing a reproducer and running it")
+    choice = next((b for b in context.backends if b.name == suspect), None)
+    written = write_reproducer(folder, shown, _way(context, choice, of_compiler, called), found.anchor or "")
+    if of_compiler and not written.shown:  # what hloracle alone can run it has run
+        told = next((b for b in backends if b.backend == suspect), None)
+        if told is not None and choice is not None and not choice.tools and not choice.in_process:
+            written = replace(written, shown=bool(told.shows), output=told.detail)
+    return replace(written, backends=backends, notes=notes)
+
+
+def _way(context: Context, choice: Choice | None, of_compiler: bool, targets: Sequence[Target]) -> Way:
+    """With what a reproducer is run: a source's fault with whatever is at hand, a compiler's with its tools."""
+    device = context.device if choice is not None and choice.name == context.device.backend else CPU
+    if targets or choice is None or not of_compiler:
+        on_xla = bool(targets) and choice is not None and choice.family == "xla"
+        return Way("xla" if on_xla else "iree", targets=targets, device=device)
+    if choice.tools is not None:
+        tools = None if choice.in_process else choice.tools
+        return Way(choice.tools.compiler, choice.name, tools)
+    return Way("iree", device=device) if choice.in_process else Way("", choice.name)
 
 
 def _oracle(context: Context, plan: Plan, graphs: Sequence[Graph], config: Config) -> Any:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hloracle.conformance.checks.check import DONATED, LEFT_OPEN, STATED, Check
-from hloracle.conformance.matrix import ORACLE, Configuration, graph_of
+from hloracle.conformance.matrix import ORACLE, Configuration, Matrix, graph_of
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import Localization
 from hloracle.conformance.verdict.verdict import Verdict
@@ -18,15 +18,38 @@ READ = "is read from the graph as it is written"
 SHOWN_BY = {
     "compiles": "is where the compiler stops",
     "probes": "differs from the oracle's on equal inputs",
+    "interpreter": "is what the graph means",
 }
 
 
 def place(
-    verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[Outcome]
+    matrix: Matrix, verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[Outcome]
 ) -> Verdict:  # fmt: skip
     """The verdict with its place and its confidence; a place may also change the class, where it shows whose fault it is."""
     if verdict.passed:
         return verdict
+    placed = _placed(verdict, checks, found, outcomes)
+    by_values = any(c.bad and c.configuration and c.configuration.of_oracle for c in checks)
+    return _alone(matrix, placed, found) if by_values else placed
+
+
+def _alone(matrix: Matrix, verdict: Verdict, found: Localization | None) -> Verdict:
+    """One family of compilers accuses no reference, unless the third witness bears it out: its own fault looks the same."""
+    word = found.interpreted if found else None
+    if verdict.class_ != "reference-fault" or len(matrix.families) > 1 or (word and word.wrong):
+        return verdict
+    names = matrix.named(b.name for b in matrix.backends)
+    silent = f" ({word.why_not})" if word else ""
+    explanation = (
+        f"The oracle's graph is wrong on {names}. No other family of compilers ran it, and StableHLO's interpreter has no word"
+        f"{silent}, so nobody tells whose fault that is."
+    )
+    return dataclasses.replace(verdict, class_="harness-error", explanation=explanation)
+
+
+def _placed(
+    verdict: Verdict, checks: Sequence[Check], found: Localization | None, outcomes: Sequence[Outcome]
+) -> Verdict:  # fmt: skip
     bad = [c for c in checks if c.bad]
     static = next((c for c in bad if c.anchor), None) or next((c for c in bad if c.operation), None)
     # A graph whose donations are not its ABI's is misused by whoever trusts the ABI.
@@ -49,6 +72,8 @@ def place(
     )
     if broken:
         return verdict
+    if found.interpreted is not None and (decided := _by_interpreter(verdict, found)):
+        return decided
     if found.misused:
         explanation = (
             "The graphs are right when they are given right inputs, and the session gives them something else."
@@ -61,9 +86,36 @@ def place(
         return dataclasses.replace(verdict, explanation=explanation)
     differs = any(c.bad and c.kind in (*LEFT_OPEN, *DONATED) for c in judged)
     if found.fusion_dependent and verdict.class_ != "device-fault" and not differs:
-        explanation = "The graph is wrong as compiled, and right once its intermediate values are made outputs."
+        on = found.plan.suspect.backend
+        explanation = (
+            f"On {on} the graph is wrong as compiled, and right once its intermediate values are made outputs."
+        )
         return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
     return verdict
+
+
+def _by_interpreter(verdict: Verdict, found: Localization) -> Verdict | None:
+    """What the third witness changes: compilers that are wrong together do not convict a graph, nor does one acquit it.
+
+    Of a class that does not come from values, it says nothing.
+    """
+    word, suspect = found.interpreted, found.plan.suspect
+    assert word
+    if word.right and verdict.class_ in ("emitter-fault", "reference-fault"):
+        explanation = (
+            f"StableHLO's interpreter computes {word.anchor} right from {graph_of(suspect.source)}, and every compiler that ran"
+            " it does not."
+        )
+        return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
+    if word.wrong and verdict.class_ == "compiler-fault":
+        class_ = "reference-fault" if suspect.of_oracle else "emitter-fault"
+        right = f", and is right on {found.plan.trusted.backend} alone" if found.plan.trusted else ""
+        explanation = (
+            f"As StableHLO's interpreter evaluates it, {graph_of(suspect.source)} is wrong at {word.anchor}, as on"
+            f" {suspect.backend}{right}."
+        )
+        return dataclasses.replace(verdict, class_=class_, explanation=explanation)
+    return None
 
 
 def _without_localization(
@@ -119,11 +171,11 @@ def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Conf
     """
     because = []
     suspect = found.plan.suspect
-    alike = [
-        o.configuration.backend
-        for o in outcomes
-        if o.configuration.source == suspect.source and o.configuration in wrong
-    ]
+    own = {
+        o.configuration: o for o in outcomes if o.configuration.source == suspect.source and o.configuration in wrong
+    }
+    dead = suspect in own and own[suspect].status == "failed"
+    alike = [one.backend for one, o in own.items() if (o.status == "failed") == dead]
     if len(set(alike)) > 1:
         because.append(f"{graph_of(suspect.source)} is wrong on {' and '.join(sorted(set(alike)))} alike")
     if found.plan.trusted:
@@ -135,6 +187,11 @@ def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Conf
     peer = [e["peer"] for e in found.errors if e["anchor"] == found.anchor and e["peer"] is not None]
     if peer and max(peer) <= ANCHOR_FLOORS:
         because.append(f"the trusted side computes {found.anchor} within {max(peer):.2g} floors")
+    if (word := found.interpreted) is not None:
+        said = (
+            f"gives no answer on it: {word.why_not}" if word.off is None else f"computes it {word.off:.2g} floors off"
+        )
+        because.append(f"StableHLO's interpreter, asked of {word.anchor}, {said}")
     if found.operation:
         because.append(f"inside it, {found.operation['name']}: {found.operation['why']}")
     if found.reproducer and found.reproducer.shown:

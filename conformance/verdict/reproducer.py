@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ import numpy as np
 from hloracle.backends import iree
 from hloracle.backends.custom_calls import Target
 from hloracle.backends.devices import CPU, Device
+from hloracle.backends.tools import Tools
 from hloracle.core.folder import refuse_other, remove_reproducer
 
 if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
@@ -74,7 +76,10 @@ devices = xla_client.DeviceList(tuple(client.local_devices()[:1]))
 options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
 with mlir.make_ir_context():
     module = ir.Module.parse(open(graph).read())
-    loaded = compiler.backend_compile_and_load(client, module, devices, options, host_callbacks=[])
+    if hasattr(compiler, "backend_compile_and_load"):
+        loaded = compiler.backend_compile_and_load(client, module, devices, options, host_callbacks=[])
+    else:  # an older jax
+        loaded = compiler.backend_compile(client, module, options, host_callbacks=[])
 if not rest:
     sys.exit()
 result, got, *inputs = rest
@@ -84,87 +89,159 @@ np.save(got, results.disassemble_into_single_device_arrays()[int(result)][0])
 
 
 @dataclass(frozen=True)
+class Way:
+    """With what a reproducer is run.
+
+    compiler: `iree`, `xla`, or empty where no tools of the compiler's own are known: then `hloracle replay` runs it on `backend`.
+    tools: of a backend with flags or of a version; None for those of this environment with the usual flags.
+    targets: of custom_calls that XLA is to find; their libraries are put into the folder. device: where IREE runs it.
+    """
+
+    compiler: str = "iree"
+    backend: str = ""
+    tools: Tools | None = None
+    targets: Sequence[Target] = ()
+    device: Device = CPU
+
+
+ON_IREE, ON_XLA = Way(), Way("xla")
+
+
+@dataclass(frozen=True)
+class OnBackend:
+    """What a reproducer did on a backend. title: with its version and flags. shows: None where it could not be told."""
+
+    backend: str
+    title: str
+    shows: bool | None
+    detail: str
+
+
+@dataclass(frozen=True)
 class Reproducer:
-    """Files of a folder, the command to run in it, and what it did when it was run: `shown` if it showed the fault."""
+    """Files of a folder, the command to run in it, and what it did when it was run: `shown` if it showed the fault.
+
+    needs: what pip installs for the command, where it is of another version than this environment's. backends: what it did on
+    those of the run. notes: how it was made smaller, in sentences.
+    """
 
     folder: str
     files: list[str]
     command: str
     shown: bool
     output: str
+    needs: list[str] = field(default_factory=list)
+    backends: list[OnBackend] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
-def write_reproducer(
-    folder: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target] = (), device: Device = CPU
-) -> Reproducer:
+def write_reproducer(folder: Path, found: Found, way: Way, anchor: str) -> Reproducer:
     """Write `folder` (whole or not at all; an older one is replaced), and run its command once.
 
+    What `hloracle replay` runs is not run here: whether it shows the fault is known already.
     Raises InputError where the folder is there and is no reproducer.
-
-    Args:
-      device: where IREE runs it.
-      targets: of custom_calls that XLA is to find; their libraries are put into the folder.
     """
     refuse_other(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".reproducer-") as name:
         work = Path(name) / folder.name
         work.mkdir()
-        files, command = _write(work, found, only_on_xla, anchor, targets, device)
-        status, output = _run(work, command)
+        files, command = _write(work, found, way, anchor)
+        tools = way.tools.folder if way.tools else Path(sys.executable).parent
+        status, output = _run(work, command, tools) if way.compiler else (None, "")
         shown = "[FAILED]" in output if found.expected is not None else status not in (0, None)
         output = "\n".join(line[:400] for line in output.splitlines()[:60])
         remove_reproducer(folder)
         work.rename(folder)
-    return Reproducer(folder.name, files, command, shown, output)
+    needs = list(way.tools.packages) if way.tools else []
+    return Reproducer(folder.name, files, command, shown, output, needs)
 
 
-def _write(
-    work: Path, found: Found, only_on_xla: bool, anchor: str, targets: Sequence[Target], device: Device
-) -> tuple[list[str], str]:
-    title = [f"{found.step.name} in {anchor}: {found.why}", found.step.text]
+def _write(work: Path, found: Found, way: Way, anchor: str) -> tuple[list[str], str]:
+    where = f" in {anchor}" if anchor else ""
+    title = filter(None, [f"{found.step.name}{where}: {found.why}", found.step.text])
     (work / "subgraph.mlir").write_text("".join(f"// {' '.join(t.split())}\n" for t in title) + found.graph.text)
-    files = ["subgraph.mlir"]
-    if only_on_xla:
-        libraries = {f"{target.name}.so": target for target in targets}
-        for name, target in libraries.items():
-            shutil.copyfile(target.library, work / name)
-        (work / "run_on_xla.py").write_text(RUN_ON_XLA)
-        files += ["run_on_xla.py", *libraries]
-        first = [
-            "python", "run_on_xla.py", "subgraph.mlir", *(f"{target.name}={name}" for name, target in libraries.items()),
-        ]  # fmt: skip
-    else:
-        first = ["iree-compile", "subgraph.mlir", *iree.flags_of(found.graph, device), "-o", "subgraph.vmfb"]
-    if found.expected is None:
-        return files, shlex.join(first)
     inputs = []
     for i, (argument, value) in enumerate(found.inputs.items()):
         inputs.append(f"{i}-{''.join(c if c in NAME else '_' for c in argument)}.npy")
         _save(work / inputs[-1], value)
-    _save(work / "expected.npy", found.expected)
-    files += [*inputs, "expected.npy"]
-    tolerance, results = f"{found.tolerance:.6g}", range(len(found.graph.abi.results))
-    compare = [["python", "compare.py", tolerance, "got.npy", "expected.npy"]]
-    if only_on_xla:
-        commands = [[*first, f"{found.result}", "got.npy", *inputs], *compare]
-    else:
-        if found.got.dtype.kind in "iu" or np.isnan(found.got).any():
-            judge = [f"--output={'@got.npy' if i == found.result else ''}" for i in results]
-        else:
-            judge = [f"--expected_output={'@expected.npy' if i == found.result else '(ignored)'}" for i in results]
-            judge += [f"--expected_f32_threshold={tolerance}", "--expected_rtol=0"]
-            compare = []
-        run = ["iree-run-module", f"--device={device.uri}", "--module=subgraph.vmfb", "--function=main"]
-        commands = [first, [*run, *(f"--input=@{i}" for i in inputs), *judge], *compare]
-    if compare:
+    files = ["subgraph.mlir", *inputs]
+    if found.expected is not None:
+        _save(work / "expected.npy", found.expected)
+        files.append("expected.npy")
+    files.append(_describe(work, found, inputs))
+    how = {"iree": _on_iree, "xla": _on_xla, "": _on_hloracle}[way.compiler]
+    commands, more = how(work, found, way, inputs)
+    if any("compare.py" in command for command in commands):
         (work / "compare.py").write_text(COMPARE)
-        files.append("compare.py")
-    command = " && \\\n".join(map(shlex.join, commands))
+        more.append("compare.py")
+    command = " && \\\n".join(map(_shell, commands))
+    needs = f"# With {' '.join(way.tools.packages)}.\n" if way.tools and way.tools.packages else ""
     (work / "reproduce.sh").write_text(
-        f"#!/bin/sh\n# Ends with another status than 0 while the fault is there.\n{command}\n"
+        f"#!/bin/sh\n# Ends with another status than 0 while the fault is there.\n{needs}{command}\n"
     )
-    return [*files, "reproduce.sh"], command
+    return [*files, *more, "reproduce.sh"], command
+
+
+def _on_iree(work: Path, found: Found, way: Way, inputs: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """The commands, and the files beside those that all reproducers have."""
+    flags = way.tools.program.flags_of(found.graph) if way.tools else iree.flags_of(found.graph, way.device)
+    first = ["iree-compile", "subgraph.mlir", *flags, "-o", "subgraph.vmfb"]
+    if found.expected is None and not inputs:
+        return [first], []
+    run = ["iree-run-module", f"--device={way.device.uri}", "--module=subgraph.vmfb", "--function=main"]
+    run += [f"--input=@{i}" for i in inputs]
+    if found.expected is None:
+        return [first, run], []
+    tolerance, results = f"{found.tolerance:.6g}", range(len(found.graph.abi.results))
+    if found.got.dtype.kind in "iu" or np.isnan(found.got).any():
+        judge = [f"--output={'@got.npy' if i == found.result else ''}" for i in results]
+        return [first, [*run, *judge], _compared(tolerance)], []
+    judge = [f"--expected_output={'@expected.npy' if i == found.result else '(ignored)'}" for i in results]
+    return [first, [*run, *judge, f"--expected_f32_threshold={tolerance}", "--expected_rtol=0"]], []
+
+
+def _on_xla(work: Path, found: Found, way: Way, inputs: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    libraries = {f"{target.name}.so": target for target in way.targets}
+    for name, target in libraries.items():
+        shutil.copyfile(target.library, work / name)
+    (work / "run_on_xla.py").write_text(RUN_ON_XLA)
+    flags = way.tools.program.xla_flags if way.tools else ()
+    first = [f"XLA_FLAGS={' '.join(flags)}"] if flags else []
+    first += ["python", "run_on_xla.py", "subgraph.mlir"]
+    first += [f"{target.name}={name}" for name, target in libraries.items()]
+    if found.expected is not None or inputs:
+        first += [f"{found.result}", "got.npy", *inputs]
+    more = [] if found.expected is None else [_compared(f"{found.tolerance:.6g}")]
+    return [first, *more], ["run_on_xla.py", *libraries]
+
+
+def _on_hloracle(work: Path, found: Found, way: Way, inputs: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    return [["hloracle", "replay", ".", "--backend", way.backend]], []
+
+
+def _compared(tolerance: str) -> list[str]:
+    return ["python", "compare.py", tolerance, "got.npy", "expected.npy"]
+
+
+def _shell(command: Sequence[str]) -> str:
+    """A command of a shell, in which a variable may come first."""
+    name, equals, value = command[0].partition("=")
+    return f"{name}={shlex.quote(value)} {shlex.join(command[1:])}" if equals else shlex.join(command)
+
+
+def _describe(work: Path, found: Found, inputs: Sequence[str]) -> str:
+    """Write what `hloracle replay` has to know. flags: the graph's own, of IREE's compiler."""
+    case = {
+        "function": found.graph.abi.function,
+        "inputs": list(inputs),
+        "expected": None if found.expected is None else "expected.npy",
+        "result": found.result,
+        "tolerance": found.tolerance,
+        "flags": list(found.graph.flags),
+    }
+    (work / "reproducer.json").write_text(json.dumps(case, indent=1) + "\n")
+    return "reproducer.json"
 
 
 def _save(path: Path, value: np.ndarray) -> None:
@@ -172,10 +249,14 @@ def _save(path: Path, value: np.ndarray) -> None:
     np.save(path, np.asarray(value, order="C"))
 
 
-def _run(work: Path, command: str) -> tuple[int | None, str]:
-    """The command's exit status, None if it could not be run; and what it printed, without this machine's folders."""
+def _run(work: Path, command: str, python: Path) -> tuple[int | None, str]:
+    """The command's exit status, None if it could not be run; and what it printed, without this machine's folders.
+
+    Args:
+      python: the folder of the Python that has the tools.
+    """
     tools = Path(iree.compiler_path()).parent
-    path = f"{Path(sys.executable).parent}:{tools}"
+    path = f"{python}:{tools}"
     shell = ["/bin/sh", "-c", f'PATH="{path}:$PATH"\n{command}']
     try:
         status, output = _in_session(shell, work)
@@ -185,7 +266,7 @@ def _run(work: Path, command: str) -> tuple[int | None, str]:
         status, output = None, f"it took more than {RUN_SECONDS:g} s"
     for left in (work / "subgraph.vmfb", work / "got.npy"):
         left.unlink(missing_ok=True)
-    for folder in (work, tools, Path(sys.prefix)):
+    for folder in (work, tools, python.parent, Path(sys.prefix)):
         output = output.replace(f"{folder}/", "")
     return status, output
 

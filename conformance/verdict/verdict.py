@@ -287,6 +287,14 @@ def _token(seen: _Seen) -> Finding | None:
     return None
 
 
+def _meaning(seen: _Seen) -> Finding | None:
+    """Compilers give right values, and the graph as it is written does not mean them."""
+    if wrong := [c for c in seen.of_judged("meaning") if c.failed]:
+        words = "As StableHLO's interpreter evaluates it the graph is wrong, whatever compilers make of it"
+        return "emitter-fault", f"{words}: {wrong[0].detail}."
+    return None
+
+
 def _probes(seen: _Seen) -> Finding | None:
     if differ := [c for c in seen.of_judged("probes") if c.failed]:
         words = (
@@ -312,8 +320,11 @@ def _compiler(seen: _Seen) -> Finding | None:
     """Right on one family and wrong on another; or right on the processor and wrong on a device."""
     groups = [*seen.groups(), (ORACLE, "logits")]
     wrong = [(c, r) for pair in groups for c, r in seen.wrong.items() if (c.source, c.head) == pair]
-    # The processor first: what is wrong there too is no device's fault. Of the device's, what picks the token last.
-    for one, reasons in sorted(wrong, key=lambda w: (seen.matrix.on_device(w[0]), w[0].head == "token")):
+    dead = {o.configuration for o in seen.outcomes if o.status == "failed"}
+    # The processor first: what is wrong there too is no device's fault. Wrong values before what does not run, for which
+    # nobody is misled. Of the device's, what picks the token last.
+    order = sorted(wrong, key=lambda w: (seen.matrix.on_device(w[0]), w[0] in dead, w[0].head == "token"))
+    for one, reasons in order:
         on_device, own = seen.matrix.on_device(one), seen.matrix.family(one)
         if all(c.about == "repeats" for c in reasons):
             class_ = "device-fault" if on_device else "compiler-fault"
@@ -369,7 +380,7 @@ def _left_over(seen: _Seen) -> Finding | None:
 
 Rule = Callable[[_Seen], Finding | None]
 RULES: tuple[Rule, ...] = (
-    _distrusted, _contract, _unreadable, _doubtful_reference, _unanswered, _oracle, _refused, _left_open, _source, _probes, _invariants,
+    _distrusted, _contract, _unreadable, _doubtful_reference, _unanswered, _oracle, _refused, _left_open, _source, _probes, _meaning, _invariants,
     _token, _compiler, _gate, _code, _left_over,
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ from hloracle.reports.compare.checks import (
 )
 from hloracle.reports.compare.families import FamilyDiff, compare_families, family_changes
 from hloracle.reports.compare.graphs import Graphs, compare_graphs, graph_changes
+from hloracle.reports.compare.programs import ProgramDiff, compare_programs, program_changes
 from hloracle.reports.compare.runs import (
     Pair,
     caveats,
@@ -66,7 +67,7 @@ TITLES: Final = {
 _GROUNDS = ("tokens", "configuration", "check", "canary", "logits", "anchors", "family")
 _KINDS = (
     "verdict", "mutant", "model", "family", "settings", "prompt", "reference", "tokens", "configuration", "compared", "check", "canary",
-    "logits", "anchors", "speed", "memory", "graph", "floors", "environment",
+    "logits", "anchors", "speed", "memory", "program", "graph", "floors", "environment",
 )  # fmt: skip
 
 
@@ -95,6 +96,7 @@ class Comparison:
     graphs: Graphs
     speed: Speed
     memory: tuple[Memory, ...]
+    programs: tuple[ProgramDiff, ...]
     settings: tuple[Pair, ...]
     environment: tuple[Pair, ...]
 
@@ -168,6 +170,7 @@ class Comparison:
 _NOUNS: Final = {
     "prompt": "prompt", "reference": "prompt", "tokens": "prompt", "configuration": "configuration", "compared": "comparison",
     "check": "check", "logits": "configuration", "anchors": "part", "family": "model", "graph": "graph", "settings": "setting",
+    "program": "configuration",
 }  # fmt: skip
 
 
@@ -209,6 +212,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
     speed, memory = compare_speed(base, head), tuple(compare_memory(base, head))
     checks = tuple(compare_checks(base, head))
     families = compare_families(base, head)
+    programs = compare_programs(base, head)
     gone = configurations_gone(base, head)
     changes = [
         *identity_changes(base, head),
@@ -222,6 +226,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
         *floor_changes(base, head, floors),
         *graph_changes(base, head, graphs),
         *speed_changes(base, head, speed, memory),
+        *program_changes(programs),
         *environment_changes(base, head),
     ]
     changes = together(changes, gone)
@@ -247,6 +252,7 @@ def compare(base: Record, head: Record, where: object = "HEAD") -> Comparison:
         graphs=graphs,
         speed=speed,
         memory=memory,
+        programs=programs,
         settings=tuple(settings_of(base, head)),
         environment=tuple(environment_of(base, head)),
     )

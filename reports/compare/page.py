@@ -46,7 +46,7 @@ _PARTS = {
     "families": ("family",),
     "margins": ("logits", "anchors", "floors"),
     "graphs": ("graph",),
-    "speed": ("speed", "memory"),
+    "speed": ("speed", "memory", "program"),
     "runs": ("verdict", "mutant", "model", "settings", "environment"),
 }
 

@@ -58,7 +58,19 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("count", "plural", "signed", "figure", "duration", "size", "parameters", "one_line", "piece", "si")
+    names = (
+        "count",
+        "plural",
+        "signed",
+        "figure",
+        "duration",
+        "size",
+        "parameters",
+        "one_line",
+        "piece",
+        "si",
+        "shown_by",
+    )
     environment.filters |= {name: getattr(text, name) for name in names}
     environment.filters |= {
         "fold": fold,

@@ -48,6 +48,7 @@ def render(record: Record) -> str:
         "shown": EVIDENCE,
         "next": list(_next(record)),
         "matrix": _matrix(record),
+        "witnesses": _witnesses(record),
         "totals": token_totals(record),
         "prompts": prompts,
         "checks": by_status(record["checks"]),
@@ -146,6 +147,17 @@ def _tally(record: Record) -> list[tuple[str, int]]:
 
 
 # ---- the matrix
+
+
+def _witnesses(record: Record) -> dict[str, Any]:
+    """A row for each backend, with a cell for each source, None where it was not asked of that; no rows where there is one."""
+    sources, matrix = record["sources"], record["matrix"]
+    cells = {(cell["backend"], cell["source"]): cell for cell in matrix["cells"]}
+    rows = [
+        {"backend": backend, "cells": [cells.get((backend["name"], source["id"])) for source in sources]}
+        for backend in matrix["backends"]
+    ]
+    return {"sources": sources, "rows": rows if len(rows) > 1 else []}
 
 
 def _matrix(record: Record) -> dict[str, Any]:

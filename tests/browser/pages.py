@@ -16,6 +16,7 @@ from records import Record
 
 from hloracle.reports import bench as bench_page
 from hloracle.reports.compare import page as diff_page
+from hloracle.reports.compare import upgrade as upgrade_page
 from hloracle.reports.compare.comparison import compare
 from hloracle.reports.history import page as history_page
 from hloracle.reports.history.store import row_of
@@ -52,6 +53,19 @@ def _page(name: str, render: Callable[[], str]) -> PageUnderTest:
 
 def _diff(name: str, base: Callable[[], Record], head: Callable[[], Record]) -> PageUnderTest:
     return _page(name, lambda: diff_page.render(compare(base(), head())))
+
+
+def _upgrade(name: str, models: list[tuple[str, Callable[[], Record], Callable[[], Record]]]) -> PageUnderTest:
+    def draw(folder: Path) -> Path:
+        rows = [upgrade_page.Row("a model", why=f"it cannot be read {HOSTILE}")]
+        for i, (model, base, head) in enumerate(models):
+            comparison = compare(base(), head())
+            (folder / f"diff{i}.html").write_text(diff_page.render(comparison), "utf-8")
+            rows.append(upgrade_page.row_of(model, comparison, f"diff{i}.html"))
+        upgrade_page.write_index(rows, ("iree==3.12.0", f"iree==3.13.0:{HOSTILE}"), folder)
+        return folder / "index.html"
+
+    return PageUnderTest(name, draw)
 
 
 def _history(name: str, make: Callable[[], list[Record]]) -> PageUnderTest:
@@ -131,6 +145,11 @@ PAGES = [
     _diff("diff-same", records.conforms, records.conforms),
     _diff("diff-suite", records.suite, records.failing_suite),
     _diff("diff-hostile", hostile_base, hostile),
+    _upgrade(
+        "upgrade",
+        [("tiny-llama", records.conforms, records.failing), ("tiny-gemma", records.conforms, records.conforms)],
+    ),
+    _upgrade("upgrade-hostile", [(HOSTILE, hostile_base, hostile)]),
     _history("history", history_rows.mixed),
     _page("bench", lambda: bench_page.render_bench(test_bench.figures())),
     _page(
