@@ -28,7 +28,7 @@ def no_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("iree", "iree-cpu", "iree", "IREE"),
         ("xla", "xla-cpu", "xla", "XLA"),
-        ("stablehlo", "stablehlo", "stablehlo", "the StableHLO interpreter"),
+        ("stablehlo", "stablehlo", "stablehlo", "StableHLO's interpreter"),
         ("iree==3.12.0", "iree==3.12.0", "iree", "IREE 3.12.0"),
         ("xla==0.9.1", "xla==0.9.1", "xla", "XLA 0.9.1"),
         ("iree:--a --b=c", "iree:--a --b=c", "iree", "IREE with --a --b=c"),

@@ -168,11 +168,13 @@ def test_a_worker_outlives_the_thread_that_opened_it() -> None:
 
 
 OPEN = """
-import sys, time
+import sys
+import numpy as np
 from hloracle.backends.worker import PROTOCOL, SMALL, Program, Worker
 from hloracle.backends.workers import serving
 if __name__ == "__main__":
     worker = Worker("acme", Program(tuple(sys.argv[1:])))
+    kept = worker.keep(np.zeros(2000, np.float32))
     print(worker._conversation._guarded.process.pid, flush=True)
     sys.stdin.read()
 """
@@ -180,19 +182,17 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("command", [EXAMPLE, XLA])
 @pytest.mark.parametrize("how", ["kill", "end"])
-def test_a_worker_ends_with_the_process_that_opened_it(how: str, command: tuple[str, ...]) -> None:
-    """And leaves nothing in shared memory."""
-    before = set(os.listdir("/dev/shm"))
-    script = subprocess.Popen(
-        [sys.executable, "-c", OPEN, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def test_a_worker_ends_with_the_process_that_opened_it(how: str, command: tuple[str, ...], tmp_path: Path) -> None:
+    """And leaves no file."""
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": {**os.environ, "TMPDIR": str(tmp_path)}}
+    script = subprocess.Popen([sys.executable, "-c", OPEN, *command], text=True, **pipes)
     with script:
         assert script.stdout
         child = psutil.Process(int(script.stdout.readline()))
         if how == "kill":
             script.kill()
     assert child.wait(30) is None or not child.is_running()
-    assert not {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("hloracle")}
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_what_is_compiled_is_kept(empty_cache: Path) -> None:
