@@ -93,7 +93,8 @@ class Conversation:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             requests.write(request)
             requests.flush()
-        return answers.readline(LONGEST)
+        line: bytes = answers.readline(LONGEST)
+        return line
 
     def _error(self, stage: str, answer: dict[str, Any]) -> ToolchainError:
         """An error that it answers with: it goes on."""

@@ -26,7 +26,7 @@ class Guarded:
     process: the program. too_large: whether it was killed for that.
     """
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[Any]  # of bytes
 
     def __init__(
         self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None,

@@ -279,6 +279,16 @@ def test_what_a_worker_does_wrong_is_an_error_in_one_line(fault: str, where: str
     assert "\n" not in raised.value.message
 
 
+def test_one_that_crashes_as_it_compiles() -> None:
+    iree_worker = (sys.executable, str(Path(XLA[1]).with_name("iree_worker.py")), "local-task:0", "1")
+    with pytest.raises(ToolchainError, match=r"acme ended without an answer \(signal SIGSEGV\)") as raised:
+        added(opened(*misbehaving("crash", "compile", behaves=iree_worker)))
+    assert raised.value.stage == "compile"
+    kept = Path(raised.value.artifact)
+    assert kept.read_text() == sum_graph().text
+    kept.unlink()
+
+
 def test_one_that_stops_answering_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloracle.backends.conversation.CLOSING_SECONDS", 0.1)
     backend = opened(*misbehaving("stop answering", "call"))
