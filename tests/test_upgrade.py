@@ -123,6 +123,12 @@ def test_models_that_fail_stop_no_other(tmp_path: Path) -> None:
     assert [row["safe"] for row in told["models"]] == [False, False, False]
 
 
+@pytest.mark.usefixtures("simulated")
+def test_an_index_of_models_that_all_fail(tmp_path: Path) -> None:
+    upgrade(wanted(tmp_path, "nobody"), Progress())
+    assert "is no model" in (tmp_path / "index.html").read_text()
+
+
 def test_each_model_on_both_versions(simulated: list[tuple[str, str]], tmp_path: Path) -> None:
     upgrade(wanted(tmp_path, "tiny-llama", "tiny-gemma"), Progress())
     assert sorted(simulated) == [(f"tiny-{m}", f"IREE {w}") for m in ("gemma", "llama") for w in WORDS]
