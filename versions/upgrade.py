@@ -231,6 +231,8 @@ def _measured(record: records.Record, found: Measured, version: int, family: str
         {**dataclasses.asdict(c), "packages": PACKAGES_OF.get(c.backend, HUGGING_FACE)}
         for c in found.of(version, family)
     ]
+    if record["model"]["name"].startswith(TINY):  # what its process holds are libraries
+        contenders = [{**c, "resident_bytes": None} for c in contenders]
     speed = {
         "reason": "" if contenders else found.reason,
         "context": CONTEXT if contenders else 0,
