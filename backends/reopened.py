@@ -14,7 +14,7 @@ from hloracle.backends.worker import Worker
 from hloracle.core.abi import Graph
 from hloracle.core.errors import ToolchainError
 
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 class Reopened:

@@ -123,7 +123,8 @@ def _print_verdict(record: Record, out: Path, console: Console) -> None:
         console.print(escape(reproducer["command"]), soft_wrap=True)
         if told := shown_by(reproducer):
             console.print(f"{'':>14}{escape(told)}", soft_wrap=True)
-        for note in reproducer["notes"]:
+        needs = [f"The command needs {' '.join(reproducer['needs'])}."] if reproducer["needs"] else []
+        for note in [*needs, *reproducer["notes"]]:
             console.print(f"{'':>14}{escape(note)}", soft_wrap=True)
     console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
 

@@ -61,7 +61,7 @@ def edited(case: Case) -> Iterator[Draft]:
 class Draft:
     """A parsed copy of a case's graph. Whoever edits it sets `inputs` to what its arguments are then given.
 
-    names: of the arguments. end: the return.
+    names: of the arguments. result: which of the results is looked at.
     """
 
     def __init__(self, case: Case) -> None:
@@ -81,6 +81,7 @@ class Draft:
 
     @property
     def end(self) -> Any:
+        """The return."""
         return list(self.block.operations)[-1]
 
     @property

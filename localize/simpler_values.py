@@ -62,16 +62,13 @@ def _simpler(simple: Simple, array: np.ndarray) -> np.ndarray | None:
     """None where an array is as simple as that already. What is no number, such as a mask's -inf, stays."""
     if array.dtype.kind in "biu" and simple not in (_zeros, _ones):
         return None
-    with np.errstate(invalid="ignore"):
-        finite = np.isfinite(array.astype(np.float64))
-        new = np.where(finite, simple(np.where(finite, array, np.zeros_like(array))), array).astype(array.dtype)
-    level = SIMPLE.index(simple)
-    for known in SIMPLE[: level + 1]:
-        if np.array_equal(
-            np.where(finite, array, 0), np.where(finite, known(np.where(finite, array, 0).astype(array.dtype)), 0)
-        ):
-            return None
-    return new
+    finite = np.isfinite(array.astype(np.float64))
+    numbers = np.where(finite, array, 0).astype(array.dtype)
+    if any(
+        np.array_equal(numbers, np.where(finite, known(numbers), 0)) for known in SIMPLE[: SIMPLE.index(simple) + 1]
+    ):
+        return None
+    return np.where(finite, simple(numbers), array).astype(array.dtype)
 
 
 def _constant(hunt: Hunt, simple: Simple, place: int) -> bool:

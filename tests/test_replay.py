@@ -238,3 +238,10 @@ def test_bfloat16_is_two_bytes_in_a_file(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", np.array(values, ml_dtypes.bfloat16))
     case: Case = read_case(tmp_path / "g.mlir", Given((tmp_path / "x.npy",), tmp_path / "y.npy"))
     assert replay(case, "iree", How()).status == "right"
+
+
+@pytest.mark.nightly
+def test_another_version_from_the_registry(folder: Path) -> None:
+    case = read_case(folder, Given())
+    assert replay(case, "iree==3.12.0", How()).status == "right"
+    assert replay(case, "iree==3.12.999", How()).status == "untried"

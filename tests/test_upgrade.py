@@ -106,6 +106,7 @@ def test_two_records_and_a_page(tmp_path: Path) -> None:
     assert [r["package"] for r in base["environment"]["untried"]] == ["iree-base-compiler", "iree-base-runtime"]
     found = compare(base, head)
     assert found.speed.outcome == "slower", "by the rule of hloracle diff"
+    assert {c["resident_bytes"] for c in head["speed"]["contenders"]} == {None}, "of a tiny model"
     assert row.title == found.title == "Not safe"
     assert (row.ratio, row.step) == (2.0, (2.0,) * 5)
     assert (tmp_path / row.page).read_text().startswith("<!DOCTYPE html>")
@@ -121,6 +122,12 @@ def test_models_that_fail_stop_no_other(tmp_path: Path) -> None:
     assert rows[2].passed == (True, True)
     told = json.loads((tmp_path / "upgrade.json").read_text())
     assert [row["safe"] for row in told["models"]] == [False, False, False]
+
+
+@pytest.mark.usefixtures("simulated")
+def test_an_index_of_models_that_all_fail(tmp_path: Path) -> None:
+    upgrade(wanted(tmp_path, "nobody"), Progress())
+    assert "is no model" in (tmp_path / "index.html").read_text()
 
 
 def test_each_model_on_both_versions(simulated: list[tuple[str, str]], tmp_path: Path) -> None:
@@ -168,13 +175,16 @@ def test_a_measure_that_fails_leaves_the_records(tmp_path: Path, monkeypatch: py
     assert row.step == ()
 
 
-def test_compile_times_in_turns_take_the_place_of_others() -> None:
+@pytest.mark.parametrize("tiny", [False, True])
+def test_compile_times_in_turns_take_the_place_of_others(tiny: bool) -> None:
     record: Any = of_backend(conforms())
+    record["model"]["name"] = "tiny-llama" if tiny else "a model"
     for row in record["configurations"]:
         row["programs"] = [{"graph": "emitter/decode/token", "seconds": 7.0, "bytes": 7}]
     for version, (seconds, size) in enumerate([(1.0, 10), (3.0, 30)]):
         found = module._measured(copy.deepcopy(record), measured(), version, "iree")
         validate(found)
+        assert found["speed"]["contenders"][0]["resident_bytes"] == (None if tiny else 1000)
         by_backend = {c["backend"]: c["programs"][0] for c in found["configurations"] if "programs" in c}
         assert (by_backend["iree"]["seconds"], by_backend["iree"]["bytes"]) == (seconds, size)
         assert by_backend["xla-cpu"]["seconds"] == 7.0

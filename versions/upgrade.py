@@ -89,16 +89,16 @@ def upgrade(wanted: Upgrade, progress: Progress) -> list[Row]:
         facts = [_facts(choice, progress.report) for choice in opened]
     folders = _folders(wanted.models, wanted.out)
     found = _judge_all(wanted, opened, folders, progress)
-    rows = []
+    rows: list[Row] = []
     for model in wanted.models:
         sides = found[model]
         if isinstance(sides, str):
             rows.append(Row(model, why=sides))
-            continue
-        with progress.stage(f"timed, {model}"):
-            pair = _with_measures(wanted, opened, model, sides, progress)
-        pair = [_of_version(record, said, opened[0].family) for record, said in zip(pair, facts, strict=True)]
-        rows.append(_written(model, pair, folders[model], wanted.out))
+        else:
+            with progress.stage(f"timed, {model}"):
+                pair = _with_measures(wanted, opened, model, sides, progress)
+            pair = [_of_version(record, said, opened[0].family) for record, said in zip(pair, facts, strict=True)]
+            rows.append(_written(model, pair, folders[model], wanted.out))
         write_index(rows, (wanted.base, wanted.head), wanted.out)
     return rows
 
@@ -231,6 +231,8 @@ def _measured(record: records.Record, found: Measured, version: int, family: str
         {**dataclasses.asdict(c), "packages": PACKAGES_OF.get(c.backend, HUGGING_FACE)}
         for c in found.of(version, family)
     ]
+    if record["model"]["name"].startswith(TINY):  # what its process holds are libraries
+        contenders = [{**c, "resident_bytes": None} for c in contenders]
     speed = {
         "reason": "" if contenders else found.reason,
         "context": CONTEXT if contenders else 0,

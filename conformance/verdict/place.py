@@ -195,7 +195,7 @@ def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Conf
     if found.operation:
         because.append(f"inside it, {found.operation['name']}: {found.operation['why']}")
     if found.reproducer and found.reproducer.shown:
-        because.append("the reproducer shows it outside of hloracle")
+        because.append(f"the reproducer shows it{' outside of hloracle' if found.reproducer.outside else ''}")
     places = {found.first_local, found.first_accumulated} - {None}
     agreed = found.first_local is not None and len(places) == 1
     if agreed and (found.operation or (found.reproducer and found.reproducer.shown)):

@@ -122,7 +122,7 @@ class Reproducer:
     """Files of a folder, the command to run in it, and what it did when it was run: `shown` if it showed the fault.
 
     needs: what pip installs for the command, where it is of another version than this environment's. backends: what it did on
-    those of the run. notes: how it was made smaller, in sentences.
+    those of the run. notes: how it was made smaller, in sentences. outside: the command is no command of hloracle.
     """
 
     folder: str
@@ -133,6 +133,7 @@ class Reproducer:
     needs: list[str] = field(default_factory=list)
     backends: list[OnBackend] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    outside: bool = True
 
 
 def write_reproducer(folder: Path, found: Found, way: Way, anchor: str) -> Reproducer:
@@ -154,7 +155,7 @@ def write_reproducer(folder: Path, found: Found, way: Way, anchor: str) -> Repro
         remove_reproducer(folder)
         work.rename(folder)
     needs = list(way.tools.packages) if way.tools else []
-    return Reproducer(folder.name, files, command, shown, output, needs)
+    return Reproducer(folder.name, files, command, shown, output, needs, outside=bool(way.compiler))
 
 
 def _write(work: Path, found: Found, way: Way, anchor: str) -> tuple[list[str], str]:
