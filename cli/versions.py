@@ -144,6 +144,8 @@ def bisect(case: Path, as_json: bool, **asked: Any) -> int:
         if asked["abi"]:
             raise InputError("is of a graph of a model", "--abi", "give --model too, or leave it out")
         read = _read(case, files)
+    elif idle := next((name for name, value in files.items() if value), None):
+        raise InputError("has no effect beside --model, which says what is right", f"--{idle}", "leave it out")
     wanted = Search(case, read, **asked)
     with progress_shown() as progress:
         found = search(wanted, progress)
