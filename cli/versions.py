@@ -222,6 +222,8 @@ def _print_upgrade(rows: Any, folder: Path, out: Console) -> None:
         )
         step = f"{row.ratio:.2f} ({min(row.step):.2f} to {max(row.step):.2f})" if row.step else "–"
         table.add_row(escape(row.model), f"[{'green' if row.safe else 'red'}]{row.title}[/]", step, *pairs)
+    if not out.is_terminal:  # nothing says how wide a file may be
+        out.width = max(out.width, 120)
     out.print(table)
     for row in rows:
         if not row.safe:
