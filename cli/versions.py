@@ -144,6 +144,8 @@ def bisect(case: Path, as_json: bool, **asked: Any) -> int:
         if asked["abi"]:
             raise InputError("is of a graph of a model", "--abi", "give --model too, or leave it out")
         read = _read(case, files)
+    elif idle := next((name for name, value in files.items() if value), None):
+        raise InputError("has no effect beside --model, which says what is right", f"--{idle}", "leave it out")
     wanted = Search(case, read, **asked)
     with progress_shown() as progress:
         found = search(wanted, progress)
@@ -220,6 +222,8 @@ def _print_upgrade(rows: Any, folder: Path, out: Console) -> None:
         )
         step = f"{row.ratio:.2f} ({min(row.step):.2f} to {max(row.step):.2f})" if row.step else "–"
         table.add_row(escape(row.model), f"[{'green' if row.safe else 'red'}]{row.title}[/]", step, *pairs)
+    if not out.is_terminal:  # nothing says how wide a file may be
+        out.width = max(out.width, 120)
     out.print(table)
     for row in rows:
         if not row.safe:

@@ -244,16 +244,13 @@ def _measured(record: records.Record, found: Measured, version: int, family: str
 
 
 def _with_programs(row: records.Configuration, made: Mapping[str, Program], backend: str) -> records.Configuration:
-    """A configuration's row with the compile times that were taken in turns, where there are such."""
+    """A configuration's row with the compile times that were taken in turns, and without any that were not."""
     if row["backend"] != backend or "programs" not in row:
         return row
-    programs: list[records.Program] = [
-        {"graph": p["graph"], "seconds": made[p["graph"]].seconds, "bytes": made[p["graph"]].size}
-        for p in row["programs"]
-        if p["graph"] in made
-    ]
     timed = row.copy()
-    timed["programs"] = programs or row["programs"]
+    timed["programs"] = [
+        {**p, "seconds": made[p["graph"]].seconds if p["graph"] in made else None} for p in row["programs"]
+    ]
     return timed
 
 

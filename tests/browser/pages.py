@@ -104,6 +104,15 @@ def large() -> Record:
     return record
 
 
+def with_programs(seconds: float, size: int | None) -> Record:
+    """A run whose compilers say how long they took, and some how large their programs are."""
+    record = records.conforms()
+    for i, configuration in enumerate(record["configurations"]):
+        program = {"graph": "emitter/decode/logits", "seconds": seconds * (i + 1), "bytes": None if i else size}
+        configuration["programs"] = [program]
+    return record
+
+
 def hostile_base() -> Record:
     """A run before the hostile one, of other tokens, figures and graphs."""
     record = hostile()
@@ -143,6 +152,7 @@ PAGES = [
     _report("hostile", hostile),
     _diff("diff", records.conforms, records.failing),
     _diff("diff-same", records.conforms, records.conforms),
+    _diff("diff-programs", lambda: with_programs(2.0, 90_000), lambda: with_programs(4.5, None)),
     _diff("diff-suite", records.suite, records.failing_suite),
     _diff("diff-hostile", hostile_base, hostile),
     _upgrade(
