@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hloracle.backends import named
+from hloracle.backends.choice import Choice as Backend
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.facts import Inspected
@@ -32,16 +32,15 @@ from hloracle.reference.model.checkpoint import Checkpoint
 class Evidence:
     """What a run has gathered so far; the record is written from it whether or not the run got to its end.
 
-    gates: the backends that were asked for, and what gate zero found of each.
     graphs: by source, the judged ones first. truths: by the id of a prompt.
     named: by source and name, a graph with its anchors named, where they had to be looked for.
     shown: the graphs that a reader is shown, with their sources. compiled: for targets that nothing runs on.
     arithmetic: what the device multiplies with. choice, chosen: how the emitter's graphs are written and compiled, and why
       so: `untuned`, `tuned`, or `asked` for; ignored: why what was measured on this machine was not taken.
+    gates: the backends that were asked for, and what gate zero found of each.
     """
 
     checks: list[Check] = field(default_factory=list)
-    gates: list[tuple[named.Choice, Gate]] = field(default_factory=list)
     graphs: dict[str, Inspected] = field(default_factory=dict)
     prompts: list[Prompt] = field(default_factory=list)
     truths: dict[str, Truth] = field(default_factory=dict)
@@ -58,6 +57,7 @@ class Evidence:
     choice: Choice = field(default_factory=untuned)
     chosen: str = "untuned"
     ignored: str = ""
+    gates: list[tuple[Backend, Gate]] = field(default_factory=list)
 
     @property
     def bad(self) -> list[Check]:

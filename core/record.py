@@ -6,7 +6,7 @@ say, for instance that a run with a failed check has not passed, is checked by r
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, NotRequired, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict
@@ -276,8 +276,8 @@ class Configuration(TypedDict):
     seconds: Seconds
     tokens_per_second: Seconds | None
     peak_bytes: Count | None
-    programs: NotRequired[List[Program]]
-    """Of the graphs that were loaded; left out where the backend says nothing of them."""
+    programs: List[Program]
+    """Of the graphs that were loaded; empty where the backend says nothing of them."""
 
 
 class Witness(TypedDict):

@@ -166,6 +166,7 @@ FIXED = {
     "phase",
     "head",
     "status",
+    "state",
     "chosen",
     "verdict",
     "error",

@@ -100,7 +100,7 @@ def session(spoil: Spoil = nothing, head: str = "logits", phases: Sequence[str] 
 def answered(spoil: Spoil = nothing, head: str = "logits") -> Outcome:
     """What a configuration answers to the question."""
     configuration = Configuration("emitter", "xla-cpu", head)
-    context = Context(backends=(Choice("xla-cpu", "xla", lambda threads: Spoiled(spoil), quick=True),))
+    context = Context(backends=(Choice("xla-cpu", "xla", lambda threads: Spoiled(spoil), "XLA", quick=True),))
     return configurations._run(context, configuration, list(graphs(head)), checkpoint().directory, asked())
 
 

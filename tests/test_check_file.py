@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from jax._src.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo
-from models import Changing, changed, model, quick_xla
+from models import Changing, changed, interpreter, model, quick_xla
 from nightly import nightly, only
 
 from hloracle.backends.iree import iree_compile
 from hloracle.backends.session import Backend, Buffer, Executable
+from hloracle.backends.words import INTERPRETER
 from hloracle.cli import main as cli
 from hloracle.conformance.checks.census import NOT_PINNED
 from hloracle.conformance.checks.check import Question
@@ -246,7 +247,7 @@ Edit = Callable[[Graph], Graph]
 @pytest.fixture
 def quick(no_gates: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Backend]]:
     """Backends by their names."""
-    found: dict[str, Backend] = dict.fromkeys(ON, quick_xla())
+    found: dict[str, Backend] = {**dict.fromkeys(ON, quick_xla()), INTERPRETER: interpreter()}
     monkeypatch.setattr(Context, "backend", lambda self, name: found[name])
     with alone():
         yield found

@@ -30,7 +30,7 @@ from hloracle.core.tolerances import HIDDEN, HIDDEN_NARROW
 from hloracle.foreign.apart import apart
 from hloracle.reports.record import load
 
-CONTEXT = Context(backends=(Choice("xla-cpu", "xla", lambda threads: quick_xla(), quick=True),))
+CONTEXT = Context(backends=(Choice("xla-cpu", "xla", lambda threads: quick_xla(), "XLA", quick=True),))
 
 CACHES = '"kv[0]" = "k_cache : L S K D"\n"kv[1]" = "v_cache : L S K D"'
 RETURNED = '1 = "k_cache : L S K D"\n2 = "v_cache : L S K D"'

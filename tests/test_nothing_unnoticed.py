@@ -77,6 +77,7 @@ Spoiled = Iterator[tuple[str, Any]]
 UNJUDGED = {
     ".seconds": "how long it took",
     ".peak_bytes": "how much it took",
+    ".programs emptied": "what the compiler made, and not what came of it",
     ".decodes": "what graphs its source has, and not what came of them",
     ".message": "the words of a failure, and this configuration did not fail",
     ".stage": "where a failure was, and this configuration did not fail",

@@ -21,6 +21,8 @@ def made(*programs: Program) -> Record:
     """A record whose first configuration has these programs."""
     record = conforms()
     rows = [{"graph": f"{GRAPH}{i}" if i else GRAPH, "seconds": s, "bytes": b} for i, (s, b) in enumerate(programs)]
+    for configuration in record["configurations"]:
+        configuration["programs"] = []
     record["configurations"][0]["programs"] = rows
     validate(copy.deepcopy(record))
     return record
@@ -60,7 +62,7 @@ def test_what_is_said(base: Program, head: Program, words: list[str]) -> None:
 
 
 def test_records_that_say_nothing() -> None:
-    record: Any = conforms()
+    record: Any = made()
     assert compare_programs(record, record) == ()
     assert compare_programs(record, made((1.0, 1))) == ()  # type: ignore[arg-type]
     assert "Compile times" not in render(compare(record, record))

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hloracle.backends.named import PROGRAMS
 from hloracle.backends.reopened import Reopened
+from hloracle.backends.words import PROGRAMS
 from hloracle.backends.worker import Program, Worker
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import ToolchainError
@@ -47,7 +47,7 @@ class Moody(Runtime):
     def download(self, array):
         return array
 
-serve(Moody())
+serve(Moody)
 """
 
 

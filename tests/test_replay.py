@@ -14,7 +14,7 @@ from models import model
 from hloracle.cli import main as cli
 from hloracle.conformance.checks.check import Question
 from hloracle.conformance.runs.gate_zero import Gate
-from hloracle.conformance.verdict.reproducer import write_reproducer
+from hloracle.conformance.verdict.reproducer import Way, write_reproducer
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.localize.operations import Found
@@ -177,7 +177,7 @@ def test_a_reproducer_that_a_run_wrote(wrong: bool, tmp_path: Path) -> None:
     given = np.full(argument.shape, 4, np.float32)
     expected = np.full(argument.shape, 0.75 if wrong else 0.5, np.float32)
     found = Found(step, step.graph, {argument.name: given}, expected, expected, "it was made so", 1e-4)
-    shown = write_reproducer(tmp_path / "r", found, False, "norm")
+    shown = write_reproducer(tmp_path / "r", found, Way("iree"), "norm")
     assert shown.shown == wrong
     case = read_case(tmp_path / "r", Given())
     assert (case.tolerance, case.result, case.graph.abi.function) == (1e-4, 0, "main")

@@ -66,6 +66,7 @@ def test_every_check_is_there(small_record: dict[str, Any]) -> None:
              "arguments-used", "caches-donated", "census", "matmuls", "weights", "tables"]  # fmt: skip
     wanted = {f"{source}.{name}" for source in ("emitter", "oracle") for name in graph}
     wanted |= {"emitter.op-kinds", "emitter.fewer-ops", "emitter.caches-in-place", "reference.noise", "emitter.probes"}
+    wanted |= {"emitter.interpreter"}
     wanted |= {"oracle/xla-cpu.anchors", "emitter/iree-cpu.anchors", "harness.canary"}
     wanted |= {"iree-cpu.gate-zero", "xla-cpu.gate-zero"}
     wanted |= {f"{source}/iree-cuda.{name}" for source in ("emitter", "oracle") for name in ("compiles", "arithmetic")}

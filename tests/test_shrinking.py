@@ -100,7 +100,7 @@ def test_what_shows_it_and_what_does_not() -> None:
     assert made.found.expected is not None
     assert np.abs(made.found.got - made.found.expected).max() > made.found.tolerance
     assert made.backends[0].title == "The right one"
-    assert re.fullmatch(r"the StableHLO interpreter \d+\.\d+\.\d+", made.backends[2].title)
+    assert re.fullmatch(r"StableHLO's interpreter \d+\.\d+\.\d+", made.backends[2].title)
     assert made.notes[0].startswith("It was made smaller, from 3 operations with sizes up to 6 to 1 operations")
 
 
@@ -176,7 +176,7 @@ def test_the_flags_of_xla(word: str, written: Path) -> None:
 
 def test_another_version_says_which(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is run with its own tools."""
-    monkeypatch.setattr("hloracle.backends.named.environment", lambda compiler, version: Path("/its/bin/python"))
+    monkeypatch.setattr("hloracle.backends.words.environment", lambda compiler, version: Path("/its/bin/python"))
     where: list[Path] = []
 
     def noted(work: Path, command: str, python: Path) -> tuple[int, str]:

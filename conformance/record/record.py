@@ -93,10 +93,7 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
         "sources": _sources(run),
         "prompts": [_prompt(p, evidence.truths.get(p.id), readable) for p in evidence.prompts],
         "tokens": {id: _tokens(id, truth, evidence.outcomes, readable) for id, truth in evidence.truths.items()},
-        "configurations": [
-            _with_programs(_configuration(o, evidence.truths, not (settings.busy or settings.quick)), run, o)
-            for o in evidence.outcomes
-        ],
+        "configurations": [_configuration(run, o, not (settings.busy or settings.quick)) for o in evidence.outcomes],
         "matrix": _matrix(run),
         "checks": [check_row(c) for c in evidence.checks],
         "anchors": [_rows(o.configuration, o.prompt, r) for o in evidence.anchored for r in o.rows]
@@ -292,8 +289,8 @@ def _tokens(id: str, truth: Truth, outcomes: Sequence[Outcome], readable: Readab
     return {"agreed": agreed, "total": len(truth.tokens), "configurations": answers}
 
 
-def _configuration(outcome: Outcome, truths: dict[str, Truth], by_itself: bool) -> record.Configuration:
-    results = outcome.prompts
+def _configuration(run: Run, outcome: Outcome, by_itself: bool) -> record.Configuration:
+    results, truths = outcome.prompts, run.evidence.truths
     total = sum(len(t.tokens) for t in truths.values())
     seconds = sum(r.seconds for r in results.values())
     return {
@@ -311,20 +308,18 @@ def _configuration(outcome: Outcome, truths: dict[str, Truth], by_itself: bool) 
         if seconds and by_itself and outcome.configuration.head == "token"
         else None,
         "peak_bytes": outcome.peak_bytes,
+        "programs": _programs(run, outcome),
     }
 
 
-def _with_programs(row: record.Configuration, run: Run, outcome: Outcome) -> record.Configuration:
-    """The row with what the compiler made of its graphs; without where its backend does not say."""
+def _programs(run: Run, outcome: Outcome) -> list[record.Program]:
+    """What the compiler made of a configuration's graphs; nothing where its backend does not say."""
     source = outcome.configuration.source
-    rows: list[record.Program] = [
+    return [
         {"graph": _graph_id(source, graph), "seconds": made.seconds, "bytes": made.size}
         for graph, _ in run.evidence.graphs[source]
         if (made := outcome.programs.get(graph.name))
     ]
-    if rows:
-        row["programs"] = rows
-    return row
 
 
 def _graph_id(source: str, graph: Graph) -> str:
