@@ -476,21 +476,39 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
 
 
 def _interpreted(scene: _Scene, base: Dissection, anchor: str) -> Word | None:
-    """What the interpreter computes there, in the phase that is less work of those in which it is wrong by itself."""
-    words = []
+    """What the interpreter computes there, in the phase that is less work of those in which it is wrong by itself.
+
+    None where what is wrong is no subgraph of its own: a cache that is returned otherwise than it was written.
+    """
+    asked = []
     for phase, anatomy in scene.suspect.parts.items():
-        if not base.local.get((phase, anchor), 0.0) <= ANCHOR_FLOORS:
-            words.append((evaluations(anatomy.subgraph(anchor)), phase))
-    if not words:
+        if base.local.get((phase, anchor), 0.0) <= ANCHOR_FLOORS:
+            continue
+        found = _wrong_subgraph(scene, phase, anatomy, anchor)
+        if found is not None:
+            asked.append((evaluations(found), phase, found))
+    if not asked:
         return None
-    _, phase = min(words)
+    _, phase, subgraph = min(asked, key=lambda one: one[:2])
     scene.report(f"StableHLO's interpreter computes {anchor} of {phase}")
-    situation, subgraph = scene.situations[phase], scene.suspect.parts[phase].subgraph(anchor)
     try:
         bench = scene.witness()
     except ToolchainError as error:
         return Word(phase, anchor, None, error.message)
-    return word_of(subgraph, situation, partial(situation.value, weight=bench.weight), bench)
+    return word_of(
+        subgraph, scene.situations[phase], partial(scene.situations[phase].value, weight=bench.weight), bench
+    )
+
+
+def _wrong_subgraph(scene: _Scene, phase: str, anatomy: Anatomy, anchor: str) -> Subgraph | None:
+    """Which subgraph the suspect computes wrong where an anchor is wrong by itself: its own, or what comes after the last."""
+    situation, bench, subgraph = scene.situations[phase], scene.suspect.bench, anatomy.subgraph(anchor)
+    try:
+        if _wrong(situation, anchor, bench.run(subgraph.graph, partial(situation.value, weight=bench.weight))):
+            return subgraph
+    except ToolchainError:
+        return subgraph
+    return anatomy.tail() if anchor == "lm_head" else None
 
 
 def _wrong(situation: Situation, anchor: str, got: Sequence[np.ndarray]) -> bool:

@@ -356,6 +356,7 @@ def test_a_cache_that_is_returned_as_another_layer_left_it(phase: str) -> None:
     assert (found.phase, found.anchor) == (phase, "k_cache.1")
     assert found.found
     assert found.found.step.name == "func.return"
+    assert found.interpreted is None, "it has nothing to compute there"
     assert found.found.step.text.startswith("func.return")
     assert found.found.step.value == ""
     assert found.reproducer
@@ -733,6 +734,8 @@ def test_logits_that_are_changed_before_they_are_returned(phase: str, early_exit
     assert found.found.expected is not None
     assert found.reproducer == found.found
     assert [a.name for a in found.found.graph.abi.arguments] == ["lm_head"]
+    assert found.interpreted
+    assert found.interpreted.wrong, "it is asked of what changes them, and not of lm_head, which is right"
 
 
 def test_logits_that_are_returned_as_they_were() -> None:
