@@ -88,6 +88,8 @@ def test_a_backend_that_does_not_pass_gate_zero() -> None:
     found = of(evidence({}, gates=(IREE, XLA, BROKEN)))
     assert found["emitter", "pjrt:broken"] == Cell("emitter", "pjrt:broken", "failed", "it died (signal SIGABRT)")
     assert ("oracle", "pjrt:broken") not in found, "nobody asked it"
+    slow = (BROKEN[0], Gate(dataclasses.replace(BROKEN[1].check, error="timeout")))
+    assert of(evidence({}, gates=(IREE, XLA, slow)))["emitter", "pjrt:broken"].state == "unknown"
     assert found["emitter", "xla-cpu"].state == "right"
 
 

@@ -404,6 +404,8 @@ def test_a_backend_that_does_not_pass_gate_zero_is_at_fault_where_another_does()
     assert found.class_ == "compiler-fault"
     assert "vendor does not run the simplest graphs" in found.explanation
     assert "SIGABRT" in found.explanation
+    for stage, class_ in (("memory", "out-of-memory"), ("timeout", "timeout"), ("process", "compiler-fault")):
+        assert verdict(more=(passing, dataclasses.replace(failing, error=stage))).class_ == class_
     wrong_graph = verdict(wrong("emitter/xla-cpu", "emitter/iree-cpu"), more=(passing, failing))
     assert wrong_graph.class_ == "emitter-fault", "what is wrong with the graph comes first"
 

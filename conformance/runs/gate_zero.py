@@ -56,9 +56,11 @@ def gate_zero(context: Context, backend: str) -> Gate:
         as_it_is = dataclasses.replace(context, fault=None)
         figures, said = as_it_is.child(_run, backend, timeout=seconds).value
     except TimedOut:
-        return Gate(question.error(f"it did not end within {seconds:g} s"))
-    except (ToolchainError, ChildDied) as error:
-        return Gate(question.error(str(error)))
+        return Gate(question.error(f"it did not end within {seconds:g} s", "timeout"))
+    except ToolchainError as error:
+        return Gate(question.error(str(error), error.stage))
+    except ChildDied as error:
+        return Gate(question.error(str(error), "memory" if error.cause == "memory" else "process"))
     x, w = _operands()
     right = [11.0, 22.0, 33.0, 44.0], (x @ w.T).tolist(), 0
 

@@ -13,6 +13,7 @@ from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import AnchorOutcome
 from hloracle.conformance.verdict.localization import Localization
 from hloracle.conformance.verdict.place import narrowed
+from hloracle.conformance.verdict.verdict import UNANSWERED
 
 # right: all that was compared is within its limits. wrong: something is not. failed: the backend does not compile, load or
 # run the graphs. unknown: there is no answer, or not all of it could be compared.
@@ -20,7 +21,6 @@ State = Literal["right", "wrong", "failed", "unknown"]
 SAID: dict[State, str] = {
     "right": "right on", "wrong": "wrong on", "failed": "not run by", "unknown": "not known on",
 }  # fmt: skip
-UNANSWERED = ("memory", "timeout", "process")  # stages after which nothing is known
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,18 @@ def cells(evidence: Evidence) -> list[Cell]:
     found: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         found.setdefault((outcome.configuration.source, outcome.configuration.backend), []).append(outcome)
-    refused = {b.name: gate.check.detail for b, gate in evidence.gates if gate.check.bad}
+    refused = {b.name: gate.check for b, gate in evidence.gates if gate.check.bad}
     return [
         _cell(found[source, b.name], evidence.checks, evidence.localization, inside)
-        if (source, b.name) in found else Cell(source, b.name, "failed", refused[b.name])
+        if (source, b.name) in found else _refused(source, refused[b.name])
         for source in evidence.graphs for b, _ in evidence.gates
         if (source, b.name) in found or (b.name in refused and source in evidence.judged)
     ]  # fmt: skip
+
+
+def _refused(source: str, gate: Check) -> Cell:
+    """Of a backend that did not pass gate zero."""
+    return Cell(source, gate.backend, "unknown" if gate.error in UNANSWERED else "failed", _said(gate))
 
 
 def _cell(
@@ -62,7 +67,7 @@ def _cell(
         anchor = _anchor(outcomes, found, inside)
         return Cell(one.source, one.backend, "wrong", f"{failed[0].title}: {_said(failed[0])}", anchor)
     if dead:
-        state: State = "unknown" if dead.stage in UNANSWERED else "failed"
+        state: State = "unknown" if dead.stage in (*UNANSWERED, "process") else "failed"
         return Cell(one.source, one.backend, state, dead.message, _anchor(outcomes, found, inside))
     if bad:
         return Cell(one.source, one.backend, "unknown", f"{bad[0].title}: {_said(bad[0])}")

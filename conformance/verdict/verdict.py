@@ -350,9 +350,16 @@ def _compiler(seen: _Seen) -> Finding | None:
 
 
 def _gate(seen: _Seen) -> Finding | None:
-    if broken := [c for c in seen.bad if c.about == "toolchain"]:
-        return "compiler-fault", f"{broken[0].backend} does not run the simplest graphs{_said(broken[0])}."
-    return None
+    """A backend that does not run the simplest graphs, where another does."""
+    broken = [c for c in seen.bad if c.about == "toolchain"]
+    if not broken:
+        return None
+    silent = [c for c in broken if c.error in UNANSWERED]
+    if len(silent) == len(broken):  # it had no memory or no time, which accuses nobody
+        class_, words = UNANSWERED[silent[0].error]
+        return class_, f"{words}. {silent[0].backend}: {silent[0].detail}."
+    first = next(c for c in broken if c not in silent)
+    return "compiler-fault", f"{first.backend} does not run the simplest graphs{_said(first)}."
 
 
 def _code(seen: _Seen) -> Finding | None:
