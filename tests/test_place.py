@@ -317,6 +317,18 @@ def test_one_family_of_compilers_and_the_interpreter() -> None:
         assert (word is SILENT) == ("has no word (stablehlo ended without" in found.explanation)
 
 
+def test_one_family_of_compilers_is_not_certain_of_a_graph() -> None:
+    """Where the interpreter has no word: the same compiler may be right on the oracle's graph and wrong on this one."""
+    alone = [Configuration(source, "xla-cpu") for source in ("emitter", "oracle")]
+    checks, outcomes = gathered({EMITTER.id: WRONG_LOGITS}, configurations=alone)
+    matrix = Matrix(tuple(b for b in MATRIX.backends if b.name == "xla-cpu"))
+    decided = decide(matrix, checks, outcomes, TRUTHS)
+    for word, level in ((None, "certain"), (WRONG, "certain"), (SILENT, "likely")):
+        found = place(matrix, decided, checks, localized(interpreted=word), outcomes)
+        assert found.sure
+        assert (found.class_, found.sure[0]) == ("emitter-fault", level)
+
+
 def test_no_place() -> None:
     for nothing in (None, localized(anchor=None, first_local=None, first_accumulated=None, operation=None)):
         found = placed(nothing)

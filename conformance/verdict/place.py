@@ -29,14 +29,21 @@ def place(
     if verdict.passed:
         return verdict
     placed = _placed(verdict, checks, found, outcomes)
-    by_values = any(c.bad and c.configuration and c.configuration.of_oracle for c in checks)
-    return _alone(matrix, placed, found) if by_values else placed
+    return placed if len(matrix.families) > 1 else _alone(matrix, placed, checks, found)
 
 
-def _alone(matrix: Matrix, verdict: Verdict, found: Localization | None) -> Verdict:
-    """One family of compilers accuses no reference, unless the third witness bears it out: its own fault looks the same."""
+def _alone(matrix: Matrix, verdict: Verdict, checks: Sequence[Check], found: Localization | None) -> Verdict:
+    """One family of compilers accuses no reference, unless the third witness bears it out: its own fault looks the same.
+
+    Nor is it certain of a graph, where the third witness has no word.
+    """
     word = found.interpreted if found else None
-    if verdict.class_ != "reference-fault" or len(matrix.families) > 1 or (word and word.wrong):
+    if word and word.off is None and verdict.class_ == "emitter-fault" and verdict.sure:
+        level, because = verdict.sure
+        told = [*because, "no other family of compilers ran the graph, so the fault may be the compiler's"]
+        return dataclasses.replace(verdict, sure=("likely" if level == "certain" else level, told))
+    by_values = any(c.bad and c.configuration and c.configuration.of_oracle for c in checks)
+    if verdict.class_ != "reference-fault" or not by_values or (word and word.wrong):
         return verdict
     names = matrix.named(b.name for b in matrix.backends)
     silent = f" ({word.why_not})" if word else ""
