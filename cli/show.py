@@ -19,7 +19,8 @@ from hloracle.reports.text import shown_by
 from hloracle.studies.holes import JUDGES, Item, Outcome, all_of, tally
 from hloracle.studies.mutants import Trial
 
-MOST = 7  # columns of tokens that fit a terminal of 80; of more configurations the matrix is shown
+# Columns of tokens that fit a terminal of 80, and the letters of a word in their heads; else the backends are shown in rows.
+MOST, LONGEST = 7, 8
 STATES = ("noticed", "explained", "missed")  # of what was spoiled
 
 
@@ -37,7 +38,8 @@ def print_record(record: Record, out: Path, console: Console) -> None:
     out: the folder that holds the report, which the last lines name.
     """
     configurations = [c["id"] for c in record["configurations"]]
-    if len(configurations) > MOST:
+    words = [word for c in record["configurations"] for word in c["backend"].split("-")]
+    if len(configurations) > MOST or max(map(len, words), default=0) > LONGEST:
         console.print(_matrix(record))
         for sentence in record["matrix"]["sentences"]:
             console.print(escape(sentence))

@@ -26,7 +26,8 @@ _NUMBERS = re.compile(r'\[\n +([^][{}"]+)\n +\]')
 
 def schema() -> str:
     """What reports/report.schema.json has to hold."""
-    return schema_text(Record, "https://hloracle.invalid/report/7", "hloracle run record, version 7")
+    _, _, version = SCHEMA.partition("/")
+    return schema_text(Record, f"https://hloracle.invalid/report/{version}", f"hloracle run record, version {version}")
 
 
 def validate(record: Any) -> None:
@@ -146,6 +147,7 @@ def _contradictions(record: Record) -> Iterator[str]:
     """What a record may not say of itself, each as one line that begins with the path."""
     yield from _twice(record)
     yield from _source_contradictions(record)
+    yield from _matrix_contradictions(record)
     yield from _token_contradictions(record)
     for i, configuration in enumerate(record["configurations"]):
         if configuration["agreed"] > configuration["total"]:
@@ -162,6 +164,7 @@ def _twice(record: Record) -> Iterator[str]:
     named: dict[str, list[str]] = {
         **{f"{part}[{{}}].id": [entry["id"] for entry in cast(Any, record)[part]]
            for part in ("sources", "prompts", "configurations", "checks", "graphs")},
+        "matrix.backends[{}].name": [backend["name"] for backend in record["matrix"]["backends"]],
         "floors[{}].anchor": [floor["anchor"] for floor in record["floors"]],
         "families[{}].model": [family["model"] for family in record["families"]],
         "listings[{}].graph": [listing["graph"] for listing in record["listings"]],
@@ -186,6 +189,18 @@ def _source_contradictions(record: Record) -> Iterator[str]:
                 yield f"{part}[{i}].source: there is no source {one_line(entry['source'], 80)!r}"
     if (found := record["localization"]) is not None and found["source"] not in known:
         yield f"localization.source: there is no source {one_line(found['source'], 80)!r}"
+
+
+def _matrix_contradictions(record: Record) -> Iterator[str]:
+    sources = {source["id"] for source in record["sources"]}
+    backends = {backend["name"] for backend in record["matrix"]["backends"]}
+    for i, cell in enumerate(record["matrix"]["cells"]):
+        where = f"matrix.cells[{i}]"
+        for key, word, known in (("source", cell["source"], sources), ("backend", cell["backend"], backends)):
+            if word not in known:
+                yield f"{where}.{key}: there is no {key} {one_line(word, 80)!r}"
+        if record["passed"] and cell["state"] != "right":
+            yield f"{where}.state: is {cell['state']!r}, and the run has passed"
 
 
 def _token_contradictions(record: Record) -> Iterator[str]:

@@ -21,6 +21,8 @@ pytest.register_assert_rewrite("page_text")
 # XLA without its optimizer compiles in a fifth of the time, and most tests do little else. Set before JAX reads it; what
 # is in the environment comes first: see docs/tests.md.
 os.environ.setdefault("XLA_FLAGS", " ".join(PLAIN_XLA))
+# As importing jax sets it: whatever imports jaxlib before it would have it tell of its clients on stderr.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 # A run small enough for a test: five configurations, six prompts, buckets of 32, 64 and 128.
 SMALL_RUN = ("run", "tiny-llama", "--tokens", "8", "--capacity", "128", "--threads", "2", "--rounds", "2")

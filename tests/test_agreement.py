@@ -107,10 +107,12 @@ def test_the_sentences() -> None:
 
 
 def test_what_the_interpreter_says_stands_there_too() -> None:
-    said = dataclasses.replace(check("emitter.interpreter", "", "passed", "63 of 114 anchors"), source="emitter")
-    found = evidence({}, said)
+    said = check("emitter.interpreter", "", "passed", "63 of 114 anchors, at most 0.83 floors off (norm, decode)")
+    silent = check("mine.interpreter", "", "skipped", detail="it died")
+    found = evidence({}, said, silent)
     assert sentences(matrix_of(found), cells(found), found)[-1] == (
-        "StableHLO's interpreter: 63 of 114 anchors of the emitter's graph."
+        "Of the emitter's graph StableHLO's interpreter evaluates 63 of 114 anchors, at most 0.83 floors off (norm, decode);"
+        " of the graph of mine StableHLO's interpreter has no word: it died."
     )
 
 

@@ -186,6 +186,13 @@ def test_every_key_is_required() -> None:
         (put("configurations", 1, "status", "failed"), r"configurations\[1\]\.status: .* is 'failed', and the run has"),
         (put("configurations", 1, "agreed", 9999), r"configurations\[1\]\.agreed: 9999 of \d+"),
         (put("configurations", 1, "source", "another"), r"configurations\[1\]\.source: there is no source 'another'"),
+        (put("matrix", "cells", 0, "source", "another"), r"matrix\.cells\[0\]\.source: there is no source 'another'"),
+        (put("matrix", "cells", 0, "backend", "tpu"), r"matrix\.cells\[0\]\.backend: there is no backend 'tpu'"),
+        (put("matrix", "cells", 0, "state", "wrong"), r"matrix\.cells\[0\]\.state: is 'wrong', and the run has passed"),
+        (
+            lambda r: r["matrix"]["backends"].append(r["matrix"]["backends"][0]),
+            r"matrix\.backends\[\d\]\.name: .* stands twice",
+        ),
         (lambda r: r["configurations"].append(r["configurations"][0]), r"configurations\[\d\]\.id: .* stands twice"),
         (lambda r: [s.update(judged=False) for s in r["sources"]], "sources: none is judged"),
         (lambda r: r.update(prompts=[], tokens={}), r"verdict\.compared: is there, and no prompt was run"),

@@ -36,7 +36,9 @@ from records import (
     suite,
     without_results,
 )
+from rich.console import Console
 
+from hloracle.cli.show import print_record
 from hloracle.reports import annotate, junit, summary
 from hloracle.reports.compare import page as diff_page
 from hloracle.reports.compare import summary as compare_summary
@@ -274,6 +276,47 @@ def test_which_backends_show_the_fault() -> None:
         assert words.replace(" ", "") in text.replace(" ", "")
     assert "XLA 0.10.2; not known of PJRT mine" in summary.render(record)
     assert "reproducer: shown by IREE 3.13.0" in junit.render(record)
+
+
+def with_another_backend() -> Record:
+    """A run with a fault, and with a backend of another version that gives no answer."""
+    record = failing()
+    record["matrix"]["backends"].append(
+        {"name": "iree==3.12.0", "title": "IREE 3.12.0", "family": "iree", "said": "IREE 3.12.0 <b>", "passed": False}
+    )
+    cell = {
+        "source": "emitter",
+        "backend": "iree==3.12.0",
+        "state": "unknown",
+        "first": "it died <i>",
+        "anchor": "lm_head",
+    }
+    record["matrix"]["cells"].append(cell)
+    validate(record)
+    return record
+
+
+def test_what_each_backend_makes_of_each_source() -> None:
+    record = with_another_backend()
+    text = section(record, "backends").replace(" ", "")
+    for words in (*record["matrix"]["sentences"], "IREE 3.12.0 <b>", "not known", "it died <i>", "not asked"):
+        assert words.replace(" ", "") in text
+    record["matrix"] |= {"backends": record["matrix"]["backends"][:1], "cells": []}
+    assert "h-backends" not in page_of(record).attributes("id"), "one backend is no matrix"
+
+
+def test_backends_are_rows_on_a_terminal_where_columns_would_not_fit(tmp_path: Path) -> None:
+    def shown(record: Record) -> str:
+        console = Console(record=True, width=80)
+        print_record(record, tmp_path, console)
+        return console.export_text()
+
+    record = with_another_backend()
+    assert "chat@64" in shown(record), "prompts are rows as long as the columns' heads are short"
+    record["configurations"][1]["backend"] = "iree==3.12.0"
+    text = shown(record)
+    for words in ("IREE 3.12.0", "unknown", "lm_head", "not asked", record["matrix"]["sentences"][0][:40]):
+        assert words in text
 
 
 def test_one_click_leads_to_the_wrong_operation() -> None:

@@ -78,7 +78,7 @@ def interpreter_check(source: str, found: Sequence[Interpreted]) -> Check:
     said = [(word.off, graph, word) for graph, word in words if word.off is not None]
     if not said:
         why = next((word.why_not for _, word in words), "")
-        return question.skipped(f"it has no word on any: {why}" if why else NO_ANCHORS)
+        return question.skipped(why or NO_ANCHORS)
     off, _, furthest = max(said, key=lambda s: s[0])
     silent = [word.anchor for _, word in words if word.off is None]
     all_of = sum(one.anchors for one in found)

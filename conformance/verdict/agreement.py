@@ -117,10 +117,12 @@ def _third_witness(evidence: Evidence) -> str:
         if word.off is None:
             return f"{name} gives no answer on {at}: {word.why_not}."
         return f"{name} computes {at} {'right' if word.right else 'wrong as well'}, {word.off:.2g} floors off."
-    checks = [c for c in evidence.checks if c.kind == "interpreter"]
-    if not checks:
-        return ""
-    return f"{name}: " + "; ".join(f"{c.figure or c.detail or c.status} of {graph_of(c.source)}" for c in checks) + "."
+    told = [
+        f"of {graph_of(c.source)} {name} has no word: {c.detail}" if c.status == "skipped"
+        else f"of {graph_of(c.source)} {name} evaluates {c.figure}"
+        for c in evidence.checks if c.kind == "interpreter"
+    ]  # fmt: skip
+    return f"O{'; '.join(told)[1:]}." if told else ""
 
 
 def _sentence(matrix: Matrix, source: str, found: Sequence[Cell]) -> str:
