@@ -159,7 +159,9 @@ def jax_on_the_processor() -> None:
     The oracle's XLA is the processor's. What the environment says comes first.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as importing jax does it: jaxlib alone would tell of its clients
+    os.environ.setdefault(
+        "TF_CPP_MIN_LOG_LEVEL", "1"
+    )  # as importing jax does it: jaxlib alone would tell of its clients
 
 
 def end_with_parent() -> None:
