@@ -79,19 +79,21 @@ def _placed(
     )
     if broken:
         return verdict
-    if found.interpreted is not None and (decided := _by_interpreter(verdict, found)):
+    judged = [c for c in checks if c.source != ORACLE]
+    differs = any(
+        c.bad and c.kind in (*LEFT_OPEN, *DONATED) for c in judged
+    )  # compilers need not agree on such a graph
+    if found.interpreted is not None and not differs and (decided := _by_interpreter(verdict, found)):
         return decided
     if found.misused:
         explanation = (
             "The graphs are right when they are given right inputs, and the session gives them something else."
         )
         return dataclasses.replace(verdict, class_="harness-error", explanation=explanation)
-    judged = [c for c in checks if c.source != ORACLE]
     allowed = any(c.kind == "custom-call" and c.status == "passed" for c in judged)
     if allowed and verdict.class_ == "emitter-fault" and (found.operation or {}).get("name") == "stablehlo.custom_call":
         explanation = "A custom_call gives wrong values: what it calls is wrong, or what the graph asks of it."
         return dataclasses.replace(verdict, explanation=explanation)
-    differs = any(c.bad and c.kind in (*LEFT_OPEN, *DONATED) for c in judged)
     if found.fusion_dependent and verdict.class_ != "device-fault" and not differs:
         on = found.plan.suspect.backend
         explanation = (
@@ -110,13 +112,13 @@ def _by_interpreter(verdict: Verdict, found: Localization) -> Verdict | None:
     assert word
     if word.right and verdict.class_ in ("emitter-fault", "reference-fault"):
         explanation = (
-            f"StableHLO's interpreter computes {word.anchor} right from {graph_of(suspect.source)}, and every compiler that ran"
-            " it does not."
+            f"StableHLO's interpreter computes {word.anchor} right from {graph_of(suspect.source)}, and {suspect.backend} does"
+            " not, from the same inputs; no compiler that ran the graph has it right."
         )
         return dataclasses.replace(verdict, class_="compiler-fault", explanation=explanation)
     if word.wrong and verdict.class_ == "compiler-fault":
         class_ = "reference-fault" if suspect.of_oracle else "emitter-fault"
-        right = f", and is right on {found.plan.trusted.backend} alone" if found.plan.trusted else ""
+        right = f". That it is right on {found.plan.trusted.backend} acquits no graph" if found.plan.trusted else ""
         explanation = (
             f"As StableHLO's interpreter evaluates it, {graph_of(suspect.source)} is wrong at {word.anchor}, as on"
             f" {suspect.backend}{right}."
