@@ -65,6 +65,11 @@ class Conversation:
             return answer
 
     @property
+    def peak_bytes(self) -> int:
+        """The most that the program has had resident, with all that it has started."""
+        return self._guarded.peak_bytes
+
+    @property
     def alive(self) -> bool:
         """Whether the program still runs."""
         return self._guarded.process.poll() is None

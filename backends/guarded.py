@@ -23,7 +23,8 @@ WATCH_SECONDS = 0.2
 class Guarded:
     """A program that was started. It is killed, with those that it has started, if they have too much memory together.
 
-    process: the program. too_large: whether it was killed for that.
+    process: the program. too_large: whether it was killed for that. peak_bytes: the most that they had resident together,
+      as far as it was seen.
     """
 
     process: subprocess.Popen[Any]  # of bytes
@@ -38,6 +39,7 @@ class Guarded:
           environment, folder: of the program; this process's where they are None. streams: as subprocess takes them.
         """
         self.too_large, self._limit = False, memory_limit()
+        self.peak_bytes = 0
         self._started, self._failed = threading.Event(), ""
         arguments = ([*command], {**streams, "env": environment, "cwd": folder})
         threading.Thread(target=self._watch, args=arguments, daemon=True).start()
@@ -56,7 +58,8 @@ class Guarded:
             self._started.set()
         pause = threading.Event()
         while self.process.poll() is None:
-            if resident_bytes(self.process.pid) > self._limit:
+            self.peak_bytes = max(self.peak_bytes, resident := resident_bytes(self.process.pid))
+            if resident > self._limit:
                 self.too_large = True
                 self.kill()
             pause.wait(WATCH_SECONDS)

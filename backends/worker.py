@@ -159,6 +159,11 @@ class Worker(Backend):
         return self._read(answer, buffer.type, file.path)
 
     @property
+    def peak_bytes(self) -> int:
+        """The most that its process has had resident, with all that that has started."""
+        return self._conversation.peak_bytes
+
+    @property
     def alive(self) -> bool:
         """Whether its process still runs: after some errors it does not."""
         return self._conversation.alive

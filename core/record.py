@@ -276,6 +276,7 @@ class Configuration(TypedDict):
     seconds: Seconds
     tokens_per_second: Seconds | None
     peak_bytes: Count | None
+    """The most that its process held, and a backend in a process of its own beside it; null where it had no process."""
     programs: List[Program]
     """Of the graphs that were loaded; empty where the backend says nothing of them."""
 

@@ -1,4 +1,4 @@
-"""A worker that hands requests on to another one, and does something wrong at one of them.
+"""A worker that hands requests on to another one, and does something wrong, or takes much memory, at one of them.
 
 python misbehaving_worker.py FAULT REQUEST NUMBER COMMAND…: at the NUMBERth REQUEST, or `start`. Standard library alone.
 """
@@ -90,12 +90,14 @@ def of_first(change: Callable[[Answer], Answer]) -> Callable[[Answer], Answer]:
     return changed
 
 
+HELD: list[bytes] = []
 CHANGES: dict[str, Callable[[Answer], Answer]] = {
     "wrong id": lambda a: {**a, "id": a["id"] + 1},
     "nothing": lambda a: {"id": a["id"]},
     "version": lambda a: {**a, "protocol": 2},
     "no version": lambda a: {**a, "protocol": "one"},
     "error": lambda a: {"id": a["id"], "error": {"stage": "run", "message": "no such\nkernel"}},
+    "hold": lambda a: HELD.append(b"x" * 2**30) or a,
     "memory": lambda a: {"id": a["id"], "error": {"stage": "memory", "message": "no room"}},
     "no error": lambda a: {"id": a["id"], "error": "no"},
     "no name": lambda a: {**a, **dict.fromkeys(("loaded", "array"), 7)},

@@ -320,6 +320,15 @@ def test_memory_is_bounded(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         added(backend)
 
 
+def test_the_most_that_it_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It grows until it is ended: what it had then is more than it may have."""
+    monkeypatch.setenv(MEMORY_VARIABLE, "1e9")
+    backend = opened(*misbehaving("eat", "call"))
+    with pytest.raises(OutOfMemory):
+        added(backend)
+    assert backend.peak_bytes > 1e9
+
+
 def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MEMORY_VARIABLE, "much")
     with pytest.raises(InputError, match="HLORACLE_WORKER_MEMORY=much: is no number of bytes"):
@@ -389,6 +398,13 @@ def test_a_worker_that_does_not_start_in_a_run() -> None:
     assert record.verdict.class_ == "compiler-fault"
     assert "acme does not run the simplest graphs" in record.verdict.explanation
     assert "(exit status 3): acme: no licence" in record.verdict.explanation
+    assert whole(record)
+
+
+def test_its_memory_counts_in_a_run() -> None:
+    record = judged(worker("acme", misbehaving("hold", "call", CALLS, XLA), family="xla"))
+    peaks = {c["id"]: c["peak_bytes"] for c in record.data["configurations"]}
+    assert peaks["emitter/acme"] > 2**30 > peaks["emitter/xla-cpu"]
     assert whole(record)
 
 

@@ -119,7 +119,8 @@ def run_configuration(
         stage = "memory" if error.cause == "memory" else "process"
         return Outcome(configuration, "failed", stage=stage, message=str(error))
     answer: Outcome = child.value
-    outcome = dataclasses.replace(answer, seconds=child.seconds, peak_bytes=child.peak_bytes)
+    peak = None if child.peak_bytes is None else child.peak_bytes + (answer.peak_bytes or 0)
+    outcome = dataclasses.replace(answer, seconds=child.seconds, peak_bytes=peak)
     if before:
         return dataclasses.replace(outcome, streams=before.streams, streams_reused=bool(before.streams))
     entry.save(outcome)
@@ -164,8 +165,9 @@ def _run(
     repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
     programs = dict(getattr(backend, "programs", {}))
     return Outcome(
-        configuration, "ran", prompts, streams=streams, repeated=repeated, decodes=session.decodes, programs=programs
-    )
+        configuration, "ran", prompts, peak_bytes=getattr(backend, "peak_bytes", 0), streams=streams, repeated=repeated,
+        decodes=session.decodes, programs=programs,
+    )  # fmt: skip
 
 
 def _prompt(
