@@ -68,6 +68,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         title = context.backends[0].title
         asked.append((settings.model, title))
         assert context.names == ("iree", "xla-cpu")
+        assert context.threads == (1 if settings.model.startswith("tiny-") else 2)
         if settings.model == "nobody":
             raise InputError("is no model", "nobody", "name one")
         if settings.model == "tiny-phi3" and "3.13" in title:
@@ -77,6 +78,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return type("Result", (), {"value": record})
 
     def child(self: Context, function: Any, *_: Any, timeout: float) -> Any:
+        assert self.threads == 1, "of tiny models"
         return type("Result", (), {"value": measured()})
 
     monkeypatch.setattr(module, "chosen", open_)
@@ -87,7 +89,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def wanted(out: Path, *models: str) -> Upgrade:
-    return Upgrade(*WORDS, models, out, jobs=2, rounds=5, threads=1, timeout=60)
+    return Upgrade(*WORDS, models, out, jobs=2, rounds=5, threads=2, timeout=60)
 
 
 @pytest.mark.usefixtures("simulated")

@@ -58,7 +58,7 @@ SIDES = ("base", "head")
 class Upgrade:
     """What is asked for. base, head: words of backends of one family. rounds: in which decode steps take turns.
 
-    threads: of a backend that is timed, and of a model that is not tiny. timeout: seconds of a configuration.
+    threads: of a backend, where the model is not tiny. timeout: seconds of a configuration.
     """
 
     base: str
@@ -160,9 +160,13 @@ def _settings(model: str, out: Path) -> Settings:
 def _context(wanted: Upgrade, model: str, choice: Choice) -> Context:
     """The version under its family's name, beside its peer."""
     peer = chosen([PEERS.get(choice.family, USUAL_PEER)])
-    count = 1 if model.startswith(TINY) else wanted.threads
     backends = (dataclasses.replace(choice, name=choice.family), *peer)
-    return Context(backends=backends, threads=count, timeout=wanted.timeout)
+    return Context(backends=backends, threads=_threads(wanted, model), timeout=wanted.timeout)
+
+
+def _threads(wanted: Upgrade, model: str) -> int:
+    """A tiny model's steps are over before a second thread wakes: with two, their times spread twice as far."""
+    return 1 if model.startswith(TINY) else wanted.threads
 
 
 def _judged(settings: Settings, context: Context, report: Report) -> records.Record:
@@ -195,7 +199,9 @@ def _with_measures(
     family = opened[0].family
     peer = chosen([PEERS.get(family, USUAL_PEER)])
     choices = [dataclasses.replace(c, name=f"{side}:{c.name}") for side, c in zip(SIDES, opened, strict=True)]
-    context = Context(Progress(progress.report), (*choices, *peer), threads=wanted.threads, timeout=wanted.timeout)
+    context = Context(
+        Progress(progress.report), (*choices, *peer), threads=_threads(wanted, model), timeout=wanted.timeout
+    )
     rounds = wanted.rounds if all(record["passed"] for record in pair) else 0
     try:
         specs = _specs(pair[1])
