@@ -259,6 +259,11 @@ class Graph:
     takes: tuple[Taken, ...] = ()
     unreturned: tuple[str, ...] = ()
 
+    @property
+    def identity(self) -> str:
+        """All that decides what a backend makes of it: for a key of the cache."""
+        return self.text + self.abi.to_json() + json.dumps(self.flags)
+
     def of_row(self, row: int) -> Graph:
         """The same, where always this row of a graph of several is judged, and not each in turn."""
         if self.rows == 1:

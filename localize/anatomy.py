@@ -301,7 +301,7 @@ class Anatomy:
         """What this anatomy's module has become."""
         self._module.operation.verify()
         text = self._module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False, use_local_scope=True)
-        return Graph(name, str(text), abi)
+        return Graph(name, str(text), abi, self.graph.flags)
 
     def _known(self, wanted: Sequence[str]) -> None:
         missing = [a for a in wanted if a not in self.values]
@@ -366,7 +366,7 @@ class Anatomy:
             text = str(module.operation.get_asm(assume_verified=True))
         arguments = tuple(_tensor(n, v) for v, n in inputs.items())
         abi = Abi(self.graph.abi.phase, arguments, tuple(_tensor(n, v) for n, v in zip(names, values, strict=True)))
-        return Graph(name, text, abi), needed
+        return Graph(name, text, abi, self.graph.flags), needed
 
     def _callees(self, operations: Sequence[Any]) -> list[str]:
         """The functions that these call, themselves or inside their regions, and those that they call."""

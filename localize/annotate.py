@@ -154,7 +154,7 @@ def variant(graph: Graph, returned: Sequence[int], replaced: Sequence[int] = ())
                 del flat.function.attributes[key]
     results = tuple(Tensor("tap", str(i), *type_of(v)) for i, v in zip(returned, values, strict=True))
     abi = dataclasses.replace(graph.abi, arguments=(*graph.abi.arguments, *more), results=results)
-    return Graph(f"{graph.name}_values", flat.text(), abi)
+    return Graph(f"{graph.name}_values", flat.text(), abi, graph.flags)
 
 
 def _replace_uses(old: Any, new: Any, but: set[Any]) -> None:

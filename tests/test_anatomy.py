@@ -19,6 +19,7 @@ from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import Anatomy, Subgraph
+from hloracle.localize.annotate import variant
 from hloracle.localize.text import without_locations
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.anchors import anchors, split
@@ -510,6 +511,18 @@ def test_every_graph_that_is_written_verifies(id: str) -> None:
     for graph in graphs:
         with mlir.make_ir_context():
             assert ir.Module.parse(graph.text).operation.verify()
+
+
+def test_every_graph_that_is_written_is_compiled_as_the_whole_is() -> None:
+    """With data tiling IREE 3.9 loses a mask: without the whole's flags no part of it would show that."""
+    flags = ("--iree-opt-data-tiling",)
+    graph = replace(model("plain").graph("emitter", "prefill"), flags=flags)
+    anatomy = Anatomy(graph, model("plain").config)
+    piece = anatomy.subgraph("layers.0.self_attn.scores")
+    written = [anatomy.with_outputs(), anatomy.spoiled("norm", 2.0), piece.graph, anatomy.prefix(piece, 2)]
+    written += [anatomy.whole_prefix(piece, 2), variant(graph, [0]), *(s.graph for s in anatomy.steps(piece))]
+    assert {g.flags for g in written} == {flags}
+    assert replace(graph, flags=()).identity != graph.identity
 
 
 def test_a_change_of_the_text_is_a_change_of_the_anatomy() -> None:

@@ -101,7 +101,7 @@ def run_configuration(
         model.digest, *backend_sources(), *_comparing(), *where(context, configuration.backend), configuration.id,
         json.dumps([exact, sorted(str(t.folder) for t in asked.kept.values())]),
         json.dumps([[p.id, p.token_ids, asked.truths[p.id].tokens] for p in asked.prompts]),
-        repr(asked.streams), *(g.text + g.abi.to_json() + json.dumps(g.flags) for g in graphs),
+        repr(asked.streams), *(g.identity for g in graphs),
     ]  # fmt: skip
     entry: Entry[Outcome] = context.entry("configurations", Outcome, parts, on=configuration.backend)
     before = entry.load()

@@ -75,7 +75,7 @@ def run_contract(context: Context, graphs: Sequence[Used], model: Checkpoint) ->
         model.digest, *backend_sources(), *where(context, quick), quick,
         *(Path(str(file)).read_bytes() for file in (__file__, tolerances.__file__)),
         *(p.read_bytes() for p in sorted(Path(str(foreign.__file__)).parent.glob("*.py"))),
-        *(g.text + g.abi.to_json() + repr((g.takes, g.rows, unused)) for g, unused in graphs),
+        *(g.identity + repr((g.takes, g.rows, unused)) for g, unused in graphs),
     ]  # fmt: skip
     entry: Entry[dict[str, Seen]] = context.entry("contract", dict[str, Seen], parts, on=context.matrix.quick)
     arguments = (list(graphs), model.directory)

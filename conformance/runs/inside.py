@@ -118,7 +118,7 @@ def run_anchored(
         model.digest, *backend_sources(), *looking(Path(__file__)), *where(context, configuration.backend),
         truth.folder.parent.name, truth.folder.name,
         json.dumps([configuration.id, prompt.bucket, len(prompt.token_ids), truth.tokens, with_canary]),
-        *(g.text + g.abi.to_json() for g in graphs),
+        *(g.identity for g in graphs),
     ]  # fmt: skip
     entry: Entry[AnchorOutcome] = context.entry("anchors", AnchorOutcome, parts, on=configuration.backend)
     arguments = (configuration, list(graphs), model.directory, of, with_canary)

@@ -57,7 +57,7 @@ def run_interpreted(
     parts: list[str | bytes] = [
         model.digest, *backend_sources(), *looking(Path(__file__)), truth.folder.parent.name, truth.folder.name,
         json.dumps([EFFORT, prompt.bucket, len(prompt.token_ids), truth.tokens]),
-        *(g.text + g.abi.to_json() for g in graphs),
+        *(g.identity for g in graphs),
     ]  # fmt: skip
     entry: Entry[list[Interpreted]] = context.entry("interpreted", list[Interpreted], parts, on=INTERPRETER)
     try:

@@ -36,7 +36,7 @@ def name_graphs(
 
     parts: list[str | bytes] = [
         model.digest, *backend_sources(), *looking(Path(__file__)), *where(context, context.matrix.quick),
-        truth.folder.parent.name, truth.folder.name, str(length), *(g.text + g.abi.to_json() for pair in pairs for g in pair),
+        truth.folder.parent.name, truth.folder.name, str(length), *(g.identity for pair in pairs for g in pair),
         json.dumps([(g.inner, g.rows) for g, _ in pairs]),
     ]  # fmt: skip
     entry: Entry[list[tuple[str, str]]] = context.entry("named", list[tuple[str, str]], parts, on=context.matrix.quick)

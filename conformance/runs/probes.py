@@ -50,7 +50,7 @@ def run_probes(
     question = Question("probes", TITLE, source)
     parts: list[str | bytes] = [
         model.digest, *backend_sources(), *looking(Path(__file__)), *where(context, context.matrix.quick),
-        json.dumps([all_named, context.matrix.quick]), *(g.text + g.abi.to_json() for pair in pairs for g in pair),
+        json.dumps([all_named, context.matrix.quick]), *(g.identity for pair in pairs for g in pair),
     ]  # fmt: skip
     entry: Entry[Probes] = context.entry("probes", Probes, parts, on=context.matrix.quick)
     arguments = (list(pairs), model.directory, all_named)
