@@ -158,9 +158,8 @@ def commands(word: str, folder: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("word", ["iree", "iree:--iree-opt-data-tiling --iree-opt-level=O3"])
 def test_the_flags_of_iree(word: str, written: Path) -> None:
-    compiled, run = commands(word, written)
-    assert compiled[0] == "iree-compile"
-    assert run[0] == "iree-run-module"
+    compiled, run, compared = commands(word, written)
+    assert (compiled[0], run[0], compared[:2]) == ("iree-compile", "iree-run-module", ["python", "compare.py"])
     assert compiled.count("--iree-opt-level=O3") == ("O3" in word)
     assert ("--iree-opt-level=O2" in compiled) == ("O3" not in word)
     assert ("--iree-opt-data-tiling" in compiled) == (":" in word)
