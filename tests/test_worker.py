@@ -404,7 +404,8 @@ def test_a_worker_that_does_not_start_in_a_run() -> None:
 def test_its_memory_counts_in_a_run() -> None:
     record = judged(worker("acme", misbehaving("hold", "call", CALLS, XLA), family="xla"))
     peaks = {c["id"]: c["peak_bytes"] for c in record.data["configurations"]}
-    assert peaks["emitter/acme"] > 2**30 > peaks["emitter/xla-cpu"]
+    # Linux counts what the process that started one held, too: of both alike.
+    assert peaks["emitter/acme"] > peaks["emitter/xla-cpu"] + 2**29
     assert whole(record)
 
 
