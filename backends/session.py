@@ -24,7 +24,8 @@ class Executable(Protocol):
 class Backend(Protocol):
     """A compiler with a device. Compiling and running may raise ToolchainError. What inherits `keep` copies there too.
 
-    A backend may have `facts`, what it says of itself: `name`, `version` and `device`, for a reader.
+    A backend may have `facts`, what it says of itself: `name`, `version` and `device`, for a reader; `programs`, what it made
+    of each graph that it loaded; and `peak_bytes`, the most memory that a process of its own had.
     """
 
     name: str

@@ -159,9 +159,8 @@ def jax_on_the_processor() -> None:
     The oracle's XLA is the processor's. What the environment says comes first.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ.setdefault(
-        "TF_CPP_MIN_LOG_LEVEL", "1"
-    )  # as importing jax does it: jaxlib alone would tell of its clients
+    # As importing jax sets it: jaxlib alone would tell of its clients on stderr.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 
 def end_with_parent() -> None:

@@ -80,9 +80,8 @@ def _placed(
     if broken:
         return verdict
     judged = [c for c in checks if c.source != ORACLE]
-    differs = any(
-        c.bad and c.kind in (*LEFT_OPEN, *DONATED) for c in judged
-    )  # compilers need not agree on such a graph
+    # On such a graph compilers need not agree.
+    differs = any(c.bad and c.kind in (*LEFT_OPEN, *DONATED) for c in judged)
     if found.interpreted is not None and not differs and (decided := _by_interpreter(verdict, found)):
         return decided
     if found.misused:
