@@ -1,0 +1,45 @@
+"""Operations that evaluate regions or functions, and those that mean nothing but to compilers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hloracle.semantics.numbers import Unsupported
+from hloracle.semantics.operations.kinds import Around, Known
+from hloracle.semantics.program import Operation
+
+MOST_TURNS = 100_000  # of a loop
+
+
+def _while(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:
+    condition, body = operation.regions
+    values = operands
+    for _ in range(MOST_TURNS):
+        if not around.region(condition, values)[0]:
+            return values
+        values = around.region(body, values)
+    raise Unsupported(f"a loop of more than {MOST_TURNS} turns")
+
+
+def _case(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:
+    which = int(operands[0])
+    inside = 0 <= which < len(operation.regions)
+    return around.region(operation.regions[which if inside else -1], [])
+
+
+def _if(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:
+    return around.region(operation.regions[0 if operands[0] else 1], [])
+
+
+def _call(attribute: str) -> Known:
+    return lambda operation, operands, around: around.call(operation.attributes[attribute], operands)
+
+
+KNOWN: dict[str, Known] = {
+    "stablehlo.while": _while,
+    "stablehlo.case": _case,
+    "stablehlo.if": _if,
+    "stablehlo.optimization_barrier": lambda operation, operands, around: operands,
+    "func.call": _call("callee"),
+    "stablehlo.composite": _call("decomposition"),
+}
