@@ -15,11 +15,17 @@ class Expected:
     ulp: how many units in the last place, of the result's own type, an element may be off; 0 for exactly, None for a result of which
       nothing is said.
     open: where True, the specification leaves the element open; None where it does nowhere.
+    absolute: how far an element may be off besides `ulp`, in float64; None for not at all.
+    dtype: the result's type by MLIR's word, such as `bf16`; empty where any will do.
+    signed: whether a zero has to have the sign of `value`.
     """
 
     value: np.ndarray
     ulp: float | None = 0.0
     open: np.ndarray | None = None
+    absolute: np.ndarray | None = None
+    dtype: str = ""
+    signed: bool = False
 
 
 @dataclass(frozen=True)

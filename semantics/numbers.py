@@ -53,9 +53,24 @@ def own_type(dtype: str) -> np.dtype[Any]:
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Numbers as a type has them, held as they are held here."""
+    """Numbers as a type has them, held as they are held here: floats rounded to the nearest, ties to even."""
+    own = own_type(dtype)
+    if dtype in FLOATS and array.dtype == np.float64 and own.itemsize < 4 and own != np.float16:
+        array = _odd(array)
     with np.errstate(over="ignore", invalid="ignore"):
-        return array.astype(own_type(dtype)).astype(held_as(dtype))
+        return array.astype(own).astype(held_as(dtype))
+
+
+def _odd(array: np.ndarray) -> np.ndarray:
+    """Rounded to float32's numbers, to the odd of both neighbours. ml_dtypes rounds a float64 to float32 first: rounding that to the
+    nearest could make a tie of what is none, which rounding to odd does not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = array.astype(np.float32)
+        toward = np.where(array > near, np.float32(np.inf), np.float32(-np.inf))
+        other = np.nextafter(near, toward)
+        even = (near.view(np.uint32) & 1) == 0
+        inexact = np.isfinite(near) & (near.astype(np.float64) != array)
+    return np.where(inexact & even, other, near).astype(np.float64)
 
 
 def held(array: np.ndarray, dtype: str) -> np.ndarray:
