@@ -1,0 +1,143 @@
+"""The cases: every form of every description, one after another, with what it has to give."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+
+from hloracle.ops.case import Case, Expected
+from hloracle.ops.describe import Description, Form
+from hloracle.ops.descriptions import DESCRIPTIONS
+from hloracle.ops.judge import limits, unit
+from hloracle.ops.values import info
+from hloracle.ops.write import module
+from hloracle.semantics.evaluate import evaluated
+from hloracle.semantics.numbers import FLOATS, held, own_type, rounded
+from hloracle.semantics.program import Program, Type
+from hloracle.semantics.reading import program_of
+
+
+def operations() -> list[str]:
+    """The operations that there are cases of, by MLIR's names, in the order of the suite."""
+    return list(dict.fromkeys(d.operation for d in DESCRIPTIONS))
+
+
+def cases(names: Sequence[str] = ()) -> Iterator[Case]:
+    """The cases in a stable order, each made when it is asked for.
+
+    names: only those of operations with these names, or whose identifier is one of them or begins with one and a slash.
+    """
+    for description in DESCRIPTIONS:
+        for form in description.forms():
+            id = f"{description.kind}/{form.label}"
+            if not names or any(n in (description.operation, id) or id.startswith(f"{n}/") for n in names):
+                yield case_of(description, form)
+
+
+def case_of(description: Description, form: Form) -> Case:
+    """The case of one form. Its random values are those of its identifier."""
+    with np.errstate(all="ignore"):
+        return _case_of(description, form)
+
+
+def _case_of(description: Description, form: Form) -> Case:
+    id = f"{description.kind}/{form.label}"
+    rng = np.random.default_rng(zlib.crc32(id.encode()))
+    arrays = [operand.values(rng, operand.type.shape, operand.type.dtype) for operand in form.operands]
+    text, program = parsed(module(description.operation, form, arrays))
+    inputs = tuple(a for a, o in zip(arrays, form.operands, strict=True) if not o.constant)
+    types = [o.type for o in form.operands if not o.constant]
+    expected = expectations(description, form, program, types, inputs)
+    bound = form.bound or description.bound
+    says = form.tests or description.says
+    return Case(id, description.operation, text, inputs, tuple(expected), says, bound.reason)
+
+
+@functools.cache
+def _context() -> Any:
+    """MLIR's dialects are registered once."""
+    return jax_mlir.make_ir_context()
+
+
+def parsed(text: str) -> tuple[str, Program]:
+    """A module as MLIR prints it, and as plain data. Raises MLIRError where it does not parse or verify."""
+    with _context():
+        read = ir.Module.parse(text)
+        return str(read.operation.get_asm(assume_verified=True)), program_of(read)
+
+
+def expectations(
+    description: Description, form: Form, program: Program, types: Sequence[Type], inputs: Sequence[np.ndarray]
+) -> list[Expected]:
+    """What the results of a form have to be."""
+    bound, leaves = form.bound or description.bound, form.leaves or description.leaves
+    given = [held(array, type.dtype) for array, type in zip(inputs, types, strict=True)]
+    values = evaluated(program, given)
+    opened = leaves(given, values) if leaves else [None] * len(values)
+    found = [
+        Expected(value, bound.of(type.dtype), open, None, type.dtype, bound.signed)
+        for value, type, open in zip(values, form.results, opened, strict=True)
+    ]
+    if bound.sums:
+        found = _sums(found, form, program, given)
+    return _flushed(found, program, types, given) if bound.flushes else found
+
+
+def _sums(found: list[Expected], form: Form, program: Program, given: Sequence[np.ndarray]) -> list[Expected]:
+    """Allow each sum as many roundings as it has terms, in any order: of its terms' absolute values."""
+    sizes = evaluated(program, [np.abs(g) if g.dtype == np.float64 else g for g in given])
+    result = []
+    for one, size in zip(found, sizes, strict=True):
+        if one.dtype in FLOATS:
+            roundoff = float(info(form.sums_in or one.dtype).eps) / 2
+            allowed = size * (form.terms * roundoff / (1 - min(form.terms * roundoff, 0.5)) + form.rounds_operands)
+            one = dataclasses.replace(one, absolute=np.where(np.isfinite(allowed), allowed, 0.0))
+        result.append(one)
+    return result
+
+
+def _flushed(
+    found: list[Expected], program: Program, types: Sequence[Type], given: Sequence[np.ndarray]
+) -> list[Expected]:
+    """Allow subnormal numbers to be taken for zeros: processors and compilers do so, and the specification promises no accuracy.
+
+    A result that is subnormal may be off by the smallest normal number. One that is another where subnormal operands are zeros is open.
+    """
+    zeroed = [_without_subnormal(g, t.dtype) for g, t in zip(given, types, strict=True)]
+    changed = any(a is not b for a, b in zip(given, zeroed, strict=True))
+    others = evaluated(program, zeroed) if changed else [one.value for one in found]
+    result = []
+    for one, other in zip(found, others, strict=True):
+        if one.dtype in FLOATS:
+            least = float(info(one.dtype).smallest_normal)
+            small = (np.abs(rounded(one.value, one.dtype)) < least) & (one.value != 0)
+            if small.any():
+                more = np.zeros(()) if one.absolute is None else one.absolute
+                one = dataclasses.replace(one, absolute=np.where(small, least, 0.0) + more)
+        if changed and (open := _differs(one, other)).any():
+            one = dataclasses.replace(one, open=open if one.open is None else one.open | open)
+        result.append(one)
+    return result
+
+
+def _without_subnormal(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The array itself where it holds none."""
+    if dtype not in FLOATS:
+        return array
+    small = (np.abs(array) < float(limits(own_type(dtype)).smallest_normal)) & (array != 0)
+    return np.where(small, np.copysign(0.0, array), array) if small.any() else array
+
+
+def _differs(one: Expected, other: np.ndarray) -> np.ndarray:
+    """Where another value would be wrong, or is on the other side of an overflow."""
+    if one.dtype not in FLOATS:
+        return np.asarray(one.value != other)
+    near = np.abs(one.value - other) <= unit(one.value, own_type(one.dtype)) * 0.25
+    return ~(near | (one.value == other) | (np.isnan(one.value) & np.isnan(other)))
