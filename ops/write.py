@@ -28,7 +28,8 @@ def module(operation: str, form: Form, arrays: Sequence[np.ndarray]) -> str:
     names = result_names(len(form.results))
     returned = f"return {', '.join(names)} : {types(form.results)}" if names else "return"
     lines = "\n  ".join([*constants, body, returned])
-    return f"func.func @main({', '.join(arguments)}) -> ({types(form.results)}) {{\n  {lines}\n}}\n{form.functions}"
+    main = f"func.func @main({', '.join(arguments)}) -> ({types(form.results)}) {{\n  {lines}\n}}"
+    return f"module @{operation.partition('.')[2]} {{\n{main}\n{form.functions}\n}}\n"
 
 
 def apply(operation: str, form: Form) -> str:
