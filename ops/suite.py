@@ -19,7 +19,7 @@ from hloracle.ops.judge import limits, unit
 from hloracle.ops.values import info
 from hloracle.ops.write import module
 from hloracle.semantics.evaluate import evaluated
-from hloracle.semantics.numbers import FLOATS, held, own_type, rounded
+from hloracle.semantics.numbers import FLOATS, held, own_type
 from hloracle.semantics.program import Program, Type
 from hloracle.semantics.reading import program_of
 
@@ -117,7 +117,7 @@ def _flushed(
     for one, other in zip(found, others, strict=True):
         if one.dtype in FLOATS:
             least = float(info(one.dtype).smallest_normal)
-            small = (np.abs(rounded(one.value, one.dtype)) < least) & (one.value != 0)
+            small = (np.abs(one.value) < least) & (one.value != 0)
             if small.any():
                 more = np.zeros(()) if one.absolute is None else one.absolute
                 one = dataclasses.replace(one, absolute=np.where(small, least, 0.0) + more)
@@ -140,4 +140,4 @@ def _differs(one: Expected, other: np.ndarray) -> np.ndarray:
     if one.dtype not in FLOATS:
         return np.asarray(one.value != other)
     near = np.abs(one.value - other) <= unit(one.value, own_type(one.dtype)) * 0.25
-    return ~(near | (one.value == other) | (np.isnan(one.value) & np.isnan(other)))
+    return np.asarray(~(near | (one.value == other) | (np.isnan(one.value) & np.isnan(other))))

@@ -141,10 +141,11 @@ def specials(dtype: str) -> np.ndarray:
         inside = sorted({n for n in chosen if least <= n <= most})
         return np.array(inside, np.uint64 if dtype == "ui64" else np.int64).astype(own_type(dtype))
     own, limit = own_type(dtype), info(dtype)
-    tiny, least, most, eps = (float(n) for n in (limit.smallest_subnormal, limit.smallest_normal, limit.max, limit.eps))
+    tiny, eps = float(limit.smallest_subnormal), float(limit.eps)
+    small, large = float(limit.smallest_normal), float(limit.max)
     whole = 1 / eps  # beyond it there are no fractions
     positive = [
-        0.0, tiny, least - tiny, least, 2 * least, most, most / 2, 1.0, 1 + eps, 1 - eps / 2, 0.5, 0.25, 0.75, 1.5, 2.5, 3.5,
+        0.0, tiny, small - tiny, small, 2 * small, large, large / 2, 1.0, 1 + eps, 1 - eps / 2, 0.5, 0.25, 0.75, 1.5, 2.5, 3.5,
         3.0, 2.0, 10.0, 1 / 3, math.pi, math.pi / 2, 20.25, whole, whole / 2 + 0.5, whole / 4 + 0.25, eps, np.inf,
     ]  # fmt: skip
     return np.array([*positive, *(-n for n in positive), np.nan]).astype(own)

@@ -6,6 +6,7 @@ So a result is what exact operations give, and a deliberate rounding, as `conver
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -38,7 +39,7 @@ def held_as(dtype: str) -> np.dtype[Any]:
     if dtype in COMPLEX:
         return np.dtype(np.complex128)
     if dtype in INTEGERS:
-        return np.dtype(INTEGERS[dtype])
+        return own_type(dtype)
     raise Unsupported(f"elements of type {dtype}")
 
 
@@ -46,9 +47,11 @@ def own_type(dtype: str) -> np.dtype[Any]:
     """NumPy's type of the same width and format. Raises Unsupported for one that is not known."""
     if dtype == "i1":
         return np.dtype(np.bool_)
+    known: Mapping[str, Any]
     for known in (FLOATS, INTEGERS, COMPLEX):
         if dtype in known:
-            return np.dtype(known[dtype])
+            found: np.dtype[Any] = np.dtype(known[dtype])
+            return found
     raise Unsupported(f"elements of type {dtype}")
 
 

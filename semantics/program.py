@@ -31,6 +31,7 @@ class Operation:
 
     attributes: those of the specification, as Python's values: integers, booleans, text, tuples of them, arrays, or a
       dictionary of what is nested.
+    operand_types: the types of the operands, for what depends on how wide they are.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Operation:
     types: tuple[Type, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     regions: tuple[Block, ...] = ()
+    operand_types: tuple[Type, ...] = ()
 
     @property
     def type(self) -> Type:

@@ -85,7 +85,8 @@ class Reader:
         regions = tuple(self.block(b) for region in operation.regions for b in region.blocks)
         results = tuple(self._number(r) for r in operation.results)
         types = tuple(type_of(r) for r in operation.results)
-        return Operation(operation.operation.name, operands, results, types, attributes_of(operation), regions)
+        given = tuple(type_of(v) for v in operation.operands)
+        return Operation(operation.operation.name, operands, results, types, attributes_of(operation), regions, given)
 
     def _number(self, value: Any) -> int:
         return self.numbers.setdefault(value, len(self.numbers))

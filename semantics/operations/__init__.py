@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hloracle.semantics.operations import control, elementwise, indexing, movement, reductions
+from hloracle.semantics.operations import control, elementwise, indexing, movement, reductions, windows
 from hloracle.semantics.operations.kinds import Known
 
 OPERATIONS: dict[str, Known] = {
-    **elementwise.KNOWN, **movement.KNOWN, **indexing.KNOWN, **reductions.KNOWN, **control.KNOWN,
+    **elementwise.KNOWN, **movement.KNOWN, **indexing.KNOWN, **reductions.KNOWN, **windows.KNOWN, **control.KNOWN,
 }  # fmt: skip

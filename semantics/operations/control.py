@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hloracle.semantics.numbers import Unsupported
@@ -35,11 +37,21 @@ def _call(attribute: str) -> Known:
     return lambda operation, operands, around: around.call(operation.attributes[attribute], operands)
 
 
+def _tuple(operation: Operation, operands: list[Any], around: Around) -> list[Any]:
+    return [tuple(operands)]
+
+
+def _element(operation: Operation, operands: list[Any], around: Around) -> list[Any]:
+    return [operands[0][operation.attributes["index"]]]
+
+
 KNOWN: dict[str, Known] = {
     "stablehlo.while": _while,
     "stablehlo.case": _case,
     "stablehlo.if": _if,
     "stablehlo.optimization_barrier": lambda operation, operands, around: operands,
+    "stablehlo.tuple": _tuple,
+    "stablehlo.get_tuple_element": _element,
     "func.call": _call("callee"),
     "stablehlo.composite": _call("decomposition"),
 }

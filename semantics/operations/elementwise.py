@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from hloracle.semantics.numbers import INTEGERS, Unsupported, own_type, rounded
-from hloracle.semantics.operations.kinds import Known, one, with_attributes
+from hloracle.semantics.numbers import INTEGERS, Unsupported, held, held_as, own_type, rounded
+from hloracle.semantics.operations.kinds import Around, Known, one, with_attributes
 from hloracle.semantics.program import Operation
 
 COMPARISONS = {
     "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal,
 }  # fmt: skip
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+PACKED = ("i4", "ui4", "i2", "ui2")  # narrower than what NumPy has them in
 
 
 def _both(boolean: Any, number: Any) -> Known:
@@ -22,88 +21,76 @@ def _both(boolean: Any, number: Any) -> Known:
     return one(lambda a, b: (boolean if a.dtype == np.bool_ else number)(a, b))
 
 
-def _integers_like(x: np.ndarray, result: np.ndarray) -> np.ndarray:
-    return result if x.dtype.kind == "f" or x.dtype == np.bool_ else result.astype(x.dtype)
-
-
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Integers toward zero; by zero all bits are set, as C10 leaves open and hardware has it."""
+    """Integers toward zero. By zero all bits are set, as hardware has it: the specification leaves it open."""
     if a.dtype.kind in "fc":
-        return np.divide(a, b)
+        return np.asarray(np.divide(a, b))
     quotient = a // np.where(b == 0, 1, b).astype(a.dtype)
     exact = quotient * b == a
     below = (a < 0) != (b < 0)
     quotient = np.where(below & ~exact, quotient + 1, quotient)
-    return np.where(b == 0, -1, quotient).astype(a.dtype)
+    return np.asarray(np.where(b == 0, -1, quotient).astype(a.dtype))
 
 
 def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """With the sign of the dividend."""
-    return (
-        np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b))).astype(a.dtype)
-        if a.dtype.kind in "iu"
-        else np.fmod(a, b)
-    )
+    if a.dtype.kind == "f":
+        return np.asarray(np.fmod(a, b))
+    return np.asarray(np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b).astype(a.dtype))).astype(a.dtype))
 
 
 def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of integers, a negative exponent gives the reciprocal toward zero, as the interpreter has it."""
     if a.dtype.kind not in "iu":
-        return np.power(a, b)
+        return np.asarray(np.power(a, b))
     negative = b < 0
     powered = np.power(a, np.where(negative, 0, b).astype(b.dtype))
     inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0)) if a.dtype.kind == "i" else powered
-    return np.where(negative, inverse, powered).astype(a.dtype)
+    return np.asarray(np.where(negative, inverse, powered).astype(a.dtype))
 
 
 def _sign(x: np.ndarray) -> np.ndarray:
-    return (
-        np.where(np.isnan(x), x, np.where(x == 0, x, np.sign(x)))
-        if x.dtype.kind == "f"
-        else _integers_like(x, np.sign(x))
-    )
+    """Zeros and NaN as they are."""
+    return np.where(np.isnan(x) | (x == 0), x, np.sign(x)) if x.dtype.kind == "f" else np.asarray(np.sign(x))
 
 
 def _logistic(x: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-x))
+    return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
 def _round_away(x: np.ndarray) -> np.ndarray:
     whole = np.trunc(x)
-    return np.where(np.abs(x - whole) >= 0.5, whole + np.sign(x), np.copysign(np.abs(whole), x))
-
-
-def _round_even(x: np.ndarray) -> np.ndarray:
-    return np.rint(x)
+    away = np.abs(x - whole) >= 0.5
+    return np.asarray(np.where(away, whole + np.sign(x), np.copysign(np.abs(whole), x)))
 
 
 def _shifted(how: str) -> Known:
+    """By as many bits as there are, or more, all bits leave, as the interpreter has it."""
+
     def shift(x: np.ndarray, by: np.ndarray) -> np.ndarray:
         bits = x.dtype.itemsize * 8
         out = (by.astype(np.int64) < 0) | (by.astype(np.int64) >= bits)
-        within = np.where(out, 0, by).astype(x.dtype)
-        if how == "left":
-            return np.where(out, 0, np.left_shift(x, within)).astype(x.dtype)
-        if how == "logical":
-            unsigned = x.view(f"u{x.dtype.itemsize}")
-            return (
-                np.where(out, 0, np.right_shift(unsigned, within.view(unsigned.dtype)))
-                .astype(unsigned.dtype)
-                .view(x.dtype)
-            )
-        filled = np.where(x < 0, -1, 0) if x.dtype.kind == "i" else np.zeros_like(x)
-        return np.where(out, filled, np.right_shift(x, within)).astype(x.dtype)
+        signed, unsigned = np.dtype(f"i{x.dtype.itemsize}"), np.dtype(f"u{x.dtype.itemsize}")
+        within = np.where(out, 0, by)
+        if how == "arithmetic":
+            number = x.view(signed)
+            moved = np.where(out, np.where(number < 0, -1, 0), np.right_shift(number, within.astype(signed)))
+            return np.asarray(moved.astype(signed).view(x.dtype))
+        shifted = np.left_shift if how == "left" else np.right_shift
+        moved = np.where(out, 0, shifted(x.view(unsigned), within.astype(unsigned)))
+        return np.asarray(moved.astype(unsigned).view(x.dtype))
 
     return one(shift)
 
 
 def _popcnt(x: np.ndarray) -> np.ndarray:
-    return np.bitwise_count(x.view(f"u{x.dtype.itemsize}")).astype(x.dtype)
+    return np.asarray(np.bitwise_count(x.view(f"u{x.dtype.itemsize}")).astype(x.dtype))
 
 
 def _count_leading_zeros(x: np.ndarray) -> np.ndarray:
     bits = x.dtype.itemsize * 8
-    unsigned = x.view(f"u{x.dtype.itemsize}").astype(object)
-    return np.vectorize(lambda n: bits - int(n).bit_length(), otypes=[np.int64])(unsigned).astype(x.dtype)
+    lengths = [bits - int(n).bit_length() for n in x.view(f"u{x.dtype.itemsize}").ravel()]
+    return np.array(lengths, np.int64).reshape(x.shape).astype(x.dtype)
 
 
 def compare(operation: Operation, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
@@ -125,19 +112,18 @@ def convert(operation: Operation, x: np.ndarray) -> np.ndarray:
     if dtype == "i1":
         return np.asarray(x != 0)
     if dtype in INTEGERS and x.dtype.kind == "f":
-        limits = np.iinfo(own_type(dtype)) if own_type(dtype).kind in "iu" else None
-        whole = np.trunc(np.where(np.isnan(x), 0, x))
-        if limits is None:
-            return whole.astype(own_type(dtype))
-        # The ends of 64 bits are no float64, so what is beyond them is put there afterwards.
-        inside = np.clip(
-            whole, float(limits.min), np.nextafter(float(limits.max), 0) if limits.max > 2**53 else limits.max
-        )
-        found = inside.astype(own_type(dtype))
-        return np.where(whole > float(limits.max), limits.max, np.where(whole < limits.min, limits.min, found)).astype(
-            found.dtype
-        )
+        return _whole(np.trunc(np.where(np.isnan(x), 0, x)), own_type(dtype))
     return rounded(x, dtype)
+
+
+def _whole(x: np.ndarray, type: np.dtype[Any]) -> np.ndarray:
+    """Floats without a fraction as integers; what is beyond the ends is put there."""
+    if type.kind not in "iu":  # of 4 and 2 bits
+        return x.astype(type)
+    least, most = int(np.iinfo(type).min), int(np.iinfo(type).max)
+    largest = float(np.nextafter(float(most), 0)) if float(most) > most else float(most)  # 2^63 - 1 is no float64
+    inside = np.clip(x, least, largest).astype(type)
+    return np.asarray(np.where(x > largest, most, inside).astype(type))
 
 
 def reduce_precision(operation: Operation, x: np.ndarray) -> np.ndarray:
@@ -151,24 +137,75 @@ def reduce_precision(operation: Operation, x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x), kept, x)
 
 
-def bitcast_convert(operation: Operation, x: np.ndarray, source: str = "") -> np.ndarray:
-    """The same bits as another type. Floats are held wider than they are, so the operand's type has to be known."""
-    raise Unsupported("bitcast_convert")
+def bitcast_convert(operation: Operation, x: np.ndarray) -> np.ndarray:
+    """The same bits as another type, the lowest ones first where one element becomes several."""
+    source, target = operation.operand_types[0].dtype, operation.type.dtype
+    if any(dtype in ("i1", *PACKED) for dtype in (source, target)):
+        raise Unsupported(f"bitcast_convert of {source} to {target}")
+    own, new = np.ascontiguousarray(x.astype(own_type(source))), own_type(target)
+    flat = own.reshape(-1).view(new).reshape(operation.type.shape)
+    return held(flat, target)
 
 
 def clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
     """NaN where any is."""
-    return np.minimum(np.maximum(x, low), high)
+    return np.asarray(np.minimum(np.maximum(x, low), high))
 
 
-def is_finite(x: np.ndarray) -> np.ndarray:
-    """Neither infinite nor NaN."""
-    return np.isfinite(x)
+def map_(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:
+    """A computation of scalars, on each element."""
+    return [np.broadcast_to(r, operands[0].shape) for r in around.region(operation.regions[0], operands)]
 
 
-def identity(operation: Operation, *operands: np.ndarray) -> np.ndarray:
-    """What is an operation for compilers alone."""
-    return operands[0]
+def next_after(operation: Operation, x: np.ndarray, to: np.ndarray) -> np.ndarray:
+    """The next number of the type toward another one."""
+    dtype = operation.type.dtype
+    return held(np.asarray(np.nextafter(x.astype(own_type(dtype)), to.astype(own_type(dtype)))), dtype)
+
+
+def mulhi(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The upper half of the bits of a product."""
+    product = a.astype(object) * b.astype(object)
+    return np.asarray((product >> (8 * a.dtype.itemsize)), object).astype(a.dtype)
+
+
+def constant_like(operation: Operation, x: np.ndarray) -> np.ndarray:
+    """A constant of the operand's shape."""
+    return np.full(x.shape, operation.attributes["value"]).astype(held_as(operation.type.dtype))
+
+
+def digamma(x: np.ndarray) -> np.ndarray:
+    """NaN at its poles, as CHLO has it."""
+    import scipy.special  # type: ignore[import-untyped]
+
+    return np.where((x <= 0) & (x == np.floor(x)), np.nan, scipy.special.digamma(x))
+
+
+def _in_scipy(name: str) -> Known:
+    """A function of scipy.special, which is imported when it is needed: it takes half a second."""
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        import scipy.special
+
+        return np.asarray(getattr(scipy.special, name)(x))
+
+    return one(compute)
+
+
+def _broadcasting(name: str) -> Known:
+    """StableHLO's or CHLO's operation of that name on operands that are broadcast first, as NumPy does by itself."""
+
+    def compute(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:
+        dims, shape = operation.attributes.get("broadcast_dimensions"), operation.type.shape
+        wide = []
+        for x in operands:
+            if dims is not None and x.ndim == len(dims) < len(shape):
+                x = x.reshape([x.shape[dims.index(d)] if d in dims else 1 for d in range(len(shape))])
+            wide.append(np.broadcast_to(x, shape))
+        base = KNOWN.get(f"stablehlo.{name}") or KNOWN[f"chlo.{name}"]
+        return base(operation, wide, around)
+
+    return compute
 
 
 def _constant(operation: Operation) -> np.ndarray:
@@ -182,7 +219,7 @@ UNARY: dict[str, Any] = {
     "abs": np.abs, "cbrt": np.cbrt, "ceil": np.ceil, "cosine": np.cos, "exponential": np.exp,
     "exponential_minus_one": np.expm1, "floor": np.floor, "log": np.log, "log_plus_one": np.log1p, "logistic": _logistic,
     "negate": np.negative, "rsqrt": lambda x: 1.0 / np.sqrt(x), "sign": _sign, "sine": np.sin, "sqrt": np.sqrt,
-    "tan": np.tan, "tanh": np.tanh, "round_nearest_afz": _round_away, "round_nearest_even": _round_even,
+    "tan": np.tan, "tanh": np.tanh, "round_nearest_afz": _round_away, "round_nearest_even": np.rint,
 }  # fmt: skip
 BINARY: dict[str, Any] = {
     "add": np.add, "atan2": np.arctan2, "divide": _divide, "maximum": np.maximum, "minimum": np.minimum,
@@ -190,13 +227,20 @@ BINARY: dict[str, Any] = {
 }  # fmt: skip
 CHLO: dict[str, Any] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan, "atanh": np.arctanh,
-    "cosh": np.cosh, "erf": _erf, "erfc": np.vectorize(math.erfc, otypes=[np.float64]), "sinh": np.sinh, "square": np.square,
-    "tan": np.tan, "lgamma": np.vectorize(math.lgamma, otypes=[np.float64]),
+    "cosh": np.cosh, "sinh": np.sinh, "square": np.square, "tan": np.tan, "conj": np.conj, "digamma": digamma, "mulhi": mulhi,
+    "is_inf": np.isinf, "is_pos_inf": np.isposinf, "is_neg_inf": np.isneginf,
 }  # fmt: skip
+SCIPY = {"erf": "erf", "erfc": "erfc", "erf_inv": "erfinv", "lgamma": "gammaln", "bessel_i1e": "i1e"}
+BROADCASTING = (
+    "add", "and", "atan2", "compare", "divide", "maximum", "minimum", "multiply", "next_after", "or", "power", "remainder",
+    "select", "shift_left", "shift_right_arithmetic", "shift_right_logical", "subtract", "xor",
+)  # fmt: skip
 
 KNOWN: dict[str, Known] = {
     **{f"stablehlo.{name}": one(compute) for name, compute in {**UNARY, **BINARY}.items()},
     **{f"chlo.{name}": one(compute) for name, compute in CHLO.items()},
+    **{f"chlo.{name}": _in_scipy(theirs) for name, theirs in SCIPY.items()},
+    **{f"chlo.broadcast_{name}": _broadcasting(name) for name in BROADCASTING},
     "stablehlo.add": _both(np.logical_or, np.add),
     "stablehlo.multiply": _both(np.logical_and, np.multiply),
     "stablehlo.and": one(np.bitwise_and),
@@ -212,12 +256,15 @@ KNOWN: dict[str, Known] = {
     "stablehlo.select": one(lambda which, yes, no: np.where(which, yes, no)),
     "stablehlo.clamp": one(clamp),
     "stablehlo.convert": with_attributes(convert),
+    "stablehlo.bitcast_convert": with_attributes(bitcast_convert),
     "stablehlo.reduce_precision": with_attributes(reduce_precision),
-    "stablehlo.is_finite": one(is_finite),
+    "stablehlo.is_finite": one(np.isfinite),
+    "stablehlo.map": map_,
     "stablehlo.constant": with_attributes(_constant),
     "stablehlo.real": one(np.real),
     "stablehlo.imag": one(np.imag),
     "stablehlo.complex": one(lambda a, b: a + 1j * b),
     "chlo.constant": with_attributes(_constant),
-    "chlo.is_inf": one(np.isinf),
+    "chlo.constant_like": with_attributes(constant_like),
+    "chlo.next_after": with_attributes(next_after),
 }  # fmt: skip

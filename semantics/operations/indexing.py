@@ -31,7 +31,16 @@ def dynamic_update_slice(operation: Operation, x: np.ndarray, update: np.ndarray
 
 def gather(operation: Operation, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """A window of the operand for each index vector; where it begins is as near as leaves it inside."""
-    given, sizes = operation.attributes["dimension_numbers"], operation.attributes["slice_sizes"]
+    return _gathered(operation, x, indices, operation.attributes["slice_sizes"])
+
+
+def dynamic_gather(operation: Operation, x: np.ndarray, indices: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """`gather`, whose slice sizes are an operand."""
+    return _gathered(operation, x, indices, [int(n) for n in sizes])
+
+
+def _gathered(operation: Operation, x: np.ndarray, indices: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    given = operation.attributes["dimension_numbers"]
     offset, at = given["offset_dims"], given["index_vector_dim"]
     shape = operation.type.shape
     if at == indices.ndim:
@@ -46,7 +55,7 @@ def gather(operation: Operation, x: np.ndarray, indices: np.ndarray) -> np.ndarr
     for d in range(x.ndim):
         place = np.zeros(shape, np.int64)
         if d in given["start_index_map"]:
-            start = vectors[(*batch, given["start_index_map"].index(d))].astype(np.int64)
+            start = _signed(vectors[(*batch, given["start_index_map"].index(d))])
             place += np.clip(start, 0, x.shape[d] - sizes[d])
         if d in given["operand_batching_dims"]:
             dim = given["start_indices_batching_dims"][given["operand_batching_dims"].index(d)]
@@ -55,6 +64,13 @@ def gather(operation: Operation, x: np.ndarray, indices: np.ndarray) -> np.ndarr
             place += grid[offset[kept.index(d)]]
         places.append(place)
     return x[tuple(places)]
+
+
+def _signed(indices: np.ndarray) -> np.ndarray:
+    """In 64 bits, of which an index that has more is the largest."""
+    if indices.dtype == np.uint64:
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
+    return indices.astype(np.int64)
 
 
 def scatter(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:
@@ -103,5 +119,6 @@ KNOWN: dict[str, Known] = {
     "stablehlo.dynamic_slice": with_attributes(dynamic_slice),
     "stablehlo.dynamic_update_slice": with_attributes(dynamic_update_slice),
     "stablehlo.gather": with_attributes(gather),
+    "stablehlo.dynamic_gather": with_attributes(dynamic_gather),
     "stablehlo.scatter": scatter,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hloracle.semantics.numbers import held_as
@@ -35,8 +37,13 @@ def iota(operation: Operation) -> np.ndarray:
 
 def pad(operation: Operation, x: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Values between elements and around them; negative padding takes elements away."""
-    low, high = operation.attributes["edge_padding_low"], operation.attributes["edge_padding_high"]
-    inside = operation.attributes["interior_padding"]
+    given = operation.attributes
+    return padded(x, value, given["edge_padding_low"], given["edge_padding_high"], given["interior_padding"])
+
+
+def padded(
+    x: np.ndarray, value: np.ndarray, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
+) -> np.ndarray:
     wide = [n + max(0, n - 1) * k for n, k in zip(x.shape, inside, strict=True)]
     spread = np.full(wide, value, x.dtype)
     spread[tuple(slice(None, None, k + 1) for k in inside)] = x
@@ -60,6 +67,30 @@ def slice_(operation: Operation, x: np.ndarray) -> np.ndarray:
     return x[tuple(map(slice, given["start_indices"], given["limit_indices"], given["strides"]))]
 
 
+def dynamic_iota(operation: Operation, shape: np.ndarray) -> np.ndarray:
+    """0, 1, 2, … along one axis; the shape is an operand, and that of the result as well."""
+    return iota(operation)
+
+
+def dynamic_pad(
+    operation: Operation, x: np.ndarray, value: np.ndarray, low: np.ndarray, high: np.ndarray, inside: np.ndarray
+) -> np.ndarray:
+    """`pad`, whose attributes are operands."""
+    return padded(x, value, *([int(n) for n in amounts] for amounts in (low, high, inside)))
+
+
+def real_dynamic_slice(
+    operation: Operation, x: np.ndarray, start: np.ndarray, limit: np.ndarray, strides: np.ndarray
+) -> np.ndarray:
+    """`slice`, whose attributes are operands."""
+    return x[tuple(slice(int(a), int(b), int(s)) for a, b, s in zip(start, limit, strides, strict=True))]
+
+
+def get_dimension_size(operation: Operation, x: np.ndarray) -> np.ndarray:
+    """The size of an axis."""
+    return np.array(x.shape[operation.attributes["dimension"]], np.int32)
+
+
 def transpose(operation: Operation, x: np.ndarray) -> np.ndarray:
     """Axis i of the result is axis permutation[i] of the operand."""
     return x.transpose(operation.attributes["permutation"])
@@ -74,6 +105,12 @@ KNOWN: dict[str, Known] = {
     "stablehlo.reverse": with_attributes(reverse),
     "stablehlo.slice": with_attributes(slice_),
     "stablehlo.transpose": with_attributes(transpose),
+    "stablehlo.dynamic_broadcast_in_dim": with_attributes(lambda operation, x, shape: broadcast_in_dim(operation, x)),
+    "stablehlo.dynamic_iota": with_attributes(dynamic_iota),
+    "stablehlo.dynamic_reshape": with_attributes(lambda operation, x, shape: reshape(operation, x)),
+    "stablehlo.dynamic_pad": with_attributes(dynamic_pad),
+    "stablehlo.real_dynamic_slice": with_attributes(real_dynamic_slice),
+    "stablehlo.get_dimension_size": with_attributes(get_dimension_size),
     "stablehlo.broadcast": with_attributes(lambda operation, x: np.broadcast_to(x, operation.type.shape)),
     "tensor.cast": one(lambda x: x),
 }

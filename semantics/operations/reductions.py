@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hloracle.semantics.numbers import Unsupported, held_as
 from hloracle.semantics.operations.kinds import Around, Known, with_attributes
 from hloracle.semantics.program import Block, Operation
 
@@ -25,14 +26,16 @@ def dot_general(operation: Operation, lhs: np.ndarray, rhs: np.ndarray) -> np.nd
     given = operation.attributes["dot_dimension_numbers"]
     left = _matrices(lhs, given["lhs_batching_dimensions"], given["lhs_contracting_dimensions"], last=True)
     right = _matrices(rhs, given["rhs_batching_dimensions"], given["rhs_contracting_dimensions"], last=False)
-    if left.dtype.kind in "iub":
-        left, right = left.astype(np.int64), right.astype(np.int64)
-    product = np.matmul(left, right).reshape(operation.type.shape)
-    return (
-        product.astype(lhs.dtype)
-        if operation.type.dtype not in ("i32", "i64", "ui32", "ui64") or lhs.dtype.kind == "f"
-        else product
-    )
+    return _held(np.matmul(left, right).reshape(operation.type.shape), operation)
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    """Integers in 64 bits: sums of them wrap in the end as they would at every step."""
+    return x if x.dtype.kind == "f" else x.astype(np.int64)
+
+
+def _held(x: np.ndarray, operation: Operation) -> np.ndarray:
+    return x.astype(held_as(operation.type.dtype))
 
 
 def _matrices(x: np.ndarray, batch: tuple[int, ...], summed: tuple[int, ...], last: bool) -> np.ndarray:
@@ -41,12 +44,27 @@ def _matrices(x: np.ndarray, batch: tuple[int, ...], summed: tuple[int, ...], la
     order = [*batch, *own, *summed] if last else [*batch, *summed, *own]
     sizes = [math.prod(x.shape[d] for d in axes) for axes in (batch, own, summed)]
     b, n, k = sizes
-    return x.transpose(order).reshape((b, n, k) if last else (b, k, n))
+    return _wide(x).transpose(order).reshape((b, n, k) if last else (b, k, n))
 
 
 def dot(operation: Operation, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """A product of matrices or vectors."""
-    return np.asarray(np.dot(lhs, rhs)).reshape(operation.type.shape)
+    return _held(np.asarray(np.dot(_wide(lhs), _wide(rhs))).reshape(operation.type.shape), operation)
+
+
+def ragged_dot(operation: Operation, lhs: np.ndarray, rhs: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Each group of the left one's rows times a matrix of its own; rows of no group are zero. Rows alone may be ragged."""
+    given = operation.attributes["ragged_dot_dimension_numbers"]
+    known = (given["lhs_ragged_dimensions"], given["lhs_contracting_dimensions"], given["rhs_contracting_dimensions"])
+    if known != ((0,), (1,), (1,)) or given["rhs_group_dimensions"] != (0,) or lhs.ndim != 2:
+        raise Unsupported("ragged_dot of other dimensions")
+    left, right = _wide(lhs), _wide(rhs)
+    result = np.zeros(operation.type.shape, left.dtype)
+    end = 0
+    for group, size in enumerate(sizes):
+        begin, end = end, end + int(size)
+        result[begin:end] = left[begin:end] @ right[group]
+    return _held(result, operation)
 
 
 def reduce(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:
@@ -57,11 +75,9 @@ def reduce(operation: Operation, operands: list[np.ndarray], around: Around) -> 
     if count == 1 and (known := _single(region)):
         number, boolean = _WHOLE[known]
         how = boolean if arrays[0].dtype == np.bool_ else number
-        return (
-            [np.asarray(how(how.reduce(arrays[0], axis=tuple(axes)), initials[0])).astype(arrays[0].dtype)]
-            if arrays[0].size
-            else [np.broadcast_to(initials[0], operation.type.shape)]
-        )
+        if not arrays[0].size:
+            return [np.broadcast_to(initials[0], operation.type.shape)]
+        return [_held(np.asarray(how(how.reduce(arrays[0], axis=tuple(axes)), initials[0])), operation)]
     kept = [d for d in range(arrays[0].ndim) if d not in axes]
     shape = tuple(arrays[0].shape[d] for d in kept)
     flat = [a.transpose([*axes, *kept]).reshape(-1, *shape) for a in arrays]
@@ -116,11 +132,8 @@ def _order(region: Block, operands: list[np.ndarray], around: Around) -> np.ndar
 
 def top_k(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:
     """The largest of the last axis, the first of equal ones first, and where they were."""
-    k = operation.attributes["k"]
-    key = operands[0].astype(np.float64) if operands[0].dtype.kind == "f" else operands[0]
-    order = np.argsort(-key if key.dtype.kind in "f" else np.iinfo(key.dtype).max - key, axis=-1, kind="stable")[
-        ..., :k
-    ]
+    (x,), k = operands, operation.attributes["k"]
+    order = np.argsort(-x if x.dtype.kind == "f" else ~x, axis=-1, kind="stable")[..., :k]  # ~x turns the order round
     return [np.take_along_axis(operands[0], order, -1), order.astype(np.int32)]
 
 
@@ -128,6 +141,7 @@ KNOWN: dict[str, Known] = {
     "stablehlo.dot_general": with_attributes(dot_general),
     "stablehlo.dot": with_attributes(dot),
     "stablehlo.reduce": reduce,
+    "chlo.ragged_dot": with_attributes(ragged_dot),
     "stablehlo.sort": sort,
     "chlo.top_k": top_k,
 }
