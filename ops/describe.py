@@ -26,6 +26,7 @@ class Bound:
     sums: whether an element is a sum, which may be off by `terms` roundings of the sum of its terms' absolute values.
     flushes: whether subnormal numbers may be taken for zeros, among operands and among results.
     signed: whether zeros have to have their sign.
+    epsilons: how far an element may be off besides, in units of the type's epsilon: of functions that come near to zero.
     """
 
     reason: str
@@ -33,6 +34,7 @@ class Bound:
     sums: bool = False
     flushes: bool = True
     signed: bool = False
+    epsilons: float = 0.0
 
     def of(self, dtype: str) -> float:
         """The bound in ULP of a result's type."""

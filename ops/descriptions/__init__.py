@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hloracle.ops.describe import Description
-from hloracle.ops.descriptions import elementwise
+from hloracle.ops.descriptions import chlo, choices, conversions, elementwise, integers
 
-DESCRIPTIONS: tuple[Description, ...] = (*elementwise.DESCRIPTIONS,)
+DESCRIPTIONS: tuple[Description, ...] = (
+    *elementwise.DESCRIPTIONS, *integers.DESCRIPTIONS, *choices.DESCRIPTIONS, *conversions.DESCRIPTIONS, *chlo.DESCRIPTIONS,
+)  # fmt: skip

@@ -132,8 +132,8 @@ def reduce_precision(operation: Operation, x: np.ndarray) -> np.ndarray:
     largest = 2 ** (exponent - 1) - 1
     parts, powers = np.frexp(x)
     kept = np.ldexp(np.rint(np.ldexp(parts, mantissa + 1)), powers - mantissa - 1)
-    kept = np.where(np.abs(kept) >= 2.0 ** (largest + 1), np.copysign(np.inf, x), kept)
-    kept = np.where(np.abs(kept) < 2.0 ** (1 - largest), np.copysign(0.0, x), kept)
+    kept = np.where(np.abs(kept) >= np.ldexp(1.0, largest + 1), np.copysign(np.inf, x), kept)
+    kept = np.where(np.abs(kept) < np.ldexp(1.0, 1 - largest), np.copysign(0.0, x), kept)
     return np.where(np.isfinite(x), kept, x)
 
 

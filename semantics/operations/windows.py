@@ -112,7 +112,8 @@ def convolution(operation: Operation, lhs: np.ndarray, rhs: np.ndarray) -> np.nd
             break
         moved = part.transpose(*range(2, 2 + spatial), 0, 1)  # [spatial…, batch, feature]
         for place, seen in _shifts(moved, kernel.shape[2:], strides, dilations, sizes[2:]):
-            weights = kernel[(..., *place)]  # [out, in]
+            at: Any = (..., *place)
+            weights = kernel[at]  # [out, in]
             product = np.moveaxis(seen @ weights.T, (-2, -1), (0, 1))
             result[:, features] += product
     return result.transpose(np.argsort(order)).astype(held_as(operation.type.dtype))
