@@ -1,0 +1,114 @@
+"""Faults that are known: which cases fail on which versions of which compilers, and why."""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from hloracle.core.errors import InputError
+from hloracle.ops.outcome import FAILURES, Outcome
+from hloracle.reports.ops.record import State
+
+KNOWN = Path(__file__).with_name("known.toml")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a compiler.
+
+    cases: patterns of the cases' ids, as a shell has them: each case of them fails. family: of the backend. versions: which of its
+      versions have it, such as `>=3.12,<3.14`; all, if empty. result: what comes of it. ulp: how far off it may be at most, where the
+      result is `wrong`; any, if None. reason: what is wrong, in a sentence. link: where that is described.
+    """
+
+    cases: tuple[str, ...]
+    family: str
+    versions: str
+    result: str
+    reason: str
+    link: str
+    ulp: float | None = None
+
+    @cached_property
+    def specifiers(self) -> SpecifierSet:
+        """The versions, parsed."""
+        return SpecifierSet(self.versions)
+
+    def concerns(self, case: str, family: str, version: str) -> bool:
+        """Whether it says of a case what comes of it on this backend."""
+        if family != self.family or not any(fnmatch.fnmatchcase(case, pattern) for pattern in self.cases):
+            return False
+        if not self.versions:
+            return True
+        try:
+            return self.specifiers.contains(Version(version), prereleases=True)
+        except InvalidVersion:
+            return False
+
+    def explains(self, outcome: Outcome) -> bool:
+        """Whether an outcome is what it says."""
+        if outcome.result != self.result:
+            return False
+        return self.ulp is None or outcome.ulp is None or outcome.ulp <= self.ulp
+
+
+def state(outcome: Outcome, family: str, version: str, faults: Iterable[Fault]) -> tuple[State, Fault | None]:
+    """What an outcome means beside the list, and the fault that says so."""
+    concerning = [fault for fault in faults if fault.concerns(outcome.case, family, version)]
+    if outcome.failed:
+        known = next((fault for fault in concerning if fault.explains(outcome)), None)
+        return ("known", known) if known else ("new-failure", None)
+    if outcome.passed:
+        return ("new-pass", concerning[0]) if concerning else ("pass", None)
+    return "open", None
+
+
+def read_faults(path: Path = KNOWN) -> list[Fault]:
+    """The faults of a file. Raises InputError for what cannot be read."""
+    try:
+        read = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"cannot be read ({error.strerror})", path, "name a file of known faults (docs/ops.md)"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"is no TOML ({error})", path, "see docs/ops.md") from None
+    rows = read.pop("fault", [])
+    if read or not isinstance(rows, list):
+        raise InputError("has something else than [[fault]]", path, "see docs/ops.md")
+    return [_fault(row, f"{path}: fault {i}") for i, row in enumerate(rows, 1)]
+
+
+def _fault(row: Any, where: str) -> Fault:
+    names, fix = {f.name for f in fields(Fault)}, "see docs/ops.md"
+    if not isinstance(row, dict) or (unknown := row.keys() - names):
+        raise InputError(f"has unknown keys {sorted(unknown) if isinstance(row, dict) else row}", where, fix)
+    row = {"versions": "", "link": "", **row}
+    if missing := names - {"ulp"} - row.keys():
+        raise InputError(f"lacks {', '.join(sorted(missing))}", where, fix)
+    cases, ulp = row.pop("cases"), row.pop("ulp", None)
+    patterns = [cases] if isinstance(cases, str) else cases
+    if not _texts(patterns) or not _texts([*row.values()]):
+        raise InputError("has a value that is no text", where, fix)
+    if ulp is not None and not isinstance(ulp, int | float):
+        raise InputError(f"has the ulp {ulp!r}", where, "give a number")
+    if row["result"] not in FAILURES:
+        raise InputError(f"has the result {row['result']!r}", where, f"give one of {', '.join(FAILURES)}")
+    fault = Fault(tuple(patterns), ulp=ulp, **row)
+    try:
+        _ = fault.specifiers
+    except InvalidSpecifier:
+        raise InputError(f"has the versions {fault.versions!r}", where, "give some such as '>=3.12,<3.14'") from None
+    return fault
+
+
+def _texts(values: Any) -> bool:
+    return isinstance(values, Sequence) and bool(values) and all(isinstance(value, str) for value in values)

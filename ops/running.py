@@ -1,0 +1,243 @@
+"""Runs cases on backends: many in a module, each by itself as soon as anything is wrong, and no crash reaches another case."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloracle import semantics
+from hloracle.backends.named import Choice
+from hloracle.core.cache import Entry, digest
+from hloracle.core.child import threads
+from hloracle.core.environment import host_cpu
+from hloracle.core.errors import InputError, ToolchainError
+from hloracle.ops.case import Case
+from hloracle.ops.judge import Judged, judge
+from hloracle.ops.outcome import Ended, Outcome, of_error, one_line
+from hloracle.ops.running_carrier import Part, joined, read, unfit
+from hloracle.ops.running_lane import Lane, opener
+from hloracle.semantics.numbers import Unsupported
+
+BATCH = 32  # cases in a module: IREE takes 0.3 s for one, and 0.65 s for 48 together
+SECONDS = 60.0
+Judge = Callable[[Case, Sequence[np.ndarray]], Judged]
+
+
+@dataclass(frozen=True)
+class How:
+    """How cases are run.
+
+    jobs: processes of a backend at a time. seconds: that a module may take. batch: most cases in a module; 1 for each by itself.
+    reuse: take outcomes from the cache, and keep them there.
+    """
+
+    jobs: int = 1
+    seconds: float = SECONDS
+    batch: int = BATCH
+    reuse: bool = True
+    judge: Judge = judge
+
+
+@dataclass
+class Ran:
+    """What came of all cases on a backend.
+
+    facts: what it says of itself. outcomes: in the order of the cases. reused: how many were in the cache. seconds: it took.
+    """
+
+    choice: Choice
+    facts: dict[str, Any]
+    outcomes: list[Outcome] = field(default_factory=list)
+    reused: int = 0
+    seconds: float = 0.0
+
+    @property
+    def version(self) -> str:
+        """As the backend says it; empty where it does not."""
+        return str(self.facts.get("version", ""))
+
+
+def run(cases: Sequence[Case], choice: Choice, how: How, done: Callable[[Outcome], None] = lambda outcome: None) -> Ran:
+    """Every case on a backend; `done` is told of each as it ends. Raises InputError for a backend that cannot be opened."""
+    began = time.monotonic()
+    lanes = [Lane(opener(choice), how.seconds) for _ in range(how.jobs)]
+    try:
+        facts = dict(lanes[0].facts)
+    except ToolchainError as error:
+        fix = "repair it, or name another --backend"
+        raise InputError(f"cannot be opened ({one_line(error.message)})", f"backend {choice.name}", fix) from None
+    ran, found = Ran(choice, facts), {}
+    lock = threading.Lock()
+    entries = {case.id: _entry(case, ran, how) for case in cases}
+
+    def finish(outcome: Outcome) -> None:
+        with lock:
+            found[outcome.case] = outcome
+            done(outcome)
+
+    for case in cases:
+        if kept := entries[case.id].load():
+            finish(kept)
+    ran.reused = len(found)
+    left = _batches([case for case in cases if case.id not in found], how.batch)
+
+    def work(lane: Lane) -> None:
+        try:
+            while batch := _next(left):
+                for outcome in _Trying(lane, how).outcomes(batch):
+                    if outcome.result != "skipped":
+                        entries[outcome.case].save(outcome)
+                    finish(outcome)
+        finally:
+            lane.close()
+
+    with threads(how.jobs) as pool:
+        for future in [pool.submit(work, lane) for lane in lanes]:
+            future.result()
+    ran.outcomes, ran.seconds = [found[case.id] for case in cases], time.monotonic() - began
+    return ran
+
+
+def _batches(cases: Sequence[Case], size: int) -> queue.SimpleQueue[list[Case]]:
+    """Cases in the order of the suite, so that those that fail alike are together; each lane takes the next batch."""
+    waiting: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
+    for i in range(0, len(cases), size):
+        waiting.put([*cases[i : i + size]])
+    return waiting
+
+
+def _next(waiting: queue.SimpleQueue[list[Case]]) -> list[Case]:
+    """The next batch; an empty one where there is none."""
+    try:
+        return waiting.get_nowait()
+    except queue.Empty:
+        return []
+
+
+@dataclass(frozen=True)
+class _Trying:
+    """Runs a batch on a lane."""
+
+    lane: Lane
+    how: How
+
+    def outcomes(self, cases: Iterable[Case]) -> Iterator[Outcome]:
+        """Of each case, in any order."""
+        parts: list[Part] = []
+        for case in cases:
+            try:
+                part = read(case)
+            except Unsupported as error:
+                yield _skipped(case, f"hloracle cannot read it: {error}")
+                continue
+            if reason := unfit(part):
+                yield _skipped(case, reason)
+            else:
+                parts.append(part)
+        yield from self._settled(parts)
+
+    def _settled(self, parts: Sequence[Part]) -> Iterator[Outcome]:
+        """All in one module; by halves where that gives no values; those that are wrong by themselves."""
+        if len(parts) <= 1:
+            for part in parts:
+                yield self._alone(part)
+            return
+        together = joined(parts)
+        try:
+            results = together.apart(self.lane.run(together.graph, together.inputs))
+        except Ended as error:
+            size = 1 if error.result == "hang" else (len(parts) + 1) // 2  # each half would take all of the time again
+            for i in range(0, len(parts), size):
+                yield from self._settled(parts[i : i + size])
+            return
+        except ToolchainError:
+            half = (len(parts) + 1) // 2
+            for some in (parts[:half], parts[half:]):
+                yield from self._settled(some)
+            return
+        for part, own in zip(parts, results, strict=True):
+            outcome = _judged(part.case, own, self.how.judge)
+            if not outcome.passed:
+                outcome = self._again(part, outcome, parts)
+            yield outcome
+
+    def _again(self, part: Part, outcome: Outcome, parts: Sequence[Part]) -> Outcome:
+        """A case that is wrong among others, by itself: if it is right there, the others are a part of the fault."""
+        alone = self._alone(part)
+        if not alone.passed:
+            return alone
+        others = tuple(p.case.id for p in parts if p is not part)
+        words = f"right by itself, and wrong in one module with {len(others)} others: {outcome.words}"
+        return dataclasses.replace(outcome, words=words, beside=others)
+
+    def _alone(self, part: Part) -> Outcome:
+        one = joined([part])
+        try:
+            (results,) = one.apart(self.lane.run(one.graph, one.inputs))
+        except (ToolchainError, Ended) as error:
+            result, words = of_error(error)
+            return Outcome(part.case.id, part.case.operation, result, words=words)
+        return _judged(part.case, results, self.how.judge)
+
+
+def _skipped(case: Case, reason: str) -> Outcome:
+    return Outcome(case.id, case.operation, "skipped", words=one_line(reason))
+
+
+def _judged(case: Case, results: Sequence[np.ndarray], judge: Judge) -> Outcome:
+    found = judge(case, results)
+    return Outcome(case.id, case.operation, found.status, float(found.ulp), float(found.share), one_line(found.detail))
+
+
+# ---- what is kept
+
+
+def _entry(case: Case, ran: Ran, how: How) -> Entry[Outcome]:
+    """Where the outcome of a case is kept: by the case, by what decides what the backend computes, and by our sources."""
+    choice = ran.choice
+    kept = how.reuse and choice.identity is not None
+    known = [choice.name, choice.identity or "", ran.facts, str(choice.tools and choice.tools.program)]
+    expected = [p for e in case.expected for p in _bytes(e)]
+    inputs = [p for a in case.inputs for p in (str(a.dtype), repr(a.shape), np.ascontiguousarray(a).tobytes())]
+    alone = "alone" if how.batch == 1 else "together"
+    key = digest(
+        json.dumps(known, sort_keys=True), host_cpu(), alone, *_sources(), case.id, case.text, *inputs, *expected
+    )
+    return Entry("ops", key, Outcome, reads=kept, writes=kept)
+
+
+def _bytes(expected: Any) -> Iterator[str | bytes]:
+    for field_ in dataclasses.fields(expected):
+        value = getattr(expected, field_.name)
+        yield field_.name
+        if isinstance(value, np.ndarray):
+            yield from (str(value.dtype), repr(value.shape), np.ascontiguousarray(value).tobytes())
+        else:
+            yield repr(value)
+
+
+_SOURCES: list[bytes] = []
+
+
+def _sources() -> list[bytes]:
+    """What decides an outcome besides a case, which has its own text and values: how it is run, and how it is judged."""
+    if not _SOURCES:
+        here, numbers = Path(__file__).parent, Path(str(semantics.__file__)).parent / "numbers.py"
+        files = [
+            *sorted(here.glob("running*.py")),
+            *sorted(here.glob("files*.py")),
+            here / "judge.py",
+            here / "outcome.py",
+        ]
+        _SOURCES.extend(path.read_bytes() for path in itertools.chain(files, [numbers]))
+    return _SOURCES

@@ -1,0 +1,1 @@
+"""What `hloracle ops` found, as a record, and what is drawn from it."""

@@ -1,0 +1,134 @@
+"""The record of `hloracle ops`, ops.json: every case on every backend."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Final, Literal, TypedDict
+
+SCHEMA: Final = "hloracle-ops/1"
+Result = Literal["exact", "within", "wrong", "crash", "hang", "fails", "does-not-compile", "unsupported", "skipped"]
+State = Literal["pass", "known", "new-failure", "new-pass", "open"]
+
+
+class Backend(TypedDict):
+    """A backend, and what its cases took: wall seconds, and how many outcomes came from the cache."""
+
+    name: str
+    title: str
+    family: str
+    version: str
+    seconds: float
+    reused: int
+
+
+class Known(TypedDict):
+    """Of a fault that is known: why, and where that is described."""
+
+    reason: str
+    link: str
+
+
+class Reproducer(TypedDict):
+    """A folder beside the record, the command to be run in it, and whether that showed the fault when it was run."""
+
+    folder: str
+    command: str
+    shown: bool
+
+
+class Outcome(TypedDict):
+    """What came of a case on a backend; see `Outcome` of ops/outcome.py. An infinite `ulp` is the text `inf`."""
+
+    backend: str
+    result: Result
+    title: str
+    state: State
+    ulp: float | str | None
+    share: float | str | None
+    words: str
+    beside: list[str]
+    known: Known | None
+    reproducer: Reproducer | None
+
+
+class Row(TypedDict):
+    """A case, with an outcome for each backend, in their order. tests: what of the specification it is about."""
+
+    case: str
+    operation: str
+    tests: str
+    reason: str
+    outcomes: list[Outcome]
+
+
+class Malformed(TypedDict):
+    """A test file that cannot be read: where, what, and what to do."""
+
+    where: str
+    what: str
+    fix: str
+
+
+class OpsRecord(TypedDict):
+    """A whole run. passed: nothing failed that is not known, and nothing passed that is known to fail."""
+
+    schema: Literal["hloracle-ops/1"]
+    date: str
+    command: list[str]
+    packages: dict[str, str]
+    passed: bool
+    backends: list[Backend]
+    rows: list[Row]
+    malformed: list[Malformed]
+
+
+def to_json(record: OpsRecord) -> str:
+    """The record's file: a line for each case."""
+    head = {key: value for key, value in record.items() if key != "rows"}
+    text = json.dumps(head, indent=1, allow_nan=False)
+    rows = ",\n".join(json.dumps(row, allow_nan=False) for row in record["rows"])
+    return f'{text[:-2]},\n "rows": [\n{rows}\n ]\n}}\n'
+
+
+def number(value: float | str | None) -> float | None:
+    """A figure of the record."""
+    return None if value is None else float(value)
+
+
+class Tally(TypedDict):
+    """Of an operation on a backend: how many cases came to which result and state, and the worst of those with values."""
+
+    results: dict[str, int]
+    states: dict[str, int]
+    total: int
+    worst: float | None
+    worst_case: str
+
+
+def operations(record: OpsRecord) -> list[str]:
+    """The operations that were tried, in the order of the rows."""
+    return list(dict.fromkeys(row["operation"] for row in record["rows"]))
+
+
+def tallies(record: OpsRecord) -> dict[tuple[str, str], Tally]:
+    """By operation and backend. The worst is of passes alone: by how much it stays within its bound is another figure."""
+    found: dict[tuple[str, str], Tally] = {}
+    for row in record["rows"]:
+        for outcome in row["outcomes"]:
+            key = (row["operation"], outcome["backend"])
+            tally = found.setdefault(
+                key, {"results": Counter(), "states": Counter(), "total": 0, "worst": None, "worst_case": ""}
+            )
+            tally["results"][outcome["result"]] += 1
+            tally["states"][outcome["state"]] += 1
+            tally["total"] += 1
+            ulp = number(outcome["ulp"])
+            if ulp is not None and outcome["state"] == "pass" and (tally["worst"] is None or ulp > tally["worst"]):
+                tally["worst"], tally["worst_case"] = ulp, row["case"]
+    return found
+
+
+def of_states(record: OpsRecord, *states: State) -> list[tuple[Row, Outcome]]:
+    """The outcomes in these states, in the order of the rows."""
+    return [(row, o) for row in record["rows"] for o in row["outcomes"] if o["state"] in states]
