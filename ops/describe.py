@@ -26,6 +26,8 @@ class Bound:
     sums: whether an element is a sum, which may be off by `terms` roundings of the sum of its terms' absolute values.
     flushes: whether subnormal numbers may be taken for zeros, among operands and among results.
     signed: whether zeros have to have their sign.
+    tiny: numbers of fewer than so many times the smallest normal one count as subnormal among results: what is computed from parts of
+      it has flushed some.
     epsilons: how far an element may be off besides, in units of the type's epsilon: of functions that come near to zero.
     """
 
@@ -34,6 +36,7 @@ class Bound:
     sums: bool = False
     flushes: bool = True
     signed: bool = False
+    tiny: float = 1.0
     epsilons: float = 0.0
 
     def of(self, dtype: str) -> float:

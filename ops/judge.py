@@ -38,7 +38,8 @@ def judge(case: Case, results: Sequence[np.ndarray]) -> Judged:
     """Compares results with what the case expects: NaN equals NaN, and elements that the specification leaves open are passed over."""
     if len(results) != len(case.expected):
         return Judged("wrong", np.inf, f"{len(results)} results instead of {len(case.expected)}", np.inf)
-    found = [_judged(i, e, np.asarray(r)) for i, (e, r) in enumerate(zip(case.expected, results, strict=True))]
+    with np.errstate(all="ignore"):
+        found = [_judged(i, e, np.asarray(r)) for i, (e, r) in enumerate(zip(case.expected, results, strict=True))]
     worst = max(found, key=lambda one: ("exact", "within", "wrong").index(one.status))
     return Judged(worst.status, max(f.ulp for f in found), worst.detail, max(f.share for f in found))
 

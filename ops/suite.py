@@ -13,7 +13,7 @@ from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 
 from hloracle.ops.case import Case, Expected
-from hloracle.ops.describe import Description, Form
+from hloracle.ops.describe import Bound, Description, Form
 from hloracle.ops.descriptions import DESCRIPTIONS
 from hloracle.ops.judge import limits, unit
 from hloracle.ops.values import info
@@ -94,7 +94,7 @@ def expectations(
         ]
     if bound.sums:
         found = _sums(found, form, program, given)
-    return _flushed(found, program, types, given) if bound.flushes else found
+    return _flushed(found, bound, program, types, given) if bound.flushes else found
 
 
 def _sums(found: list[Expected], form: Form, program: Program, given: Sequence[np.ndarray]) -> list[Expected]:
@@ -111,7 +111,7 @@ def _sums(found: list[Expected], form: Form, program: Program, given: Sequence[n
 
 
 def _flushed(
-    found: list[Expected], program: Program, types: Sequence[Type], given: Sequence[np.ndarray]
+    found: list[Expected], bound: Bound, program: Program, types: Sequence[Type], given: Sequence[np.ndarray]
 ) -> list[Expected]:
     """Allow subnormal numbers to be taken for zeros: processors and compilers do so, and the specification promises no accuracy.
 
@@ -123,7 +123,7 @@ def _flushed(
     result = []
     for one, other in zip(found, others, strict=True):
         if one.dtype in FLUSHED:
-            least = float(info(one.dtype).smallest_normal)
+            least = float(info(one.dtype).smallest_normal) * bound.tiny
             small = (np.abs(one.value) < least) & (one.value != 0)
             if small.any():
                 more = np.zeros(()) if one.absolute is None else one.absolute

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from hloracle.ops.describe import Description
-from hloracle.ops.descriptions import chlo, choices, conversions, elementwise, integers
+from hloracle.ops.descriptions import (
+    chlo, choices, control, conversions, dynamic, elementwise, indexing, integers, movement, products, reductions, sorting,
+)  # fmt: skip
 
 DESCRIPTIONS: tuple[Description, ...] = (
     *elementwise.DESCRIPTIONS, *integers.DESCRIPTIONS, *choices.DESCRIPTIONS, *conversions.DESCRIPTIONS, *chlo.DESCRIPTIONS,
+    *movement.DESCRIPTIONS, *dynamic.DESCRIPTIONS, *indexing.DESCRIPTIONS, *reductions.DESCRIPTIONS, *products.DESCRIPTIONS,
+    *sorting.DESCRIPTIONS, *control.DESCRIPTIONS,
 )  # fmt: skip

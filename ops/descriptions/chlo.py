@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 
 from hloracle.ops.describe import INTEGER, MOVED, Bound, Description, Form, Operand
+from hloracle.ops.descriptions import leaves
 from hloracle.ops.descriptions.elementwise import EXACT, ROUNDED, Row, functions, rows
 from hloracle.ops.descriptions.shapes import FLOATS, INTEGERS, elementwise, one_special, two_special
 from hloracle.ops.values import Values, anywhere, finite, normal, uniform
@@ -49,7 +51,7 @@ def _is() -> Iterator[Form]:
 
 def _next_after() -> Iterator[Form]:
     for dtype in FLOATS:
-        yield two_special(dtype)
+        yield dataclasses.replace(two_special(dtype), leaves=leaves.next_to_zero(dtype))
         yield from elementwise(dtype, (finite, finite))
 
 
@@ -93,13 +95,13 @@ def _broadcast(name: str, types: tuple[str, ...], values: tuple[Values, ...]) ->
 
 DESCRIPTIONS = (
     *rows(TABLE, "chlo."),
-    *(Description(f"chlo.{row.name}", row.says, row.bound, lambda row=row: _positive(row)) for row in POSITIVE),
+    *(Description(f"chlo.{row.name}", row.says, row.bound, partial(_positive, row)) for row in POSITIVE),
     *(Description(f"chlo.{n}", f"{n.replace('_', ' ')} by IEEE-754", INTEGER, _is) for n in ("is_inf", "is_pos_inf", "is_neg_inf")),
     Description("chlo.next_after", "the next representable value of lhs in the direction of rhs", EXACT, _next_after),
     Description("chlo.mulhi", "the upper half of the bits of the product", INTEGER, _mulhi),
     Description("chlo.constant_like", "a constant of the shape of the operand", MOVED, _constant_like),
     *(
-        Description(f"chlo.broadcast_{n}", f"{n} of operands that are broadcast to one shape", bound, lambda n=n, t=t, v=v: _broadcast(n, t, v))
+        Description(f"chlo.broadcast_{n}", f"{n} of operands that are broadcast to one shape", bound, partial(_broadcast, n, t, v))
         for n, t, v, bound in BROADCAST
     ),
 )  # fmt: skip

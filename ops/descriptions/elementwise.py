@@ -34,7 +34,7 @@ def functions(ulp: float, half: float = 2.0, reason: str = "") -> Bound:
     why = reason or f"OpenCL 3.0 allows {ulp:g} ULP in single and double precision and {half:g} in half precision"
     return Bound(f"{why}; float64 has another one, for the expected value is itself rounded", {
         "f32": ulp, "f64": ulp + 1, "bf16": half, "f16": half, "": ulp,
-    })  # fmt: skip
+    }, tiny=4)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -96,9 +97,9 @@ def _booleans(count: int) -> Iterator[Form]:
 
 
 DESCRIPTIONS = (
-    *(Description(f"stablehlo.{r.name}", r.says, INTEGER, lambda r=r: _forms(r), r.leaves) for r in TABLE),
+    *(Description(f"stablehlo.{r.name}", r.says, INTEGER, partial(_forms, r), r.leaves) for r in TABLE),
     *(
-        Description(f"stablehlo.{name}", says, INTEGER, lambda name=name: _booleans(1 if name == "not" else 2))
+        Description(f"stablehlo.{name}", says, INTEGER, partial(_booleans, 1 if name == "not" else 2))
         for name, says in BOOLEANS
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hloracle.ops.describe import Leaves
-from hloracle.ops.values import limits
+from hloracle.ops.values import info, limits
 
 SIGNED_OF = {np.dtype(f"i{n}"): f"i{8 * n}" for n in (1, 2, 4, 8)}
 UNSIGNED_OF = {np.dtype(f"u{n}"): f"ui{8 * n}" for n in (1, 2, 4, 8)}
@@ -61,6 +61,16 @@ def smallest(operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> li
     if x.dtype.kind == "u":
         return [np.asarray(x == 1 << (8 * x.dtype.itemsize - 1))]
     return [np.asarray(x == limits(WORDS[x.dtype])[0])] if x.dtype.kind == "i" else [None]
+
+
+def next_to_zero(dtype: str) -> Leaves:
+    """Where a step begins at a subnormal number or at zero, and subnormal numbers may be taken for zeros."""
+
+    def leaves(operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        least = float(info(dtype).smallest_normal)
+        return [np.asarray((np.abs(operands[0]) <= least) | ((np.abs(operands[1]) < least) & (operands[1] != 0)))]
+
+    return leaves
 
 
 def below(exponent: int) -> Leaves:

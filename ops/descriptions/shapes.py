@@ -5,7 +5,7 @@ B batch, T query tokens, S cache slots, N/K query/kv heads, D head_dim, E hidden
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hloracle.ops.describe import Form, Operand
 from hloracle.ops.values import Values, bits, left, right, special, specials
@@ -61,3 +61,8 @@ def two_special(dtype: str, result: str = "", label: str = "special") -> Form:
 def short(dtype: str) -> bool:
     """Whether a type has so few values that a case can have them all."""
     return bits(dtype) in (8, 16) and dtype != "i1"
+
+
+def array(numbers: Sequence[int]) -> str:
+    """An attribute that holds integers of 64 bits."""
+    return f"array<i64: {', '.join(map(str, numbers))}>" if numbers else "array<i64>"

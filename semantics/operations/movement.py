@@ -47,7 +47,9 @@ def padded(
     wide = [n + max(0, n - 1) * k for n, k in zip(x.shape, inside, strict=True)]
     spread = np.full(wide, value, x.dtype)
     spread[tuple(slice(None, None, k + 1) for k in inside)] = x
-    grown = np.pad(spread, [(max(0, a), max(0, b)) for a, b in zip(low, high, strict=True)], constant_values=value[()])
+    around = [(max(0, a), n, max(0, b)) for a, n, b in zip(low, wide, high, strict=True)]
+    grown = np.full([sum(sizes) for sizes in around], value, x.dtype)
+    grown[tuple(slice(a, a + n) for a, n, _ in around)] = spread
     return grown[tuple(slice(max(0, -a), n - max(0, -b)) for a, b, n in zip(low, high, grown.shape, strict=True))]
 
 

@@ -80,9 +80,10 @@ def reduce(operation: Operation, operands: list[np.ndarray], around: Around) -> 
         return [_held(np.asarray(how(how.reduce(arrays[0], axis=tuple(axes)), initials[0])), operation)]
     kept = [d for d in range(arrays[0].ndim) if d not in axes]
     shape = tuple(arrays[0].shape[d] for d in kept)
-    flat = [a.transpose([*axes, *kept]).reshape(-1, *shape) for a in arrays]
+    count = math.prod(arrays[0].shape[d] for d in axes)
+    flat = [a.transpose([*axes, *kept]).reshape(count, *shape) for a in arrays]
     held = [np.broadcast_to(initial, shape) for initial in initials]
-    for i in range(len(flat[0])):
+    for i in range(count):
         held = around.region(region, [*held, *(a[i] for a in flat)])
     return [np.broadcast_to(h, shape) for h in held]
 
