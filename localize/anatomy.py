@@ -24,6 +24,8 @@ from hloracle.localize.inline import callee_of, copied, inline_calls, nested, op
 from hloracle.localize.text import TYPE, anchor_at, function_named, without_locations
 from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
 from hloracle.reference.model.config import Config
+from hloracle.repair.subject import Plain
+from hloracle.semantics.reading import Reader
 
 # IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
 FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")
@@ -119,6 +121,26 @@ class Anatomy:
         """The anchors that this graph has, in the order of computation."""
         known = [a for a in anchors(self.config) if a in self.values]
         return (*known, "token") if "token" in self.values else tuple(known)
+
+    def plain(self) -> Plain:
+        """The graph as plain data, with its anchors."""
+        with self._context:
+            reader = Reader()
+            block = reader.block(self._block)
+            stops = {v: f"{part}.{layer}+" for (part, layer), v in self._written.items()}
+            stops |= {v: name for name, v in self.values.items()} | self._arguments
+            return Plain(
+                block,
+                {reader.numbers[v]: name for v, name in stops.items()},
+                tuple(anchor_at(operation) for operation in self._operations[:-1]),
+                tuple(self._lines.get(i, (0, "")) for i in range(len(self._operations) - 1)),
+            )
+
+    def targets(self, anchor: str) -> list[str]:
+        """What the subgraph of an anchor gives, as `plain` names it: the anchor and, of a cache, the whole that was written."""
+        layer, part = split(anchor)
+        written = layer is not None and (part, layer) in self._written
+        return [anchor, f"{anchor}+"] if written else [anchor]
 
     def _find(self) -> dict[str, Any]:
         """The value of each anchor: the last one of its scope that has its shape, but for axes of one element."""

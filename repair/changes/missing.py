@@ -1,0 +1,85 @@
+"""Operations that are there twice, or that are missing after another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hloracle.repair.changes.kinds import UNARY
+from hloracle.repair.subject import Edit, Plain
+from hloracle.semantics.numbers import FLOATS
+from hloracle.semantics.program import Operation, Type
+
+FOLLOWING = ("multiply", "add", "subtract", "divide")
+NARROW = ("bf16", "f16")
+MOST_OPERANDS = 40
+
+
+def doubled(plain: Plain, place: int) -> Iterator[Edit]:
+    """What takes it takes one of its operands instead."""
+    old = plain.block.operations[place]
+    if len(old.results) != 1:
+        return
+    for operand in dict.fromkeys(old.operands):
+        if plain.types[operand] == old.type:
+            instead = Operation("stablehlo.optimization_barrier", (operand,), old.results, old.types)
+            yield Edit(place, (instead,), "without", f"without this `{old.kind}`", 4)
+
+
+def followed_by_one(plain: Plain, place: int) -> Iterator[Edit]:
+    """An operation of one operand, a rounding to fewer bits, or axes in another order."""
+    old = plain.block.operations[place]
+    if len(old.results) != 1 or old.type.dtype not in FLOATS or old.name == "stablehlo.constant":
+        return
+    before = _fresh(plain)
+    made = replace(old, results=(before,))
+    for kind in UNARY:
+        new = Operation(f"stablehlo.{kind}", (before,), old.results, old.types)
+        yield Edit(place, (made, new), "missing", f"`{kind}` is missing after it", 5)
+    for dtype in NARROW:
+        if FLOATS[old.type.dtype] != FLOATS[dtype]:
+            narrow = Operation("stablehlo.convert", (before,), (before + 1,), (Type(old.type.shape, dtype),))
+            wide = Operation("stablehlo.convert", (before + 1,), old.results, old.types)
+            yield Edit(place, (made, narrow, wide), "missing", f"a rounding to {dtype} is missing after it", 5)
+    shape = old.type.shape
+    for a in range(len(shape)):
+        for b in range(a + 1, len(shape)):
+            if shape[a] == shape[b] > 1:
+                order = [*range(len(shape))]
+                order[a], order[b] = b, a
+                turned = Operation(
+                    "stablehlo.transpose", (before,), old.results, old.types, {"permutation": tuple(order)}
+                )
+                yield Edit(place, (made, turned), "missing", f"`transpose` of axes {a} and {b} is missing after it", 5)
+
+
+def followed_by_two(plain: Plain, place: int) -> Iterator[Edit]:
+    """An operation of it and of another value: one of its type, or a vector over its last axis, such as a bias."""
+    old = plain.block.operations[place]
+    if len(old.results) != 1 or old.type.dtype not in FLOATS or old.name == "stablehlo.constant":
+        return
+    before = _fresh(plain)
+    made = replace(old, results=(before,))
+    for value in _near(plain, place, old.type):
+        for kind in FOLLOWING:
+            new = Operation(f"stablehlo.{kind}", (before, value), old.results, old.types)
+            yield Edit(place, (made, new), "missing", f"`{kind}` with another value is missing after it", 6)
+    for value in _near(plain, place, Type(old.type.shape[-1:], old.type.dtype)) if len(old.type.shape) > 1 else ():
+        wide = Operation(
+            "stablehlo.broadcast_in_dim", (value,), (before + 1,), old.types,
+            {"broadcast_dimensions": (len(old.type.shape) - 1,)},
+        )  # fmt: skip
+        for kind in ("multiply", "add"):
+            new = Operation(f"stablehlo.{kind}", (before, before + 1), old.results, old.types)
+            yield Edit(place, (made, wide, new), "missing", f"`{kind}` with another value is missing after it", 6)
+
+
+def _near(plain: Plain, place: int, type: Type) -> list[int]:
+    found = [v for v in plain.by_type.get(type, ()) if plain.makers.get(v, -1) < place]
+    found.sort(key=lambda v: abs(place - (plain.makers[v] if v in plain.makers else plain.users.get(v, [0])[0])))
+    return found[:MOST_OPERANDS]
+
+
+def _fresh(plain: Plain) -> int:
+    """The number of a value that the graph does not have."""
+    return max(plain.types) + 1_000_000

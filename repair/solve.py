@@ -1,0 +1,66 @@
+"""The number that a constant should have, where what is wrong changes steadily with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from hloracle.repair.changes.constants import splat, with_value
+from hloracle.repair.subject import Edit, Subject
+
+STEPS = 16
+FACTORS = (1.0, 0.1, 10.0, -1.0, 1e-3, 1e3)  # of the number that is there, from which it is looked for
+DIGITS = 9
+
+
+def solved(subject: Subject, place: int, which: int = 0) -> Iterator[Edit]:
+    """The constant at a place with the number that makes the subgraph right on an example, if there is one."""
+    old = subject.plain.block.operations[place]
+    now = splat(old)
+    if now is None or not math.isfinite(now) or not old.type.dtype.startswith(("f", "bf")):
+        return
+
+    def off(number: float) -> float:
+        error = subject.error_with(with_value(old, place, number, 3), which)
+        return subject.error(which) if error is None else error
+
+    for factor in FACTORS:
+        found = _root(off, (now or 1.0) * factor)
+        if found is not None:
+            yield with_value(old, place, _tidy(off, found), 3)
+            return
+
+
+def _root(off: Callable[[float], float], start: float) -> float | None:
+    """Where the distance is at most 1. It is taken to be steep on both sides of that, as |a x - b| is."""
+    number, error = start, off(start)
+    for _ in range(STEPS):
+        if error <= 0.25:
+            return number
+        if not math.isfinite(error):
+            return None
+        step = abs(number) * 1e-3 or 1e-6
+        slope = (off(number + step) - error) / step
+        if not math.isfinite(slope) or slope == 0:
+            break
+        new = number - error / slope
+        after = off(new)
+        for _ in range(6):  # not as far, where it got worse
+            if after < error:
+                break
+            new = (new + number) / 2
+            after = off(new)
+        if not after < error:
+            break
+        number, error = new, after
+    return number if error <= 1 else None
+
+
+def _tidy(off: Callable[[float], float], number: float) -> float:
+    """The same number with as few digits as are needed."""
+    limit = max(1.0, 1.2 * off(number)) if off(number) > 0.5 else 0.5
+    for digits in range(1, DIGITS + 1):
+        short = float(f"{number:.{digits}g}")
+        if off(short) <= limit:
+            return short
+    return number

@@ -1,0 +1,205 @@
+"""A wrong subgraph as plain data, the examples that it is tried on, and what it gives once something in it is changed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hloracle.semantics.evaluate import Evaluator
+from hloracle.semantics.numbers import held
+from hloracle.semantics.program import Block, Operation, Type, inputs_of
+
+MOST_KEPT = 1 << 26  # bytes of a value that is kept; a larger one, such as the matrix of the head, is made anew
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A graph's function as plain data, calls inlined, in which the values at anchors are known.
+
+    stops: numbers of values -> what they stand for: an argument, an anchor, or the whole cache that a layer wrote, `k_cache.3+`.
+    scopes: of each operation, the anchor of its scope; empty where it has none. lines: of each operation, its line and its text.
+    """
+
+    block: Block
+    stops: Mapping[int, str]
+    scopes: tuple[str, ...]
+    lines: tuple[tuple[int, str], ...]
+
+    @functools.cached_property
+    def makers(self) -> dict[int, int]:
+        """The number of a value -> the place of the operation that makes it."""
+        return {v: i for i, operation in enumerate(self.block.operations) for v in operation.results}
+
+    @functools.cached_property
+    def types(self) -> dict[int, Type]:
+        """Of every value."""
+        found = dict(zip(self.block.arguments, self.block.types, strict=True))
+        for operation in self.block.operations:
+            found.update(zip(operation.results, operation.types, strict=True))
+        return found
+
+    @functools.cached_property
+    def by_type(self) -> dict[Type, list[int]]:
+        """The values of each type, in order."""
+        found: dict[Type, list[int]] = {}
+        for value, type in self.types.items():
+            found.setdefault(type, []).append(value)
+        return found
+
+    @functools.cached_property
+    def users(self) -> dict[int, list[int]]:
+        """The number of a value -> the places of the operations that take it."""
+        found: dict[int, list[int]] = {}
+        for i, operation in enumerate(self.block.operations):
+            for value in dict.fromkeys(inputs_of(operation)):
+                found.setdefault(value, []).append(i)
+        return found
+
+    def needed(self, values: Iterable[int], stops: Mapping[int, str]) -> list[int]:
+        """The places of the operations that these values depend on, in order, back to `stops`."""
+        found: set[int] = set()
+        todo = list(values)
+        while todo:
+            value = todo.pop()
+            place = self.makers.get(value)
+            if value not in stops and place is not None and place not in found:
+                found.add(place)
+                todo += inputs_of(self.block.operations[place])
+        return sorted(found)
+
+
+class Example(Protocol):
+    """What a graph is given once, and what it has to give."""
+
+    def value(self, name: str) -> np.ndarray:
+        """What an argument is, or the right value of an anchor or a cache."""
+
+    def error(self, results: Sequence[np.ndarray]) -> float:
+        """How far off results are; at most 1 where they are right."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of one operation.
+
+    place: of the operation. instead: what stands in its place; the last of them gives the same results.
+    kind: of change, such as `operation` or `operand`. words: what should stand there, for a reader. cost: the cheaper of two that
+      put it right is the better one.
+    """
+
+    place: int
+    instead: tuple[Operation, ...]
+    kind: str
+    words: str
+    cost: int
+
+
+class Values:
+    """The values of a graph on one example. Each is computed when it is asked for, from right values at anchors."""
+
+    def __init__(self, plain: Plain, stops: Mapping[int, str], example: Example) -> None:
+        self._plain, self._stops, self._example = plain, stops, example
+        self._evaluator = Evaluator()
+        self._known: dict[int, np.ndarray] = {}
+
+    def of(self, value: int) -> np.ndarray:
+        """The value of that number. Raises Unsupported."""
+        if value in self._known:
+            return self._known[value]
+        if value in self._stops:
+            return self._kept(value, self._given(value))
+        for place in self._plain.needed([value], {**self._stops, **dict.fromkeys(self._known, "")}):
+            operation = self._plain.block.operations[place]
+            self._known.update(zip(operation.results, self.results(operation), strict=True))
+        return self._known[value]
+
+    def results(self, operation: Operation, instead: Mapping[int, np.ndarray] | None = None) -> list[np.ndarray]:
+        """What an operation gives; instead: other values than those of the graph, by number."""
+        others = instead or {}
+        taken = {v: others[v] if v in others else self.of(v) for v in inputs_of(operation)}
+        return self._evaluator.operation(operation, [taken[v] for v in operation.operands], taken)
+
+    def _given(self, value: int) -> np.ndarray:
+        type = self._plain.types[value]
+        return held(np.asarray(self._example.value(self._stops[value])).reshape(type.shape), type.dtype)
+
+    def _kept(self, value: int, array: np.ndarray) -> np.ndarray:
+        if array.nbytes <= MOST_KEPT:
+            self._known[value] = array
+        return array
+
+
+class Subject:
+    """The subgraph of one anchor, on several examples.
+
+    Args:
+      targets: the numbers of the values that it gives. own: of its operations, those that may be to blame.
+    """
+
+    def __init__(
+        self,
+        plain: Plain,
+        targets: Sequence[int],
+        examples: Sequence[Example],
+        own: Callable[[int], bool] = lambda place: True,
+    ) -> None:
+        self.plain, self.targets, self.examples = plain, list(targets), list(examples)
+        self.stops = {v: name for v, name in plain.stops.items() if v not in self.targets}
+        self.needed = plain.needed(self.targets, self.stops)
+        self.blamed = [place for place in self.needed if own(place)]
+        self.values = [Values(plain, self.stops, example) for example in examples]
+        self._after: dict[int, list[int]] = {}
+
+    @functools.cache  # noqa: B019  (a subject is looked at for a moment)
+    def error(self, which: int) -> float:
+        """How far off it is as it is, on one of the examples."""
+        return self.examples[which].error([self.values[which].of(t) for t in self.targets])
+
+    @functools.cached_property
+    def order(self) -> list[int]:
+        """The examples, the one first on which it is furthest off."""
+        return sorted(range(len(self.examples)), key=lambda which: -min(self.error(which), 1e30))
+
+    def error_with(self, edit: Edit, which: int) -> float | None:
+        """How far off it is with an edit, on one of the examples; None where the edit changes nothing there."""
+        values = self.values[which]
+        changed: dict[int, np.ndarray] = {}
+        for operation in edit.instead:
+            changed.update(zip(operation.results, values.results(operation, changed), strict=True))
+        old = self.plain.block.operations[edit.place]
+        changed = {v: changed[v] for v in old.results if v in changed and not _same(changed[v], values.of(v))}
+        if not changed:
+            return None
+        return self.examples[which].error(self.results_with(changed, edit.place, which))
+
+    def results_with(self, changed: Mapping[int, np.ndarray], place: int, which: int) -> list[np.ndarray]:
+        """What it gives where the results of the operation at a place are others."""
+        values, others = self.values[which], dict(changed)
+        for after in self.following(place):
+            operation = self.plain.block.operations[after]
+            if any(v in others for v in inputs_of(operation)):
+                for value, result in zip(operation.results, values.results(operation, others), strict=True):
+                    if not _same(result, values.of(value)):
+                        others[value] = result
+        return [others[t] if t in others else values.of(t) for t in self.targets]
+
+    def following(self, place: int) -> list[int]:
+        """The places of the operations that depend on one, in order."""
+        if place not in self._after:
+            reached = set(self.plain.block.operations[place].results)
+            found = []
+            for after in self.needed:
+                operation = self.plain.block.operations[after]
+                if after > place and any(v in reached for v in inputs_of(operation)):
+                    found.append(after)
+                    reached.update(operation.results)
+            self._after[place] = found
+        return self._after[place]
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
