@@ -51,26 +51,38 @@ def case_of(description: Description, form: Form) -> Case:
 
 def _case_of(description: Description, form: Form) -> Case:
     id = f"{description.kind}/{form.label}"
-    rng = np.random.default_rng(zlib.crc32(id.encode()))
-    arrays = [operand.values(rng, operand.type.shape, operand.type.dtype) for operand in form.operands]
+    arrays = drawn(form, id)
     text, program = parsed(module(description.operation, form, arrays))
-    inputs = tuple(a for a, o in zip(arrays, form.operands, strict=True) if not o.constant)
-    types = [o.type for o in form.operands if not o.constant]
+    return finished(description, form, id, (text, program), arrays)
+
+
+def drawn(form: Form, id: str) -> list[np.ndarray]:
+    """What the operands hold: random values are those of the identifier."""
+    rng = np.random.default_rng(zlib.crc32(id.encode()))
+    return [operand.values(rng, operand.type.shape, operand.type.dtype) for operand in form.operands]
+
+
+def finished(
+    description: Description, form: Form, id: str, module: tuple[str, Program], arrays: Sequence[np.ndarray]
+) -> Case:
+    """The case of a module, as text and as plain data, whose operands hold these arrays."""
+    text, program = module
+    arguments = [(a, o.type) for a, o in zip(arrays, form.operands, strict=True) if not o.constant]
+    inputs, types = tuple(a for a, _ in arguments), [t for _, t in arguments]
     expected = expectations(description, form, program, types, inputs)
     bound = form.bound or description.bound
-    says = form.tests or description.says
-    return Case(id, description.operation, text, inputs, tuple(expected), says, bound.reason)
+    return Case(id, description.operation, text, inputs, tuple(expected), form.tests or description.says, bound.reason)
 
 
 @functools.cache
-def _context() -> Any:
-    """MLIR's dialects are registered once."""
+def context() -> Any:
+    """MLIR's context, whose dialects are registered once."""
     return jax_mlir.make_ir_context()
 
 
 def parsed(text: str) -> tuple[str, Program]:
     """A module as MLIR prints it, and as plain data. Raises MLIRError where it does not parse or verify."""
-    with _context():
+    with context():
         read = ir.Module.parse(text)
         return str(read.operation.get_asm(assume_verified=True)), program_of(read)
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from hloracle.ops.describe import Description
 from hloracle.ops.descriptions import (
-    chlo, choices, control, conversions, dynamic, elementwise, indexing, integers, movement, products, reductions, sorting,
+    chlo,
+    choices,
+    control,
+    conversions,
+    dynamic,
+    elementwise,
+    indexing,
+    integers,
+    movement,
+    products,
+    reductions,
+    sorting,
 )  # fmt: skip
 
 DESCRIPTIONS: tuple[Description, ...] = (

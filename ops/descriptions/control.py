@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from collections.abc import Iterator
+
+import numpy as np
 
 from hloracle.ops.describe import MOVED, Bound, Description, Form, Operand
 from hloracle.ops.descriptions.shapes import ALL, dims
@@ -33,7 +33,12 @@ def _loop(label: str, dtype: str, shape: Shape, turns: int) -> Form:
     """Turns the operand round and negates it by another one, as often as an argument says."""
     type = Type(shape, dtype)
     carried = [COUNT, COUNT, type, type]
-    condition = region(carried, f"%c = stablehlo.compare LT, %a0, %a1, SIGNED : ({COUNT}, {COUNT}) -> tensor<i1>", "%c", [Type((), "i1")])
+    condition = region(
+        carried,
+        f"%c = stablehlo.compare LT, %a0, %a1, SIGNED : ({COUNT}, {COUNT}) -> tensor<i1>",
+        "%c",
+        [Type((), "i1")],
+    )
     step = f"%one = stablehlo.constant dense<1> : {COUNT}\n    %i = stablehlo.add %a0, %one : {COUNT}"
     body = region(carried, step, "%i, %a1, %a3, %a2", carried)
     operands = (
@@ -46,7 +51,12 @@ def _cache_loop(label: str, dtype: str, turns: int) -> Form:
     """Writes a row of a cache on every turn, as a decode loop does."""
     cache, row = Type((13, 4), dtype), Type((1, 4), dtype)
     carried = [COUNT, COUNT, cache, row]
-    condition = region(carried, f"%c = stablehlo.compare LT, %a0, %a1, SIGNED : ({COUNT}, {COUNT}) -> tensor<i1>", "%c", [Type((), "i1")])
+    condition = region(
+        carried,
+        f"%c = stablehlo.compare LT, %a0, %a1, SIGNED : ({COUNT}, {COUNT}) -> tensor<i1>",
+        "%c",
+        [Type((), "i1")],
+    )
     step = (
         f"%one = stablehlo.constant dense<1> : {COUNT}\n    %zero = stablehlo.constant dense<0> : {COUNT}\n"
         f"    %i = stablehlo.add %a0, %one : {COUNT}\n"
@@ -90,7 +100,9 @@ def _if() -> Iterator[Form]:
                 type = Type(shape, dtype)
                 regions = (region([], "", "%1", [type]), region([], "", "%2", [type]))
                 operands = (Operand(Type((), "i1"), given([chosen])), Operand(type, anywhere), Operand(type, anywhere))
-                yield Form(f"{dtype}/{dims(shape)}/{chosen}".lower(), operands, (type,), body=_branches("if", regions, type))
+                yield Form(
+                    f"{dtype}/{dims(shape)}/{chosen}".lower(), operands, (type,), body=_branches("if", regions, type)
+                )
 
 
 def _case() -> Iterator[Form]:
@@ -101,7 +113,13 @@ def _case() -> Iterator[Form]:
                 regions = tuple(region([], "", f"%{i}", [type]) for i in (1, 2, 3))
                 operands = (Operand(COUNT, given(np.array([which]))), *(Operand(type, anywhere) for _ in range(3)))
                 says = "case: if index is not in [0, N), the last branch" if not 0 <= which < 3 else ""
-                yield Form(f"{dtype}/{dims(shape)}/{which}", operands, (type,), body=_branches("case", regions, type), tests=says)
+                yield Form(
+                    f"{dtype}/{dims(shape)}/{which}",
+                    operands,
+                    (type,),
+                    body=_branches("case", regions, type),
+                    tests=says,
+                )
 
 
 def _branches(name: str, regions: tuple[str, ...], type: Type) -> str:
@@ -129,7 +147,10 @@ def _call() -> Iterator[Form]:
 def _composite() -> Iterator[Form]:
     for dtype in TYPES:
         for shape in ((), (2, 5), (0, 3)):
-            for name, more in (("plain", ""), ("attributes", ', composite_attributes = {eps = 1.0e-06 : f32, heads = 3 : i32}, version = 1 : i32')):
+            for name, more in (
+                ("plain", ""),
+                ("attributes", ", composite_attributes = {eps = 1.0e-06 : f32, heads = 3 : i32}, version = 1 : i32"),
+            ):
                 type = Type(shape, dtype)
                 operands = (Operand(type, normal()), Operand(type, normal()))
                 attributes = f'name = "hloracle.add", decomposition = @inner{more}'
@@ -152,7 +173,9 @@ def _tuple(name: str) -> Iterator[Form]:
                 f"%t = stablehlo.tuple %0, %1 : {pair}\n"
                 f"  %r = stablehlo.get_tuple_element %t[{index}] : ({pair}) -> {types[index]}"
             )
-            yield Form(f"{dtype}/{name}-{index}", tuple(Operand(t, anywhere) for t in types), (types[index],), body=text)
+            yield Form(
+                f"{dtype}/{name}-{index}", tuple(Operand(t, anywhere) for t in types), (types[index],), body=text
+            )
 
 
 def _map() -> Iterator[Form]:
@@ -172,7 +195,9 @@ def _constant() -> Iterator[Form]:
             yield _written(f"{dtype}/{dims(shape)}", dtype, shape, finite(rng, shape, dtype))
         values = specials(dtype)
         says = "a constant has the value that its literal says, special ones too"
-        yield _written(f"{dtype}/special", dtype, values.shape, special(np.random.default_rng(0), values.shape, dtype), says)
+        yield _written(
+            f"{dtype}/special", dtype, values.shape, special(np.random.default_rng(0), values.shape, dtype), says
+        )
         one = normal()(np.random.default_rng(1), (), dtype)
         text = f"%r = stablehlo.constant dense<{elements(one, dtype)}> : {Type((5, 7), dtype)}"
         yield Form(f"{dtype}/splat", (), (Type((5, 7), dtype),), body=text)

@@ -27,7 +27,8 @@ TWICE = Bound(
 REDUCED = Bound("rounded to the nearest, ties to even, of the numbers with so many bits")
 
 
-def _bound(source: str, target: str) -> Bound:
+def bound(source: str, target: str) -> Bound:
+    """Of one type converted to another."""
     if target not in ALL_FLOATS:
         return TO_INTEGER
     wide = source in ("f64", "i32", "i64", "ui32", "ui64") and bits(target) < 32
@@ -42,7 +43,7 @@ def _convert() -> Iterator[Form]:
             if {source, target} <= {*FOUR}:
                 continue
             for form in _converted(source, target):
-                yield dataclasses.replace(form, bound=_bound(source, target), leaves=leaves.beyond(source, target))
+                yield dataclasses.replace(form, bound=bound(source, target), leaves=leaves.beyond(source, target))
 
 
 def _converted(source: str, target: str) -> Iterator[Form]:
@@ -52,7 +53,8 @@ def _converted(source: str, target: str) -> Iterator[Form]:
     if short(source):
         shape = (1 << bits(source),)
         yield Form(f"{label}/every", (Operand(Type(shape, source), every),), (Type(shape, target),))
-    chosen = (SMALL[1], SMALL[4]) if source not in ("f32", "bf16", "i32", "i1") else SMALL
+    common = {source, target} in ({"f32", "bf16"}, {"f32", "f16"}, {"i32", "f32"}, {"i1", "f32"})
+    chosen = SMALL if common else (SMALL[1], SMALL[4])
     values = uniform(0, 7) if target.startswith("ui") or target in FOUR else normal(3.0)  # which the target has
     for form in elementwise(source, (values,), target, shapes=chosen):
         yield dataclasses.replace(form, label=f"{label}/{form.label.partition('/')[2]}")
@@ -76,7 +78,7 @@ def _bitcast() -> Iterator[Form]:
     )  # fmt: skip
     for wide, narrow in narrower:
         count = bits(wide) // bits(narrow)
-        says = "bitcast_convert C2: dim(result, R - 1) * num_bits(E') = num_bits(E)"
+        says = "bitcast_convert C1: dim(result, R) * num_bits(E') = num_bits(E)"
         for shape in ((), (5,), (3, 7)):
             name = "x".join(map(str, shape)) or "scalar"
             one, many = Type(shape, wide), Type((*shape, count), narrow)

@@ -67,7 +67,9 @@ def _gather() -> Iterator[Form]:
         for g in GATHERS:
             indices = Operand(Type(g.indices, "i32"), index_values(-2, g.most + 2))
             operands = (Operand(Type(g.operand, dtype), anywhere), indices, constant(g.sizes))
-            yield Form(f"{dtype}/{g.name}", operands, (Type(g.result, dtype),), f"dimension_numbers = {gather_numbers(g)}")
+            yield Form(
+                f"{dtype}/{g.name}", operands, (Type(g.result, dtype),), f"dimension_numbers = {gather_numbers(g)}"
+            )
 
 
 DESCRIPTIONS = (

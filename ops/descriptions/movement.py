@@ -112,13 +112,9 @@ def _concatenated(label: str, dtype: str, shapes: Sequence[Shape], axis: int) ->
 def _pad() -> Iterator[Form]:
     for dtype in ALL:
         for shape, low, high, inside in PADDINGS:
-            result = tuple(
-                a + n + max(0, n - 1) * k + b for n, a, b, k in zip(shape, low, high, inside, strict=True)
-            )
+            result = tuple(a + n + max(0, n - 1) * k + b for n, a, b, k in zip(shape, low, high, inside, strict=True))
             amounts = ".".join(f"{a}_{b}_{k}" for a, b, k in zip(low, high, inside, strict=True))
-            attributes = (
-                f"edge_padding_low = {array(low)}, edge_padding_high = {array(high)}, interior_padding = {array(inside)}"
-            )
+            attributes = f"edge_padding_low = {array(low)}, edge_padding_high = {array(high)}, interior_padding = {array(inside)}"
             operands = (Operand(Type(shape, dtype), anywhere), Operand(Type((), dtype), given([1])))
             label = f"{dtype}/{dims(shape)}-{amounts or 'none'}"
             yield Form(label, operands, (Type(result, dtype),), attributes)

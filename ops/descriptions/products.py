@@ -16,11 +16,15 @@ import numpy as np
 
 from hloracle.ops.describe import INTEGER, Bound, Description, Form, Operand
 from hloracle.ops.descriptions.shapes import FLOATS, dims
-from hloracle.ops.values import Values, distinct, given, normal
+from hloracle.ops.values import given, normal
 from hloracle.semantics.program import Type
 
 Shape = tuple[int, ...]
-SUMMED = Bound("n roundings to the result's type of the sum of absolute products; operands of DEFAULT may be rounded to bfloat16", ulp=0.5, sums=True)
+SUMMED = Bound(
+    "n roundings to the result's type of the sum of absolute products; operands of DEFAULT may be rounded to bfloat16",
+    ulp=0.5,
+    sums=True,
+)
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,15 @@ CONVOLUTIONS = (
 
 
 def _convolution() -> Iterator[Form]:
-    for dtype, result in (("f32", "f32"), ("bf16", "bf16"), ("f16", "f16"), ("f64", "f64"), ("bf16", "f32"), ("i32", "i32"), ("i8", "i32")):
+    for dtype, result in (
+        ("f32", "f32"),
+        ("bf16", "bf16"),
+        ("f16", "f16"),
+        ("f64", "f64"),
+        ("bf16", "f32"),
+        ("i32", "i32"),
+        ("i8", "i32"),
+    ):
         for c in CONVOLUTIONS:
             for precision in ("DEFAULT", "HIGHEST") if dtype == "f32" else ("DEFAULT",):
                 spatial = len(c.padding)
@@ -223,5 +235,3 @@ DESCRIPTIONS = (
     Description("chlo.ragged_dot", "each group of rows times the matrix of its group", SUMMED, _ragged_dot),
     Description("stablehlo.convolution", "convolution: dot products between windows of lhs and slices of rhs", SUMMED, _convolution),
 )  # fmt: skip
-
-__all__ = ["DESCRIPTIONS", "Values", "distinct"]

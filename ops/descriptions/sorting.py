@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hloracle.ops.describe import MOVED, Description, Form, Leaves, Operand
-from hloracle.ops.descriptions.reductions import _counted
+from hloracle.ops.descriptions.reductions import counted
 from hloracle.ops.descriptions.shapes import FLOATS, NUMBERS, dims
 from hloracle.ops.values import Values, distinct, normal, special, specials, uniform
 from hloracle.ops.write import region
@@ -21,7 +21,9 @@ SHAPES: tuple[tuple[Shape, int], ...] = (
 
 def few(rng: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
     """Numbers of which many are equal."""
-    return np.asarray(np.floor(uniform(0, 8.9)(rng, shape, dtype).astype(np.float64)).astype(normal()(rng, (), dtype).dtype))
+    return np.asarray(
+        np.floor(uniform(0, 8.9)(rng, shape, dtype).astype(np.float64)).astype(normal()(rng, (), dtype).dtype)
+    )
 
 
 def _sort() -> Iterator[Form]:
@@ -37,7 +39,9 @@ def _sort() -> Iterator[Form]:
                 says = "sort: if is_stable is true, the order of elements that compare as equal is preserved"
                 leaves = None if stable else _tied(axis)
                 label = f"{dtype}/with-places/{dims(shape)}-{axis}/{word}"
-                yield _sorted(label, dtype, shape, axis, "GT", few, stable=stable, places=True, tests=says, leaves=leaves)
+                yield _sorted(
+                    label, dtype, shape, axis, "GT", few, stable=stable, places=True, tests=says, leaves=leaves
+                )
     for dtype in FLOATS:
         says = "sort by a comparator with TOTALORDER: NaN last, -0 before +0"
         yield _sorted(f"{dtype}/special", dtype, (len(specials(dtype)),), 0, "LT", special, total=True, tests=says)
@@ -54,7 +58,7 @@ def _sorted(
     body = f"%c = stablehlo.compare {direction}, %a0, %a1, {kind} : ({key}, {key}) -> tensor<i1>"
     operands = [Operand(Type(shape, dtype), values)]
     if places:
-        operands.append(Operand(Type(shape, "i32"), _counted(axis)))
+        operands.append(Operand(Type(shape, "i32"), counted(axis)))
     attributes = f"dimension = {axis} : i64, is_stable = {str(stable).lower()}"
     compares = region(arguments, body, "%c", [Type((), "i1")])
     results = tuple(o.type for o in operands)
@@ -77,7 +81,15 @@ def _tied(axis: int) -> Leaves:
 
 def _top_k() -> Iterator[Form]:
     for dtype in NUMBERS:
-        for shape, k in (((7,), 3), ((3, 31), 5), ((1, 257), 50), ((2, 3, 5), 5), ((4, 1), 1), ((5, 9), 1), ((2, 9), 9)):
+        for shape, k in (
+            ((7,), 3),
+            ((3, 31), 5),
+            ((1, 257), 50),
+            ((2, 3, 5), 5),
+            ((4, 1), 1),
+            ((5, 9), 1),
+            ((2, 9), 9),
+        ):
             for name, values in (("apart", distinct), ("ties", few)):
                 says = "top_k: of two equal elements, the one of the lower index comes first" if name == "ties" else ""
                 result = (*shape[:-1], k)

@@ -1,0 +1,283 @@
+"""The operations of a graph as cases: each distinct one alone, with random operands or with those that it really had."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+
+from hloracle.core.errors import InputError
+from hloracle.localize.inline import copied, operands_of
+from hloracle.ops.case import Case
+from hloracle.ops.describe import Bound, Description, Form, Leaves, Operand
+from hloracle.ops.descriptions import DESCRIPTIONS, conversions, leaves, reductions
+from hloracle.ops.suite import context, drawn, finished
+from hloracle.ops.values import Values, bits, given, normal, uniform, zeros
+from hloracle.semantics.numbers import FLOATS, Unsupported, own_type
+from hloracle.semantics.operations import OPERATIONS
+from hloracle.semantics.program import Block, Operation, Type
+from hloracle.semantics.reading import Reader, program_of, type_of
+
+# Of the number of a value of `main`, as `semantics.reading` counts them: what it holds, or None where that is not known.
+Held = Callable[[int], np.ndarray | None]
+
+INSIDE = ("stablehlo.while", "stablehlo.if", "stablehlo.case")  # what they do is what their regions do
+ELSEWHERE = ("func.call", "stablehlo.composite", "func.return", "stablehlo.return", "stablehlo.constant")
+MOST_CONSTANT = 64  # elements of a constant that stays one; a larger one is a weight, and an argument
+POSITIVE = (
+    "stablehlo.log",
+    "stablehlo.sqrt",
+    "stablehlo.rsqrt",
+    "stablehlo.power",
+    "chlo.lgamma",
+    "chlo.digamma",
+    "chlo.acosh",
+)
+SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_logical", "stablehlo.shift_right_arithmetic")
+DIVISIONS = ("stablehlo.divide", "stablehlo.remainder")
+
+
+@dataclass(frozen=True)
+class OfGraph:
+    """cases: one for each distinct operation, in the order of the text. skipped: what has no case -> why."""
+
+    cases: tuple[Case, ...]
+    skipped: Mapping[str, str]
+
+
+def cases_of(text: str | bytes, name: str = "the graph", held: Held | None = None) -> OfGraph:
+    """The distinct operations of a module's functions, those in the regions of loops and branches too.
+
+    Two are the same if their names, types, attributes, regions and small constant operands are. Raises InputError where the module does
+    not parse.
+
+    Args:
+      held: what values of `main` really hold. An operand that it does not know is random, and of a kind that suits the operation.
+    """
+    with context():
+        try:
+            module = ir.Module.parse(text)
+        except (ir.MLIRError, ValueError) as error:
+            words = " ".join(str(error).split())[:200]
+            raise InputError(f"does not parse ({words})", name, "see StableHLO's specification") from None
+        cases: dict[str, Case] = {}
+        skipped: dict[str, str] = {}
+        for function in module.body.operations:
+            if function.operation.name != "func.func" or not len(function.regions[0].blocks):
+                continue
+            block, reader = function.regions[0].blocks[0], Reader()
+            reader.block(block)
+            known = held if ir.StringAttr(function.attributes["sym_name"]).value == "main" else None
+            for operation in _inside(block):
+                try:
+                    _add(cases, operation, reader, known)
+                except Unsupported as error:
+                    skipped.setdefault(operation.operation.name, str(error))
+    return OfGraph(tuple(cases.values()), skipped)
+
+
+def _inside(block: Any) -> Iterator[Any]:
+    for operation in block.operations:
+        if operation.operation.name in INSIDE:
+            for region in operation.regions:
+                for inner in region.blocks:
+                    yield from _inside(inner)
+        elif operation.operation.name not in ELSEWHERE:
+            yield operation
+
+
+def _add(cases: dict[str, Case], operation: Any, reader: Reader, held: Held | None) -> None:
+    """The case of an operation, unless there is one of its text."""
+    if operation.operation.name not in OPERATIONS:
+        raise Unsupported("it has no meaning here")
+    operands = operands_of(operation)
+    if any(type_of(v).other for v in (*operands, *operation.results)):
+        raise Unsupported("an operand or a result is no tensor of static shape")
+    kept = [v for v in operands if _is_small_constant(v)]
+    inputs = [v for v in operands if v not in kept]
+    module = _alone(operation, inputs, kept)
+    text = str(module.operation.get_asm(assume_verified=True))
+    if text in cases:
+        return
+    program = program_of(module)
+    read = next(o for o in program.function().operations if o.name == operation.operation.name)
+    suits = dict(
+        zip(reversed(list(operation.operands)), reversed(fills_of(read)), strict=True)
+    )  # an operand may stand twice
+    types = [type_of(v) for v in inputs]
+    chosen = [suits.get(v, normal()) for v in inputs]
+    if held is not None:
+        real = [held(reader.numbers[v]) if v in reader.numbers else None for v in inputs]
+        chosen = [fill if array is None else given(array) for fill, array in zip(chosen, real, strict=True)]
+    form = Form(
+        "",
+        tuple(Operand(t, f) for t, f in zip(types, chosen, strict=True)),
+        tuple(type_of(r) for r in operation.results),
+    )
+    description, form = _judged(read, form)
+    if opens := form.leaves or description.leaves:
+        form = dataclasses.replace(form, leaves=_of_operands(opens, program.function(), read))
+    id = f"{description.kind}/{len(cases)}"
+    with np.errstate(all="ignore"):
+        cases[text] = finished(description, form, id, (text, program), drawn(form, text))
+
+
+def _of_operands(leaves: Leaves, block: Block, operation: Operation) -> Leaves:
+    """What is open by the operands of the operation, some of which are constants, or stand twice."""
+
+    def opened(arguments: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> Sequence[np.ndarray | None]:
+        known = dict(zip(block.arguments, arguments, strict=True))
+        for constant in block.operations:
+            if constant.name == "stablehlo.constant":
+                known[constant.results[0]] = constant.attributes["value"]
+        return leaves([known[o] for o in operation.operands], values)
+
+    return opened
+
+
+def _is_small_constant(value: Any) -> bool:
+    owner = value.owner
+    return (
+        not isinstance(owner, ir.Block) and owner.name == "stablehlo.constant" and type_of(value).size <= MOST_CONSTANT
+    )  # fmt: skip
+
+
+def _alone(operation: Any, inputs: Sequence[Any], constants: Sequence[Any]) -> Any:
+    """A module of the operation alone, which holds its constants itself."""
+    with ir.Location.unknown():
+        module = ir.Module.create()
+        module.operation.attributes["sym_name"] = ir.StringAttr.get(operation.operation.name.partition(".")[2])
+        results = list(operation.results)
+        type = ir.FunctionType.get([v.type for v in inputs], [r.type for r in results])
+        with ir.InsertionPoint(module.body):
+            function: Any = func.FuncOp("main", type, visibility="public")  # type: ignore[call-arg]
+        block = function.add_entry_block()
+        new = dict(zip(inputs, block.arguments, strict=True))
+        with ir.InsertionPoint(block):
+            for constant in constants:
+                copied(constant.owner, new)
+            copied(operation, new)
+            func.ReturnOp([new[r] for r in results])
+        module.operation.verify()
+    return module
+
+
+def fills_of(operation: Operation) -> list[Values]:
+    """What suits each operand: indices inside, divisors that are not zero, positive numbers for roots."""
+    found: list[Values] = [normal()] * len(operation.operands)
+    name, types, attributes = operation.name, operation.operand_types, operation.attributes
+    if name in POSITIVE:
+        found[0] = uniform(0.1, 4)
+    elif name in DIVISIONS and types[1].dtype not in FLOATS:
+        found[1] = uniform(1, 9)
+    elif name in SHIFTS:
+        found[1] = uniform(0, bits(types[1].dtype) - 1)
+    elif name == "stablehlo.dynamic_slice":
+        spaces = zip(types[0].shape, attributes["slice_sizes"], strict=True)
+        found[1 : len(types)] = [uniform(0, n - s) for n, s in spaces]
+    elif name == "stablehlo.dynamic_update_slice":
+        spaces = zip(types[0].shape, types[1].shape, strict=True)
+        found[2 : len(types)] = [uniform(0, n - s) for n, s in spaces]
+    elif name in ("stablehlo.gather", "stablehlo.dynamic_gather"):
+        numbers = attributes["dimension_numbers"]
+        found[1] = _indices(types[0], types[1], numbers["start_index_map"], numbers["index_vector_dim"])
+    elif name == "stablehlo.scatter":
+        numbers, inputs = attributes["scatter_dimension_numbers"], (len(types) - 1) // 2
+        dims = numbers["scattered_dims_to_operand_dims"]
+        found[inputs] = _indices(types[0], types[inputs], dims, numbers["index_vector_dim"], apart=True)
+    elif name in ("stablehlo.reduce", "stablehlo.reduce_window") and len(types) == 2 and (how := _how(operation)):
+        found[1] = given(np.array([reductions.neutral(how, types[0].dtype)]))
+    elif name in ("stablehlo.reduce", "stablehlo.reduce_window"):
+        found[len(types) // 2 : len(types)] = [zeros] * (len(types) // 2)
+    elif name == "chlo.ragged_dot":
+        found[2] = _groups(types[0].shape[0])
+    return found
+
+
+def _indices(operand: Type, indices: Type, dims: Sequence[int], at: int, apart: bool = False) -> Values:
+    """Index vectors whose every part is inside of its axis; `apart`: as different ones as there may be."""
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        whole = (*shape, 1) if at == len(shape) else shape
+        found = np.zeros(whole, np.int64)
+        parts = np.moveaxis(found, at, -1)
+        count = math.prod(parts.shape[:-1])
+        for k, dim in enumerate(dims):
+            size = max(operand.shape[dim], 1)
+            flat = np.resize(rng.permutation(size), count) if apart else rng.integers(0, size, count)
+            parts[..., k] = flat.reshape(parts.shape[:-1])
+        return found.reshape(shape).astype(own_type(dtype))
+
+    return draw
+
+
+def _groups(rows: int) -> Values:
+    """Sizes of groups that have all rows together."""
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        ends = np.sort(rng.integers(0, rows + 1, shape[0] - 1))
+        return np.asarray(np.diff(ends, prepend=0, append=rows).astype(own_type(dtype)))
+
+    return draw
+
+
+def _how(operation: Operation) -> str:
+    """What a reduction's region does: the operation that it consists of, or nothing."""
+    if not operation.regions or len(operation.regions[0].operations) != 1:
+        return ""
+    kind = operation.regions[0].operations[0].kind
+    return kind if kind in ("add", "multiply", "maximum", "minimum", "and", "or", "xor") else ""
+
+
+def _judged(operation: Operation, form: Form) -> tuple[Description, Form]:
+    """By which description an operation is judged, and the form with a bound of its own where it needs one."""
+    description = _descriptions()[operation.name]
+    name, types, attributes = operation.name, operation.operand_types, operation.attributes
+    if name == "stablehlo.convert":
+        source, target = types[0].dtype, operation.type.dtype
+        rounds = conversions.bound(source, target)
+        return description, dataclasses.replace(form, bound=rounds, leaves=leaves.beyond(source, target))
+    terms = 0
+    bound: Bound | None = None
+    if name == "stablehlo.dot_general":
+        terms = math.prod(types[0].shape[d] for d in attributes["dot_dimension_numbers"]["lhs_contracting_dimensions"])
+    elif name in ("stablehlo.dot", "chlo.ragged_dot"):
+        terms = types[0].shape[-1]
+    elif name == "stablehlo.convolution":
+        terms = types[1].size
+    elif name in ("stablehlo.reduce", "stablehlo.reduce_window"):
+        over = attributes["dimensions"] if name == "stablehlo.reduce" else ()
+        terms = (
+            math.prod(types[0].shape[d] for d in over) if over else math.prod(attributes.get("window_dimensions", (1,)))
+        )
+        how = _how(operation)
+        bound = reductions.bound(how, types[0].dtype, terms) if how else reductions.PICKED
+    elif name == "stablehlo.scatter":
+        how = _how(operation)
+        terms = types[-1].size
+        bound = reductions.bound(how, types[0].dtype, terms) if how else reductions.PICKED
+    loose = 0.0
+    if name in ("stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot"):
+        precise = "HIGHEST" in str(attributes.get("precision_config", ""))
+        loose = 0.0 if precise or "f32" not in [t.dtype for t in types] else 2.0**-7
+    if operation.type.dtype not in FLOATS and bound is None:
+        bound = Bound("integers and booleans are exact")
+    return description, dataclasses.replace(form, bound=bound, terms=max(terms, 1), rounds_operands=loose)
+
+
+@functools.cache
+def _descriptions() -> dict[str, Description]:
+    """Of each operation what is known of it: its first description, and where integers are open."""
+    found: dict[str, Description] = {}
+    for description in DESCRIPTIONS:
+        first = found.setdefault(description.operation, description)
+        if first.leaves is None and description.leaves is not None:
+            found[description.operation] = dataclasses.replace(first, leaves=description.leaves)
+    return found
