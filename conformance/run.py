@@ -44,9 +44,10 @@ from hloracle.conformance.runs.speed import measure
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.agreement import cells
 from hloracle.conformance.verdict.compared import compared
-from hloracle.conformance.verdict.localization import PAST, localize, plan
+from hloracle.conformance.verdict.localization import PAST, Localization, localize, plan
 from hloracle.conformance.verdict.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
 from hloracle.conformance.verdict.place import place
+from hloracle.conformance.verdict.repair import proven
 from hloracle.conformance.verdict.verdict import Verdict, decide
 from hloracle.core.abi import Graph
 from hloracle.core.cache import locked
@@ -309,6 +310,7 @@ def conclude(run: Run) -> Verdict:
                 truth = anchor_truth(run.model, found.at.tokens, context.report, max(found.at.length, 1))
                 arguments = (found, graphs, run.model.directory, truth, how)
                 evidence.localization = context.child(localize, *arguments, timeout=LOCALIZE_SECONDS).value
+                _prove(run, evidence.localization)
             except (ChildDied, ToolchainError, InputError) as error:
                 # Where the truth itself has no such value as the config says, that is the place.
                 known = isinstance(error, InputError) and error.where in anchors(run.model.config)
@@ -316,6 +318,14 @@ def conclude(run: Run) -> Verdict:
                 at = error.where if isinstance(error, InputError) and known else ""
                 evidence.checks.append(question.error(str(error), anchor=at))
     return place(matrix, verdict, evidence.checks, evidence.localization, evidence.outcomes)
+
+
+def _prove(run: Run, found: Localization) -> None:
+    """Run what would put the graphs right, where something would."""
+    if found.mended is not None:
+        one = dataclasses.replace(found.plan.suspect, backend=run.context.matrix.quick)
+        repair = proven(run.context, found.mended, one, run.model, run.evidence.asked, run.settings.out)
+        run.evidence.localization = dataclasses.replace(found, mended=None, repair=repair)
 
 
 # ---- speed

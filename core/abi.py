@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -237,6 +237,15 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """A line of an emitter's Python: its file, from the package's folder on, and the function that it stands in."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
 class Graph:
     """A StableHLO module as text, with its ABI. `name` is for people and file names.
 
@@ -246,6 +255,7 @@ class Graph:
     written: the text in which lines count, where `text` is what became of it; else empty. rows: B, of somebody else's graph.
     takes: of such a graph, what it takes beside weights, in its order. unreturned: the state that it takes and never returns,
     in words.
+    origins: of lines of the text, counted from 1, what wrote them, the innermost first; of the bundled emitter's.
     """
 
     name: str
@@ -258,6 +268,7 @@ class Graph:
     rows: int = 1
     takes: tuple[Taken, ...] = ()
     unreturned: tuple[str, ...] = ()
+    origins: Mapping[int, tuple[Origin, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def identity(self) -> str:

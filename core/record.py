@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import AfterValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-SCHEMA: Final = "hloracle-report/9"
+SCHEMA: Final = "hloracle-report/10"
 LARGEST: Final = 2**63 - 1  # what other readers of JSON can hold
 
 # A record may come from anywhere: of a list of a million wrong entries the first is enough.
@@ -420,6 +420,51 @@ class Element(TypedDict):
     expected: Float
 
 
+class Origin(TypedDict):
+    """A line of the emitter's Python."""
+
+    file: Words
+    """From the package's folder on, with `/`."""
+    line: Place
+    function: Words
+
+
+class Candidate(TypedDict):
+    """An operation that may be to blame."""
+
+    name: Words
+    line: Place | None
+    text: str
+    words: str
+    """The change of it that makes the anchor right."""
+
+
+class ChangedLine(TypedDict):
+    """A line of a graph, counted from 1, and what should stand in its place."""
+
+    graph: Words
+    line: Place
+    before: str
+    after: List[str]
+
+
+class Repair(TypedDict):
+    """What puts the graphs right."""
+
+    change: str
+    """The first of the changes, in words."""
+    lines: List[ChangedLine]
+    """The first of those that are changed."""
+    count: Count
+    """How many are changed."""
+    patch: str
+    """The file beside the report that changes them all; empty where none was written."""
+    conforms: bool | None
+    """Whether the configuration passes with them; null where it was not run."""
+    detail: str
+    """What does not pass."""
+
+
 class Operation(TypedDict):
     """The first wrong operation."""
 
@@ -442,6 +487,8 @@ class Operation(TypedDict):
     """The element that is furthest off; null where there is no single one."""
     why: str
     """What shows that it is this one."""
+    origin: List[Origin]
+    """The lines of Python that wrote it, the innermost first; of the bundled emitter's."""
 
 
 class ReproducerOn(TypedDict):
@@ -501,6 +548,12 @@ class Localization(TypedDict):
     """In the order of computation."""
     operation: Operation | None
     """Null where none was found."""
+    candidates: List[Candidate]
+    """The operations whose change makes the anchor right, the best first."""
+    sole: bool
+    """Of all changes that were tried, those of one operation alone make the anchor right."""
+    repair: Repair | None
+    """Null where none was found, or looked for."""
     fusion_dependent: bool
     """The fault is gone once intermediate values are made outputs."""
     interpreted: Word | None
@@ -783,7 +836,7 @@ class Family(TypedDict):
 class Record(TypedDict):
     """What one conformance run saw and concluded. Everything else is drawn from it and from nothing else."""
 
-    schema: Literal["hloracle-report/9"]
+    schema: Literal["hloracle-report/10"]
     """The version of this form. Another version is another schema."""
     passed: bool
     """True for the verdicts `conforms` and `near-tie`, false for all others. Of a suite: whether every model passed."""

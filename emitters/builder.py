@@ -7,13 +7,14 @@ number that the spec (https://openxla.org/stablehlo/spec) gives the constraint t
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from hloracle.core.abi import Abi, Graph
+from hloracle.core.abi import Abi, Graph, Origin
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 INTEGERS = ("i64", "i32", "i8", "ui8")
@@ -33,6 +34,7 @@ INTEGER_RANGE = {
     "i1": (0, 1),
 }
 REDUCERS = ("add", "maximum", "minimum", "multiply")
+MOST_ORIGINS = 5  # lines of Python that are kept of an operation
 COMPARISONS = ("EQ", "NE", "GE", "GT", "LE", "LT")
 
 
@@ -81,6 +83,7 @@ class Builder:
     def __init__(self) -> None:
         self.arguments: list[Value] = []
         self._lines: list[str] = []
+        self._origins: list[tuple[Origin, ...]] = []  # of each line
         self._scope: tuple[str, ...] = ()
         self._taken: dict[str, int] = {}
         self._constants: dict[tuple[str, str], Value] = {}
@@ -130,7 +133,8 @@ class Builder:
         lines += self._lines
         names, types = ", ".join(f"%{r.name}" for r in results), ", ".join(str(r.type) for r in results)
         lines += [f"    func.return {names} : {types}", "  }", "}", ""]
-        return Graph(name, "\n".join(lines), abi)
+        first = lines.index(self._lines[0]) + 1 if self._lines else 0
+        return Graph(name, "\n".join(lines), abi, origins=dict(enumerate(self._origins, first)))
 
     # ---- constants
 
@@ -540,4 +544,18 @@ class Builder:
         call = body if generic else f"stablehlo.{op}{'' if body.startswith('(') else ' '}{body}"
         place = f' loc("{self.anchor}")' if self._scope else ""
         self._lines.append(f"    %{name} = {call}{place}")
+        self._origins.append(_written_by())
         return Value(name, type)
+
+
+def _written_by() -> tuple[Origin, ...]:
+    """The lines of Python that the operation comes from, the innermost first: those outside of this file."""
+    found: list[Origin] = []
+    frame = sys._getframe(2)
+    while frame is not None and len(found) < MOST_ORIGINS:
+        code = frame.f_code
+        folder, _, path = code.co_filename.rpartition("/hloracle/")
+        if folder and code.co_filename != __file__:
+            found.append(Origin(path, frame.f_lineno, code.co_name))
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)

@@ -122,6 +122,31 @@ class Anatomy:
         known = [a for a in anchors(self.config) if a in self.values]
         return (*known, "token") if "token" in self.values else tuple(known)
 
+    @property
+    def context(self) -> Any:
+        """The context of MLIR that its operations live in."""
+        return self._context
+
+    def operation(self, place: int) -> Any:
+        """The operation at a place of `plain`, in MLIR."""
+        return self._operations[place].operation
+
+    def step_at(self, place: int) -> Step:
+        """The operation at a place of `plain` as a step, whose operands are named by their numbers."""
+        plain, operation = self.plain(), self._operations[place]
+        boundary = {v: f"v{i}" for i, v in enumerate(dict.fromkeys(operands_of(operation)))}
+        graph, _ = self._write("operation", ["result"], [operation.results[0]], boundary)
+        line, text = plain.lines[place]
+        return Step(
+            operation.operation.name,
+            graph,
+            tuple(a.name for a in graph.abi.arguments),
+            anchor_at(operation),
+            line,
+            text,
+        )
+
+    @functools.cache  # noqa: B019  (an anatomy never changes, and is looked at for a moment)
     def plain(self) -> Plain:
         """The graph as plain data, with its anchors."""
         with self._context:

@@ -1,32 +1,13 @@
-"""Which operation of a graph is to blame for a wrong anchor, and what it should be: found by trying, on right values.
-
-Everything here is evaluated in NumPy, in float64: a change is tried in a fraction of the time that compiling it takes.
-"""
+"""Which operation of a graph is to blame for a wrong anchor, and what it should be: found by trying, on right values."""
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
-import numpy as np
-
-from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.situation import ReferenceRun, Situation
-from hloracle.reference.model.anchors import split
-from hloracle.repair.examples import Called
-from hloracle.repair.likeness import Shape
-from hloracle.repair.search import Repair, Searched, search
-from hloracle.repair.subject import Edit, Example, Subject
-from hloracle.semantics.numbers import Unsupported
-
-# A graph that is right is at most 2.5 floors off where nothing is rounded on the way (all families): a repair may be 4.
-REPAIRED = 4.0
-CALLS = 4  # of a phase that a change is tried on
-CANNOT = (Unsupported, ValueError, IndexError, TypeError, KeyError)  # of what is evaluated
+from hloracle.localize.suspect import Suspect
+from hloracle.repair.search import Repair, search
+from hloracle.repair.subject import Edit, Plain
 
 
 @dataclass(frozen=True)
@@ -75,117 +56,35 @@ class Blame:
         return not self.ended and (len(best) == 1 or len([c for c in best if c.like]) == 1)
 
 
-class Suspect:
-    """A graph, and the calls that it is tried on.
+@dataclass(frozen=True)
+class Named:
+    """A candidate for a reader: the operation, its line and its text, and what its best change is, in words."""
 
-    Args:
-      situations: calls of the graph's phase whose right values are known.
-    """
+    name: str
+    line: int | None
+    text: str
+    words: str
 
-    def __init__(self, anatomy: Anatomy, situations: Sequence[Situation], weight: Callable[[str], np.ndarray]) -> None:
-        self.anatomy, self.plain = anatomy, anatomy.plain()
-        self._numbers = {name: value for value, name in self.plain.stops.items()}
-        self._situations = situations
-        self._given = [_kept(partial(s.value, weight=weight)) for s in situations]
-
-    @functools.cached_property
-    def anchors(self) -> list[str]:
-        """All but the token, in the order of computation."""
-        return [a for a in self.anatomy.anchors if a != "token"]
-
-    def examples(self, anchor: str) -> list[Example]:
-        """Every call, as an example of one anchor."""
-        return [
-            Called(given, partial(s.error_of, anchor), REPAIRED)
-            for s, given in zip(self._situations, self._given, strict=True)
-        ]
-
-    @functools.cache  # noqa: B019  (a suspect is looked at for a moment)
-    def subject(self, anchor: str) -> Subject:
-        """The subgraph of an anchor, with the examples on which it is most wrong first."""
-        return Subject(self.plain, self._targets(anchor), self.examples(anchor), partial(self._own, anchor))
-
-    def _targets(self, anchor: str) -> list[int]:
-        return [self._numbers[name] for name in self.anatomy.targets(anchor)]
-
-    def _own(self, anchor: str, place: int) -> bool:
-        """Whether an operation may be to blame for an anchor: none of another layer, and none that computes an earlier one."""
-        scope = self.plain.scopes[place]
-        if scope in ("", anchor) or scope not in self.anchors:
-            return True
-        if split(scope)[0] not in (None, split(anchor)[0]):
-            return False
-        return self.anchors.index(scope) > self.anchors.index(anchor) or place not in self.needed(scope)
-
-    @functools.cache  # noqa: B019
-    def needed(self, anchor: str) -> frozenset[int]:
-        """The places of the operations that an anchor's subgraph has."""
-        targets = self._targets(anchor)
-        stops = {v: name for v, name in self.plain.stops.items() if v not in targets}
-        return frozenset(self.plain.needed(targets, stops))
-
-    def off(self, anchor: str) -> float:
-        """How far off an anchor is by itself, in floors, on the call where it is furthest off. Raises what CANNOT has."""
-        subject = self.subject(anchor)
-        return REPAIRED * max(subject.error(which) for which in range(len(subject.examples)))
-
-    def wrong(self) -> list[str]:
-        """The anchors that are wrong by themselves."""
-        return [a for a in self.anchors if not self._off_or_unknown(a) <= ANCHOR_FLOORS]
-
-    def _off_or_unknown(self, anchor: str) -> float:
-        try:
-            return self.off(anchor)
-        except CANNOT:
-            return 0.0
-
-    def right_with(self, anchor: str, edit: Edit) -> bool:
-        """Whether an anchor is right by itself with a change."""
-        subject = self.subject(anchor)
-        try:
-            errors = [subject.error_with(edit, which) for which in range(len(subject.examples))]
-        except CANNOT:
-            return False
-        return REPAIRED * max(subject.error(i) if e is None else e for i, e in enumerate(errors)) <= ANCHOR_FLOORS
-
-    @functools.cache  # noqa: B019
-    def alike(self, anchor: str, wrong: frozenset[str]) -> Alike:
-        """What of an anchor's subgraph is computed as in other layers; wrong: the anchors from which nothing is to be learned."""
-        layer, part = split(anchor)
-        others = [
-            (a, at)
-            for a in self.anchors
-            if a not in wrong
-            for at, same in [split(a)]
-            if same == part and at is not None
-        ]
-        if layer is None:
-            others = []
-        return Alike(self.subject(anchor), layer or 0, [(a, self.subject(a), at) for a, at in others])
+    @staticmethod
+    def of(plain: Plain, candidate: Candidate) -> Named:
+        """What to say of a candidate."""
+        line, text = plain.lines[candidate.place]
+        edit = candidate.repairs[0].edit
+        words = edit.words if edit.kind != "operand" else _rewired(plain, edit)
+        return Named(plain.block.operations[candidate.place].name, line or None, text, words)
 
 
-def _kept(value: Callable[[str], np.ndarray]) -> Callable[[str], np.ndarray]:
-    return functools.cache(value)
-
-
-def situations_of(run: ReferenceRun, phase: str, capacity: int) -> list[Situation]:
-    """Calls of one phase, the one that failed first: the last step and some before it, or prompts of several lengths."""
-    tokens, length = len(run.truth.tokens), run.length
-    # Beyond its turning point RoPE turns by other angles, so the reference is of a prompt of this length alone.
-    if phase == "decode":
-        first = length if run.config.turning_point is not None else min(1, tokens - 1)
-        places = [tokens - 1, *np.linspace(min(first, tokens - 1), tokens - 1, CALLS, dtype=int)[:-1][::-1].tolist()]
-        return [run.step(capacity, p) for p in dict.fromkeys(places)]
-    others = () if run.config.turning_point is not None else (min(tokens, run.bucket), length // 2, 3)
-    lengths = [length, *(n for n in others if 0 < n <= min(tokens, run.bucket))]
-    return [
-        Situation(run.config, run.truth, "prefill", run.bucket, run.bucket, capacity, n) for n in dict.fromkeys(lengths)
-    ]
+def _rewired(plain: Plain, edit: Edit) -> str:
+    """Which value an operation should take, by the name that the text has for it, in place of which one."""
+    old, new = plain.block.operations[edit.place], edit.instead[0]
+    changed = [(i, a, b) for i, (a, b) in enumerate(zip(old.operands, new.operands, strict=True)) if a != b]
+    (index, before, after), *_ = changed
+    return f"operand {index} should be {plain.called(after)}, not {plain.called(before)}"
 
 
 def blame(suspect: Suspect, anchor: str, seconds: float) -> Blame:
     """The operations of an anchor's subgraph whose change makes it right."""
-    searched: Searched = search(suspect.subject(anchor), seconds)
+    searched = search(suspect.subject(anchor), seconds)
     by_place: dict[int, list[Repair]] = {}
     for repair in searched.repairs:
         by_place.setdefault(repair.edit.place, []).append(repair)
@@ -224,39 +123,3 @@ def _candidate(suspect: Suspect, anchor: str, repairs: Sequence[Repair], wrong: 
     shared = sum(a not in wrong for a in reading)
     like, innocent = alike.with_edit(best.edit), alike.as_is(place)
     return Candidate(place, tuple(one[-1] for one in ranked), spoils, left, like, innocent, shared)
-
-
-class Alike:
-    """Of one anchor, what is computed as in the right ones of other layers.
-
-    Args:
-      others: those, with their layers.
-    """
-
-    def __init__(self, subject: Subject, layer: int, others: Sequence[tuple[str, Subject, int]]) -> None:
-        self._own = Shape(subject, layer)
-        self._counts = Counter(self._own.places.values())
-        self._others: dict[
-            int, dict[int, str]
-        ] = {}  # how it is computed -> the places that compute it so, with their anchor
-        for anchor, other, at in others:
-            for place, told in Shape(other, at).places.items():
-                self._others.setdefault(told, {}).setdefault(place, anchor)
-
-    def as_is(self, place: int) -> str:
-        """The anchor that has an operation, not this one itself, which computes what this one computes; empty for none.
-
-        And for one of which the subgraph has more: one of them is too many.
-        """
-        told = self._own.places[place]
-        found = self._found(told, place)
-        there = Counter(self._others.get(told, {}).values())
-        return found if self._counts[told] <= there[found] else ""
-
-    def with_edit(self, edit: Edit) -> str:
-        """The same of an operation that is changed. A constant is like any other of its number, which says nothing."""
-        told = self._own.with_edit(edit) if edit.kind != "constant" else None
-        return "" if told is None else self._found(told, edit.place)
-
-    def _found(self, told: int, place: int) -> str:
-        return next((anchor for other, anchor in self._others.get(told, {}).items() if other != place), "")

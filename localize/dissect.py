@@ -20,7 +20,9 @@ from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
+from hloracle.localize.blame import Named
 from hloracle.localize.drive import drive
+from hloracle.localize.mend import Mended, Mender
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike, wrong_in_the_whole
 from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
 from hloracle.localize.witness import evaluations, word_of
@@ -31,6 +33,7 @@ from hloracle.reference.model.contract import PHASES
 
 # Decode steps whose values are looked at, the failing one last: enough to see whether an error grows.
 STEPS = 8
+MOST_NAMED = 3  # operations that may be to blame
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class Dissection:
     fusion_dependent: every anchor is right by itself, and wrong only as the compiler fuses it with others.
     misused: the graphs are right, and the session gave them wrong inputs.
     interpreted: what StableHLO's interpreter computes of the suspect's graph at `anchor`, where that is wrong by itself.
+    candidates: the operations whose change makes the anchor right, the best first. sole: there is one alone.
+    mended: the suspect's graphs put right, beginning with the first candidate; None where that was not tried, or not reached.
     notes: what else a reader has to know, in sentences.
     """
 
@@ -122,6 +127,9 @@ class Dissection:
     fusion_dependent: bool = False
     misused: bool = False
     interpreted: Word | None = None
+    candidates: tuple[Named, ...] = ()
+    sole: bool = False
+    mended: Mended | None = None
 
 
 def run_with_outputs(
@@ -278,7 +286,7 @@ class _Apart:
 class _Scene:
     """All that a dissection looks at. situations: of each phase, the call whose values are known.
 
-    witness: the workbench of StableHLO's interpreter.
+    witness: the workbench of StableHLO's interpreter. mender: of the suspect's graphs.
     """
 
     question: Question
@@ -286,6 +294,7 @@ class _Scene:
     trusted: _Apart
     situations: dict[str, Situation]
     witness: Callable[[], Workbench]
+    mender: Mender
     report: Report
 
     def first_wrong(self, errors: dict[tuple[str, str], float]) -> tuple[str, str] | None:
@@ -367,7 +376,8 @@ def _scene(
 
     situations = {"prefill": run.prefill(capacity), "decode": run.step(capacity, len(run.truth.tokens) - 1)}
     witness = functools.cache(lambda: Workbench(backends(INTERPRETER), run.weight, weights))
-    return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, witness, report)
+    mender = Mender(run, run.weight, report)
+    return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, witness, mender, report)
 
 
 def _local_errors(
@@ -439,8 +449,10 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
             found = miscompiled(anatomy, subgraph, value, bench, scene.trusted.bench)
         elif together:
             found = miscompiled(anatomy, subgraph, value, bench, scene.witness())
-        elif peer:
-            found = unlike(anatomy, subgraph, peer, value, bench)
+        else:
+            base, found = _blamed(scene, base, anatomy, anchor)
+            if found is None and peer:
+                found = unlike(anatomy, subgraph, peer, value, bench)
     except (ToolchainError, InputError) as error:
         note = f"the operations of {anchor} could not be run one by one: {error}"
         base = replace(base, notes=(*base.notes, note))
@@ -473,6 +485,32 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
         errors = situation.errors(anchor, got[0])
         position = rows[int(np.argmax(errors))] if len(errors) == len(rows) else rows[-1]
     return replace(base, position=position, found=found, worst=worst, reproducer=shown)
+
+
+def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> tuple[Dissection, Found | None]:
+    """The operation whose change makes an anchor right, where there is one; and what would put all graphs right."""
+    mender, graph = scene.mender, anatomy.graph
+    blame = mender.blame(graph, anchor)
+    if not blame.candidates:
+        note = f"no change of one operation makes {anchor} right: {blame.tried} were tried"
+        return replace(
+            base, notes=(*base.notes, f"{note}, until the time for that was over" if blame.ended else note)
+        ), None
+    best = blame.candidates[0]
+    plain = anatomy.plain()
+    named = [Named.of(plain, c) for c in blame.candidates[:MOST_NAMED]]
+    mended = None
+    if not scene.question.early_exit and not graph.written:
+        scene.report("putting the graphs right")
+        side = scene.question.suspect
+        mended = mender.mended((*side.graphs, *side.others), (graph, best.repairs[0].edit))
+    why = f"with a change of it alone {anchor} is right: {named[0].words}"
+    if blame.only:
+        why += f"; of {blame.tried} changes that were tried, none of another operation does that"
+    if best.like:
+        why += f"; so it is in {best.like}, which is right"
+    found = Found(anatomy.step_at(best.place), graph, {}, None, np.zeros(0), why, by="repair")
+    return replace(base, candidates=tuple(named), sole=blame.only, mended=mended), found
 
 
 def _interpreted(scene: _Scene, base: Dissection, anchor: str) -> Word | None:

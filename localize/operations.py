@@ -33,6 +33,7 @@ class Found:
     inputs: of `graph`, by name; expected: its right result, where that is known; None if it fails.
     got: what it computes. why: how it was found, in one sentence.
     tolerance: how far a right result may be from `expected`. result: which of the graph's results this is about.
+    by: `witness`, which computes it otherwise; `repair`, a change of it that was tried; or `likeness` of its numbers.
     """
 
     step: Step
@@ -43,6 +44,7 @@ class Found:
     why: str
     tolerance: float = 0.0
     result: int = 0
+    by: str = "witness"
 
 
 Value = Callable[[str], np.ndarray]
@@ -182,7 +184,7 @@ def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, be
     why = "the right graph has its operands, and has its result nowhere"
     if known.have(results[first]):
         why = "it has the right numbers in the wrong places"
-    return Found(steps[first], graph, inputs_of(graph, value), None, results[first], why)
+    return Found(steps[first], graph, inputs_of(graph, value), None, results[first], why, by="likeness")
 
 
 def _fused_products(subgraph: Subgraph, peer: Anatomy, value: Value, bench: Workbench) -> list[np.ndarray]:

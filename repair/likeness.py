@@ -6,7 +6,8 @@ What is computed alike there, from right values, is not to blame. What would be 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,39 @@ def _region(block: Block) -> Hashable:
         ),
         tuple(own.get(v, -1) for v in block.returned),
     )
+
+
+class Alike:
+    """Of one anchor, what is computed as in the right ones of other layers.
+
+    Args:
+      others: those, with their layers.
+    """
+
+    def __init__(self, subject: Subject, layer: int, others: Sequence[tuple[str, Subject, int]]) -> None:
+        self._own = Shape(subject, layer)
+        self._counts = Counter(self._own.places.values())
+        self._others: dict[
+            int, dict[int, str]
+        ] = {}  # how it is computed -> the places that compute it so, with their anchor
+        for anchor, other, at in others:
+            for place, told in Shape(other, at).places.items():
+                self._others.setdefault(told, {}).setdefault(place, anchor)
+
+    def as_is(self, place: int) -> str:
+        """The anchor that has an operation, not this one itself, which computes what this one computes; empty for none.
+
+        And for one of which the subgraph has more: one of them is too many.
+        """
+        told = self._own.places[place]
+        found = self._found(told, place)
+        there = Counter(self._others.get(told, {}).values())
+        return found if self._counts[told] <= there[found] else ""
+
+    def with_edit(self, edit: Edit) -> str:
+        """The same of an operation that is changed. A constant is like any other of its number, which says nothing."""
+        told = self._own.with_edit(edit) if edit.kind != "constant" else None
+        return "" if told is None else self._found(told, edit.place)
+
+    def _found(self, told: int, place: int) -> str:
+        return next((anchor for other, anchor in self._others.get(told, {}).items() if other != place), "")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hloracle.repair.changes import TIERS, changes
-from hloracle.repair.solve import solved
+from hloracle.repair.solve import solved, tidied
 from hloracle.repair.subject import Edit, Subject
 from hloracle.semantics.numbers import Unsupported
 
@@ -43,7 +43,7 @@ def search(subject: Subject, seconds: float = SECONDS) -> Searched:
             tried += 1
             error = _error(subject, edit)
             if error <= 1:
-                found.append(Repair(edit, error))
+                found.append(Repair(tidied(subject, edit, subject.order[0]), error))
         if found:
             break
     return Searched(tuple(_best_first(found)), tried, False)

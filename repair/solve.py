@@ -31,6 +31,24 @@ def solved(subject: Subject, place: int, which: int = 0) -> Iterator[Edit]:
             return
 
 
+def tidied(subject: Subject, edit: Edit, which: int) -> Edit:
+    """A constant's change with as few digits as are needed; any other change as it is."""
+    number = splat(edit.instead[0])
+    if (
+        edit.kind != "constant"
+        or number is None
+        or not math.isfinite(number)
+        or edit.instead[0].type.dtype[0] not in "fb"
+    ):
+        return edit
+
+    def off(number: float) -> float:
+        error = subject.error_with(with_value(edit.instead[0], edit.place, number, edit.cost), which)
+        return subject.error(which) if error is None else error
+
+    return with_value(edit.instead[0], edit.place, _tidy(off, number), edit.cost)
+
+
 def _root(off: Callable[[float], float], start: float) -> float | None:
     """Where the distance is at most 1. It is taken to be steep on both sides of that, as |a x - b| is."""
     number, error = start, off(start)

@@ -13,7 +13,9 @@ from hloracle.semantics.evaluate import Evaluator
 from hloracle.semantics.numbers import held
 from hloracle.semantics.program import Block, Operation, Type, inputs_of
 
-MOST_KEPT = 1 << 26  # bytes of a value that is kept; a larger one, such as the matrix of the head, is made anew
+MOST_KEPT = (
+    1 << 20
+)  # bytes of a given value that is kept in float64; a larger one, such as a matrix, is converted each time
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ class Plain:
             for value in dict.fromkeys(inputs_of(operation)):
                 found.setdefault(value, []).append(i)
         return found
+
+    def called(self, value: int) -> str:
+        """A value for a reader: as the text calls it, or what it stands for."""
+        place = self.makers.get(value)
+        name = self.lines[place][1].partition(" = ")[0].strip() if place is not None else ""
+        return name if name.startswith("%") else self.stops.get(value, "another value")
 
     def needed(self, values: Iterable[int], stops: Mapping[int, str]) -> list[int]:
         """The places of the operations that these values depend on, in order, back to `stops`."""

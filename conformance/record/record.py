@@ -25,6 +25,7 @@ from hloracle.conformance.runs.speed import CONTEXT, Contender
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.verdict.agreement import cells, sentences
 from hloracle.conformance.verdict.localization import Localization
+from hloracle.conformance.verdict.repair import Repair
 from hloracle.conformance.verdict.reproducer import Reproducer
 from hloracle.conformance.verdict.verdict import Verdict
 from hloracle.core import record
@@ -235,7 +236,13 @@ def _localization(found: Localization) -> record.Localization:
         step=plan.at.step,
         interpreted=_filled(record.Word, found.interpreted) if found.interpreted else None,
         reproducer=_reproducer(written) if written else None,
+        candidates=[_filled(record.Candidate, candidate) for candidate in found.candidates],
+        repair=_repair(found.repair) if found.repair else None,
     )
+
+
+def _repair(repair: Repair) -> record.Repair:
+    return _filled(record.Repair, repair, lines=[_filled(record.ChangedLine, line) for line in repair.lines])
 
 
 def _reproducer(written: Reproducer) -> record.Reproducer:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import Rows, floor_rows, rows_of
 from hloracle.conformance.runs.naming import named
 from hloracle.conformance.runs.returned import Stream
+from hloracle.conformance.verdict.repair import Repair
 from hloracle.conformance.verdict.reproducer import Reproducer, Way, write_reproducer
 from hloracle.conformance.verdict.shrinking import TIMEOUT_SECONDS as SHRINKING_SECONDS
 from hloracle.conformance.verdict.shrinking import smaller
@@ -34,6 +36,10 @@ from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.weights import weight_shapes
+
+if TYPE_CHECKING:  # they import JAX, which a run's first process does not need
+    from hloracle.localize.blame import Named
+    from hloracle.localize.mend import Mended
 
 TIMEOUT_SECONDS = 900 + SHRINKING_SECONDS
 UNANSWERED = ("memory", "timeout")  # causes of an error that say nothing of a graph
@@ -184,7 +190,13 @@ def _first(places: Sequence[int], least: int) -> int:
 
 @dataclass(frozen=True)
 class Localization:
-    """What was found, ready for the record. Errors are in floors, and `floors` says what those are; `reproducer` is None where none was asked for."""
+    """What was found, ready for the record. Errors are in floors, and `floors` says what those are; `reproducer` is None where none
+    was asked for.
+
+    by: how the operation was found: see `Found`; empty where none was. candidates: those whose change makes the anchor right, the best
+    first. sole: there is one alone. mended: the graphs put
+    right; repair: what came of running them.
+    """
 
     plan: Plan
     phase: str
@@ -201,6 +213,11 @@ class Localization:
     misused: bool
     interpreted: Word | None
     notes: list[str] = field(default_factory=list)
+    by: str = ""
+    candidates: list[Named] = field(default_factory=list)
+    sole: bool = False
+    mended: Mended | None = None
+    repair: Repair | None = None
 
 
 def localize(
@@ -267,11 +284,12 @@ def localize(
             "graph": graph.name if graph else "", "text": step.text, "anchor": found.anchor,
             "operands": [str(TensorType(a.shape, a.dtype)) for a in step.graph.abi.arguments], "result": step.type,
             "worst": _worst(found.worst, found.found), "why": found.found.why,
+            "origin": [dataclasses.asdict(o) for o in (graph.origins.get(step.line, ()) if graph else ())],
         }  # fmt: skip
     return Localization(
         plan, found.phase, found.anchor, found.position, found.first_accumulated, found.first_local, errors,
         [rows_of(m) for m in found.matrices], floor_rows(truth, config, []), operation, reproducer, found.fusion_dependent, found.misused,
-        found.interpreted, list(found.notes),
+        found.interpreted, list(found.notes), found.found.by if operation else "", list(found.candidates), found.sole, found.mended,
     )  # fmt: skip
 
 

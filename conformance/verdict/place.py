@@ -174,8 +174,9 @@ def narrowed(outcomes: Sequence[Outcome]) -> tuple[str | None, str] | None:
 def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Configuration]) -> tuple[str, list[str]]:
     """How sure the verdict is, and the independent observations that it rests on.
 
-    `certain`: the run and the anchor by itself agree on the place, and the operation was found or the reproducer shows
-    the fault. `likely`: the place is known from one of them. `possible`: no place was found.
+    `certain`: the run and the anchor by itself agree on the place, and an experiment has shown the operation: another compiler
+    computes it otherwise, or a change of it alone, and of no other one, makes the anchor right. Where no operation is named, the
+    reproducer has to show the fault. `likely`: the place is known from one of them. `possible`: no place was found.
     """
     because = []
     suspect = found.plan.suspect
@@ -202,10 +203,23 @@ def confidence(found: Localization, outcomes: Sequence[Outcome], wrong: set[Conf
         because.append(f"StableHLO's interpreter, asked of {word.anchor}, {said}")
     if found.operation:
         because.append(f"inside it, {found.operation['name']}: {found.operation['why']}")
+    repair = found.repair
+    if repair is not None and repair.conforms is not None:
+        so = "passes" if repair.conforms else f"does not pass ({repair.detail})"
+        because.append(
+            f"with {'that' if repair.count == 1 else f'{repair.count} lines'} changed the whole configuration {so}"
+        )
     if found.reproducer and found.reproducer.shown:
         because.append(f"the reproducer shows it{' outside of hloracle' if found.reproducer.outside else ''}")
     places = {found.first_local, found.first_accumulated} - {None}
     agreed = found.first_local is not None and len(places) == 1
-    if agreed and (found.operation or (found.reproducer and found.reproducer.shown)):
+    if agreed and (_experiment_shows(found) if found.operation else found.reproducer and found.reproducer.shown):
         return "certain", because
     return ("likely" if found.anchor else "possible"), because or ["no place was found"]
+
+
+def _experiment_shows(found: Localization) -> bool:
+    """Whether it is this operation, and no other one."""
+    if found.by == "repair":
+        return found.sole and (found.repair is None or found.repair.conforms is not False)
+    return found.by == "witness"

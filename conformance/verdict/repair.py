@@ -1,0 +1,68 @@
+"""Whether graphs that were put right conform: the configuration that was wrong is run once more with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloracle.conformance.checks.of_configurations import configuration_checks
+from hloracle.conformance.context import Context
+from hloracle.conformance.matrix import Configuration
+from hloracle.conformance.questions.questions import Asked
+from hloracle.conformance.runs.configurations import run_configuration
+from hloracle.core.cache import write_file
+from hloracle.reference.model.checkpoint import Checkpoint
+
+if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
+    from pathlib import Path
+
+    from hloracle.localize.mend import Mended
+
+PATCH = "repair.patch"
+MOST_LINES = 24  # that a record has; the patch has all
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A line of a graph, counted from 1, and what should stand in its place."""
+
+    graph: str
+    line: int
+    before: str
+    after: list[str]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What puts the graphs right, and what came of running them.
+
+    change: in words. lines: the first of those that are changed, of `count`. patch: the file that changes them all, in the report's
+    folder; empty where none was written. conforms: whether the configuration passes with them; None where it was not run. detail:
+    what does not pass.
+    """
+
+    change: str
+    lines: list[Changed]
+    count: int
+    patch: str
+    conforms: bool | None
+    detail: str
+
+
+def proven(
+    context: Context, mended: Mended, configuration: Configuration, model: Checkpoint, asked: Asked, out: Path | None
+) -> Repair:  # fmt: skip
+    """Run the graphs that were put right, and write the patch."""
+    outcome = run_configuration(context, configuration, mended.graphs, model, asked)
+    bad = [c for c in configuration_checks(outcome, asked.truths, asked.streams) if c.bad]
+    detail = f"{bad[0].title}: {bad[0].figure or bad[0].detail}" if bad else ""
+    if out is not None:
+        write_file(out / PATCH, mended.diff)
+    return Repair(mended.words, _lines(mended), len(mended.lines), PATCH if out else "", not bad, detail)
+
+
+def _lines(mended: Mended) -> list[Changed]:
+    return [
+        Changed(name, line.number, line.before.strip(), [one.strip() for one in line.after])
+        for name, line in mended.lines
+    ][:MOST_LINES]

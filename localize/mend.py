@@ -1,0 +1,138 @@
+"""Puts wrong graphs right: one anchor after another, until none is wrong by itself, each by a change of one operation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hloracle.core.abi import Graph
+from hloracle.core.child import Report
+from hloracle.core.errors import InputError
+from hloracle.localize.anatomy import anatomy_of
+from hloracle.localize.blame import Blame, blame
+from hloracle.localize.patch import Line, as_diff, line_with, patched
+from hloracle.localize.situation import ReferenceRun
+from hloracle.localize.suspect import Suspect, situations_of
+from hloracle.repair.changes import TIERS, changes
+from hloracle.repair.subject import Edit
+
+SECONDS = 20.0  # for the changes of one anchor
+ALL_SECONDS = 60.0  # for all anchors of all graphs
+MOST_LINES = 128  # of one graph that are changed: the same mistake in every layer
+
+
+@dataclass(frozen=True)
+class Mended:
+    """Graphs with the changes that put them right.
+
+    graphs: all of a side, in its order; those that had nothing wrong are as they were. lines: that were changed, with the name of
+      their graph. diff: all of them, as `patch` and `git apply` take it. words: what the first change is.
+    """
+
+    graphs: tuple[Graph, ...]
+    lines: tuple[tuple[str, Line], ...]
+    diff: str
+    words: str
+
+
+class Mender:
+    """Blames and mends graphs of one side.
+
+    Args:
+      run: calls whose right values are known.
+    """
+
+    def __init__(self, run: ReferenceRun, weight: Callable[[str], np.ndarray], report: Report) -> None:
+        self._run, self._weight, self._report = run, weight, report
+        self.suspect = functools.lru_cache(maxsize=2)(self._suspect)
+
+    def _suspect(self, graph: Graph) -> Suspect:
+        run = self._run
+        if graph.abi.phase == "prefill" and graph.abi.bucket != run.bucket:  # the same prompt, or as much of it as fits
+            run = dataclasses.replace(run, bucket=graph.abi.bucket, length=min(run.length, graph.abi.bucket))
+        situations = situations_of(run, graph.abi.phase, graph.abi.capacity)
+        return Suspect(anatomy_of(graph, self._run.config), situations, self._weight)
+
+    def blame(self, graph: Graph, anchor: str) -> Blame:
+        """The operations of an anchor's subgraph whose change makes it right."""
+        self._report(f"trying what would put {anchor} right")
+        return blame(self.suspect(graph), anchor, SECONDS)
+
+    def mended(self, graphs: Sequence[Graph], first: tuple[Graph, Edit]) -> Mended | None:
+        """The graphs put right, beginning with a change that is known; None where that comes to no end.
+
+        Args:
+          first: one of the graphs, and what has to be changed in it.
+        """
+        end = time.monotonic() + ALL_SECONDS
+        done: list[tuple[str, Line]] = []
+        right: list[Graph] = []
+        edits = [first[1]]
+        for graph in sorted(graphs, key=lambda g: g is not first[0]):
+            now = graph
+            begin = first[1] if graph is first[0] else None
+            for _ in range(MOST_LINES):
+                found = self._next(now, begin, edits, end)
+                if found is None:
+                    return None
+                edit, line = found
+                if line is None:
+                    break
+                if (graph.name, line.number) in {(name, one.number) for name, one in done}:
+                    return None
+                if edit is not None:
+                    edits.insert(0, edit)
+                done.append((graph.name, line))
+                now, begin = patched(now, [line]), None
+            else:
+                return None
+            right.append(now)
+        by_name = {g.name: g for g in right}
+        diff = "".join(as_diff(g, by_name[g.name], f"{g.name}.mlir") for g in graphs)
+        return Mended(tuple(by_name[g.name] for g in graphs), tuple(done), diff, first[1].words)
+
+    def _next(
+        self, graph: Graph, begin: Edit | None, known: Sequence[Edit], end: float
+    ) -> tuple[Edit | None, Line | None] | None:  # fmt: skip
+        """The next change of a graph; without a line where nothing is wrong any more, and None where nothing helps."""
+        try:
+            suspect = self.suspect(graph)
+            if begin is not None:
+                line = line_with(suspect.anatomy, begin)
+                return (begin, line) if line else None
+            wrong = suspect.wrong()
+            if not wrong:
+                return None, None
+            edit = _as_before(suspect, wrong[0], known)
+            if edit is None:
+                if time.monotonic() > end:
+                    return None
+                found = self.blame(graph, wrong[0]).candidates
+                if not found:
+                    return None
+                edit = found[0].repairs[0].edit
+            line = line_with(suspect.anatomy, edit)
+            return (edit, line) if line else None
+        except InputError:  # a text that does not parse
+            return None
+
+
+def _as_before(suspect: Suspect, anchor: str, known: Iterable[Edit]) -> Edit | None:
+    """A change like one that was made before, such as in another layer, if that makes an anchor right."""
+    subject = suspect.subject(anchor)
+    for edit in _like(suspect, subject.blamed, known):
+        if suspect.right_with(anchor, edit):
+            return edit
+    return None
+
+
+def _like(suspect: Suspect, places: Sequence[int], known: Iterable[Edit]) -> Iterator[Edit]:
+    for words in dict.fromkeys((e.kind, e.words) for e in known if e.kind != "operand"):
+        for place in places:
+            for tier in range(len(TIERS)):
+                yield from (e for e in changes(suspect.plain, place, tier) if (e.kind, e.words) == words)
