@@ -63,7 +63,7 @@ class Form:
       operands are `%0`, `%1`, …
     aliased: arguments whose memory a result may have: number of an argument -> number of a result.
     tests: a sentence of its own in place of the description's.
-    terms: how many terms a sum has. sums_in: the type that sums may be rounded to; the result's where it is empty.
+    terms: how many terms a sum has.
     rounds_operands: how far, relatively, an operand of a product may be rounded first.
     """
 
@@ -79,7 +79,6 @@ class Form:
     bound: Bound | None = None
     leaves: Leaves | None = None
     terms: int = 0
-    sums_in: str = ""
     rounds_operands: float = 0.0
 
 

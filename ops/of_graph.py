@@ -41,6 +41,7 @@ POSITIVE = (
     "chlo.acosh",
 )
 SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_logical", "stablehlo.shift_right_arithmetic")
+RECIPROCAL = Bound("compilers multiply by the reciprocal of a constant, which is rounded itself", ulp=1.5)
 DIVISIONS = ("stablehlo.divide", "stablehlo.remainder")
 
 
@@ -121,7 +122,7 @@ def _add(cases: dict[str, Case], operation: Any, reader: Reader, held: Held | No
         tuple(Operand(t, f) for t, f in zip(types, chosen, strict=True)),
         tuple(type_of(r) for r in operation.results),
     )
-    description, form = _judged(read, form)
+    description, form = _judged(read, form, bool(operands) and operation.operands[-1] in kept)
     if opens := form.leaves or description.leaves:
         form = dataclasses.replace(form, leaves=_of_operands(opens, program.function(), read))
     id = f"{description.kind}/{len(cases)}"
@@ -236,8 +237,11 @@ def _how(operation: Operation) -> str:
     return kind if kind in ("add", "multiply", "maximum", "minimum", "and", "or", "xor") else ""
 
 
-def _judged(operation: Operation, form: Form) -> tuple[Description, Form]:
-    """By which description an operation is judged, and the form with a bound of its own where it needs one."""
+def _judged(operation: Operation, form: Form, constant_divisor: bool) -> tuple[Description, Form]:
+    """By which description an operation is judged, and the form with a bound of its own where it needs one.
+
+    constant_divisor: whether the last operand is a constant of the module.
+    """
     description = _descriptions()[operation.name]
     name, types, attributes = operation.name, operation.operand_types, operation.attributes
     if name == "stablehlo.convert":
@@ -267,6 +271,8 @@ def _judged(operation: Operation, form: Form) -> tuple[Description, Form]:
     if name in ("stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot"):
         precise = "HIGHEST" in str(attributes.get("precision_config", ""))
         loose = 0.0 if precise or "f32" not in [t.dtype for t in types] else 2.0**-7
+    if name == "stablehlo.divide" and constant_divisor:
+        bound = RECIPROCAL
     if operation.type.dtype not in FLOATS and bound is None:
         bound = Bound("integers and booleans are exact")
     return description, dataclasses.replace(form, bound=bound, terms=max(terms, 1), rounds_operands=loose)

@@ -115,7 +115,7 @@ def _sums(found: list[Expected], form: Form, program: Program, given: Sequence[n
     result = []
     for one, size in zip(found, sizes, strict=True):
         if one.dtype in FLOATS:
-            roundoff = float(info(form.sums_in or one.dtype).eps) / 2
+            roundoff = float(info(one.dtype).eps) / 2
             allowed = size * (form.terms * roundoff / (1 - min(form.terms * roundoff, 0.5)) + form.rounds_operands)
             one = dataclasses.replace(one, absolute=np.where(np.isfinite(allowed), allowed, 0.0))
         result.append(one)
