@@ -70,6 +70,7 @@ def ops(what: tuple[str, ...], graph: Path | None, listing: bool, as_json: bool,
     """
     from hloracle.backends.devices import open_device
     from hloracle.backends.named import BUILT_IN, backends_on, chosen
+    from hloracle.ops.files import judged
     from hloracle.ops.known import KNOWN, read_faults
     from hloracle.ops.running import How
     from hloracle.ops.running_suite import Asked, begin, conduct
@@ -83,7 +84,11 @@ def ops(what: tuple[str, ...], graph: Path | None, listing: bool, as_json: bool,
     choices = chosen(words, device)
     faults = [fault for path in (KNOWN, *asked["known"]) for fault in read_faults(path)]
     begin(out)
-    how = How(asked["jobs"], asked["timeout"], asked["batch"], asked["reuse"])
+
+    def fails(case: str, family: str, version: str) -> bool:
+        return any(fault.concerns(case, family, version) for fault in faults)
+
+    how = How(asked["jobs"], asked["timeout"], asked["batch"], asked["reuse"], judged, fails)
     with _progress() as told:
         record = conduct(Asked(cases, choices, how, out, faults, malformed, asked["reproducers"]), told)
     with verdict_stands():
@@ -98,23 +103,49 @@ def ops(what: tuple[str, ...], graph: Path | None, listing: bool, as_json: bool,
 
 def _cases(what: tuple[str, ...], graph: Path | None) -> tuple[list[Case], list[InputError]]:
     """The cases that are asked for, and what cannot be read of files. Raises InputError."""
+    from hloracle.ops.files import read_tests
     from hloracle.ops.suite import cases, operations
 
-    paths = [Path(one) for one in what if one.endswith(".mlir") or "\\" in one or Path(one).exists()]
+    paths = [
+        Path(one) for one in what if one.endswith(".mlir") or ("/" in one and Path(one).exists()) or Path(one).is_dir()
+    ]
     names = [one for one in what if Path(one) not in paths]
+    known = {name for one in operations() for name in (one, one.partition(".")[2])}
+    for name in names:
+        if name not in known and not any(True for _ in cases([name])):
+            fix = f"name a file, a folder, or some of: {', '.join(o.removeprefix('stablehlo.') for o in operations())}"
+            raise InputError("is no operation that there are cases of", shown(repr(name), 100), fix)
     found: list[Case] = []
-    malformed: list[InputError] = []
-    if graph is not None:
-        raise InputError("is not there yet", "--of", "leave it out")
-    if names or not (paths or graph):
-        for name in names:
-            if not any(True for _ in cases([name])):
-                near = ", ".join(o.partition(".")[2] for o in operations())
-                raise InputError(
-                    "is no operation that there are cases of", shown(repr(name), 100), f"name some of: {near}"
-                )
+    if names or (graph is None and not paths):
         found += cases(names)
-    return found, malformed
+    if graph is not None:
+        found += _cases_of(graph)
+    tests, malformed = read_tests(paths)
+    if not found and not tests and malformed:
+        raise (
+            malformed[0]
+            if len(malformed) == 1
+            else InputError(
+                f"{len(malformed)} tests, and none that can be read: the first {malformed[0].what}",
+                malformed[0].where,
+                malformed[0].fix,
+            )
+        )
+    return [*found, *tests], malformed
+
+
+def _cases_of(graph: Path) -> list[Case]:
+    """The cases of a graph's operations. Raises InputError."""
+    from hloracle.ops.of_graph import cases_of
+
+    try:
+        text = graph.read_text("utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", graph, "name a graph's file") from None
+    except UnicodeDecodeError:
+        raise InputError("is no text", graph, "name a file of StableHLO's text") from None
+    found: list[Case] = [*cases_of(text)]
+    return found
 
 
 def _print_cases(cases: list[Case], as_json: bool) -> None:
@@ -169,7 +200,7 @@ def print_record(record: OpsRecord, out: Path, console: Console) -> None:
     table = Table("operation", *(escape(b["title"]) for b in record["backends"]), box=None, pad_edge=False)
     for operation in operations(record):
         cells = [_cell(found[operation, b["name"]]) for b in record["backends"]]
-        table.add_row(escape(operation), *cells)
+        table.add_row(escape(operation or "–"), *cells)
     if not console.is_terminal:  # nothing says how wide a file may be
         console.width = max(console.width, 120)
     console.print(table)

@@ -45,8 +45,9 @@ _CRASHED = re.compile(
 class Outcome:
     """What came of a case on a backend.
 
-    ulp: how far the farthest element is off, in ULP of its type; None where there are no values. share: of what the case allows,
-      how much that uses; above 1 it is wrong.
+    ulp: how far the farthest element is off, in ULP of its type; None where there are no values. normal: the same among elements that
+      are no subnormal numbers; None where the results are no floats. share: of what the case allows, how much is used; above 1 it
+      is wrong.
     words: why it is no pass, in one line; empty for a pass.
     beside: other cases of the module in which it is wrong, where it is right by itself.
     """
@@ -55,6 +56,7 @@ class Outcome:
     operation: str
     result: Result
     ulp: float | None = None
+    normal: float | None = None
     share: float | None = None
     words: str = ""
     beside: tuple[str, ...] = ()
@@ -83,9 +85,13 @@ class Ended(Exception):
         self.result, self.message = result, message
 
 
+# Where a module was, which is no file of the reader's.
+_PLACE = re.compile(r"(?:/[^\s:]+/)?[\w.-]*(?:\.mlir|/fd/\d+):(?=\d+:\d+: )")
+
+
 def of_error(error: ToolchainError | Ended) -> tuple[Result, str]:
     """The result that an error of a backend stands for, and its words in one line."""
-    words = one_line(error.message)
+    words = one_line(_PLACE.sub("", error.message))
     if _UNKNOWN.search(words):
         return "unsupported", words
     if isinstance(error, Ended):

@@ -22,9 +22,11 @@ from hloracle.core.child import threads
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.ops.case import Case
+from hloracle.ops.files_case import FileCase
 from hloracle.ops.judge import Judged, judge
 from hloracle.ops.outcome import Ended, Outcome, of_error, one_line
 from hloracle.ops.running_carrier import Part, joined, read, unfit
+from hloracle.ops.running_figure import accuracy
 from hloracle.ops.running_lane import Lane, opener
 from hloracle.semantics.numbers import Unsupported
 
@@ -38,7 +40,8 @@ class How:
     """How cases are run.
 
     jobs: processes of a backend at a time. seconds: that a module may take. batch: most cases in a module; 1 for each by itself.
-    reuse: take outcomes from the cache, and keep them there.
+    reuse: take outcomes from the cache, and keep them there. alone: whether a case, on a backend of a family and a version, is known
+      to fail: it is in no module with others, which would fail with it.
     """
 
     jobs: int = 1
@@ -46,6 +49,7 @@ class How:
     batch: int = BATCH
     reuse: bool = True
     judge: Judge = judge
+    alone: Callable[[str, str, str], bool] = lambda case, family, version: False
 
 
 @dataclass
@@ -89,7 +93,12 @@ def run(cases: Sequence[Case], choice: Choice, how: How, done: Callable[[Outcome
         if kept := entries[case.id].load():
             finish(kept)
     ran.reused = len(found)
-    left = _batches([case for case in cases if case.id not in found], how.batch)
+    anew = [case for case in cases if case.id not in found]
+    failing = [case for case in anew if how.alone(case.id, choice.family, ran.version)]
+    known = {case.id for case in failing}
+    left = _batches([case for case in anew if case.id not in known], how.batch)
+    for case in failing:
+        left.put([case])
 
     def work(lane: Lane) -> None:
         try:
@@ -135,6 +144,9 @@ class _Trying:
         """Of each case, in any order."""
         parts: list[Part] = []
         for case in cases:
+            if isinstance(case, FileCase) and case.refused:
+                yield _skipped(case, case.refused)
+                continue
             try:
                 part = read(case)
             except Unsupported as error:
@@ -195,8 +207,10 @@ def _skipped(case: Case, reason: str) -> Outcome:
 
 
 def _judged(case: Case, results: Sequence[np.ndarray], judge: Judge) -> Outcome:
-    found = judge(case, results)
-    return Outcome(case.id, case.operation, found.status, float(found.ulp), float(found.share), one_line(found.detail))
+    with np.errstate(all="ignore"):
+        found = judge(case, results)
+        ulp, normal = float(found.ulp), accuracy(case, results)
+    return Outcome(case.id, case.operation, found.status, ulp, normal, float(found.share), one_line(found.detail))
 
 
 # ---- what is kept
@@ -207,23 +221,25 @@ def _entry(case: Case, ran: Ran, how: How) -> Entry[Outcome]:
     choice = ran.choice
     kept = how.reuse and choice.identity is not None
     known = [choice.name, choice.identity or "", ran.facts, str(choice.tools and choice.tools.program)]
-    expected = [p for e in case.expected for p in _bytes(e)]
-    inputs = [p for a in case.inputs for p in (str(a.dtype), repr(a.shape), np.ascontiguousarray(a).tobytes())]
     alone = "alone" if how.batch == 1 else "together"
-    key = digest(
-        json.dumps(known, sort_keys=True), host_cpu(), alone, *_sources(), case.id, case.text, *inputs, *expected
-    )
+    key = digest(json.dumps(known, sort_keys=True), host_cpu(), alone, *_sources(), *_content(case))
     return Entry("ops", key, Outcome, reads=kept, writes=kept)
 
 
-def _bytes(expected: Any) -> Iterator[str | bytes]:
-    for field_ in dataclasses.fields(expected):
-        value = getattr(expected, field_.name)
-        yield field_.name
-        if isinstance(value, np.ndarray):
-            yield from (str(value.dtype), repr(value.shape), np.ascontiguousarray(value).tobytes())
-        else:
-            yield repr(value)
+def _content(value: Any) -> Iterator[str | bytes]:
+    """All that a case holds, piece by piece."""
+    yield type(value).__name__
+    if dataclasses.is_dataclass(value):
+        for one in dataclasses.fields(value):
+            yield one.name
+            yield from _content(getattr(value, one.name))
+    elif isinstance(value, np.ndarray):
+        yield from (str(value.dtype), repr(value.shape), np.array(value, order="C").tobytes())
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _content(one)
+    else:
+        yield repr(value)
 
 
 _SOURCES: list[bytes] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,12 +19,17 @@ from hloracle.ops.running_served import served
 
 
 def opener(choice: Choice) -> Callable[[], Worker]:
-    """What opens a backend in a process of its own, with one thread, whichever kind it is."""
+    """What opens a backend in a process of its own, with one thread, whichever kind it is.
+
+    Nothing of what it compiles is kept in the cache: no module of many cases comes a second time.
+    """
 
     def open() -> Worker:
+        if choice.tools:
+            return Worker(choice.name, dataclasses.replace(choice.tools.program, known=False))
         # What words name is a partial; what a caller gives as a value may be anything, and is opened in another process.
-        if (choice.tools and choice.in_process) or (not choice.in_process and isinstance(choice.open, partial)):
-            backend = choice.apart(1)
+        if not choice.in_process and isinstance(choice.open, partial):
+            backend = choice.open(1)
             if isinstance(backend, Worker):
                 return backend
         return served(choice)

@@ -74,7 +74,7 @@ def _outcome(found: Found, ran: Ran, outcome: Outcome) -> form.Outcome:
     means, fault = state(outcome, ran.choice.family, ran.version, found.faults)
     return {
         "backend": ran.choice.name, "result": outcome.result, "title": outcome.title, "state": means,
-        "ulp": _figure(outcome.ulp), "share": _figure(outcome.share), "words": outcome.words, "beside": [*outcome.beside],
+        "ulp": _figure(outcome.ulp), "normal": _figure(outcome.normal), "share": _figure(outcome.share), "words": outcome.words, "beside": [*outcome.beside],
         "known": None if fault is None else {"reason": fault.reason, "link": fault.link},
         "reproducer": found.reproducers.get((ran.choice.name, outcome.case)),
     }  # fmt: skip

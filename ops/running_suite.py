@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hloracle.backends.named import Choice
-from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
 from hloracle.core.folder import prepare_folder, remove_files
 from hloracle.ops.case import Case
@@ -17,6 +16,7 @@ from hloracle.ops.outcome import SHOWN, Outcome
 from hloracle.ops.running import How, Ran, run
 from hloracle.ops.running_record import Found, record_of
 from hloracle.reports.ops import record as form
+from hloracle.reports.ops.page import write_ops
 
 FILES = ("ops.html", "ops.json")
 
@@ -62,7 +62,7 @@ def conduct(asked: Asked, told: Told) -> form.OpsRecord:
         ran.append(run(asked.cases, choice, asked.how, told.stepped))
     reproducers = _reproducers(asked, ran, told) if asked.reproducers != "none" else {}
     record = record_of(Found(asked.cases, ran, asked.faults, asked.malformed, reproducers))
-    write_file(asked.out / "ops.json", form.to_json(record))
+    write_ops(record, asked.out)
     return record
 
 

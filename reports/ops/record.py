@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import Final, Literal, TypedDict
 
 SCHEMA: Final = "hloracle-ops/1"
@@ -45,6 +44,7 @@ class Outcome(TypedDict):
     title: str
     state: State
     ulp: float | str | None
+    normal: float | str | None
     share: float | str | None
     words: str
     beside: list[str]
@@ -97,13 +97,17 @@ def number(value: float | str | None) -> float | None:
 
 
 class Tally(TypedDict):
-    """Of an operation on a backend: how many cases came to which result and state, and the worst of those with values."""
+    """Of an operation on a backend: how many cases came to which result and state.
+
+    worst: how far off the worst case that passes is, in ULP of normal numbers; None where no result has floats. failed: the same of
+    those that fail.
+    """
 
     results: dict[str, int]
     states: dict[str, int]
     total: int
     worst: float | None
-    worst_case: str
+    failed: float | None
 
 
 def operations(record: OpsRecord) -> list[str]:
@@ -112,21 +116,25 @@ def operations(record: OpsRecord) -> list[str]:
 
 
 def tallies(record: OpsRecord) -> dict[tuple[str, str], Tally]:
-    """By operation and backend. The worst is of passes alone: by how much it stays within its bound is another figure."""
+    """By operation and backend."""
     found: dict[tuple[str, str], Tally] = {}
     for row in record["rows"]:
         for outcome in row["outcomes"]:
-            key = (row["operation"], outcome["backend"])
-            tally = found.setdefault(
-                key, {"results": Counter(), "states": Counter(), "total": 0, "worst": None, "worst_case": ""}
-            )
-            tally["results"][outcome["result"]] += 1
-            tally["states"][outcome["state"]] += 1
+            tally = found.setdefault((row["operation"], outcome["backend"]), _empty())
+            for key, one in (("results", outcome["result"]), ("states", outcome["state"])):
+                counts = tally[key]  # type: ignore[literal-required]
+                counts[one] = counts.get(one, 0) + 1
             tally["total"] += 1
-            ulp = number(outcome["ulp"])
-            if ulp is not None and outcome["state"] == "pass" and (tally["worst"] is None or ulp > tally["worst"]):
-                tally["worst"], tally["worst_case"] = ulp, row["case"]
+            ulp = number(outcome["normal"])
+            if ulp is not None and outcome["result"] in ("exact", "within"):
+                tally["worst"] = max(ulp, tally["worst"] or 0.0)
+            elif ulp is not None:
+                tally["failed"] = max(ulp, tally["failed"] or 0.0)
     return found
+
+
+def _empty() -> Tally:
+    return {"results": {}, "states": {}, "total": 0, "worst": None, "failed": None}
 
 
 def of_states(record: OpsRecord, *states: State) -> list[tuple[Row, Outcome]]:

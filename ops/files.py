@@ -1,0 +1,100 @@
+"""Reads test files of others, as openxla/stablehlo has them: a module that computes something and checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hloracle.core.errors import InputError
+from hloracle.ops.case import Case, Expected
+from hloracle.ops.files_case import Check, FileCase, checked
+from hloracle.ops.files_text import generic, modules
+from hloracle.ops.judge import Judged, judge
+from hloracle.semantics.numbers import Unsupported
+
+LARGEST = 2**26  # bytes of a test file
+NOTHING = "it checks nothing"
+
+
+def test_files(path: Path) -> list[Path]:
+    """The files that a path names: itself, or each .mlir file in the folder and those in it, by name. Raises InputError."""
+    if path.is_dir():
+        found = sorted(p for p in path.rglob("*.mlir") if p.is_file())
+        if not found:
+            raise InputError("has no .mlir file", path, "name a folder with test files")
+        return found
+    if not path.is_file():
+        raise InputError("no such file or folder", path, "name a test file, a folder of them, or an operation")
+    return [path]
+
+
+def read_tests(paths: Sequence[Path]) -> tuple[list[FileCase], list[InputError]]:
+    """The tests of files, and what is wrong with those that are none. Raises InputError for a path that there is not."""
+    found: list[FileCase] = []
+    malformed: list[InputError] = []
+    for file in dict.fromkeys(file for path in paths for file in test_files(path)):
+        for one in _tests(file):
+            if isinstance(one, InputError):
+                malformed.append(one)
+            else:
+                found.append(one)
+    return found, malformed
+
+
+def judged(case: Case, results: Sequence[np.ndarray]) -> Judged:
+    """What a case says of its results, whichever kind it is."""
+    return checked(case, results) if isinstance(case, FileCase) else judge(case, results)
+
+
+def _tests(path: Path) -> Iterator[FileCase | InputError]:
+    try:
+        if path.stat().st_size > LARGEST:
+            yield InputError(f"has more than {LARGEST >> 20} MiB", path, "give a smaller test")
+            return
+        text = path.read_text("utf-8")
+    except OSError as error:
+        yield InputError(f"cannot be read ({error.strerror})", path, "give a file that can be")
+        return
+    except UnicodeDecodeError:
+        yield InputError("is no text", path, "give a file of MLIR's text")
+        return
+    parts = modules(text)
+    if not parts:
+        yield InputError("is empty", path, "write a module into it, or leave it out")
+    for part, line in parts:
+        name = str(path) if len(parts) == 1 else f"{path}:{line}"
+        yield _test(part, name)
+
+
+def _test(text: str, name: str) -> FileCase | InputError:
+    from hloracle.ops.files_rewrite import Malformed, rewritten  # imports jaxlib
+
+    try:
+        found = rewritten(generic(text))
+    except Malformed as error:
+        return InputError(error.what, name, error.fix)
+    except Unsupported as error:
+        return FileCase(name, "", text, (), (), refused=f"it has {error}, which NumPy has not")
+    if not found.checks:
+        return FileCase(name, "", text, (), (), refused=NOTHING)
+    tests = "; ".join(dict.fromkeys(map(str, found.checks)))
+    return FileCase(
+        name, found.operation, found.text, tuple(found.inputs), _expected(found.checks), tests, checks=tuple(found.checks)
+    )  # fmt: skip
+
+
+def _expected(checks: Sequence[Check]) -> tuple[Expected, ...]:
+    """The same as far as a case says it of each result, for a reproducer: the first check of it with a value that is known."""
+    results = 1 + max(index for c in checks for index in (c.got, c.expected) if isinstance(index, int))
+    found = [Expected(np.zeros(()), None)] * results
+    for check in reversed(checks):
+        if isinstance(value := check.expected, np.ndarray):
+            ulp, more = {"eq": (0.0, 0.0), "almost_eq": (0.0, check.tolerance), "close": (float(check.most), 0.0)}[
+                check.kind
+            ]
+            is_float = value.dtype.kind in "fV"
+            held = value.astype(np.float64) if is_float else value
+            found[check.got] = Expected(held, ulp, None, np.full(value.shape, more) if is_float else None)
+    return tuple(found)

@@ -1,0 +1,9 @@
+func.func @main() {
+  %a = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  call @inner(%a) : (tensor<2xi32>) -> ()
+  return
+}
+func.func private @inner(%a: tensor<2xi32>) {
+  stablehlo.custom_call @check.expect_eq(%a, %a) {has_side_effect = true} : (tensor<2xi32>, tensor<2xi32>) -> ()
+  return
+}

@@ -1,0 +1,6 @@
+func.func @one() {
+  return
+}
+func.func @two() {
+  return
+}

@@ -1,0 +1,4 @@
+func.func @main() {
+  %0 = stablehlo.add %nothing : tensor<3xf32>
+  return
+}
