@@ -6,6 +6,7 @@ from hloracle.ops.describe import Description
 from hloracle.ops.descriptions import (
     chlo,
     choices,
+    complexes,
     control,
     conversions,
     dynamic,
@@ -21,5 +22,5 @@ from hloracle.ops.descriptions import (
 DESCRIPTIONS: tuple[Description, ...] = (
     *elementwise.DESCRIPTIONS, *integers.DESCRIPTIONS, *choices.DESCRIPTIONS, *conversions.DESCRIPTIONS, *chlo.DESCRIPTIONS,
     *movement.DESCRIPTIONS, *dynamic.DESCRIPTIONS, *indexing.DESCRIPTIONS, *reductions.DESCRIPTIONS, *products.DESCRIPTIONS,
-    *sorting.DESCRIPTIONS, *control.DESCRIPTIONS,
+    *sorting.DESCRIPTIONS, *complexes.DESCRIPTIONS, *control.DESCRIPTIONS,
 )  # fmt: skip

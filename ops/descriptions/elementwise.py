@@ -20,7 +20,7 @@ from hloracle.ops.descriptions.shapes import (
     short,
     two_special,
 )  # fmt: skip
-from hloracle.ops.values import Values, bits, every, finite, normal, uniform
+from hloracle.ops.values import Values, bits, every, finite, given, normal, uniform
 from hloracle.semantics.program import Type
 
 ROUNDED = Bound("IEEE-754 rounds it once, to the nearest: half a unit", ulp=0.5)
@@ -92,6 +92,8 @@ BINARY = (
 
 def of_floats(row: Row) -> Iterator[Form]:
     """Special values, every value of short types, a wide range, shapes, and a large one."""
+    if row.name in ("maximum", "minimum"):
+        yield from _zeros(row.name)
     for dtype in row.types:
         if len(row.values) == 1:
             yield one_special(dtype)
@@ -104,6 +106,15 @@ def of_floats(row: Row) -> Iterator[Form]:
         yield from elementwise(dtype, row.wide, shapes=(("wide", WIDE),))
         if dtype in ("f32", "bf16"):
             yield from elementwise(dtype, row.values, shapes=(("large", LARGE),))
+
+
+def _zeros(name: str) -> Iterator[Form]:
+    """Zeros of both signs: a case of its own, for hardware often has another order than IEEE-754."""
+    says = f"for floats: {name} from IEEE-754, where -0 compares less than +0"
+    for dtype in FLOATS:
+        type = Type((4,), dtype)
+        operands = (Operand(type, given([0.0, -0.0, 0.0, -0.0])), Operand(type, given([0.0, 0.0, -0.0, -0.0])))
+        yield Form(f"{dtype}/zeros", operands, (type,), tests=says, bound=SIGNS)
 
 
 def rows(table: Sequence[Row], prefix: str = "stablehlo.") -> Iterator[Description]:

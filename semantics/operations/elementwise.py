@@ -54,6 +54,18 @@ def _sign(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x) | (x == 0), x, np.sign(x)) if x.dtype.kind == "f" else np.asarray(np.sign(x))
 
 
+def _larger(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """NaN where either is; -0 is less than +0, as in IEEE-754's `maximum` of 2019."""
+    found = np.asarray(np.maximum(a, b))
+    return found if a.dtype.kind != "f" else np.where((a == 0) & (b == 0), np.where(np.signbit(a), b, a), found)
+
+
+def _smaller(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """NaN where either is; -0 is less than +0."""
+    found = np.asarray(np.minimum(a, b))
+    return found if a.dtype.kind != "f" else np.where((a == 0) & (b == 0), np.where(np.signbit(a), a, b), found)
+
+
 def _logistic(x: np.ndarray) -> np.ndarray:
     return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
@@ -208,6 +220,13 @@ def _broadcasting(name: str) -> Known:
     return compute
 
 
+def _complex(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Part by part: a product with 1j would make a NaN of an infinity."""
+    found = np.empty(a.shape, np.complex128)
+    found.real, found.imag = a, b
+    return found
+
+
 def _constant(operation: Operation) -> np.ndarray:
     value = operation.attributes["value"]
     if not isinstance(value, np.ndarray):
@@ -222,7 +241,7 @@ UNARY: dict[str, Any] = {
     "tan": np.tan, "tanh": np.tanh, "round_nearest_afz": _round_away, "round_nearest_even": np.rint,
 }  # fmt: skip
 BINARY: dict[str, Any] = {
-    "add": np.add, "atan2": np.arctan2, "divide": _divide, "maximum": np.maximum, "minimum": np.minimum,
+    "add": np.add, "atan2": np.arctan2, "divide": _divide, "maximum": _larger, "minimum": _smaller,
     "multiply": np.multiply, "power": _power, "remainder": _remainder, "subtract": np.subtract,
 }  # fmt: skip
 CHLO: dict[str, Any] = {
@@ -263,7 +282,7 @@ KNOWN: dict[str, Known] = {
     "stablehlo.constant": with_attributes(_constant),
     "stablehlo.real": one(np.real),
     "stablehlo.imag": one(np.imag),
-    "stablehlo.complex": one(lambda a, b: a + 1j * b),
+    "stablehlo.complex": one(_complex),
     "chlo.constant": with_attributes(_constant),
     "chlo.constant_like": with_attributes(constant_like),
     "chlo.next_after": with_attributes(next_after),
