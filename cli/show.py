@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hloracle.core.record import Answers, Cell, Check, Compiled, Contender, Family, Record
+from hloracle.core.record import Answers, Cell, Check, Compiled, Contender, Family, Localization, Record
 from hloracle.mutants import Mutant
 from hloracle.reports.facts import config_words
-from hloracle.reports.text import shown_by
+from hloracle.reports.text import candidate, repaired, shown_by, written_by
 from hloracle.studies.holes import JUDGES, Item, Outcome, all_of, tally
 from hloracle.studies.mutants import Trial
 
@@ -118,6 +118,8 @@ def _print_verdict(record: Record, out: Path, console: Console) -> None:
         because = "; ".join(verdict["confidence"]["because"])
         console.print(f"      how sure: {verdict['confidence']['level']}: {escape(because)}")
     found = record["localization"]
+    if found:
+        _print_repair(found, out, console)
     if found and (reproducer := found["reproducer"]):
         shown = "shows the fault" if reproducer["shown"] else "did not show the fault here"
         folder = out / reproducer["folder"]
@@ -129,6 +131,23 @@ def _print_verdict(record: Record, out: Path, console: Console) -> None:
         for note in [*needs, *reproducer["notes"]]:
             console.print(f"{'':>14}{escape(note)}", soft_wrap=True)
     console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
+
+
+def _print_repair(found: Localization, out: Path, console: Console) -> None:
+    """What would put the graph right, as a diff; what else may be to blame; and what wrote the operation."""
+    if repair := found["repair"]:
+        console.print(f"        repair: {escape(repaired(repair))}", soft_wrap=True)
+        first = repair["lines"][0]
+        console.print(f"{'':>14}  [red]- {escape(first['before'])}[/]", soft_wrap=True)
+        for line in first["after"]:
+            console.print(f"{'':>14}  [green]+ {escape(line)}[/]", soft_wrap=True)
+        if repair["patch"]:
+            console.print(f"         patch: {escape(str(out / repair['patch']))}", soft_wrap=True)
+    operation = found["operation"]
+    if operation and operation["origin"]:
+        console.print(f"    written by: {escape(written_by(operation['origin']))}", soft_wrap=True)
+    if len(found["candidates"]) > 1 and not found["sole"]:
+        console.print(f"      or it is: {escape('; '.join(map(candidate, found['candidates'][1:])))}", soft_wrap=True)
 
 
 def print_families(record: Record, out: Path, console: Console) -> None:

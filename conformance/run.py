@@ -44,7 +44,7 @@ from hloracle.conformance.runs.speed import measure
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.agreement import cells
 from hloracle.conformance.verdict.compared import compared
-from hloracle.conformance.verdict.localization import PAST, Localization, localize, plan
+from hloracle.conformance.verdict.localization import PAST, How, Localization, localize, plan
 from hloracle.conformance.verdict.localization import TIMEOUT_SECONDS as LOCALIZE_SECONDS
 from hloracle.conformance.verdict.place import place
 from hloracle.conformance.verdict.repair import proven
@@ -304,7 +304,7 @@ def conclude(run: Run) -> Verdict:
     found = plan(matrix, evidence.checks, evidence.outcomes, evidence.asked, past) if wanted else None
     if found is not None:
         graphs = {source: evidence.whole(source) for source in evidence.graphs}
-        how = (settings.out / "reproducer" if settings.out else None, settings.early_exit)
+        how = How(settings.out / "reproducer" if settings.out else None, settings.early_exit, settings.repairs)
         with context.progress.stage("localization"):
             try:
                 truth = anchor_truth(run.model, found.at.tokens, context.report, max(found.at.length, 1))

@@ -30,7 +30,7 @@ class Settings:
       noticed, anchors by themselves after the first wrong one. Nothing is timed or shown. Prompts that do not fit the
       capacity are left out, too.
     every_token: a tiny model is given each token of its vocabulary, also in a quick run, or one that exits early.
-    verdict_only: what is wrong is not taken apart.
+    verdict_only: what is wrong is not taken apart. repairs: what would put it right is tried in a whole run.
     as_: the architecture that the model is one of, where its config.json says another.
     project: what is stated of the graphs that are judged, those of the bundled emitter aside.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
@@ -47,6 +47,7 @@ class Settings:
     early_exit: bool = False
     every_token: bool = False
     verdict_only: bool = False
+    repairs: bool = True
     as_: str = ""
     project: Project | None = None
     busy: Path | None = None

@@ -9,6 +9,8 @@ from hloracle.localize.suspect import Suspect
 from hloracle.repair.search import Repair, search
 from hloracle.repair.subject import Edit, Plain
 
+LONGEST = 600  # characters of a line that a reader is shown: a table may have a million
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -71,7 +73,7 @@ class Named:
         line, text = plain.lines[candidate.place]
         edit = candidate.repairs[0].edit
         words = edit.words if edit.kind != "operand" else _rewired(plain, edit)
-        return Named(plain.block.operations[candidate.place].name, line or None, text, words)
+        return Named(plain.block.operations[candidate.place].name, line or None, text[:LONGEST], words)
 
 
 def _rewired(plain: Plain, edit: Edit) -> str:

@@ -66,11 +66,13 @@ class Question:
       another backend.
     early_exit: stop when the first wrong anchor is known: no anchor after it is tried by itself, no graph whose run is
       right, and none of the trusted side.
+    repairs: of a source's fault, put its graphs right.
     """
 
     suspect: Side
     trusted: Side | None
     early_exit: bool = False
+    repairs: bool = True
 
     @property
     def of_compiler(self) -> bool:
@@ -500,10 +502,10 @@ def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> t
     plain = anatomy.plain()
     named = [Named.of(plain, c) for c in blame.candidates[:MOST_NAMED]]
     mended = None
-    if not scene.question.early_exit and not graph.written:
+    if scene.question.repairs and not graph.written:
         scene.report("putting the graphs right")
         side = scene.question.suspect
-        mended = mender.mended((*side.graphs, *side.others), (graph, best.repairs[0].edit))
+        mended = mender.mended((*side.graphs, *side.others), (graph, best.repairs[0].edit), named[0].words)
     why = f"with a change of it alone {anchor} is right: {named[0].words}"
     if blame.only:
         why += f"; of {blame.tried} changes that were tried, none of another operation does that"

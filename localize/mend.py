@@ -63,11 +63,11 @@ class Mender:
         self._report(f"trying what would put {anchor} right")
         return blame(self.suspect(graph), anchor, SECONDS)
 
-    def mended(self, graphs: Sequence[Graph], first: tuple[Graph, Edit]) -> Mended | None:
+    def mended(self, graphs: Sequence[Graph], first: tuple[Graph, Edit], words: str) -> Mended | None:
         """The graphs put right, beginning with a change that is known; None where that comes to no end.
 
         Args:
-          first: one of the graphs, and what has to be changed in it.
+          first: one of the graphs, and what has to be changed in it. words: the same for a reader.
         """
         end = time.monotonic() + ALL_SECONDS
         done: list[tuple[str, Line]] = []
@@ -94,7 +94,7 @@ class Mender:
             right.append(now)
         by_name = {g.name: g for g in right}
         diff = "".join(as_diff(g, by_name[g.name], f"{g.name}.mlir") for g in graphs)
-        return Mended(tuple(by_name[g.name] for g in graphs), tuple(done), diff, first[1].words)
+        return Mended(tuple(by_name[g.name] for g in graphs), tuple(done), diff, words)
 
     def _next(
         self, graph: Graph, begin: Edit | None, known: Sequence[Edit], end: float

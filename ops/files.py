@@ -18,7 +18,7 @@ LARGEST = 2**26  # bytes of a test file
 NOTHING = "it checks nothing"
 
 
-def test_files(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     """The files that a path names: itself, or each .mlir file in the folder and those in it, by name. Raises InputError."""
     if path.is_dir():
         found = sorted(p for p in path.rglob("*.mlir") if p.is_file())
@@ -34,7 +34,7 @@ def read_tests(paths: Sequence[Path]) -> tuple[list[FileCase], list[InputError]]
     """The tests of files, and what is wrong with those that are none. Raises InputError for a path that there is not."""
     found: list[FileCase] = []
     malformed: list[InputError] = []
-    for file in dict.fromkeys(file for path in paths for file in test_files(path)):
+    for file in dict.fromkeys(file for path in paths for file in files_of(path)):
         for one in _tests(file):
             if isinstance(one, InputError):
                 malformed.append(one)

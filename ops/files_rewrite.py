@@ -174,6 +174,9 @@ class _Rewriting:
             if any(True for result in check.results for _ in result.uses):
                 raise Malformed("uses the result of a check", "return it, or leave it out")
             check.operation.erase()
+        for operation in [op for op in self._block.operations if op.operation.name == "func.call"]:
+            if not any(True for result in operation.results for _ in result.uses):
+                operation.operation.erase()
         types = ir.FunctionType.get([a.type for a in self._block.arguments], [v.type for v in self._returned])
         attributes = self._function.attributes
         attributes["function_type"] = ir.TypeAttr.get(types)
@@ -181,6 +184,22 @@ class _Rewriting:
         for name in ("res_attrs", "arg_attrs"):
             if name in attributes:
                 del attributes[name]
+        self._drop_uncalled()
+
+
+    def _drop_uncalled(self) -> None:
+        """What gave the arguments, and what was expected."""
+        called = set(re.findall(r"@([\w.$-]+)", str(self._function.operation.get_asm(assume_verified=True))))
+        others = {f.attributes["sym_name"].value: f for f in self._module.body.operations if f != self._function}
+        left = [name for name in others if name in called]
+        while left:
+            inside = str(others[left.pop()].operation.get_asm(assume_verified=True))
+            new = {name for name in re.findall(r"@([\w.$-]+)", inside) if name in others} - called
+            called |= new
+            left += new
+        for name, function in others.items():
+            if name not in called:
+                function.operation.erase()
 
 
 def _entry(module: Any) -> Any:

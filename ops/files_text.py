@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-_SPLIT = re.compile(r"^\s*// -----.*$", re.MULTILINE)
+_SPLIT = re.compile(r"^[ \t]*// -----.*$", re.MULTILINE)
 _COMMENTED = re.compile(r"//[^\n]*")
 _VALUE, _TENSOR = r"%[\w$.-]+(?:#\d+)?", r"tensor<[^>]*>|tensor<[^<>]*<[^<>]*>>"
 _ATTRIBUTE = r"(\w+)\s*=\s*([-+\w.]+)(?:\s*:\s*\w+)?"
@@ -24,7 +24,8 @@ def modules(text: str) -> list[tuple[str, int]]:
     for cut in [*_SPLIT.finditer(text), None]:
         end = cut.start() if cut else len(text)
         if _COMMENTED.sub("", text[at:end]).strip():
-            found.append((text[at:end], text.count("\n", 0, at) + 1))
+            first = end - len(text[at:end].lstrip())
+            found.append((text[at:end], text.count("\n", 0, first) + 1))
         at = cut.end() if cut else end
     return found
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hloracle import semantics
+from hloracle.backends import workers
 from hloracle.backends.named import Choice
 from hloracle.core.cache import Entry, digest
 from hloracle.core.child import threads
@@ -249,11 +250,13 @@ def _sources() -> list[bytes]:
     """What decides an outcome besides a case, which has its own text and values: how it is run, and how it is judged."""
     if not _SOURCES:
         here, numbers = Path(__file__).parent, Path(str(semantics.__file__)).parent / "numbers.py"
+        names = ("", "_carrier", "_figure", "_lane", "_served")
         files = [
-            *sorted(here.glob("running*.py")),
-            *sorted(here.glob("files*.py")),
+            *(here / f"running{name}.py" for name in names),
+            here / "files_case.py",
             here / "judge.py",
             here / "outcome.py",
         ]
-        _SOURCES.extend(path.read_bytes() for path in itertools.chain(files, [numbers]))
+        programs = sorted(Path(str(workers.__file__)).parent.glob("*.py"))
+        _SOURCES.extend(path.read_bytes() for path in itertools.chain(files, programs, [numbers]))
     return _SOURCES

@@ -72,6 +72,8 @@ def _verdict(record: Record) -> Iterator[str]:
         yield f"Prompt: {verdict['prompt']}{step}"
     if verdict["confidence"] is not None:
         yield f"Confidence: {verdict['confidence']['level']}"
+    if found is not None and (repair := found["repair"]) is not None:
+        yield f"Repair: {text.repaired(repair)}"
     if found is not None and found["reproducer"] is not None:
         yield f"Reproducer: {found['reproducer']['folder']}/, beside the report"
 
@@ -118,6 +120,10 @@ def _place(record: Record, root: Path, graph: Path | None) -> dict[str, str]:
         return {"file": graph.as_posix()} | line
     if judged(record)["brought"]:
         return {}
+    for origin in operation["origin"] if operation else ():  # the innermost that is in this checkout
+        path = Path(origin["file"])
+        if not path.is_absolute() and ".." not in path.parts and (root / path).is_file():
+            return {"file": path.as_posix(), "line": str(origin["line"])}
     verdict, row = record["verdict"], at_fault(record)
     if row:
         return _place_of(row["verdict"], row["architecture"], row["anchor"], root)

@@ -100,6 +100,8 @@ def _verdict(record: Record) -> ET.Element:
     lines += [f"{key}: {value}" for key, value in where.items() if value is not None]
     if (sure := verdict["confidence"]) is not None:
         lines.append(f"confidence: {sure['level']}")
+    if record["localization"] and (repair := record["localization"]["repair"]):
+        lines.append(f"repair: {text.repaired(repair)}")
     if record["localization"] and (reproducer := record["localization"]["reproducer"]):
         lines.append(f"reproducer, in {reproducer['folder']}/: {text.one_command(reproducer['command'])}")
         if told := text.shown_by(reproducer):

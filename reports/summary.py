@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from hloracle.core.errors import InputError
-from hloracle.core.record import Configuration, Family, Prompt, Record, Status
+from hloracle.core.record import Configuration, Family, Localization, Prompt, Record, Status
 from hloracle.reports import text
 from hloracle.reports.facts import (
     VERDICTS,
@@ -143,11 +143,31 @@ def _why(record: Record) -> Iterable[str]:
         yield f"Confidence: **{sure['level']}**"
         yield from limited((f"- {prose(line, 300)}" for line in sure["because"][:6]), 3_000, "more reasons")
         yield ""
+    if found is not None:
+        yield from _repair(found)
     if found is not None and (reproducer := found["reproducer"]) is not None:
         shown = "shows the fault by itself" if reproducer["shown"] else "did not show the fault by itself"
         command = code(text.one_command(reproducer["command"]), 1_000)
         told = f" It is {prose(text.shown_by(reproducer), 600)}." if reproducer["backends"] else ""
         yield f"The reproducer {shown}.{told} In {code(reproducer['folder'] + '/', 120)}, beside the report: {command}"
+        yield ""
+
+
+def _repair(found: Localization) -> Iterable[str]:
+    """The first line that should be another one, as a diff, and what else may be to blame."""
+    if repair := found["repair"]:
+        first = repair["lines"][0]
+        yield f"What would put it right: {prose(text.repaired(repair), 600)}."
+        yield ""
+        yield f"- instead of {code(first['before'], 400)}"
+        yield from (f"- it should be {code(line, 400)}" for line in first["after"][:4])
+        yield ""
+    if (operation := found["operation"]) and operation["origin"]:
+        yield f"Written by {code(text.written_by(operation['origin']), 400)}"
+        yield ""
+    if len(found["candidates"]) > 1 and not found["sole"]:
+        yield "Or it is:"
+        yield from (f"- {prose(text.candidate(one), 300)}" for one in found["candidates"][1:])
         yield ""
 
 

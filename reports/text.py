@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from hloracle.core.record import Reproducer
+from hloracle.core.record import Candidate, Origin, Repair, Reproducer
 
 # Format, surrogate, private and unassigned characters, and the two line separators: drawn as nothing, as a box,
 # or, for the bidirectional controls, as another order of the characters around them.
@@ -75,6 +75,28 @@ def shown_by(reproducer: Reproducer) -> str:
             *most, last = titles
             parts.append(f"{words} {', '.join(most)} and {last}" if most else f"{words} {last}")
     return "; ".join(parts)
+
+
+def repaired(repair: Repair) -> str:
+    """What puts a graph right, and whether it passes then, e.g. `line 206 of decode: `maximum` should be `multiply`; with that …`."""
+    first = repair["lines"][0]
+    more = f" and {plural(repair['count'] - 1, 'more line')}" if repair["count"] > 1 else ""
+    at = f"line {first['line']} of {first['graph']}{more}: {repair['change']}"
+    if repair["conforms"] is None:
+        return at
+    passes = "it passes" if repair["conforms"] else f"it still does not pass ({repair['detail']})"
+    return f"{at}; with that {passes}"
+
+
+def written_by(origin: Sequence[Origin]) -> str:
+    """The lines of Python that an operation comes from, the innermost first."""
+    return ", ".join(f"{one['file']}:{one['line']} ({one['function']})" for one in origin)
+
+
+def candidate(one: Candidate) -> str:
+    """An operation that may be to blame, and what it should be."""
+    at = f" at line {one['line']}" if one["line"] is not None else ""
+    return f"{one['name']}{at}: {one['words']}"
 
 
 def count(number: int) -> str:

@@ -179,7 +179,7 @@ def _run(
     device = Device(kind)
     with alone(), plain_compilers():
         settings = Settings(
-            model, TOKENS, capacity, precision, untuned(layout, fused, device), early_exit=True, quick=model in LATE
+            model, TOKENS, capacity, precision, untuned(layout, fused, device), early_exit=True, quick=model in LATE, repairs=False
         )  # fmt: skip
         context = Context(
             Progress(report),

@@ -36,7 +36,7 @@ TOKENS = 4
 CAPACITY, SMALL_CAPACITY = 128, 32  # of whole runs, which have all prompts; and of those that stop when all is known
 FOLDER = Path("tests") / "records"
 LARGEST = 150_000  # bytes of a record
-SCOPES, POSITIONS = 2, 6  # of a graph, and of what was compared at the anchors, that are kept
+SCOPES, POSITIONS = 2, 5  # of a graph, and of what was compared at the anchors, that are kept
 ROUNDS = 5
 WHOLE = ("", "rope-sign-last-layer")
 # Mutants by the class of verdict that they are to get.

@@ -220,20 +220,27 @@ class Localization:
     repair: Repair | None = None
 
 
+@dataclass(frozen=True)
+class How:
+    """folder: where the reproducer goes, if one is wanted. early_exit, repairs: see `Question`."""
+
+    folder: Path | None = None
+    early_exit: bool = False
+    repairs: bool = True
+
+
 def localize(
     context: Context, plan: Plan, graphs: dict[str, list[Graph]], directory: Path, truth: AnchorTruth,
-    how: tuple[Path | None, bool],
+    how: How,
 ) -> Localization:  # fmt: skip
     """Take apart what is wrong. Runs in a child process.
 
     Args:
       graphs: of every source; what the trusted side lacks is lowered here.
-      how: the folder where the reproducer goes, if one is wanted; and whether to exit early, see Question.
     """
     from hloracle.localize.dissect import Question, Side, dissect
     from hloracle.localize.situation import ReferenceRun
 
-    folder, early_exit = how
     model = open_checkpoint(directory)
     config = model.config
     backend = cache(context.backend)
@@ -261,13 +268,13 @@ def localize(
         trusted = oracle
     else:
         trusted = replace(suspect, backend=plan.trusted.backend) if same else side(plan.trusted)
-    question = Question(suspect, trusted, early_exit)
+    question = Question(suspect, trusted, how.early_exit, how.repairs)
     run = ReferenceRun(truth, config, model.load, length, plan.at.prompt.bucket)
     found = dissect(question, run, weights_of(suspect.graphs, config), backend, context.report)
     reproducer = None
-    if folder is not None and found.reproducer is not None:
+    if how.folder is not None and found.reproducer is not None:
         together = found.interpreted is not None and found.interpreted.right
-        reproducer = _reproducer(context, plan, found, folder, question.of_compiler or together)
+        reproducer = _reproducer(context, plan, found, how.folder, question.of_compiler or together)
     errors = []
     accumulated = {(m.phase, a): e for m in found.matrices for a, e in m.worst().items()}
     for phase, anchor in dict.fromkeys([*accumulated, *found.local]):
@@ -289,7 +296,7 @@ def localize(
     return Localization(
         plan, found.phase, found.anchor, found.position, found.first_accumulated, found.first_local, errors,
         [rows_of(m) for m in found.matrices], floor_rows(truth, config, []), operation, reproducer, found.fusion_dependent, found.misused,
-        found.interpreted, list(found.notes), found.found.by if operation else "", list(found.candidates), found.sole, found.mended,
+        found.interpreted, list(found.notes), found.found.by if operation and found.found else "", list(found.candidates), found.sole, found.mended,
     )  # fmt: skip
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
     from hloracle.localize.mend import Mended
 
 PATCH = "repair.patch"
-MOST_LINES = 24  # that a record has; the patch has all
+MOST_LINES = 6  # that a record has; the patch has all
+LONGEST = 600  # characters of one of them
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,13 @@ def proven(
 
 
 def _lines(mended: Mended) -> list[Changed]:
+    """The first of them, none longer than a reader reads: a table may have a million characters."""
     return [
-        Changed(name, line.number, line.before.strip(), [one.strip() for one in line.after])
-        for name, line in mended.lines
-    ][:MOST_LINES]
+        Changed(name, line.number, _cut(line.before), [_cut(one) for one in line.after])
+        for name, line in mended.lines[:MOST_LINES]
+    ]
+
+
+def _cut(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -1,4 +1,4 @@
-"""Operations of CHLO, which JAX and PyTorch export beside StableHLO's. Bounds are OpenCL's where it has any: see `elementwise.py`."""
+"""Operations of CHLO, which JAX and PyTorch export beside StableHLO's. Bounds are as in `elementwise.py`: OpenCL's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from hloracle.ops.values import Values, anywhere, finite, normal, uniform
 from hloracle.semantics.program import Type
 
 UNBOUNDED = "nobody gives a bound; 64 ULP and a few epsilons near zeros show another function, not another polynomial"
+INVERSE = functions(16, 4, "CUDA gives 2 ULP and polynomials of single precision some 8")
+GAMMA = Bound(UNBOUNDED, 64, epsilons=16)
 INSIDE = (uniform(-0.99, 0.99),)
 TABLE = (
     Row("acos", "acos from IEEE-754", functions(4), INSIDE),
@@ -25,14 +27,14 @@ TABLE = (
     Row("cosh", "cosh from IEEE-754", functions(4), wide=(uniform(-80, 80),)),
     Row("erf", "the error function", functions(16, 4), wide=(uniform(-6, 6),)),
     Row("erfc", "the complementary error function", functions(16, 4), wide=(uniform(-5, 5),)),
-    Row("erf_inv", "the inverse of the error function", functions(16, 4, "CUDA gives 2 ULP and polynomials of single precision some 8"), INSIDE, INSIDE),
+    Row("erf_inv", "the inverse of the error function", INVERSE, INSIDE, INSIDE),
     Row("sinh", "sinh from IEEE-754", functions(4), wide=(uniform(-80, 80),)),
     Row("square", "the operand multiplied by itself", ROUNDED),
     Row("tan", "tan from IEEE-754", functions(5), wide=(uniform(-3e2, 3e2),)),
 )  # fmt: skip
 POSITIVE = (
-    Row("digamma", "the derivative of the logarithm of the gamma function", Bound(UNBOUNDED, 64, epsilons=16), (uniform(0.5, 30),), (uniform(1, 900),)),
-    Row("lgamma", "the logarithm of the absolute value of the gamma function", Bound(UNBOUNDED, 64, epsilons=16), (uniform(0.5, 30),), (uniform(1, 900),)),
+    Row("digamma", "the derivative of the logarithm of the gamma function", GAMMA, (uniform(0.5, 30),), (uniform(1, 900),)),
+    Row("lgamma", "the logarithm of the absolute value of the gamma function", GAMMA, (uniform(0.5, 30),), (uniform(1, 900),)),
 )  # fmt: skip
 
 
@@ -96,12 +98,20 @@ def _broadcast(name: str, types: tuple[str, ...], values: tuple[Values, ...]) ->
 DESCRIPTIONS = (
     *rows(TABLE, "chlo."),
     *(Description(f"chlo.{row.name}", row.says, row.bound, partial(_positive, row)) for row in POSITIVE),
-    *(Description(f"chlo.{n}", f"{n.replace('_', ' ')} by IEEE-754", INTEGER, _is) for n in ("is_inf", "is_pos_inf", "is_neg_inf")),
+    *(
+        Description(f"chlo.{n}", f"{n.replace('_', ' ')} by IEEE-754", INTEGER, _is)
+        for n in ("is_inf", "is_pos_inf", "is_neg_inf")
+    ),
     Description("chlo.next_after", "the next representable value of lhs in the direction of rhs", EXACT, _next_after),
     Description("chlo.mulhi", "the upper half of the bits of the product", INTEGER, _mulhi),
     Description("chlo.constant_like", "a constant of the shape of the operand", MOVED, _constant_like),
     *(
-        Description(f"chlo.broadcast_{n}", f"{n} of operands that are broadcast to one shape", bound, partial(_broadcast, n, t, v))
+        Description(
+            f"chlo.broadcast_{n}",
+            f"{n} of operands that are broadcast to one shape",
+            bound,
+            partial(_broadcast, n, t, v),
+        )
         for n, t, v, bound in BROADCAST
     ),
-)  # fmt: skip
+)

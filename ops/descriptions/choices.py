@@ -117,9 +117,21 @@ def _clamped(
 
 
 DESCRIPTIONS = (
-    Description("stablehlo.compare", "comparison of lhs and rhs according to comparison_direction and compare_type", ORDERED, _compare),
-    Description("stablehlo.compare", "the combination of totalOrder and compareQuietEqual from IEEE-754", TOTAL, _total),
+    Description(
+        "stablehlo.compare",
+        "comparison of lhs and rhs according to comparison_direction and compare_type",
+        ORDERED,
+        _compare,
+    ),
+    Description(
+        "stablehlo.compare", "the combination of totalOrder and compareQuietEqual from IEEE-754", TOTAL, _total
+    ),
     Description("stablehlo.is_finite", "isFinite from IEEE-754", INTEGER, _is_finite),
-    Description("stablehlo.select", "each element is from on_true or on_false, by the corresponding element of pred", MOVED, _select),
+    Description(
+        "stablehlo.select",
+        "each element is from on_true or on_false, by the corresponding element of pred",
+        MOVED,
+        _select,
+    ),
     Description("stablehlo.clamp", "clamps every element between a minimum and a maximum value", CLAMPED, _clamp),
-)  # fmt: skip
+)

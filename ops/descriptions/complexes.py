@@ -1,4 +1,4 @@
-"""Complex numbers, as rotary embeddings of some exporters have them. Arguments and results are their parts: no ABI has complex ones."""
+"""Complex numbers, as some rotary embeddings have them. Arguments and results are their parts: no ABI has complex ones."""
 
 from __future__ import annotations
 

@@ -213,13 +213,25 @@ def _written(label: str, dtype: str, shape: Shape, array: np.ndarray, tests: str
 
 DESCRIPTIONS = (
     Description("stablehlo.while", "while: executes body 0 or more times while cond outputs true", MOVED, _while),
-    Description("stablehlo.if", "if: the output of exactly one function from true_branch or false_branch, by pred", MOVED, _if),
+    Description(
+        "stablehlo.if", "if: the output of exactly one function from true_branch or false_branch, by pred", MOVED, _if
+    ),
     Description("stablehlo.case", "case: the output of exactly one function from branches, by index", MOVED, _case),
     Description("func.call", "the results of a function", ROUNDED, _call),
-    Description("stablehlo.composite", "composite: the semantics of the op is implemented by the decomposition attribute", ROUNDED, _composite),
+    Description(
+        "stablehlo.composite",
+        "composite: the semantics of the op is implemented by the decomposition attribute",
+        ROUNDED,
+        _composite,
+    ),
     Description("stablehlo.optimization_barrier", "the operation does not change its operands", MOVED, _barrier),
     Description("stablehlo.tuple", "tuple: val gives result", MOVED, lambda: _tuple("of")),
-    Description("stablehlo.get_tuple_element", "get_tuple_element: the element at index of the operand", MOVED, lambda: _tuple("element")),
+    Description(
+        "stablehlo.get_tuple_element",
+        "get_tuple_element: the element at index of the operand",
+        MOVED,
+        lambda: _tuple("element"),
+    ),
     Description("stablehlo.map", "map: computation is applied to inputs along dimensions", ROUNDED, _map),
     Description("stablehlo.constant", "constant: an output tensor from a constant value", MOVED, _constant),
-)  # fmt: skip
+)

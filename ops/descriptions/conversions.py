@@ -17,11 +17,13 @@ FOUR = ("i4", "ui4")
 TO_INTEGER = Bound("the fractional part is truncated, and the rest is exact")
 KEPT = Bound("the source has a number that the destination has, too")
 NEAREST = Bound(
-    "the specification leaves rounding open (#180); all of its implementations round to the nearest, ties to even, and models "
+    "the specification leaves rounding open (#180); all of its implementations round to the nearest, ties to even, and "
+    "models "
     "rely on it"
 )
 TWICE = Bound(
-    "the specification leaves rounding open (#180), and compilers go by way of float32, which rounds twice: either neighbour will do",
+    "the specification leaves rounding open (#180), and compilers go by way of float32, which rounds twice: either "
+    "neighbour will do",
     ulp=1.0,
 )
 REDUCED = Bound("rounded to the nearest, ties to even, of the numbers with so many bits")
@@ -101,6 +103,16 @@ def _reduce_precision() -> Iterator[Form]:
 
 DESCRIPTIONS = (
     Description("stablehlo.convert", "an element-wise conversion from one element type to another", NEAREST, _convert),
-    Description("stablehlo.bitcast_convert", "the bits of the entire operand are reinterpreted using the type of the result", MOVED, _bitcast),
-    Description("stablehlo.reduce_precision", "conversion to a lower-precision type and back, by exponent_bits and mantissa_bits", REDUCED, _reduce_precision),
-)  # fmt: skip
+    Description(
+        "stablehlo.bitcast_convert",
+        "the bits of the entire operand are reinterpreted using the type of the result",
+        MOVED,
+        _bitcast,
+    ),
+    Description(
+        "stablehlo.reduce_precision",
+        "conversion to a lower-precision type and back, by exponent_bits and mantissa_bits",
+        REDUCED,
+        _reduce_precision,
+    ),
+)

@@ -73,10 +73,40 @@ def _gather() -> Iterator[Form]:
 
 
 DESCRIPTIONS = (
-    Description("stablehlo.dynamic_broadcast_in_dim", "functionally identical to broadcast_in_dim, but the result shape is specified dynamically", MOVED, _broadcast_in_dim),
-    Description("stablehlo.dynamic_iota", "functionally identical to iota, but the result shape is specified dynamically", MOVED, _iota),
-    Description("stablehlo.dynamic_reshape", "functionally identical to reshape, but the result shape is specified dynamically", MOVED, _reshape),
-    Description("stablehlo.dynamic_pad", "functionally identical to pad, but with padding amounts specified dynamically", MOVED, _pad),
-    Description("stablehlo.real_dynamic_slice", "functionally identical to slice, but with indices specified dynamically", MOVED, _slice),
-    Description("stablehlo.dynamic_gather", "functionally identical to gather, with slice_sizes specified dynamically", MOVED, _gather),
-)  # fmt: skip
+    Description(
+        "stablehlo.dynamic_broadcast_in_dim",
+        "functionally identical to broadcast_in_dim, but the result shape is specified dynamically",
+        MOVED,
+        _broadcast_in_dim,
+    ),
+    Description(
+        "stablehlo.dynamic_iota",
+        "functionally identical to iota, but the result shape is specified dynamically",
+        MOVED,
+        _iota,
+    ),
+    Description(
+        "stablehlo.dynamic_reshape",
+        "functionally identical to reshape, but the result shape is specified dynamically",
+        MOVED,
+        _reshape,
+    ),
+    Description(
+        "stablehlo.dynamic_pad",
+        "functionally identical to pad, but with padding amounts specified dynamically",
+        MOVED,
+        _pad,
+    ),
+    Description(
+        "stablehlo.real_dynamic_slice",
+        "functionally identical to slice, but with indices specified dynamically",
+        MOVED,
+        _slice,
+    ),
+    Description(
+        "stablehlo.dynamic_gather",
+        "functionally identical to gather, with slice_sizes specified dynamically",
+        MOVED,
+        _gather,
+    ),
+)

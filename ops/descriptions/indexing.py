@@ -123,7 +123,8 @@ def gather_numbers(g: Gather) -> str:
             f"start_indices_batching_dims = {[*g.start_indices_batching_dims]}, "
         )
     return (
-        f"#stablehlo.gather<offset_dims = {[*g.offset_dims]}, collapsed_slice_dims = {[*g.collapsed_slice_dims]}, {batching}"
+        f"#stablehlo.gather<offset_dims = {[*g.offset_dims]}, collapsed_slice_dims = {[*g.collapsed_slice_dims]}, "
+        f"{batching}"
         f"start_index_map = {[*g.start_index_map]}, index_vector_dim = {g.index_vector_dim}>"
     )
 
@@ -215,7 +216,8 @@ def scatter_numbers(s: Scatter) -> str:
     return (
         f"#stablehlo.scatter<update_window_dims = {[*s.update_window_dims]}, "
         f"inserted_window_dims = {[*s.inserted_window_dims]}, {batching}"
-        f"scatter_dims_to_operand_dims = {[*s.scattered_dims_to_operand_dims]}, index_vector_dim = {s.index_vector_dim}>"
+        f"scatter_dims_to_operand_dims = {[*s.scattered_dims_to_operand_dims]}, index_vector_dim = "
+        f"{s.index_vector_dim}>"
     )
 
 
@@ -325,8 +327,30 @@ def _twice(s: Scatter) -> Leaves:
 
 
 DESCRIPTIONS = (
-    Description("stablehlo.dynamic_slice", "dynamic_slice: adjusted_start_indices = clamp(0, start_indices, shape(operand) - slice_sizes)", MOVED, _dynamic_slice),
-    Description("stablehlo.dynamic_update_slice", "dynamic_update_slice: adjusted_start_indices = clamp(0, start_indices, shape(operand) - shape(update))", MOVED_IN, _dynamic_update_slice),
-    Description("stablehlo.gather", "gather: result[result_index] = operand[operand_index], where operand_index = full_start_index + full_batching_index + full_offset_index", MOVED, _gather),
-    Description("stablehlo.scatter", "scatter: results are inputs except that several slices specified by scatter_indices are updated with updates using update_computation", MOVED, _scatter),
-)  # fmt: skip
+    Description(
+        "stablehlo.dynamic_slice",
+        "dynamic_slice: adjusted_start_indices = clamp(0, start_indices, shape(operand) - slice_sizes)",
+        MOVED,
+        _dynamic_slice,
+    ),
+    Description(
+        "stablehlo.dynamic_update_slice",
+        "dynamic_update_slice: adjusted_start_indices = clamp(0, start_indices, shape(operand) - shape(update))",
+        MOVED_IN,
+        _dynamic_update_slice,
+    ),
+    Description(
+        "stablehlo.gather",
+        "gather: result[result_index] = operand[operand_index], where operand_index = full_start_index + "
+        "full_batching_index + full_offset_index",
+        MOVED,
+        _gather,
+    ),
+    Description(
+        "stablehlo.scatter",
+        "scatter: results are inputs except that several slices specified by scatter_indices are updated with updates "
+        "using update_computation",
+        MOVED,
+        _scatter,
+    ),
+)

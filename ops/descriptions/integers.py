@@ -46,7 +46,7 @@ TABLE = (
     Row("maximum", "for integers: integer maximum"),
     Row("minimum", "for integers: integer minimum"),
     Row("multiply", "for integers: integer multiplication", leaves.overflow(operator.mul), SMALL_ONES),
-    Row("negate", "for signed integers: integer negation; for unsigned ones that of the bits as a signed one", leaves.smallest, (anywhere,)),
+    Row("negate", "for integers: integer negation, of unsigned ones that of their bits", leaves.smallest, (anywhere,)),
     Row("not", "for integers: bitwise NOT", None, (anywhere,)),
     Row("or", "for integers: bitwise OR"),
     Row("popcnt", "the count of the number of bits set", None, (anywhere,)),

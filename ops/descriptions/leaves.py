@@ -1,4 +1,7 @@
-"""Where the specification leaves a result open: "unless explicitly called out, all these errors result in implementation-defined behavior"."""
+"""Where the specification leaves a result open.
+
+Of integer overflows and the like it says: "Unless explicitly called out, all these errors result in implementation-defined behavior".
+"""
 
 from __future__ import annotations
 

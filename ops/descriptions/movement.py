@@ -35,7 +35,8 @@ SLICES: tuple[tuple[Shape, Shape, Shape, Shape], ...] = (
     ((9,), (2,), (7,), (1,)), ((9,), (0,), (9,), (2,)), ((10,), (1,), (9,), (3,)), ((5, 16), (0, 0), (5, 8), (1, 1)),
     ((5, 16), (0, 8), (5, 16), (1, 1)),  # the two halves that a rotary embedding turns
     ((5, 16), (0, 1), (5, 16), (1, 2)), ((1, 7, 48), (0, 6, 0), (1, 7, 48), (1, 1, 1)),  # the last token
-    ((3, 5), (1, 2), (1, 5), (1, 1)), ((3, 5), (3, 5), (3, 5), (1, 1)), ((), (), (), ()), ((2, 9, 5, 7), (1, 3, 0, 2), (2, 6, 5, 6), (1, 1, 2, 3)),
+    ((3, 5), (1, 2), (1, 5), (1, 1)), ((3, 5), (3, 5), (3, 5), (1, 1)), ((), (), (), ()),
+    ((2, 9, 5, 7), (1, 3, 0, 2), (2, 6, 5, 6), (1, 1, 2, 3)),
     ((4, 4), (0, 0), (4, 4), (9, 1)), ((0, 3), (0, 0), (0, 3), (1, 1)),
 )  # fmt: skip
 # Shapes of the operands, dimension.
@@ -47,7 +48,8 @@ CONCATENATIONS: tuple[tuple[tuple[Shape, ...], int], ...] = (
 PADDINGS: tuple[tuple[Shape, Shape, Shape, Shape], ...] = (
     ((5,), (2,), (3,), (0,)), ((5,), (0,), (0,), (2,)), ((5,), (-2,), (1,), (0,)), ((5,), (-1,), (-2,), (0,)), ((5,), (1,), (-3,), (1,)),
     ((3, 4), (1, 0), (0, 2), (0, 1)), ((3, 4), (-1, 2), (1, -2), (2, 0)), ((), (), (), ()), ((0, 3), (2, 0), (1, 0), (0, 0)),
-    ((2, 3), (0, 0), (0, 0), (0, 0)), ((4,), (-3,), (-1,), (0,)), ((1, 7, 6), (0, 3, 0), (0, 0, 0), (0, 0, 0)),  # before a causal convolution
+    ((2, 3), (0, 0), (0, 0), (0, 0)), ((4,), (-3,), (-1,), (0,)),
+    ((1, 7, 6), (0, 3, 0), (0, 0, 0), (0, 0, 0)),  # before a causal convolution
     ((4,), (-2,), (0,), (3,)), ((0,), (2,), (1,), (3,)), ((2, 5), (0, -1), (0, -1), (1, 1)),
 )  # fmt: skip
 IOTAS: tuple[tuple[Shape, int], ...] = (
@@ -143,13 +145,43 @@ def _size(count: Bound) -> Iterator[Form]:
 
 
 DESCRIPTIONS = (
-    Description("stablehlo.broadcast_in_dim", "broadcast_in_dim C5: dim(operand, d) = 1 or dim(operand, d) = dim(result, broadcast_dimensions[d])", MOVED, _broadcast_in_dim),
+    Description(
+        "stablehlo.broadcast_in_dim",
+        "broadcast_in_dim C5: dim(operand, d) = 1 or dim(operand, d) = dim(result, broadcast_dimensions[d])",
+        MOVED,
+        _broadcast_in_dim,
+    ),
     Description("stablehlo.reshape", "reshape C2: size(operand) = size(result)", MOVED, _reshape),
-    Description("stablehlo.transpose", "transpose C2: permutation is a permutation of range(rank(operand))", MOVED, _transpose),
+    Description(
+        "stablehlo.transpose", "transpose C2: permutation is a permutation of range(rank(operand))", MOVED, _transpose
+    ),
     Description("stablehlo.reverse", "reverses the order of elements along the specified dimensions", MOVED, _reverse),
-    Description("stablehlo.slice", "slice C5: shape(result) = ceil((limit_indices - start_indices) / strides)", MOVED, _slice),
-    Description("stablehlo.concatenate", "concatenates inputs along dimension in the same order as the given arguments", MOVED, _concatenate),
-    Description("stablehlo.pad", "pad C4: shape(result) = shape(operand) + edge_padding_low + max(shape(operand) - 1, 0) * interior_padding + edge_padding_high", MOVED, _pad),
-    Description("stablehlo.iota", "values in increasing order starting from zero along the iota_dimension dimension", MOVED, _iota),
-    Description("stablehlo.get_dimension_size", "produces the size of the given dimension of the operand", MOVED, partial(_size, MOVED)),
-)  # fmt: skip
+    Description(
+        "stablehlo.slice", "slice C5: shape(result) = ceil((limit_indices - start_indices) / strides)", MOVED, _slice
+    ),
+    Description(
+        "stablehlo.concatenate",
+        "concatenates inputs along dimension in the same order as the given arguments",
+        MOVED,
+        _concatenate,
+    ),
+    Description(
+        "stablehlo.pad",
+        "pad C4: shape(result) = shape(operand) + edge_padding_low + max(shape(operand) - 1, 0) * interior_padding + "
+        "edge_padding_high",
+        MOVED,
+        _pad,
+    ),
+    Description(
+        "stablehlo.iota",
+        "values in increasing order starting from zero along the iota_dimension dimension",
+        MOVED,
+        _iota,
+    ),
+    Description(
+        "stablehlo.get_dimension_size",
+        "produces the size of the given dimension of the operand",
+        MOVED,
+        partial(_size, MOVED),
+    ),
+)

@@ -134,7 +134,8 @@ def _dot() -> Iterator[Form]:
 
 def _ragged_dot() -> Iterator[Form]:
     numbers = (
-        "#chlo.ragged_dot<lhs_batching_dimensions = [], rhs_batching_dimensions = [], lhs_contracting_dimensions = [1], "
+        "#chlo.ragged_dot<lhs_batching_dimensions = [], rhs_batching_dimensions = [], lhs_contracting_dimensions = "
+        "[1], "
         "rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>"
     )
     for dtype in ("f32", "bf16", "f16", "f64"):
@@ -230,8 +231,18 @@ def _window(name: str, numbers: Shape) -> str:
 
 
 DESCRIPTIONS = (
-    Description("stablehlo.dot_general", "dot_general: result[result_index] = dot_product, the sum of products over contracting dimensions", SUMMED, _dot_general),
+    Description(
+        "stablehlo.dot_general",
+        "dot_general: result[result_index] = dot_product, the sum of products over contracting dimensions",
+        SUMMED,
+        _dot_general,
+    ),
     Description("stablehlo.dot", "dot: the product of vectors, of a matrix and a vector, of matrices", SUMMED, _dot),
     Description("chlo.ragged_dot", "each group of rows times the matrix of its group", SUMMED, _ragged_dot),
-    Description("stablehlo.convolution", "convolution: dot products between windows of lhs and slices of rhs", SUMMED, _convolution),
-)  # fmt: skip
+    Description(
+        "stablehlo.convolution",
+        "convolution: dot products between windows of lhs and slices of rhs",
+        SUMMED,
+        _convolution,
+    ),
+)

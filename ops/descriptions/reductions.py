@@ -123,28 +123,26 @@ ARGMAX = """%p = stablehlo.compare {direction}, %a0, %a2 : (tensor<{t}>, tensor<
 
 def _argmax() -> Iterator[Form]:
     for dtype in (*FLOATS, "i32", "i8", "ui32"):
-        for how, direction in (("maximum", "GT"), ("minimum", "LT")):
+        for how in ("maximum", "minimum"):
             for shape, axis in (((257,), 0), ((3, 31), 1), ((5, 4), 0), ((2, 3, 5), 1), ((4, 1), 1)):
-                for label, values in (
-                    ("ties", normal(1.0) if dtype not in FLOATS else uniform(0, 3.9)),
-                    ("apart", anywhere if dtype not in FLOATS else normal()),
-                ):
-                    value, place = Type((), dtype), Type((), "i32")
-                    how_to = region(
-                        [value, place, value, place],
-                        ARGMAX.format(direction=direction, t=dtype),
-                        "%v, %i",
-                        [value, place],
-                    )
-                    kept = _whole(values) if label == "ties" else values
-                    operands = (
-                        Operand(Type(shape, dtype), kept), Operand(Type(shape, "i32"), counted(axis)),
-                        Operand(value, given(np.array([neutral(how, dtype)]))), Operand(place, given([2**31 - 1])),
-                    )  # fmt: skip
-                    result = tuple(n for d, n in enumerate(shape) if d != axis)
-                    results = (Type(result, dtype), Type(result, "i32"))
-                    name = f"{dtype}/arg{how[:3]}-{label}/{dims(shape)}-{axis}"
-                    yield Form(name, operands, results, f"dimensions = {array((axis,))}", (how_to,))
+                floats = dtype in FLOATS
+                yield _largest("ties", dtype, how, shape, axis, _whole(uniform(0, 3.9) if floats else normal()))
+                yield _largest("apart", dtype, how, shape, axis, normal() if floats else anywhere)
+
+
+def _largest(word: str, dtype: str, how: str, shape: Shape, axis: int, values: Values) -> Form:
+    """The largest or smallest element along an axis and where it is, of equal ones the first."""
+    value, place = Type((), dtype), Type((), "i32")
+    body = ARGMAX.format(direction="GT" if how == "maximum" else "LT", t=dtype)
+    chooses = region([value, place, value, place], body, "%v, %i", [value, place])
+    operands = (
+        Operand(Type(shape, dtype), values), Operand(Type(shape, "i32"), counted(axis)),
+        Operand(value, given(np.array([neutral(how, dtype)]))), Operand(place, given([2**31 - 1])),
+    )  # fmt: skip
+    result = tuple(n for d, n in enumerate(shape) if d != axis)
+    results = (Type(result, dtype), Type(result, "i32"))
+    label = f"{dtype}/arg{how[:3]}-{word}/{dims(shape)}-{axis}"
+    return Form(label, operands, results, f"dimensions = {array((axis,))}", (chooses,))
 
 
 def _whole(values: Values) -> Values:
@@ -166,12 +164,18 @@ def counted(axis: int) -> Values:
 
 # Shape, window_dimensions, window_strides, base_dilations, window_dilations, padding: those of a running sum, of pools, of all.
 WINDOWS: tuple[tuple[str, Shape, Shape, Shape, Shape, Shape, tuple[tuple[int, int], ...]], ...] = (
-    ("running", (3, 7), (1, 7), (1, 1), (1, 1), (1, 1), ((0, 0), (6, 0))), ("running-first", (13, 2), (13, 1), (1, 1), (1, 1), (1, 1), ((12, 0), (0, 0))),
-    ("pool", (2, 9), (1, 3), (1, 3), (1, 1), (1, 1), ((0, 0), (0, 0))), ("overlap", (2, 9), (1, 3), (1, 2), (1, 1), (1, 1), ((0, 0), (1, 1))),
-    ("dilated", (11,), (3,), (1,), (1,), (2,), ((0, 0),)), ("spread", (5,), (2,), (1,), (3,), (1,), ((1, 0),)), ("negative", (9,), (3,), (2,), (1,), (1,), ((-1, -1),)),
+    ("running", (3, 7), (1, 7), (1, 1), (1, 1), (1, 1), ((0, 0), (6, 0))),
+    ("running-first", (13, 2), (13, 1), (1, 1), (1, 1), (1, 1), ((12, 0), (0, 0))),
+    ("pool", (2, 9), (1, 3), (1, 3), (1, 1), (1, 1), ((0, 0), (0, 0))),
+    ("overlap", (2, 9), (1, 3), (1, 2), (1, 1), (1, 1), ((0, 0), (1, 1))),
+    ("dilated", (11,), (3,), (1,), (1,), (2,), ((0, 0),)),
+    ("spread", (5,), (2,), (1,), (3,), (1,), ((1, 0),)),
+    ("negative", (9,), (3,), (2,), (1,), (1,), ((-1, -1),)),
     ("two", (1, 6, 6, 2), (1, 2, 3, 1), (1, 2, 2, 1), (1, 1, 1, 1), (1, 1, 1, 1), ((0, 0), (0, 0), (1, 1), (0, 0))),
-    ("one", (4,), (1,), (1,), (1,), (1,), ((0, 0),)), ("all", (3, 5), (3, 5), (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0))), ("none", (2, 3), (3, 1), (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0))),
-)  # fmt: skip
+    ("one", (4,), (1,), (1,), (1,), (1,), ((0, 0),)),
+    ("all", (3, 5), (3, 5), (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0))),
+    ("none", (2, 3), (3, 1), (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0))),
+)
 
 
 def _padding(padding: Sequence[tuple[int, int]]) -> str:
@@ -189,7 +193,8 @@ def _reduce_window() -> Iterator[Form]:
                 spans = [(w - 1) * d + 1 for w, d in zip(window, dilations, strict=True)]
                 result = tuple((n - s) // t + 1 if n >= s else 0 for n, s, t in zip(wide, spans, strides, strict=True))
                 attributes = (
-                    f"window_dimensions = {array(window)}, window_strides = {array(strides)}, base_dilations = {array(base)}, "
+                    f"window_dimensions = {array(window)}, window_strides = {array(strides)}, base_dilations = "
+                    f"{array(base)}, "
                     f"window_dilations = {array(dilations)}, padding = {_padding(padding)}"
                 )
                 first = given(np.array([neutral(how, dtype)]))
@@ -238,9 +243,26 @@ NORMALIZED = Bound(
 )
 
 DESCRIPTIONS = (
-    Description("stablehlo.reduce", "reduce: results[...] = exec(schedule), a tree over the elements in order", SUMMED, _reduce),
+    Description(
+        "stablehlo.reduce", "reduce: results[...] = exec(schedule), a tree over the elements in order", SUMMED, _reduce
+    ),
     Description("stablehlo.reduce", "reduce of several operands by one computation", PICKED, _argmax),
-    Description("stablehlo.reduce_window", "reduce_window: results[...] = reduce(windows, init_values, axes(inputs), body)", SUMMED, _reduce_window),
-    Description("stablehlo.select_and_scatter", "scatters the values from source based on the outcome of reduce_window of the operand by select", SUMMED, _select_and_scatter),
-    Description("stablehlo.batch_norm_inference", "(operand - mean) / sqrt(variance + epsilon) * scale + offset", NORMALIZED, _batch_norm),
-)  # fmt: skip
+    Description(
+        "stablehlo.reduce_window",
+        "reduce_window: results[...] = reduce(windows, init_values, axes(inputs), body)",
+        SUMMED,
+        _reduce_window,
+    ),
+    Description(
+        "stablehlo.select_and_scatter",
+        "scatters the values from source based on the outcome of reduce_window of the operand by select",
+        SUMMED,
+        _select_and_scatter,
+    ),
+    Description(
+        "stablehlo.batch_norm_inference",
+        "(operand - mean) / sqrt(variance + epsilon) * scale + offset",
+        NORMALIZED,
+        _batch_norm,
+    ),
+)

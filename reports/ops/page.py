@@ -14,6 +14,7 @@ from hloracle.reports.page.base import draw
 
 MOST_ULP = 2.0**20  # where the plot ends: what is farther off is shown there
 MARKS = (0.5, 1, 2, 4, 16, 256, 2**12, 2**20)
+FINE = (1, 4, 256)  # which a narrow page leaves out
 OPEN = 12  # failures up to which each is unfolded
 
 
@@ -38,7 +39,7 @@ def render(record: OpsRecord) -> str:
         "untried": _untried(record),
         "table": _table(record),
         "plot": _plot(record),
-        "marks": [{"at": _place(mark), "words": _power(mark)} for mark in MARKS],
+        "marks": [{"at": _place(m), "words": _power(m), "fine": m in FINE} for m in MARKS],
     }
     return draw("ops.html.j2", context, styles=["ops.css"])
 
