@@ -186,7 +186,6 @@ class _Rewriting:
                 del attributes[name]
         self._drop_uncalled()
 
-
     def _drop_uncalled(self) -> None:
         """What gave the arguments, and what was expected."""
         called = set(re.findall(r"@([\w.$-]+)", str(self._function.operation.get_asm(assume_verified=True))))

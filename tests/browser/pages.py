@@ -11,6 +11,7 @@ from typing import Any
 import history_rows
 import records
 import test_bench
+import test_ops_running
 import test_scaling
 from records import Record
 
@@ -20,6 +21,7 @@ from hloracle.reports.compare import upgrade as upgrade_page
 from hloracle.reports.compare.comparison import compare
 from hloracle.reports.history import page as history_page
 from hloracle.reports.history.store import row_of
+from hloracle.reports.ops import page as ops_page
 from hloracle.reports.record import write_all
 
 # Whatever of this runs leaves a mark, opens a dialog, sends a request or breaks out of the element that it is in.
@@ -168,6 +170,8 @@ PAGES = [
     ),
     _page("scaling", lambda: bench_page.render_scaling(test_scaling.figures())),
     _page("scaling-hostile", lambda: bench_page.render_scaling({**test_scaling.figures(), "failures": [HOSTILE]})),
+    _page("ops", lambda: ops_page.render(test_ops_running.record())),
+    _page("ops-hostile", lambda: ops_page.render(test_ops_running.record(HOSTILE))),
     _history("history-many", history_rows.many),
     _history("history-empty", list),
     _history("history-hostile", hostile_days),
