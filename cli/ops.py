@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hloracle.ops.running_suite import Told
     from hloracle.reports.ops.record import OpsRecord
 
+BYTECODE = b"ML\xefR"
 LISTED = 20  # failures on the terminal; the page has all
 
 
@@ -135,17 +136,17 @@ def _cases(what: tuple[str, ...], graph: Path | None) -> tuple[list[Case], list[
 
 
 def _cases_of(graph: Path) -> list[Case]:
-    """The cases of a graph's operations. Raises InputError."""
+    """The cases of a graph's operations, and of those that have none, why. Raises InputError."""
+    from hloracle.ops.files_case import FileCase
     from hloracle.ops.of_graph import cases_of
 
     try:
-        text = graph.read_text("utf-8")
+        data = graph.read_bytes()
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", graph, "name a graph's file") from None
-    except UnicodeDecodeError:
-        raise InputError("is no text", graph, "name a file of StableHLO's text") from None
-    found: list[Case] = [*cases_of(text)]
-    return found
+    found = cases_of(data if data.startswith(BYTECODE) else data.decode("utf-8", "replace"), str(graph))
+    refused = [FileCase(operation, operation, "", (), (), refused=why) for operation, why in found.skipped.items()]
+    return [*found.cases, *refused]
 
 
 def _print_cases(cases: list[Case], as_json: bool) -> None:

@@ -59,7 +59,10 @@ def _by_operation(found: list[tuple[Row, Outcome]]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row, outcome in found:
         groups.setdefault((row["operation"], outcome["backend"]), []).append({"row": row, "o": outcome})
-    return [{"operation": operation, "backend": backend, "failures": f} for (operation, backend), f in groups.items()]
+    return [
+        {"operation": operation, "backend": backend, "failures": f, "results": Counter(one["o"]["result"] for one in f)}
+        for (operation, backend), f in groups.items()
+    ]
 
 
 def _known(record: OpsRecord) -> list[dict[str, Any]]:
@@ -109,14 +112,15 @@ def _plot(record: OpsRecord) -> list[dict[str, Any]]:
             tally = found[operation, backend["name"]]
             if tally["worst"] is None and tally["failed"] is None:
                 continue
-            points = {
-                key: None if (ulp := tally[key]) is None else {"at": _place(ulp), "words": _words(ulp)}
-                for key in ("worst", "failed")
-            }  # type: ignore[literal-required]
+            points = {"worst": _point(tally["worst"]), "failed": _point(tally["failed"])}
             lines.append({"number": number, "title": backend["title"], **points})
         if lines:
             rows.append({"operation": operation, "lines": lines})
     return rows
+
+
+def _point(ulp: float | None) -> dict[str, str] | None:
+    return None if ulp is None else {"at": _place(ulp), "words": _words(ulp)}
 
 
 def _place(ulp: float) -> str:
