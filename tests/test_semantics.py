@@ -14,8 +14,9 @@ from hloracle.backends.words import interpreter
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
 from hloracle.ops.case import Case
+from hloracle.ops.descriptions import DESCRIPTIONS
 from hloracle.ops.judge import judge
-from hloracle.ops.suite import cases, operations
+from hloracle.ops.suite import case_of, cases, operations
 from hloracle.semantics.evaluate import evaluated
 from hloracle.semantics.numbers import Unsupported, rounded
 from hloracle.semantics.operations import OPERATIONS
@@ -35,8 +36,9 @@ LACKS = (
     "no-space",
     "no-batch",
 )
-# It compares with TOTALORDER as without, and sums products of bfloat16 in bfloat16 where the result is float32.
-DIFFERS = ("total-order", "bf16-f32", "bf16-bf16-f32", "f16-f16-f32")
+# It compares with TOTALORDER as without, convolves in the operands' type, whatever the result's, and takes an unsigned start of a
+# slice for a negative one. Of all other cases of the suite that it can be asked of, none is wrong.
+DIFFERS = ("total-order", "sort/f64/special", "convolution/bf16-f32", "convolution/i8-i32", "index-ui32/largest")
 MOST = 4096  # elements: it takes a microsecond or more for each
 
 
@@ -53,7 +55,9 @@ def interpreted(case: Case) -> bool:
     words = {part for piece in case.id.split("/") for part in (piece, *piece.split("-"))}
     ours = case.operation.startswith("stablehlo.") and not words & {*LACKS}
     small = sum(a.size for a in (*case.inputs, *(e.value for e in case.expected))) <= MOST
-    return ours and small and not any(word in case.id for word in DIFFERS)
+    divides = case.operation in ("stablehlo.divide", "stablehlo.remainder") and case.inputs[0].dtype.kind in "iu"
+    by_zero = divides and not case.inputs[1].all()  # which ends the process
+    return ours and small and not by_zero and not any(word in case.id for word in DIFFERS)
 
 
 def graph_of(case: Case) -> Graph:
@@ -64,17 +68,18 @@ def graph_of(case: Case) -> Graph:
 def sampled(step: int) -> Iterator[Case]:
     """Of each operation every `step`-th case, from the first on."""
     count: Counter[str] = Counter()
-    for case in cases():
-        if count[case.operation] % step == 0:
-            yield case
-        count[case.operation] += 1
+    for description in DESCRIPTIONS:
+        for form in description.forms():
+            if count[description.operation] % step == 0:
+                yield case_of(description, form)
+            count[description.operation] += 1
 
 
 def test_the_interpreter_agrees() -> None:
     """Of each operation that it has, with cases of all kinds: nothing is farther off than the case allows."""
     backend = interpreter().open(1)
     wrong, asked = [], set()
-    for case in filter(interpreted, sampled(23)):
+    for case in filter(interpreted, sampled(5)):
         buffers = [backend.upload(np.asarray(a, order="C")) for a in case.inputs]
         found = [backend.download(r) for r in backend.load(graph_of(case))(buffers)]
         judged = judge(case, found)
