@@ -154,9 +154,11 @@ class Anatomy:
             block = reader.block(self._block)
             stops = {v: f"{part}.{layer}+" for (part, layer), v in self._written.items()}
             stops |= {v: name for name, v in self.values.items()} | self._arguments
+            named = {f"{part}.{layer}+": v for (part, layer), v in self._written.items()} | self.values
             return Plain(
                 block,
                 {reader.numbers[v]: name for v, name in stops.items()},
+                {name: reader.numbers[v] for name, v in named.items()},
                 tuple(anchor_at(operation) for operation in self._operations[:-1]),
                 tuple(self._lines.get(i, (0, "")) for i in range(len(self._operations) - 1)),
             )

@@ -15,7 +15,7 @@ from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import anatomy_of
 from hloracle.localize.blame import Blame, blame
-from hloracle.localize.patch import Line, as_diff, line_with, patched
+from hloracle.localize.patch import Line, as_diff, lines_with, patched
 from hloracle.localize.situation import ReferenceRun
 from hloracle.localize.suspect import Suspect, situations_of
 from hloracle.repair.changes import TIERS, changes
@@ -80,15 +80,15 @@ class Mender:
                 found = self._next(now, begin, edits, end)
                 if found is None:
                     return None
-                edit, line = found
-                if line is None:
+                edit, lines = found
+                if not lines:
                     break
-                if (graph.name, line.number) in {(name, one.number) for name, one in done}:
+                if {(graph.name, line.before) for line in lines} & {(name, one.before) for name, one in done}:
                     return None
                 if edit is not None:
                     edits.insert(0, edit)
-                done.append((graph.name, line))
-                now, begin = patched(now, [line]), None
+                done += [(graph.name, line) for line in lines]
+                now, begin = patched(now, lines), None
             else:
                 return None
             right.append(now)
@@ -98,16 +98,16 @@ class Mender:
 
     def _next(
         self, graph: Graph, begin: Edit | None, known: Sequence[Edit], end: float
-    ) -> tuple[Edit | None, Line | None] | None:  # fmt: skip
-        """The next change of a graph; without a line where nothing is wrong any more, and None where nothing helps."""
+    ) -> tuple[Edit | None, list[Line]] | None:  # fmt: skip
+        """The next change of a graph; without lines where nothing is wrong any more, and None where nothing helps."""
         try:
             suspect = self.suspect(graph)
             if begin is not None:
-                line = line_with(suspect.anatomy, begin)
-                return (begin, line) if line else None
+                lines = lines_with(suspect.anatomy, begin)
+                return (begin, lines) if lines else None
             wrong = suspect.wrong()
             if not wrong:
-                return None, None
+                return None, []
             edit = _as_before(suspect, wrong[0], known)
             if edit is None:
                 if time.monotonic() > end:
@@ -116,8 +116,8 @@ class Mender:
                 if not found:
                     return None
                 edit = found[0].repairs[0].edit
-            line = line_with(suspect.anatomy, edit)
-            return (edit, line) if line else None
+            lines = lines_with(suspect.anatomy, edit)
+            return (edit, lines) if lines else None
         except InputError:  # a text that does not parse
             return None
 

@@ -37,8 +37,27 @@ class Line:
     after: tuple[str, ...]
 
 
-def line_with(anatomy: Anatomy, edit: Edit) -> Line | None:
-    """The line of an operation with a change; None where it is not written on one line of its own."""
+def lines_with(anatomy: Anatomy, edit: Edit) -> list[Line] | None:
+    """The lines of a text that a change replaces; None where an operation is not written on one line of its own.
+
+    Without an operation, what took its result takes its operand.
+    """
+    if edit.kind != "without":
+        line = _line_with(anatomy, edit)
+        return None if line is None else [line]
+    plain = anatomy.plain()
+    old, (instead,) = plain.block.operations[edit.place].results[0], edit.instead[0].operands
+    if old in plain.block.returned:  # the return has no line that could be changed here
+        return lines_with(anatomy, dataclasses.replace(edit, kind="operation"))
+    found = [_line_with(anatomy, dataclasses.replace(edit, instead=()))]
+    for place in plain.users.get(old, []):
+        user = plain.block.operations[place]
+        taken = tuple(instead if v == old else v for v in user.operands)
+        found.append(_line_with(anatomy, Edit(place, (dataclasses.replace(user, operands=taken),), "operand", "", 0)))
+    return None if None in found else [line for line in found if line]
+
+
+def _line_with(anatomy: Anatomy, edit: Edit) -> Line | None:
     plain = anatomy.plain()
     number, _ = plain.lines[edit.place]
     lines = anatomy.graph.text.splitlines()

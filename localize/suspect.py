@@ -34,7 +34,6 @@ class Suspect:
     def __init__(self, anatomy: Anatomy, situations: Sequence[Situation], weight: Callable[[str], np.ndarray]) -> None:
         self.anatomy, self.plain = anatomy, anatomy.plain()
         self.anchors = list(anatomy.anchors)
-        self._numbers = {name: value for value, name in self.plain.stops.items()}
         self._situations = situations
         loaded = functools.lru_cache(maxsize=8)(weight)  # the calls of one subgraph share them
         self._given = [functools.lru_cache(maxsize=8)(partial(s.value, weight=loaded)) for s in situations]
@@ -54,7 +53,7 @@ class Suspect:
         return Subject(self.plain, self._targets(anchor), examples, partial(self._own, anchor))
 
     def _targets(self, anchor: str) -> list[int]:
-        return [self._numbers[name] for name in self.anatomy.targets(anchor)]
+        return [self.plain.numbers[name] for name in self.anatomy.targets(anchor)]
 
     def _own(self, anchor: str, place: int) -> bool:
         """Whether an operation may be to blame for an anchor: none of another layer, and none that computes an earlier one."""

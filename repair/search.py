@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hloracle.repair.changes import TIERS, changes
+from hloracle.repair.changes.missing import doubled
 from hloracle.repair.solve import solved, tidied
-from hloracle.repair.subject import Edit, Subject
+from hloracle.repair.subject import Edit, Plain, Subject
 from hloracle.semantics.numbers import Unsupported
 
 SECONDS = 30.0
@@ -43,7 +44,7 @@ def search(subject: Subject, seconds: float = SECONDS) -> Searched:
             tried += 1
             error = _error(subject, edit)
             if error <= 1:
-                found.append(Repair(tidied(subject, edit, subject.order[0]), error))
+                found.append(Repair(_too_many(subject.plain, tidied(subject, edit, subject.order[0])), error))
         if found:
             break
     return Searched(tuple(_best_first(found)), tried, False)
@@ -54,6 +55,19 @@ def _tiers(subject: Subject) -> Iterator[Iterable[Edit]]:
         yield (edit for place in subject.blamed for edit in changes(subject.plain, place, tier))
         if tier == 0:
             yield (edit for place in subject.blamed for edit in solved(subject, place, subject.order[0]))
+
+
+def _too_many(plain: Plain, edit: Edit) -> Edit:
+    """An operation that nothing but this one takes, and that is passed by with this change, is one too many."""
+    if edit.kind != "operand":
+        return edit
+    old, new = plain.block.operations[edit.place], edit.instead[0]
+    changed = [(a, b) for a, b in zip(old.operands, new.operands, strict=True) if a != b]
+    before, after = changed[0]
+    place = plain.makers.get(before)
+    if place is None or plain.users[before] != [edit.place] or old.operands.count(before) != 1:
+        return edit
+    return next((e for e in doubled(plain, place) if e.instead[0].operands == (after,)), edit)
 
 
 def _best_first(found: list[Repair]) -> list[Repair]:

@@ -23,11 +23,13 @@ class Plain:
     """A graph's function as plain data, calls inlined, in which the values at anchors are known.
 
     stops: numbers of values -> what they stand for: an argument, an anchor, or the whole cache that a layer wrote, `k_cache.3+`.
+    numbers: of anchors and of written caches, by their names; one value may have two.
     scopes: of each operation, the anchor of its scope; empty where it has none. lines: of each operation, its line and its text.
     """
 
     block: Block
     stops: Mapping[int, str]
+    numbers: Mapping[str, int]
     scopes: tuple[str, ...]
     lines: tuple[tuple[int, str], ...]
 
