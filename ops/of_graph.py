@@ -16,11 +16,11 @@ from jaxlib.mlir.dialects import func
 from hloracle.core.errors import InputError
 from hloracle.localize.inline import copied, operands_of
 from hloracle.ops.case import Case
-from hloracle.ops.describe import Bound, Description, Form, Leaves, Operand
+from hloracle.ops.describe import INTEGER, Bound, Description, Form, Leaves, Operand
 from hloracle.ops.descriptions import DESCRIPTIONS, conversions, leaves, reductions
 from hloracle.ops.suite import context, drawn, finished
-from hloracle.ops.values import Values, bits, given, normal, uniform, zeros
-from hloracle.semantics.numbers import FLOATS, Unsupported, own_type
+from hloracle.ops.values import Values, bits, distinct, given, normal, uniform, zeros
+from hloracle.semantics.numbers import COMPLEX, FLOATS, Unsupported, own_type
 from hloracle.semantics.operations import OPERATIONS
 from hloracle.semantics.program import Block, Operation, Type
 from hloracle.semantics.reading import Reader, program_of, type_of
@@ -42,6 +42,14 @@ POSITIVE = (
 )
 SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_logical", "stablehlo.shift_right_arithmetic")
 RECIPROCAL = Bound("compilers multiply by the reciprocal of a constant, which is rounded itself", ulp=1.5)
+COMBINES = ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
+# What a region consists of that gives one of its operands as it is.
+PICKS = {"and", "compare", "constant", "is_finite", "maximum", "minimum", "not", "or", "select", "xor"}
+# Operands from this one on say what shape a result has.
+SHAPES = {
+    "stablehlo.dynamic_broadcast_in_dim": 1, "stablehlo.dynamic_gather": 2, "stablehlo.dynamic_iota": 0, "stablehlo.dynamic_pad": 2,
+    "stablehlo.dynamic_reshape": 1, "stablehlo.real_dynamic_slice": 1,
+}  # fmt: skip
 DIVISIONS = ("stablehlo.divide", "stablehlo.remainder")
 
 
@@ -99,8 +107,11 @@ def _add(cases: dict[str, Case], operation: Any, reader: Reader, held: Held | No
     if operation.operation.name not in OPERATIONS:
         raise Unsupported("it has no meaning here")
     operands = operands_of(operation)
-    if any(type_of(v).other for v in (*operands, *operation.results)):
-        raise Unsupported("an operand or a result is no tensor of static shape")
+    if any(type_of(v).other or type_of(v).dtype in COMPLEX for v in (*operands, *operation.results)):
+        raise Unsupported("an operand or a result is no tensor of real numbers and static shape")
+    shapes = list(operation.operands)[SHAPES.get(operation.operation.name, len(operation.operands)) :]
+    if not all(map(_is_small_constant, shapes)):
+        raise Unsupported("its shape is no constant")
     kept = [v for v in operands if _is_small_constant(v)]
     inputs = [v for v in operands if v not in kept]
     module = _alone(operation, inputs, kept)
@@ -109,19 +120,15 @@ def _add(cases: dict[str, Case], operation: Any, reader: Reader, held: Held | No
         return
     program = program_of(module)
     read = next(o for o in program.function().operations if o.name == operation.operation.name)
-    suits = dict(
-        zip(reversed(list(operation.operands)), reversed(fills_of(read)), strict=True)
-    )  # an operand may stand twice
+    # Of an operand that stands twice, the first place counts.
+    suits = dict(zip(reversed(list(operation.operands)), reversed(fills_of(read)), strict=True))
     types = [type_of(v) for v in inputs]
     chosen = [suits.get(v, normal()) for v in inputs]
     if held is not None:
         real = [held(reader.numbers[v]) if v in reader.numbers else None for v in inputs]
         chosen = [fill if array is None else given(array) for fill, array in zip(chosen, real, strict=True)]
-    form = Form(
-        "",
-        tuple(Operand(t, f) for t, f in zip(types, chosen, strict=True)),
-        tuple(type_of(r) for r in operation.results),
-    )
+    given_to = tuple(Operand(type, fill) for type, fill in zip(types, chosen, strict=True))
+    form = Form("", given_to, tuple(type_of(r) for r in operation.results))
     description, form = _judged(read, form, bool(operands) and operation.operands[-1] in kept)
     if opens := form.leaves or description.leaves:
         form = dataclasses.replace(form, leaves=_of_operands(opens, program.function(), read))
@@ -186,6 +193,8 @@ def fills_of(operation: Operation) -> list[Values]:
     elif name == "stablehlo.dynamic_update_slice":
         spaces = zip(types[0].shape, types[1].shape, strict=True)
         found[2 : len(types)] = [uniform(0, n - s) for n, s in spaces]
+    elif name == "stablehlo.sort":
+        found[0] = distinct  # of equal keys, the order of what is sorted with them may be open
     elif name in ("stablehlo.gather", "stablehlo.dynamic_gather"):
         numbers = attributes["dimension_numbers"]
         found[1] = _indices(types[0], types[1], numbers["start_index_map"], numbers["index_vector_dim"])
@@ -234,7 +243,7 @@ def _how(operation: Operation) -> str:
     if not operation.regions or len(operation.regions[0].operations) != 1:
         return ""
     kind = operation.regions[0].operations[0].kind
-    return kind if kind in ("add", "multiply", "maximum", "minimum", "and", "or", "xor") else ""
+    return kind if kind in COMBINES else ""
 
 
 def _judged(operation: Operation, form: Form, constant_divisor: bool) -> tuple[Description, Form]:
@@ -242,40 +251,55 @@ def _judged(operation: Operation, form: Form, constant_divisor: bool) -> tuple[D
 
     constant_divisor: whether the last operand is a constant of the module.
     """
-    description = _descriptions()[operation.name]
-    name, types, attributes = operation.name, operation.operand_types, operation.attributes
-    if name == "stablehlo.convert":
-        source, target = types[0].dtype, operation.type.dtype
-        rounds = conversions.bound(source, target)
-        return description, dataclasses.replace(form, bound=rounds, leaves=leaves.beyond(source, target))
-    terms = 0
-    bound: Bound | None = None
-    if name == "stablehlo.dot_general":
-        terms = math.prod(types[0].shape[d] for d in attributes["dot_dimension_numbers"]["lhs_contracting_dimensions"])
-    elif name in ("stablehlo.dot", "chlo.ragged_dot"):
-        terms = types[0].shape[-1]
-    elif name == "stablehlo.convolution":
-        terms = types[1].size
-    elif name in ("stablehlo.reduce", "stablehlo.reduce_window"):
-        over = attributes["dimensions"] if name == "stablehlo.reduce" else ()
-        terms = (
-            math.prod(types[0].shape[d] for d in over) if over else math.prod(attributes.get("window_dimensions", (1,)))
-        )
-        how = _how(operation)
-        bound = reductions.bound(how, types[0].dtype, terms) if how else reductions.PICKED
-    elif name == "stablehlo.scatter":
-        how = _how(operation)
-        terms = types[-1].size
-        bound = reductions.bound(how, types[0].dtype, terms) if how else reductions.PICKED
-    loose = 0.0
-    if name in ("stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot"):
-        precise = "HIGHEST" in str(attributes.get("precision_config", ""))
-        loose = 0.0 if precise or "f32" not in [t.dtype for t in types] else 2.0**-7
-    if name == "stablehlo.divide" and constant_divisor:
+    description = _descriptions().get(operation.name)
+    if description is None:
+        raise Unsupported("nothing says how far its results may be off")
+    terms = _terms(operation)
+    bound, open = _bound(operation, terms), None
+    if operation.name == "stablehlo.convert":
+        open = leaves.beyond(operation.operand_types[0].dtype, operation.type.dtype)
+    if operation.name == "stablehlo.divide" and constant_divisor and operation.type.dtype in FLOATS:
         bound = RECIPROCAL
-    if operation.type.dtype not in FLOATS and bound is None:
-        bound = Bound("integers and booleans are exact")
-    return description, dataclasses.replace(form, bound=bound, terms=max(terms, 1), rounds_operands=loose)
+    return description, dataclasses.replace(
+        form, bound=bound, leaves=open, terms=max(terms, 1), rounds_operands=_rounds_operands(operation)
+    )
+
+
+def _terms(operation: Operation) -> int:
+    """How many terms the sums of an operation have at most."""
+    name, types, attributes = operation.name, operation.operand_types, operation.attributes
+    if name == "stablehlo.dot_general":
+        return math.prod(types[0].shape[d] for d in attributes["dot_dimension_numbers"]["lhs_contracting_dimensions"])
+    if name in ("stablehlo.dot", "chlo.ragged_dot"):
+        return types[0].shape[-1]
+    if name == "stablehlo.convolution":
+        return types[1].size
+    if name == "stablehlo.reduce":
+        return math.prod(types[0].shape[d] for d in attributes["dimensions"])
+    if name == "stablehlo.reduce_window":
+        return math.prod(attributes["window_dimensions"])
+    return types[-1].size if name == "stablehlo.scatter" else 0
+
+
+def _bound(operation: Operation, terms: int) -> Bound | None:
+    """The bound of an operation whose description has it by the form; None of others."""
+    dtype = operation.type.dtype
+    if operation.name == "stablehlo.convert":
+        return conversions.bound(operation.operand_types[0].dtype, dtype)
+    if operation.name in ("stablehlo.reduce", "stablehlo.reduce_window", "stablehlo.scatter"):
+        if how := _how(operation):
+            return reductions.bound(how, dtype, terms)
+        inside = {o.kind for region in operation.regions for o in region.nested()}
+        return reductions.PICKED if inside <= PICKS else reductions.SUMMED
+    return None if dtype in FLOATS else INTEGER
+
+
+def _rounds_operands(operation: Operation) -> float:
+    """How far operands of a product may be rounded: of float32 without the highest precision, to bfloat16."""
+    if operation.name not in ("stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot"):
+        return 0.0
+    precise = "HIGHEST" in str(operation.attributes.get("precision_config", ""))
+    return 0.0 if precise or "f32" not in [t.dtype for t in operation.operand_types] else 2.0**-7
 
 
 @functools.cache

@@ -32,6 +32,7 @@ from hloracle.ops.running_lane import Lane, opener
 from hloracle.semantics.numbers import Unsupported
 
 BATCH = 32  # cases in a module: IREE takes 0.3 s for one, and 0.65 s for 48 together
+FEW = 8  # cases that are alike, of which each is tried by itself where all together fail
 SECONDS = 60.0
 Judge = Callable[[Case, Sequence[np.ndarray]], Judged]
 
@@ -160,7 +161,7 @@ class _Trying:
         yield from self._settled(parts)
 
     def _settled(self, parts: Sequence[Part]) -> Iterator[Outcome]:
-        """All in one module; by halves where that gives no values; those that are wrong by themselves."""
+        """All in one module; in parts where that gives no values; those that are wrong by themselves."""
         if len(parts) <= 1:
             for part in parts:
                 yield self._alone(part)
@@ -168,14 +169,10 @@ class _Trying:
         together = joined(parts)
         try:
             results = together.apart(self.lane.run(together.graph, together.inputs))
-        except Ended as error:
-            size = 1 if error.result == "hang" else (len(parts) + 1) // 2  # each half would take all of the time again
-            for i in range(0, len(parts), size):
-                yield from self._settled(parts[i : i + size])
-            return
-        except ToolchainError:
-            half = (len(parts) + 1) // 2
-            for some in (parts[:half], parts[half:]):
+        except (Ended, ToolchainError) as error:
+            # Each half of what hangs would take all of the time again.
+            hangs = isinstance(error, Ended) and error.result == "hang"
+            for some in [[part] for part in parts] if hangs else _pieces(parts):
                 yield from self._settled(some)
             return
         for part, own in zip(parts, results, strict=True):
@@ -201,6 +198,15 @@ class _Trying:
             result, words = of_error(error)
             return Outcome(part.case.id, part.case.operation, result, words=words)
         return _judged(part.case, results, self.how.judge)
+
+
+def _pieces(parts: Sequence[Part]) -> list[list[Part]]:
+    """A batch that failed, in parts: cases of an operation and a type fail together as a rule, so these are kept together."""
+    alike = [list(some) for _, some in itertools.groupby(parts, lambda part: part.case.id.split("/")[:2])]
+    if len(alike) > 1:
+        return alike
+    size = 1 if len(parts) <= FEW else (len(parts) + 1) // 2
+    return [[*parts[i : i + size]] for i in range(0, len(parts), size)]
 
 
 def _skipped(case: Case, reason: str) -> Outcome:

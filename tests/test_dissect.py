@@ -389,9 +389,14 @@ def test_the_token_that_a_graph_picks() -> None:
 
 
 def test_nothing_to_compare_with() -> None:
-    """No other graph is right: the place is known from the truth alone, the operation is not."""
+    """No other graph is right: the place is known from the truth alone, and the operation from what would put it right."""
     found = taken_apart(edited("decode", "stablehlo.logistic", "stablehlo.tanh", "layers.1.mlp.act"))
-    assert (found.phase, found.anchor, found.found) == ("decode", "layers.1.mlp.act", None)
+    assert (found.phase, found.anchor) == ("decode", "layers.1.mlp.act")
+    assert found.found
+    assert (found.found.step.name, found.found.by, found.sole) == ("stablehlo.tanh", "repair", True)
+    assert found.candidates[0].words == "`tanh` should be `logistic`"
+    assert found.mended
+    assert {g.abi.phase: g for g in found.mended.graphs} == graphs()
     assert found.peer == {}
     assert found.worst
     check_reproducer(found, "layers.1.mlp.act")

@@ -342,6 +342,41 @@ def test_indices_are_inside() -> None:
             assert ((indices >= 0) & (indices < table.shape[0])).all()
 
 
+def test_a_sum_by_way_of_another_type_is_a_sum() -> None:
+    """As PyTorch exports sums in 16 bits: its steps round, though it is none of the known reductions."""
+    text = """func.func @main(%x: tensor<48xbf16>) -> tensor<bf16> {
+      %zero = stablehlo.constant dense<0.0> : tensor<bf16>
+      %0 = "stablehlo.reduce"(%x, %zero) ({
+      ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+        %c = stablehlo.convert %a : (tensor<bf16>) -> tensor<f32>
+        %d = stablehlo.convert %b : (tensor<bf16>) -> tensor<f32>
+        %e = stablehlo.add %c, %d : tensor<f32>
+        %f = stablehlo.convert %e : (tensor<f32>) -> tensor<bf16>
+        stablehlo.return %f : tensor<bf16>
+      }) {dimensions = array<i64: 0>} : (tensor<48xbf16>, tensor<bf16>) -> tensor<bf16>
+      return %0 : tensor<bf16>
+    }"""
+    (case,) = cases_of(text).cases
+    exact = np.sum(case.inputs[0].astype(np.float64))
+    assert judge(case, [np.asarray(exact, BF16)]).status in ("exact", "within")
+    assert judge(case, [np.asarray(exact + 30, BF16)]).status == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("func.func @main(%x: tensor<2xcomplex<f32>>) -> tensor<2xf32> { %0 = stablehlo.real %x : (tensor<2xcomplex<f32>>) -> tensor<2xf32> return %0 : tensor<2xf32> }", "real numbers"),
+        ("func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> { %0 = stablehlo.negate %x : tensor<?xf32> return %0 : tensor<?xf32> }", "static shape"),
+        ("func.func @main(%x: tensor<1xi32>) -> tensor<3xf32> { %0 = stablehlo.dynamic_iota %x, dim = 0 : (tensor<1xi32>) -> tensor<3xf32> return %0 : tensor<3xf32> }", "no constant"),
+    ],
+)  # fmt: skip
+def test_why_an_operation_is_skipped(text: str, why: str) -> None:
+    found = cases_of(text)
+    assert not found.cases
+    (said,) = found.skipped.values()
+    assert why in said
+
+
 def test_what_has_no_case() -> None:
     text = """func.func @main(%x: tensor<4xf32>) -> tensor<3xcomplex<f32>> {
       %0 = stablehlo.fft %x, type = RFFT, length = [4] : (tensor<4xf32>) -> tensor<3xcomplex<f32>>

@@ -48,6 +48,7 @@ from hloracle.conformance.matrix import Configuration, Matrix
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import Failing, Localization, Plan, plan
 from hloracle.conformance.verdict.place import confidence, narrowed, place
+from hloracle.conformance.verdict.repair import Repair
 from hloracle.conformance.verdict.reproducer import Reproducer
 from hloracle.conformance.verdict.verdict import Verdict, decide
 from hloracle.core.abi import Graph
@@ -235,7 +236,7 @@ def localized(**fields: Any) -> Localization:
     errors = [{"anchor": ANCHOR, "phase": "decode", "accumulated": 99.0, "local": 99.0, "peer": 0.5}]
     found = Localization(
         Plan(EMITTER, ORACLE, AT, "the oracle's graph is right"), "decode", ANCHOR, 9, ANCHOR, ANCHOR, errors, [],
-        [], operation, None, False, False, None,
+        [], operation, None, False, False, None, by="repair", sole=True,
     )  # fmt: skip
     return dataclasses.replace(found, **fields)
 
@@ -442,6 +443,11 @@ def test_a_pass_has_no_place() -> None:
         ({"first_accumulated": None}, "certain"),
         ({"first_local": None}, "likely"),
         ({"anchor": None, "first_local": None, "first_accumulated": None}, "possible"),
+        ({"sole": False}, "likely"),
+        ({"repair": Repair("x", [], 1, "", True, "")}, "certain"),
+        ({"repair": Repair("x", [], 1, "", False, "tokens: 3 of 4")}, "likely"),
+        ({"by": "witness", "sole": False}, "certain"),
+        ({"by": "likeness"}, "likely"),
     ],
 )
 def test_how_sure(fields: dict[str, Any], level: str) -> None:

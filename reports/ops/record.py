@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Final, Literal, TypedDict
+from pathlib import Path
+from typing import Final, Literal
+
+from typing_extensions import TypedDict  # which pydantic asks for on older Pythons
+
+from hloracle.core.typed import schema_text
 
 SCHEMA: Final = "hloracle-ops/1"
+SCHEMA_FILE = Path(__file__).with_name("ops.schema.json")
 Result = Literal["exact", "within", "wrong", "crash", "hang", "fails", "does-not-compile", "unsupported", "skipped"]
 State = Literal["pass", "known", "new-failure", "new-pass", "open"]
 
@@ -140,3 +146,13 @@ def _empty() -> Tally:
 def of_states(record: OpsRecord, *states: State) -> list[tuple[Row, Outcome]]:
     """The outcomes in these states, in the order of the rows."""
     return [(row, o) for row in record["rows"] for o in row["outcomes"] if o["state"] in states]
+
+
+def schema() -> str:
+    """What ops.schema.json has to hold."""
+    _, _, version = SCHEMA.partition("/")
+    return schema_text(OpsRecord, f"https://hloracle.invalid/ops/{version}", f"hloracle ops record, version {version}")
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema(), "utf-8")
