@@ -397,6 +397,14 @@ def test_the_record_says_what_is_new() -> None:
     assert json.loads(to_json(found)) == found
 
 
+def test_the_record_is_of_its_schema() -> None:
+    from hloracle.core.typed import problem
+    from hloracle.reports.ops import record as form
+
+    assert problem(form.OpsRecord, record()) == ""
+    assert form.SCHEMA_FILE.read_text("utf-8") == form.schema(), "python -m hloracle.reports.ops.record"
+
+
 def test_the_page_has_all_of_it() -> None:
     from page_text import Page, stands_alone, told
 
