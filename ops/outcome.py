@@ -99,7 +99,7 @@ def of_error(error: ToolchainError | Ended) -> tuple[Result, str]:
     if isinstance(error, OutOfMemory):
         return "skipped", words
     if _CRASHED.search(words):
-        return "crash", words
+        return "crash", f"the compiler crashed: {words}"
     return ("does-not-compile" if error.stage == "compile" else "fails"), words
 
 

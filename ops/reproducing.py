@@ -15,7 +15,6 @@ import numpy as np
 from hloracle.backends.named import Choice
 from hloracle.conformance.verdict.reproducer import Way, write_reproducer
 from hloracle.core.abi import Abi, Graph, Tensor
-from hloracle.core.child import threads
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.errors import ToolchainError
 from hloracle.localize.anatomy import Step
@@ -23,7 +22,7 @@ from hloracle.localize.operations import Found
 from hloracle.ops.case import Case, Expected
 from hloracle.ops.outcome import Ended, Outcome
 from hloracle.ops.running_carrier import IN_FILES, SAME, Joined, Part, joined, read, renamed
-from hloracle.ops.running_lane import Lane, opener
+from hloracle.ops.running_lane import Lane, lanes, opener, side_by_side
 from hloracle.reports.ops import record as form
 from hloracle.semantics.numbers import FLOATS, rounded
 from hloracle.semantics.program import Type
@@ -62,26 +61,18 @@ def reproduce(
     found: dict[tuple[str, str], form.Reproducer] = {}
     left = [*reversed(wanted)]
 
-    def work() -> None:
-        lane = Lane(opener(choice), seconds)
-        try:
-            while left:
-                try:
-                    one = left.pop()
-                except IndexError:  # another lane was faster
-                    return
-                written = _Writing(choice, out / folder_of(choice.name, one.case.id), lane).write(one)
-                if written:
-                    found[choice.name, one.case.id] = {
-                        **written, "folder": folder_of(choice.name, one.case.id)
-                    }  # fmt: skip
-                done()
-        finally:
-            lane.close()
+    def work(lane: Lane) -> None:
+        while left:
+            try:
+                one = left.pop()
+            except IndexError:  # another lane was faster
+                return
+            folder = folder_of(choice.name, one.case.id)
+            if written := _Writing(choice, out / folder, lane).write(one):
+                found[choice.name, one.case.id] = {**written, "folder": folder}
+            done()
 
-    with threads(jobs) as pool:
-        for future in [pool.submit(work) for _ in range(jobs)]:
-            future.result()
+    side_by_side(lanes(opener(choice), jobs, seconds), work)
     return found
 
 

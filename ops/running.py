@@ -19,7 +19,6 @@ from hloracle import semantics
 from hloracle.backends import workers
 from hloracle.backends.named import Choice
 from hloracle.core.cache import Entry, digest
-from hloracle.core.child import threads
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.ops.case import Case
@@ -28,7 +27,7 @@ from hloracle.ops.judge import Judged, judge
 from hloracle.ops.outcome import Ended, Outcome, of_error, one_line
 from hloracle.ops.running_carrier import Part, joined, read, unfit
 from hloracle.ops.running_figure import accuracy
-from hloracle.ops.running_lane import Lane, opener
+from hloracle.ops.running_lane import Lane, lanes, opener, side_by_side
 from hloracle.semantics.numbers import Unsupported
 
 BATCH = 32  # cases in a module: IREE takes 0.3 s for one, and 0.65 s for 48 together
@@ -76,9 +75,9 @@ class Ran:
 def run(cases: Sequence[Case], choice: Choice, how: How, done: Callable[[Outcome], None] = lambda outcome: None) -> Ran:
     """Every case on a backend; `done` is told of each as it ends. Raises InputError for a backend that cannot be opened."""
     began = time.monotonic()
-    lanes = [Lane(opener(choice), how.seconds) for _ in range(how.jobs)]
+    ours = lanes(opener(choice), how.jobs, how.seconds)
     try:
-        facts = dict(lanes[0].facts)
+        facts = dict(ours[0].facts)
     except ToolchainError as error:
         fix = "repair it, or name another --backend"
         raise InputError(f"cannot be opened ({one_line(error.message)})", f"backend {choice.name}", fix) from None
@@ -103,18 +102,13 @@ def run(cases: Sequence[Case], choice: Choice, how: How, done: Callable[[Outcome
         left.put([case])
 
     def work(lane: Lane) -> None:
-        try:
-            while batch := _next(left):
-                for outcome in _Trying(lane, how).outcomes(batch):
-                    if outcome.result != "skipped":
-                        entries[outcome.case].save(outcome)
-                    finish(outcome)
-        finally:
-            lane.close()
+        while batch := _next(left):
+            for outcome in _Trying(lane, how).outcomes(batch):
+                if outcome.result != "skipped":
+                    entries[outcome.case].save(outcome)
+                finish(outcome)
 
-    with threads(how.jobs) as pool:
-        for future in [pool.submit(work, lane) for lane in lanes]:
-            future.result()
+    side_by_side(ours, work)
     ran.outcomes, ran.seconds = [found[case.id] for case in cases], time.monotonic() - began
     return ran
 
