@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from hloracle.localize.operations import Found
 from hloracle.localize.suspect import Suspect
 from hloracle.repair.search import Repair, search
 from hloracle.repair.subject import Edit, Plain
@@ -125,3 +128,17 @@ def _candidate(suspect: Suspect, anchor: str, repairs: Sequence[Repair], wrong: 
     shared = sum(a not in wrong for a in reading)
     like, innocent = alike.with_edit(best.edit), alike.as_is(place)
     return Candidate(place, tuple(one[-1] for one in ranked), spoils, left, like, innocent, shared)
+
+
+def found_by_repair(suspect: Suspect, found: Blame) -> Found | None:
+    """The operation that is to blame, and why it is this one; None where no change puts the anchor right."""
+    if not found.candidates:
+        return None
+    best = found.candidates[0]
+    why = f"with a change of it alone {found.anchor} is right: {Named.of(suspect.plain, best).words}"
+    if found.only:
+        why += f"; of {found.tried} changes that were tried, none of another operation does that"
+    if best.like:
+        why += f"; so it is in {best.like}, which is right"
+    anatomy = suspect.anatomy
+    return Found(anatomy.step_at(best.place), anatomy.graph, {}, None, np.zeros(0), why, by="repair")

@@ -20,7 +20,7 @@ from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
-from hloracle.localize.blame import Named
+from hloracle.localize.blame import Named, found_by_repair
 from hloracle.localize.drive import drive
 from hloracle.localize.mend import Mended, Mender
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike, wrong_in_the_whole
@@ -378,7 +378,8 @@ def _scene(
 
     situations = {"prefill": run.prefill(capacity), "decode": run.step(capacity, len(run.truth.tokens) - 1)}
     witness = functools.cache(lambda: Workbench(backends(INTERPRETER), run.weight, weights))
-    mender = Mender(run, run.weight, report)
+    oracles = {g.identity: g for g in trusted.graphs} if trusted and trusted.source != suspect.source else {}
+    mender = Mender(run, tuple(oracles.values()), report)
     return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, witness, mender, report)
 
 
@@ -506,12 +507,7 @@ def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> t
         scene.report("putting the graphs right")
         side = scene.question.suspect
         mended = mender.mended((*side.graphs, *side.others), (graph, best.repairs[0].edit), named[0].words)
-    why = f"with a change of it alone {anchor} is right: {named[0].words}"
-    if blame.only:
-        why += f"; of {blame.tried} changes that were tried, none of another operation does that"
-    if best.like:
-        why += f"; so it is in {best.like}, which is right"
-    found = Found(anatomy.step_at(best.place), graph, {}, None, np.zeros(0), why, by="repair")
+    found = found_by_repair(mender.suspect(graph), blame)
     return replace(base, candidates=tuple(named), sole=blame.only, mended=mended), found
 
 

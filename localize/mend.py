@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import anatomy_of
 from hloracle.localize.blame import Blame, blame
+from hloracle.localize.calls import calls_of, probes_of
 from hloracle.localize.patch import Line, as_diff, lines_with, patched
 from hloracle.localize.situation import ReferenceRun
-from hloracle.localize.suspect import Suspect, situations_of
+from hloracle.localize.suspect import Suspect, is_small
 from hloracle.repair.changes import TIERS, changes
 from hloracle.repair.subject import Edit
 
@@ -44,19 +43,21 @@ class Mender:
     """Blames and mends graphs of one side.
 
     Args:
-      run: calls whose right values are known.
+      run: calls whose right values are known. oracles: right graphs, with which others are compared on any inputs.
     """
 
-    def __init__(self, run: ReferenceRun, weight: Callable[[str], np.ndarray], report: Report) -> None:
-        self._run, self._weight, self._report = run, weight, report
+    def __init__(self, run: ReferenceRun, oracles: Sequence[Graph], report: Report) -> None:
+        self._run, self._oracles, self._report = run, oracles, report
         self.suspect = functools.lru_cache(maxsize=2)(self._suspect)
 
     def _suspect(self, graph: Graph) -> Suspect:
         run = self._run
         if graph.abi.phase == "prefill" and graph.abi.bucket != run.bucket:  # the same prompt, or as much of it as fits
             run = dataclasses.replace(run, bucket=graph.abi.bucket, length=min(run.length, graph.abi.bucket))
-        situations = situations_of(run, graph.abi.phase, graph.abi.capacity)
-        return Suspect(anatomy_of(graph, self._run.config), situations, self._weight)
+        anatomy, abi = anatomy_of(graph, run.config), graph.abi
+        oracle = next((o for o in self._oracles if _alike(o, graph)), None) if is_small(anatomy.plain()) else None
+        peer = anatomy_of(oracle, run.config) if oracle else None
+        return Suspect(anatomy, [*calls_of(run, abi.phase, abi.capacity), *probes_of(anatomy, peer, run.weight)])
 
     def blame(self, graph: Graph, anchor: str) -> Blame:
         """The operations of an anchor's subgraph whose change makes it right."""
@@ -120,6 +121,12 @@ class Mender:
             return (edit, lines) if lines else None
         except InputError:  # a text that does not parse
             return None
+
+
+def _alike(one: Graph, other: Graph) -> bool:
+    """Whether two graphs are of one phase, bucket and capacity."""
+    of = [(g.abi.phase, g.abi.capacity, g.abi.bucket if g.abi.phase == "prefill" else 0) for g in (one, other)]
+    return of[0] == of[1]
 
 
 def _as_before(suspect: Suspect, anchor: str, known: Iterable[Edit]) -> Edit | None:

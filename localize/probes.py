@@ -6,23 +6,21 @@ the same inputs, so they may differ by the order of their sums and by no more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 
-from hloracle.core.abi import Tensor
 from hloracle.core.child import Report
-from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Subgraph
+from hloracle.localize.blame import blame, found_by_repair
+from hloracle.localize.calls import probes_of
+from hloracle.localize.inputs import SCALES, inputs, read, share_of
 from hloracle.localize.operations import Found, unlike
+from hloracle.localize.suspect import Suspect
 from hloracle.localize.workbench import Workbench
-from hloracle.reference.huggingface.anchor_truth import visible
 from hloracle.reference.model.anchors import CACHES, anchors, split
 
-# Ordinary values; scores of hundreds, whose exponentials overflow; values so small that a norm's epsilon rules.
-SCALES = (1.0, 300.0, 1e-3)
-ROUTERS = ("mlp.gate", "mlp.router")
+SECONDS = 20.0  # for changes of the operations of the first subgraph that differs
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,8 @@ def probe(
         # A token is chosen from the logits; of a graph that does not name them its subgraph is the whole.
         alike = anchor == "token" or anchor in oracle.values
         if same_inputs and alike:
-            read = _read(subgraph, known)
-            alike = "lm_head" in read if anchor == "token" else read == _read(oracle.subgraph(anchor), known)
+            own = read(subgraph, known)
+            alike = "lm_head" in own if anchor == "token" else own == read(oracle.subgraph(anchor), known)
         if not alike:
             left[key] = anchor
             continue
@@ -78,7 +76,7 @@ def probe(
         shares = []
         for scale in SCALES:
             got, expected = _both(emitter, oracle, subgraph, bench, scale)
-            shares.append((max(_share(anchor, g, e) for g, e in zip(got, expected, strict=False)), scale))
+            shares.append((max(share_of(anchor, g, e) for g, e in zip(got, expected, strict=False)), scale))
         beyond = [s for s in shares if not s[0] <= 1]
         if not beyond:
             worst = max(worst, *(share for share, _ in shares))
@@ -86,7 +84,10 @@ def probe(
         share, scale = beyond[0]
         found = None
         if anchor != "token" and locate and not failures:
-            found = unlike(emitter, subgraph, oracle, _inputs(emitter, bench, scale), bench)
+            suspect = Suspect(emitter, probes_of(emitter, oracle, bench.weight))
+            found = found_by_repair(suspect, blame(suspect, anchor, SECONDS))
+            if found is None:
+                found = unlike(emitter, subgraph, oracle, inputs(emitter, bench.weight, scale), bench)
         failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found))
     return len(seen), failures, worst, list(left.values())
 
@@ -102,105 +103,11 @@ def _kind(subgraph: Subgraph) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read(subgraph: Subgraph, known: Collection[str]) -> set[str]:
-    """The anchors that a subgraph is given; a cache's is also given a whole cache, which every layer may write to at once."""
-    read = {a.name for a in subgraph.graph.abi.arguments if a.name.removesuffix("+") in known}
-    if split(subgraph.anchor)[1] in CACHES:
-        read = {name for name in read if not name.endswith("+")}
-    return read
-
-
 def _both(
     emitter: Anatomy, oracle: Anatomy, subgraph: Subgraph, bench: Workbench, scale: float
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    value = _inputs(emitter, bench, scale)
+    value = inputs(emitter, bench.weight, scale)
     got = bench.run(subgraph.graph, value)
     if subgraph.anchor == "token":
         return got, [np.array(np.argmax(value("lm_head")), np.int32)]
     return got, bench.run(oracle.subgraph(subgraph.anchor).graph, value)
-
-
-def _inputs(anatomy: Anatomy, bench: Workbench, scale: float) -> Callable[[str], np.ndarray]:
-    """Seeded values by an argument's name: the same for both graphs, whatever else they take."""
-    arguments = {a.name: a for a in anatomy.graph.abi.arguments}
-
-    def value(name: str) -> np.ndarray:
-        _, part = split(name.removesuffix("+"))
-        rng = np.random.default_rng([ord(c) for c in part])
-        if name.endswith("+") or name in CACHES:
-            results = anatomy.graph.abi.results
-            shape = results[anatomy.graph.abi.result(part)].shape
-            return rng.normal(0, scale, shape).astype(np.float32)
-        argument = arguments.get(name)
-        if argument is not None and argument.role != "weight":
-            return _scalar(anatomy, argument, rng)
-        # A weight of either graph: they hold them in their own ways.
-        if argument is not None or name not in anchors(anatomy.config):
-            return bench.weight(name)
-        shape = anatomy.shape(name)
-        if part == "self_attn.probs":
-            return _attended(anatomy, name, rng.dirichlet(np.ones(shape[-1]), shape[:-1]))
-        drawn = rng.normal(0, scale, shape).astype(np.float32)
-        if part == "self_attn.scores":
-            hidden = rng.random(shape) < 0.3
-            hidden[..., 0] = False
-            drawn[hidden] = -np.inf
-        if part in ROUTERS and scale == SCALES[0]:
-            return np.round(drawn)  # experts that are equal
-        return _logits(drawn / scale, scale) if name == "lm_head" else drawn
-
-    return value
-
-
-def _attended(anatomy: Anatomy, anchor: str, probs: np.ndarray) -> np.ndarray:
-    """[K, T, G, S], 0 where no query looks, as a mask leaves them: a graph may put it on once more."""
-    first = _position(anatomy) if anatomy.graph.abi.phase == "decode" else 0
-    for query in range(probs.shape[1]):
-        hidden = np.ones(probs.shape[-1], np.bool_)
-        hidden[visible(anatomy.config, anchor, first + query)] = False
-        probs[:, query, :, hidden] = 0
-    return np.asarray(probs / probs.sum(axis=-1, keepdims=True), np.float32)
-
-
-def _position(anatomy: Anatomy) -> int:
-    """Of a step: in the second half."""
-    return anatomy.keys // 2 + 1
-
-
-def _logits(drawn: np.ndarray, scale: float) -> np.ndarray:
-    """For the choice of the token: the largest twice; all negative; the largest at the very end."""
-    few = np.round(drawn)
-    few[[len(few) // 3, len(few) // 2]] = np.max(few)
-    if scale == SCALES[1]:
-        few -= np.max(few) + 1
-    if scale == SCALES[2]:
-        few[-1] = few.max() + 1
-    return few
-
-
-def _scalar(anatomy: Anatomy, argument: Tensor, rng: np.random.Generator) -> np.ndarray:
-    """Tokens inside the vocabulary; a prompt that does not fill its bucket; a position in the second half.
-
-    A graph that somebody else wrote may do with padding what it likes, so its bucket is filled.
-    """
-    if argument.role in ("token", "tokens"):
-        return rng.integers(0, anatomy.config.vocab_size, argument.shape).astype(np.int32)
-    length = anatomy.queries - (0 if anatomy.graph.written else 3)
-    return np.array(length if argument.role == "length" else _position(anatomy), np.int32)
-
-
-def _share(anchor: str, got: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference as a share of what is allowed: of the largest value in the same row."""
-    if anchor == "token":
-        return 0.0 if got == expected else float("inf")
-    got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64) for v in (got, expected))
-    finite = np.isfinite(expected)
-    scale = np.max(np.where(finite, np.abs(expected), 0), axis=1, keepdims=True)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        share = np.abs(got - expected) / (SAME_INPUTS * scale)
-    share[got == expected] = 0
-    if split(anchor)[1] == "self_attn.scores":
-        top = np.max(np.where(finite, expected, -np.inf), axis=1, keepdims=True)
-        share = np.where(np.isneginf(expected), np.where(got <= top - MASKED_BELOW, 0, np.inf), share)
-    share[np.isnan(share)] = np.inf
-    return float(np.max(share))

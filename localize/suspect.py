@@ -1,26 +1,20 @@
-"""A graph that is wrong, on calls whose right values are known. It is evaluated in NumPy, one anchor's subgraph after another."""
+"""A graph that is wrong, on calls of which it is known what is right. It is evaluated in NumPy, one anchor's subgraph after another."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
-
-from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.situation import ReferenceRun, Situation
+from hloracle.localize.calls import WRONG, Call
 from hloracle.reference.model.anchors import split
 from hloracle.repair.examples import Called
 from hloracle.repair.likeness import Alike
-from hloracle.repair.subject import Edit, Example, Subject
+from hloracle.repair.subject import Edit, Example, Plain, Subject
 from hloracle.semantics.numbers import Unsupported
 
-# A graph that is right is at most 2.5 floors off where nothing is rounded on the way (all families): a repair may be 4.
-REPAIRED = 4.0
-CALLS = 4  # of a phase that a change is tried on
-MOST_SCORES = 1 << 22  # queries times keys: of a call with more of them, one is enough
+MOST_ELEMENTS = 1 << 22  # of all values of a graph: of a larger one not all that is evaluated is kept
 CANNOT = (Unsupported, ValueError, IndexError, TypeError, KeyError)  # of what is evaluated
 
 
@@ -28,27 +22,22 @@ class Suspect:
     """A graph, and the calls that it is tried on.
 
     Args:
-      situations: calls of the graph's phase whose right values are known. weight: gives a weight by its name.
+      calls: of the graph's phase.
     """
 
-    def __init__(self, anatomy: Anatomy, situations: Sequence[Situation], weight: Callable[[str], np.ndarray]) -> None:
+    def __init__(self, anatomy: Anatomy, calls: Sequence[Call]) -> None:
         self.anatomy, self.plain = anatomy, anatomy.plain()
         self.anchors = list(anatomy.anchors)
-        self._situations = situations
-        loaded = functools.lru_cache(maxsize=8)(weight)  # the calls of one subgraph share them
-        self._given = [functools.lru_cache(maxsize=8)(partial(s.value, weight=loaded)) for s in situations]
-        # Many at once where they are small: of a large model's, all values of all layers would be.
-        most = 256 if sum(t.size for t in self.plain.types.values()) < MOST_SCORES else 4
-        self.subject = functools.lru_cache(maxsize=most)(self._subject)
+        self._calls = calls
+        self.subject = functools.lru_cache(maxsize=256 if is_small(self.plain) else 4)(self._subject)
         self.off = functools.cache(self._off)
         self.needed = functools.cache(self._needed)
         self.alike = functools.cache(self._alike)
 
     def _subject(self, anchor: str) -> Subject:
-        """The subgraph of an anchor, with every call as an example."""
+        """The subgraph of an anchor, with every call as an example that says what is right there."""
         examples: list[Example] = [
-            Called(given, partial(s.error_of, anchor), REPAIRED)
-            for s, given in zip(self._situations, self._given, strict=True)
+            Called(call.value, partial(call.error, anchor)) for call in self._calls if call.tells(self.anatomy, anchor)
         ]
         return Subject(self.plain, self._targets(anchor), examples, partial(self._own, anchor))
 
@@ -71,16 +60,16 @@ class Suspect:
         return frozenset(self.plain.needed(targets, stops))
 
     def _off(self, anchor: str) -> float:
-        """How far off an anchor is by itself, in floors, on the call where it is furthest off; NaN where it cannot be evaluated."""
+        """How far off an anchor is by itself on the call where it is furthest off; NaN where that is not known."""
         subject = self.subject(anchor)
         try:
-            return REPAIRED * max(subject.error(which) for which in range(len(subject.examples)))
+            return max((subject.error(which) for which in range(len(subject.examples))), default=float("nan"))
         except CANNOT:
             return float("nan")
 
     def wrong(self) -> list[str]:
         """The anchors that are known to be wrong by themselves."""
-        return [a for a in self.anchors if self.off(a) > ANCHOR_FLOORS]
+        return [a for a in self.anchors if self.off(a) > WRONG]
 
     def right_with(self, anchor: str, edit: Edit) -> bool:
         """Whether an anchor is right by itself with a change."""
@@ -89,7 +78,7 @@ class Suspect:
             errors = [subject.error_with(edit, which) for which in range(len(subject.examples))]
         except CANNOT:
             return False
-        return REPAIRED * max(subject.error(i) if e is None else e for i, e in enumerate(errors)) <= ANCHOR_FLOORS
+        return max(subject.error(i) if e is None else e for i, e in enumerate(errors)) <= WRONG
 
     def _alike(self, anchor: str, wrong: frozenset[str]) -> Alike:
         """What of an anchor's subgraph is computed as in other layers; wrong: the anchors from which nothing is to be learned."""
@@ -102,16 +91,6 @@ class Suspect:
         return Alike(self.subject(anchor), layer or 0, [(a, self.subject(a), at) for a, at in others if a not in wrong])
 
 
-def situations_of(run: ReferenceRun, phase: str, capacity: int) -> list[Situation]:
-    """Calls of one phase, the one that failed first: the last step and some before it, or prompts of several lengths."""
-    tokens, length = len(run.truth.tokens), run.length
-    # Beyond its turning point RoPE turns by other angles, so the reference is of a prompt of this length alone.
-    turns = run.config.turning_point is not None
-    if phase == "decode":
-        first = min(length if turns else 1, tokens - 1)
-        places = [tokens - 1, *np.linspace(first, tokens - 1, CALLS, dtype=int)[:-1][::-1].tolist()]
-        return [run.step(capacity, p) for p in dict.fromkeys(places)]
-    lengths = [length, *(() if turns else (min(tokens, run.bucket), length // 2, 3))]
-    fitting = dict.fromkeys(n for n in lengths if 0 < n <= min(tokens, run.bucket))
-    calls = [Situation(run.config, run.truth, "prefill", run.bucket, run.bucket, capacity, n) for n in fitting]
-    return calls[:1] if run.bucket**2 * run.config.num_attention_heads > MOST_SCORES else calls
+def is_small(plain: Plain) -> bool:
+    """Whether all values of a graph fit into memory, on several calls at once."""
+    return sum(type.size for type in plain.types.values()) < MOST_ELEMENTS

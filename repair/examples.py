@@ -12,17 +12,16 @@ import numpy as np
 class Called:
     """A call whose right values are known.
 
-    given: what an argument or an anchor is. off: how far results are off. limit: what that may be.
+    given: what an argument or an anchor is. off: how far results are off, in units of what a repair may be.
     """
 
     given: Callable[[str], np.ndarray]
     off: Callable[[Sequence[np.ndarray]], float]
-    limit: float
 
     def value(self, name: str) -> np.ndarray:
         """What an argument is, or the right value of an anchor or a cache."""
         return self.given(name)
 
     def error(self, results: Sequence[np.ndarray]) -> float:
-        """How far off results are, in units of what they may be."""
-        return self.off(results) / self.limit
+        """How far off results are; at most 1 where they are right."""
+        return self.off(results)

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from hloracle.semantics.evaluate import Evaluator
-from hloracle.semantics.numbers import held
+from hloracle.semantics.numbers import held, within
 from hloracle.semantics.program import Block, Operation, Type, inputs_of
 
 MOST_KEPT = (
@@ -131,7 +131,8 @@ class Values:
         """What an operation gives; instead: other values than those of the graph, by number."""
         others = instead or {}
         taken = {v: others[v] if v in others else self.of(v) for v in inputs_of(operation)}
-        return self._evaluator.operation(operation, [taken[v] for v in operation.operands], taken)
+        results = self._evaluator.operation(operation, [taken[v] for v in operation.operands], taken)
+        return [within(result, type.dtype) for result, type in zip(results, operation.types, strict=True)]
 
     def _given(self, value: int) -> np.ndarray:
         type = self._plain.types[value]

@@ -23,6 +23,7 @@ INTEGERS: dict[str, Any] = {
     "ui64": np.uint64, "ui32": np.uint32, "ui16": np.uint16, "ui8": np.uint8, "ui4": ml_dtypes.uint4, "ui2": ml_dtypes.uint2,
 }  # fmt: skip
 COMPLEX: dict[str, Any] = {"complex<f32>": np.complex64, "complex<f64>": np.complex128}
+_LARGEST = {"f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
 _NUMBER = re.compile(r"0x[0-9A-Fa-f]+|true|false|-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 
 
@@ -74,6 +75,16 @@ def _odd(array: np.ndarray) -> np.ndarray:
         even = (near.view(np.uint32) & 1) == 0
         inexact = np.isfinite(near) & (near.astype(np.float64) != array)
     return np.where(inexact & even, other, near).astype(np.float64)
+
+
+def within(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Floats as far as their type reaches: what is larger is infinite, as it would be if it were rounded to that type."""
+    if array.dtype.kind != "f" or dtype not in _LARGEST or not array.size:
+        return array
+    largest = _LARGEST[dtype]
+    with np.errstate(invalid="ignore"):
+        beyond = np.abs(array) > largest
+    return np.where(beyond, np.copysign(np.inf, array), array) if beyond.any() else array
 
 
 def held(array: np.ndarray, dtype: str) -> np.ndarray:

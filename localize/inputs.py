@@ -1,0 +1,113 @@
+"""Inputs of an anchor's computation that no prompt reaches: large, small, masked at random, with ties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from hloracle.core.abi import Tensor
+from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
+from hloracle.localize.anatomy import Anatomy, Subgraph
+from hloracle.reference.huggingface.anchor_truth import visible
+from hloracle.reference.model.anchors import CACHES, anchors, split
+
+# Ordinary values; scores of hundreds, whose exponentials overflow; values so small that a norm's epsilon rules.
+SCALES = (1.0, 300.0, 1e-3)
+ROUTERS = ("mlp.gate", "mlp.router")
+
+
+def read(subgraph: Subgraph, known: Collection[str]) -> set[str]:
+    """The anchors that a subgraph is given; a cache's is also given a whole cache, which every layer may write to at once."""
+    read = {a.name for a in subgraph.graph.abi.arguments if a.name.removesuffix("+") in known}
+    if split(subgraph.anchor)[1] in CACHES:
+        read = {name for name in read if not name.endswith("+")}
+    return read
+
+
+def inputs(
+    anatomy: Anatomy, weight: Callable[[str], np.ndarray], scale: float
+) -> Callable[[str], np.ndarray]:  # fmt: skip
+    """Seeded values by an argument's name: the same for both graphs, whatever else they take."""
+    arguments = {a.name: a for a in anatomy.graph.abi.arguments}
+
+    def value(name: str) -> np.ndarray:
+        _, part = split(name.removesuffix("+"))
+        rng = np.random.default_rng([ord(c) for c in part])
+        if name.endswith("+") or name in CACHES:
+            results = anatomy.graph.abi.results
+            shape = results[anatomy.graph.abi.result(part)].shape
+            return rng.normal(0, scale, shape).astype(np.float32)
+        argument = arguments.get(name)
+        if argument is not None and argument.role != "weight":
+            return _scalar(anatomy, argument, rng)
+        # A weight of either graph: they hold them in their own ways.
+        if argument is not None or name not in anchors(anatomy.config):
+            return weight(name)
+        shape = anatomy.shape(name)
+        if part == "self_attn.probs":
+            return _attended(anatomy, name, rng.dirichlet(np.ones(shape[-1]), shape[:-1]))
+        drawn = rng.normal(0, scale, shape).astype(np.float32)
+        if part == "self_attn.scores":
+            hidden = rng.random(shape) < 0.3
+            hidden[..., 0] = False
+            drawn[hidden] = -np.inf
+        if part in ROUTERS and scale == SCALES[0]:
+            return np.round(drawn)  # experts that are equal
+        return _logits(drawn / scale, scale) if name == "lm_head" else drawn
+
+    return value
+
+
+def _attended(anatomy: Anatomy, anchor: str, probs: np.ndarray) -> np.ndarray:
+    """[K, T, G, S], 0 where no query looks, as a mask leaves them: a graph may put it on once more."""
+    first = _position(anatomy) if anatomy.graph.abi.phase == "decode" else 0
+    for query in range(probs.shape[1]):
+        hidden = np.ones(probs.shape[-1], np.bool_)
+        hidden[visible(anatomy.config, anchor, first + query)] = False
+        probs[:, query, :, hidden] = 0
+    return np.asarray(probs / probs.sum(axis=-1, keepdims=True), np.float32)
+
+
+def _position(anatomy: Anatomy) -> int:
+    """Of a step: in the second half."""
+    return anatomy.keys // 2 + 1
+
+
+def _logits(drawn: np.ndarray, scale: float) -> np.ndarray:
+    """For the choice of the token: the largest twice; all negative; the largest at the very end."""
+    few = np.round(drawn)
+    few[[len(few) // 3, len(few) // 2]] = np.max(few)
+    if scale == SCALES[1]:
+        few -= np.max(few) + 1
+    if scale == SCALES[2]:
+        few[-1] = few.max() + 1
+    return few
+
+
+def _scalar(anatomy: Anatomy, argument: Tensor, rng: np.random.Generator) -> np.ndarray:
+    """Tokens inside the vocabulary; a prompt that does not fill its bucket; a position in the second half.
+
+    A graph that somebody else wrote may do with padding what it likes, so its bucket is filled.
+    """
+    if argument.role in ("token", "tokens"):
+        return rng.integers(0, anatomy.config.vocab_size, argument.shape).astype(np.int32)
+    length = anatomy.queries - (0 if anatomy.graph.written else 3)
+    return np.array(length if argument.role == "length" else _position(anatomy), np.int32)
+
+
+def share_of(anchor: str, got: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference as a share of what is allowed: of the largest value in the same row."""
+    if anchor == "token":
+        return 0.0 if got == expected else float("inf")
+    got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64) for v in (got, expected))
+    finite = np.isfinite(expected)
+    scale = np.max(np.where(finite, np.abs(expected), 0), axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        share = np.abs(got - expected) / (SAME_INPUTS * scale)
+    share[got == expected] = 0
+    if split(anchor)[1] == "self_attn.scores":
+        top = np.max(np.where(finite, expected, -np.inf), axis=1, keepdims=True)
+        share = np.where(np.isneginf(expected), np.where(got <= top - MASKED_BELOW, 0, np.inf), share)
+    share[np.isnan(share)] = np.inf
+    return float(np.max(share))
