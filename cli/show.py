@@ -229,6 +229,7 @@ def print_trial(trial: Trial, console: Console) -> None:
     else:
         word, colour = ("misplaced" if trial.killed else "survived" if not trial.crashed else "crashed"), "red"
     operation = f", {trial.operation}" if trial.operation else ""
+    operation += " (another one)" if trial.exact is False else ""
     took = "reused" if trial.reused else f"{trial.seconds:4.1f} s"
     console.print(
         f"[{colour}]{word:<9}[/] {mutant.id:<42} {mutant.architecture:<12} {trial.verdict:<15} {took}  "
@@ -252,6 +253,12 @@ def print_trials(trials: Sequence[Trial], problems: Sequence[str], console: Cons
         f"{count - killed - crashed} survived; {sum(t.reused for t in trials)} reused from the cache",
         soft_wrap=True,
     )
+    if asked := [t for t in trials if t.exact is not None]:
+        right = sum(bool(t.exact) for t in asked)
+        console.print(
+            f"of {len(asked)} faults of the emitter's that change values, {right} with exactly the operation",
+            soft_wrap=True,
+        )
     for problem in problems:
         console.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,8 +19,10 @@ from hloracle.backends.devices import Device
 from hloracle.backends.named import BUILT_IN, backends_on, chosen
 from hloracle.backends.plain import plain_compilers
 from hloracle.conformance.context import Context, Progress
+from hloracle.conformance.graphs.sources import Emitter, Request
 from hloracle.conformance.run import run
-from hloracle.conformance.settings import Settings
+from hloracle.conformance.settings import QUICK_BUCKET, Settings
+from hloracle.core.abi import Graph
 from hloracle.core.cache import Entry, digest
 from hloracle.core.child import Report, alone
 from hloracle.core.environment import host_cpu, versions
@@ -47,6 +50,10 @@ FAULTS = Path(str(faults.__file__)).parent
 PINS = FAULTS / "outcomes.json"
 # Anchors that may be named instead of the one that is wrong: its direct consumers. At most this share of all mutants.
 AT_CONSUMER = 0.05
+# Of the emitter's faults that change values, the share whose operation has to be named.
+EXACT = 0.9
+FEW = 20  # of which that is not asked
+_AT = re.compile(r" at line (\d+) of (\S+)$")
 
 
 Run = tuple[str, str, str]  # a model, how its weights are held, and the kind of device
@@ -58,7 +65,8 @@ class Trial:
     """What came of one mutant.
 
     verdict: the class it got; `crashed` where the run gave none. place: `exact`, `consumer` (the anchor named reads the
-    one that is wrong), or `elsewhere`. operation: what was named inside the anchor. detail: says more of a survivor.
+    one that is wrong), or `elsewhere`. operation: what was named inside the anchor; exact: whether it is one that the fault changed,
+    None where that is not asked. detail: says more of a survivor.
     reused: it was planted before, and nothing that decides what comes of it has changed since.
     """
 
@@ -71,6 +79,7 @@ class Trial:
     seconds: float
     detail: str = ""
     reused: bool = False
+    exact: bool | None = None
 
     @property
     def mutant(self) -> Mutant:
@@ -129,10 +138,11 @@ def _refuse(key: Run, answer: Right | str) -> None:
         raise InputError(f"does not conform without any fault: {why}", key[0], f"run `{_command(*key)}`")
 
 
-def _trial(id: str, record: Record | str, seconds: float, right: Right) -> Trial:
+def _trial(id: str, answer: tuple[Record, bool | None] | str, seconds: float, right: Right) -> Trial:
     mutant, (clean, consumers) = MUTANTS[id], right
-    if isinstance(record, str):
-        return Trial(mutant.id, "crashed", None, None, None, "elsewhere", seconds, record)
+    if isinstance(answer, str):
+        return Trial(mutant.id, "crashed", None, None, None, "elsewhere", seconds, answer)
+    record, exact = answer
     verdict = record["verdict"]
     died = [c for c in record["checks"] if c["kind"] == "process" and c["status"] == "error"]
     anchor = verdict["anchor"]
@@ -149,14 +159,53 @@ def _trial(id: str, record: Record | str, seconds: float, right: Right) -> Trial
         detail = "every logit is the right one, bit for bit" if same else "logits differ, within their limits"
     level = verdict["confidence"]["level"] if verdict["confidence"] else None
     class_ = "crashed" if died else verdict["class"]
-    return Trial(mutant.id, class_, anchor, verdict["operation"], level, place, seconds, detail)
+    return Trial(mutant.id, class_, anchor, verdict["operation"], level, place, seconds, detail, exact=exact)
 
 
-def _judged(report: Report, id: str) -> Record:
-    """The record of a run with a mutant; in a child process, of which nothing is a child of its own."""
+def _judged(report: Report, id: str) -> tuple[Record, bool | None]:
+    """The record of a run with a mutant, and whether it names an operation that the fault changed.
+
+    In a child process, of which nothing is a child of its own.
+    """
     mutant = MUTANTS[id]
     capacity = SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.model)
-    return _run(report, mutant.run, capacity, id)
+    record = _run(report, mutant.run, capacity, id)
+    return record, _exact(mutant, record)
+
+
+def _exact(mutant: Mutant, record: Record) -> bool | None:
+    """Whether the operation that is named is one that the fault changed; None where it changed no value of the emitter's."""
+    verdict = record["verdict"]
+    if mutant.part != "emitter" or mutant.class_ != "emitter-fault" or verdict["class"] != mutant.class_:
+        return None
+    named = _AT.search(verdict["operation"] or "")
+    if not named or not verdict["anchor"]:
+        return False
+    from hloracle.studies.changed_operations import changed_lines
+
+    line, name = int(named[1]), named[2]
+    graphs = [_named(mutant, name)]
+    with mutant.installed():
+        graphs.append(_named(mutant, name))
+    right, wrong = graphs
+    config = open_checkpoint(resolve(mutant.model)).config
+    if right is None or wrong is None:
+        return False
+    return line in changed_lines(right, wrong, verdict["anchor"], config)
+
+
+def _named(mutant: Mutant, name: str) -> Graph | None:
+    """The emitter's graph of that name, as a mutant's run has it."""
+    precision, layout, fused = mutant.held
+    emitter = Emitter(untuned(layout, fused, Device(mutant.device)))
+    model, capacity = open_checkpoint(resolve(mutant.model)), _capacity(mutant.model)
+    for phase, bucket in (("decode", 0), *(("prefill", b) for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity)):
+        for head in ("logits", "token"):
+            request = Request(model, phase, head, capacity, bucket, precision, Device(mutant.device))
+            graph = emitter(request)
+            if graph is not None and graph.name == name:
+                return graph
+    return None
 
 
 def _right(report: Report, key: Run) -> Right:
@@ -226,6 +275,10 @@ def problems(trials: Sequence[Trial]) -> list[str]:
         f"{t.id} is placed at {t.anchor or 'no anchor'}, not at {t.mutant.anchor}" for t in trials
         if t.killed and t.place == "elsewhere"
     ]  # fmt: skip
+    asked = [t for t in trials if t.exact is not None]
+    if len(asked) >= FEW and sum(bool(t.exact) for t in asked) < EXACT * len(asked):
+        others = ", ".join(t.id for t in asked if not t.exact)
+        found.append(f"the operation is another one in more than {1 - EXACT:.0%} of {len(asked)}: {others}")
     late = [t for t in trials if t.place == "consumer"]
     if len(late) > AT_CONSUMER * len(trials):
         found.append(f"{len(late)} of {len(trials)} are placed at a consumer, more than {AT_CONSUMER:.0%}")
@@ -239,7 +292,7 @@ def as_records(trials: Sequence[Trial]) -> list[dict[str, Any]]:
             "mutant": t.id, "model": t.mutant.model, "mechanism": t.mutant.mechanism, "part": t.mutant.part,
             "fault": t.mutant.fault, "expected": {"class": t.mutant.class_, "anchor": t.mutant.anchor},
             "class": t.verdict, "anchor": t.anchor, "operation": t.operation, "confidence": t.confidence,
-            "killed": t.killed, "place": t.place, "seconds": round(t.seconds, 2), "detail": t.detail, "reused": t.reused,
+            "killed": t.killed, "place": t.place, "operation_exact": t.exact, "seconds": round(t.seconds, 2), "detail": t.detail, "reused": t.reused,
         }
         for t in trials
     ]  # fmt: skip

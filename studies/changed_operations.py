@@ -1,0 +1,37 @@
+"""Which operations of a wrong graph are not as in the right one, by how they are computed: those that a fault changed."""
+
+from __future__ import annotations
+
+from hloracle.core.abi import Graph
+from hloracle.localize.anatomy import Anatomy
+from hloracle.reference.model.anchors import split
+from hloracle.reference.model.config import Config
+from hloracle.repair.examples import Called
+from hloracle.repair.likeness import Shape
+from hloracle.repair.subject import Subject
+from hloracle.semantics.program import inputs_of
+
+
+def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> frozenset[int]:
+    """The lines of the wrong graph's operations that compute an anchor otherwise, though what they take is computed alike.
+
+    Where something is missing these are the ones that take what is before it. Empty where the right graph has no such anchor.
+    """
+    anatomies = [Anatomy(graph, config) for graph in (right, wrong)]
+    if any(anchor not in anatomy.values for anatomy in anatomies):
+        return frozenset()
+    subjects = [_subject(anatomy, anchor) for anatomy in anatomies]
+    layer = split(anchor)[0] or 0
+    known = set(Shape(subjects[0], layer).places.values())
+    told = Shape(subjects[1], layer).places
+    plain = subjects[1].plain
+    unlike = {place for place, how in told.items() if how not in known}
+    makers = {v: plain.makers.get(v) for place in unlike for v in inputs_of(plain.block.operations[place])}
+    first = [p for p in unlike if not any(makers[v] in unlike for v in inputs_of(plain.block.operations[p]))]
+    return frozenset(plain.lines[place][0] for place in first)
+
+
+def _subject(anatomy: Anatomy, anchor: str) -> Subject:
+    plain = anatomy.plain()
+    targets = [plain.numbers[name] for name in anatomy.targets(anchor)]
+    return Subject(plain, targets, [Called(lambda name: (_ for _ in ()).throw(KeyError(name)), lambda results: 0.0)])
