@@ -130,6 +130,17 @@ def _candidate(suspect: Suspect, anchor: str, repairs: Sequence[Repair], wrong: 
     return Candidate(place, tuple(one[-1] for one in ranked), spoils, left, like, innocent, shared)
 
 
+def found_by_likeness(suspect: Suspect, anchor: str) -> Found | None:
+    """The first operation that is computed otherwise than in another layer, where the same anchor is right; None without one."""
+    unlike = suspect.alike(anchor, frozenset(suspect.wrong()) | {anchor}).unlike()
+    blamed = [(place, like) for place, like in unlike if place in suspect.subject(anchor).blamed]
+    if not blamed:
+        return None
+    place, like = blamed[0]
+    why = f"it is computed otherwise than in {like}, which is right, from what is computed as there"
+    return Found(suspect.anatomy.step_at(place), suspect.anatomy.graph, {}, None, np.zeros(0), why, by="likeness")
+
+
 def found_by_repair(suspect: Suspect, found: Blame) -> Found | None:
     """The operation that is to blame, and why it is this one; None where no change puts the anchor right."""
     if not found.candidates:

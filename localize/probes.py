@@ -12,7 +12,7 @@ import numpy as np
 
 from hloracle.core.child import Report
 from hloracle.localize.anatomy import Anatomy, Subgraph
-from hloracle.localize.blame import blame, found_by_repair
+from hloracle.localize.blame import blame, found_by_likeness, found_by_repair
 from hloracle.localize.calls import probes_of
 from hloracle.localize.inputs import SCALES, inputs, read, share_of
 from hloracle.localize.operations import Found, unlike
@@ -86,6 +86,7 @@ def probe(
         if anchor != "token" and locate and not failures:
             suspect = Suspect(emitter, probes_of(emitter, oracle, bench.weight))
             found = found_by_repair(suspect, blame(suspect, anchor, SECONDS))
+            found = found or found_by_likeness(suspect, anchor)
             if found is None:
                 found = unlike(emitter, subgraph, oracle, inputs(emitter, bench.weight, scale), bench)
         failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found))

@@ -44,6 +44,23 @@ class Shape:
             told = self._told(operation, values)
         return told
 
+    def first_without(self, known: set[int]) -> list[int]:
+        """The operations that are computed otherwise than any that is known, from what is known."""
+        plain = self._subject.plain
+        unlike = {place for place, told in self.places.items() if told not in known}
+        numbers = {
+            p
+            for p in unlike
+            if plain.block.operations[p].name == "stablehlo.constant"
+            and plain.block.operations[p].type.dtype[0] in "iu"
+        }
+        found = []
+        for place in sorted(unlike - numbers):
+            makers = [plain.makers.get(v) for v in inputs_of(plain.block.operations[place])]
+            if not any(m in unlike for m in makers):
+                found.append(place)
+        return found
+
     def _told(self, operation: Operation, values: dict[int, Hashable]) -> int:
         operands = tuple(values.get(v, ("argument", v)) for v in operation.operands)
         taken = tuple(values.get(v, v) for v in inputs_of(operation)[len(operation.operands) :])
@@ -120,6 +137,20 @@ class Alike:
         """The same of an operation that is changed. A constant is like any other of its number, which says nothing."""
         told = self._own.with_edit(edit) if edit.kind != "constant" else None
         return "" if told is None else self._found(told, edit.place)
+
+    def unlike(self) -> list[tuple[int, str]]:
+        """The operations that are in no right subgraph that has most of the others, with its anchor; those that take what is in it.
+
+        The numbers of layers are no such operations: they are to be others.
+        """
+        counts = Counter(a for told in self._own.places.values() for a in {*self._others.get(told, {}).values()})
+        if not counts:
+            return []
+        anchor, shared = counts.most_common(1)[0]
+        if 2 * shared < len(self._own.places):
+            return []
+        there = {told for told, places in self._others.items() if anchor in places.values()}
+        return [(place, anchor) for place in self._own.first_without(there)]
 
     def _found(self, told: int, place: int) -> str:
         return next((anchor for other, anchor in self._others.get(told, {}).items() if other != place), "")

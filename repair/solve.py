@@ -9,6 +9,7 @@ from hloracle.repair.changes.constants import splat, with_value
 from hloracle.repair.subject import Edit, Subject
 
 STEPS = 16
+STEP = 1e-8
 FACTORS = (1.0, 0.1, 10.0, -1.0, 1e-3, 1e3)  # of the number that is there, from which it is looked for
 DIGITS = 9
 
@@ -57,7 +58,7 @@ def _root(off: Callable[[float], float], start: float) -> float | None:
             return number
         if not math.isfinite(error):
             return None
-        step = abs(number) * 1e-3 or 1e-6
+        step = abs(number) * STEP or STEP  # shorter than the way that is left, so that both are on one side
         slope = (off(number + step) - error) / step
         if not math.isfinite(slope) or slope == 0:
             break

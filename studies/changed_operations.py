@@ -9,7 +9,6 @@ from hloracle.reference.model.config import Config
 from hloracle.repair.examples import Called
 from hloracle.repair.likeness import Shape
 from hloracle.repair.subject import Subject
-from hloracle.semantics.program import inputs_of
 
 
 def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> frozenset[int]:
@@ -23,12 +22,17 @@ def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> fr
     subjects = [_subject(anatomy, anchor) for anatomy in anatomies]
     layer = split(anchor)[0] or 0
     known = set(Shape(subjects[0], layer).places.values())
-    told = Shape(subjects[1], layer).places
     plain = subjects[1].plain
-    unlike = {place for place, how in told.items() if how not in known}
-    makers = {v: plain.makers.get(v) for place in unlike for v in inputs_of(plain.block.operations[place])}
-    first = [p for p in unlike if not any(makers[v] in unlike for v in inputs_of(plain.block.operations[p]))]
-    return frozenset(plain.lines[place][0] for place in first)
+    lines = {plain.lines[place][0] for place in Shape(subjects[1], layer).first_without(known)}
+    return frozenset(lines | _returning(right, wrong))
+
+
+def _returning(right: Graph, wrong: Graph) -> set[int]:
+    """The line of the return, where it returns other values by name."""
+    lines = [
+        [(i, one.strip()) for i, one in enumerate(g.text.splitlines(), 1) if "return " in one] for g in (right, wrong)
+    ]
+    return {wrong[0] for right, wrong in zip(*lines, strict=False) if right[1] != wrong[1]}
 
 
 def _subject(anatomy: Anatomy, anchor: str) -> Subject:

@@ -1,0 +1,213 @@
+"""Changes of one operation: each kind repairs what it is for, at its place, and nothing repairs what no single change can."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pytest
+
+from hloracle.repair.changes import TIERS, changes
+from hloracle.repair.examples import Called
+from hloracle.repair.search import Searched, search
+from hloracle.repair.solve import solved
+from hloracle.repair.subject import Plain, Subject
+from hloracle.semantics.evaluate import evaluated
+from hloracle.semantics.numbers import within
+from hloracle.semantics.program import Block
+from hloracle.semantics.reading import read
+
+ARGUMENTS = "%a: tensor<3x5xf32>, %b: tensor<3x5xf32>, %s: tensor<5x5xf32>, %w: tensor<5xf32>, %i: tensor<i32>"
+NAMES = ("a", "b", "s", "w", "i")
+
+
+def module(lines: str, result: str = "tensor<3x5xf32>") -> str:
+    return f"func.func @main({ARGUMENTS}) -> {result} {{\n{lines}\n  return %r : {result}\n}}"
+
+
+def plain_of(text: str) -> Plain:
+    block: Block = read(text).function()
+    places = [(i + 2, line.strip()) for i, line in enumerate(text.splitlines()[1:-2])]
+    stops = dict(zip(block.arguments, NAMES, strict=True))
+    return Plain(block, stops, {}, ("",) * len(block.operations), tuple(places))
+
+
+def given(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shapes: dict[str, tuple[int, ...]] = {"a": (3, 5), "b": (3, 5), "s": (5, 5), "w": (5,)}
+    found = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return {**found, "i": np.array(1 + seed % 2, np.int32)}
+
+
+def subject_of(wrong: str, right: str, seeds: Sequence[int] = (1, 2, 3)) -> Subject:
+    plain = plain_of(wrong)
+
+    def off(expected: list[np.ndarray], results: Sequence[np.ndarray]) -> float:
+        with np.errstate(invalid="ignore"):
+            distance = [
+                np.max(np.abs(r.astype(float) - e.astype(float))) for r, e in zip(results, expected, strict=True)
+            ]
+        return float(np.nan_to_num(max(distance), nan=np.inf)) / 1e-6
+
+    examples = []
+    for seed in seeds:
+        inputs = given(seed)
+        expected = evaluated(read(right), [inputs[n] for n in NAMES])
+        examples.append(Called(inputs.__getitem__, partial(off, expected)))
+    return Subject(plain, plain.block.returned, examples)
+
+
+def searched(wrong: str, right: str) -> Searched:
+    return search(subject_of(wrong, right))
+
+
+# right, wrong: the lines, of which one is another one; what it should be.
+FAULTS = {
+    "operation": ("%r = stablehlo.multiply %a, %b : tensor<3x5xf32>", "%r = stablehlo.maximum %a, %b : tensor<3x5xf32>", "`maximum` should be `multiply`"),
+    "of one operand": ("%r = stablehlo.logistic %a : tensor<3x5xf32>", "%r = stablehlo.tanh %a : tensor<3x5xf32>", "`tanh` should be `logistic`"),
+    "wire": ("%r = stablehlo.add %a, %b : tensor<3x5xf32>", "%r = stablehlo.add %a, %a : tensor<3x5xf32>", "operand 1 should be another value"),
+    "exchanged": ("%r = stablehlo.subtract %b, %a : tensor<3x5xf32>", "%r = stablehlo.subtract %a, %b : tensor<3x5xf32>", "its operands are exchanged"),
+    "transpose": (
+        "%t = stablehlo.transpose %s, dims = [1, 0] : (tensor<5x5xf32>) -> tensor<5x5xf32>\n%r = stablehlo.dot_general %a, %t, contracting_dims = [1] x [0] : (tensor<3x5xf32>, tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "%t = stablehlo.transpose %s, dims = [0, 1] : (tensor<5x5xf32>) -> tensor<5x5xf32>\n%r = stablehlo.dot_general %a, %t, contracting_dims = [1] x [0] : (tensor<3x5xf32>, tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "its permutation should be [1, 0]",
+    ),
+    "contracting": (
+        "%r = stablehlo.dot_general %a, %s, contracting_dims = [1] x [0] : (tensor<3x5xf32>, tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "%r = stablehlo.dot_general %a, %s, contracting_dims = [1] x [1] : (tensor<3x5xf32>, tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "its batching dimensions should be [] and [], its contracting ones [1] and [0]",
+    ),
+    "broadcast": (
+        "%t = stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<5xf32>) -> tensor<5x5xf32>\n%u = stablehlo.add %s, %t : tensor<5x5xf32>\n%r = stablehlo.slice %u [0:3, 0:5] : (tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "%t = stablehlo.broadcast_in_dim %w, dims = [0] : (tensor<5xf32>) -> tensor<5x5xf32>\n%u = stablehlo.add %s, %t : tensor<5x5xf32>\n%r = stablehlo.slice %u [0:3, 0:5] : (tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "its axes should go to [1]",
+    ),
+    "slice": (
+        "%r = stablehlo.slice %s [1:4, 0:5] : (tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "%r = stablehlo.slice %s [0:3, 0:5] : (tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "along axis 0 it should begin at 1",
+    ),
+    "reverse": ("%r = stablehlo.reverse %a, dims = [1] : tensor<3x5xf32>", "%r = stablehlo.reverse %a, dims = [0] : tensor<3x5xf32>", "it should reverse [1]"),
+    "iota": (
+        "%t = stablehlo.iota dim = 1 : tensor<3x5xf32>\n%r = stablehlo.add %a, %t : tensor<3x5xf32>",
+        "%t = stablehlo.iota dim = 0 : tensor<3x5xf32>\n%r = stablehlo.add %a, %t : tensor<3x5xf32>",
+        "it should count along axis 1",
+    ),
+    "reduced": (
+        "%z = stablehlo.constant dense<0.0> : tensor<f32>\n%t = stablehlo.reduce(%s init: %z) applies stablehlo.add across dimensions = [1] : (tensor<5x5xf32>, tensor<f32>) -> tensor<5xf32>\n%u = stablehlo.broadcast_in_dim %t, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>\n%r = stablehlo.add %u, %a : tensor<3x5xf32>",
+        "%z = stablehlo.constant dense<0.0> : tensor<f32>\n%t = stablehlo.reduce(%s init: %z) applies stablehlo.add across dimensions = [0] : (tensor<5x5xf32>, tensor<f32>) -> tensor<5xf32>\n%u = stablehlo.broadcast_in_dim %t, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>\n%r = stablehlo.add %u, %a : tensor<3x5xf32>",
+        "it should reduce over [1]",
+    ),
+    "reducer": (
+        "%z = stablehlo.constant dense<0.0> : tensor<f32>\n%t = stablehlo.reduce(%s init: %z) applies stablehlo.add across dimensions = [1] : (tensor<5x5xf32>, tensor<f32>) -> tensor<5xf32>\n%u = stablehlo.broadcast_in_dim %t, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>\n%r = stablehlo.add %u, %a : tensor<3x5xf32>",
+        "%z = stablehlo.constant dense<0.0> : tensor<f32>\n%t = stablehlo.reduce(%s init: %z) applies stablehlo.maximum across dimensions = [1] : (tensor<5x5xf32>, tensor<f32>) -> tensor<5xf32>\n%u = stablehlo.broadcast_in_dim %t, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>\n%r = stablehlo.add %u, %a : tensor<3x5xf32>",
+        "the reduction by `maximum` should be one by `add`",
+    ),
+    "direction": (
+        "%t = stablehlo.compare GT, %a, %b, FLOAT : (tensor<3x5xf32>, tensor<3x5xf32>) -> tensor<3x5xi1>\n%r = stablehlo.select %t, %a, %b : tensor<3x5xi1>, tensor<3x5xf32>",
+        "%t = stablehlo.compare EQ, %a, %b, FLOAT : (tensor<3x5xf32>, tensor<3x5xf32>) -> tensor<3x5xi1>\n%r = stablehlo.select %t, %a, %b : tensor<3x5xi1>, tensor<3x5xf32>",
+        "`EQ` should be `GT`",
+    ),
+    "constant": (
+        "%c = stablehlo.constant dense<0.25> : tensor<3x5xf32>\n%r = stablehlo.multiply %a, %c : tensor<3x5xf32>",
+        "%c = stablehlo.constant dense<0.5> : tensor<3x5xf32>\n%r = stablehlo.multiply %a, %c : tensor<3x5xf32>",
+        "the constant should be 0.25",
+    ),
+    "constant that is solved for": (
+        "%c = stablehlo.constant dense<0.1371> : tensor<3x5xf32>\n%m = stablehlo.multiply %a, %a : tensor<3x5xf32>\n%t = stablehlo.add %m, %c : tensor<3x5xf32>\n%r = stablehlo.rsqrt %t : tensor<3x5xf32>",
+        "%c = stablehlo.constant dense<0.9> : tensor<3x5xf32>\n%m = stablehlo.multiply %a, %a : tensor<3x5xf32>\n%t = stablehlo.add %m, %c : tensor<3x5xf32>\n%r = stablehlo.rsqrt %t : tensor<3x5xf32>",
+        "the constant should be 0.1371",
+    ),
+    "doubled": (
+        "%r = stablehlo.exponential %a : tensor<3x5xf32>",
+        "%t = stablehlo.cosine %a : tensor<3x5xf32>\n%r = stablehlo.exponential %t : tensor<3x5xf32>",
+        "without this `cosine`",
+    ),
+    "missing": ("%t = stablehlo.negate %a : tensor<3x5xf32>\n%r = stablehlo.exponential %t : tensor<3x5xf32>", "%t = stablehlo.abs %a : tensor<3x5xf32>\n%r = stablehlo.exponential %t : tensor<3x5xf32>", "`abs` should be `negate`"),
+    "rounding": (
+        "%t = stablehlo.add %a, %b : tensor<3x5xf32>\n%n = stablehlo.convert %t : (tensor<3x5xf32>) -> tensor<3x5xbf16>\n%r = stablehlo.convert %n : (tensor<3x5xbf16>) -> tensor<3x5xf32>",
+        "%r = stablehlo.add %a, %b : tensor<3x5xf32>",
+        "a rounding to bf16 is missing after it",
+    ),
+    "bias": (
+        "%t = stablehlo.tanh %a : tensor<3x5xf32>\n%u = stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>\n%r = stablehlo.add %t, %u : tensor<3x5xf32>",
+        "%r = stablehlo.tanh %a : tensor<3x5xf32>",
+        "`add` with another value is missing after it",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_repaired_at_its_place(name: str) -> None:
+    right, wrong, words = FAULTS[name]
+    found = searched(module(wrong), module(right))
+    assert found.repairs
+    best = found.repairs[0]
+    assert best.edit.words == words
+    lines = [wrong.splitlines()[best.edit.place], *right.splitlines()]
+    assert len(wrong.splitlines()) != len(right.splitlines()) or lines[0] not in right.splitlines()
+    assert best.error <= 1
+
+
+def test_what_no_single_change_repairs() -> None:
+    right = "%t = stablehlo.tanh %a : tensor<3x5xf32>\n%r = stablehlo.add %t, %b : tensor<3x5xf32>"
+    wrong = "%t = stablehlo.cosine %a : tensor<3x5xf32>\n%r = stablehlo.atan2 %b, %t : tensor<3x5xf32>"
+    found = searched(module(wrong), module(right))
+    assert found.repairs == ()
+    assert found.tried > 50
+    assert not found.ended
+
+
+def test_what_is_right_is_no_repair() -> None:
+    """A change that a few examples do not tell from the right graph is told by another one."""
+    right = module("%r = stablehlo.maximum %a, %b : tensor<3x5xf32>")
+    wrong = module("%r = stablehlo.add %a, %b : tensor<3x5xf32>")
+    subject = subject_of(wrong, right)
+    words = {repair.edit.words for repair in search(subject).repairs}
+    assert words == {"`add` should be `maximum`"}
+
+
+def test_the_time_for_it_ends() -> None:
+    right, wrong, _ = FAULTS["operation"]
+    found = search(subject_of(module(wrong), module(right)), seconds=0.0)
+    assert found.ended
+    assert found.repairs == ()
+
+
+def test_every_change_keeps_the_types() -> None:
+    """What is tried in an operation's place gives what it gave, from values that are there."""
+    for _, wrong, _ in FAULTS.values():
+        plain = plain_of(module(wrong))
+        for place, old in enumerate(plain.block.operations):
+            for tier in range(len(TIERS)):
+                for edit in changes(plain, place, tier):
+                    assert edit.instead[-1].results == old.results
+                    assert edit.instead[-1].types == old.types
+                    made = {v for operation in edit.instead for v in operation.results}
+                    taken = {v for operation in edit.instead for v in operation.operands} - made
+                    assert all(plain.makers.get(v, -1) < place for v in taken)
+
+
+@pytest.mark.parametrize("number", [3.0, 0.0137, -2.5])
+def test_a_number_is_solved_for(number: float) -> None:
+    lines = "%c = stablehlo.constant dense<NUMBER> : tensor<3x5xf32>\n%t = stablehlo.multiply %a, %c : tensor<3x5xf32>\n%r = stablehlo.add %t, %b : tensor<3x5xf32>"
+    subject = subject_of(module(re.sub("NUMBER", "1.0", lines)), module(re.sub("NUMBER", str(number), lines)))
+    (edit,) = solved(subject, 0)
+    assert edit.words == f"the constant should be {number:g}"
+
+
+def test_a_number_that_changes_nothing_is_not_solved_for() -> None:
+    lines = "%c = stablehlo.constant dense<NUMBER> : tensor<3x5xf32>\n%t = stablehlo.multiply %a, %c : tensor<3x5xf32>\n%r = stablehlo.KIND %b : tensor<3x5xf32>"
+    subject = subject_of(
+        module(lines.replace("NUMBER", "1.0").replace("KIND", "abs")),
+        module(lines.replace("NUMBER", "2.0").replace("KIND", "negate")),
+    )
+    assert list(solved(subject, 0)) == []
+
+
+def test_what_is_beyond_a_type_is_infinite() -> None:
+    assert within(np.array([1e39, -1e39, 1.0]), "f32").tolist() == [np.inf, -np.inf, 1.0]
+    assert within(np.array([1e39, 1.0]), "f64").tolist() == [1e39, 1.0]
+    assert within(np.array([7e4]), "f16").tolist() == [np.inf]
