@@ -67,7 +67,7 @@ def searched(wrong: str, right: str) -> Searched:
 FAULTS = {
     "operation": ("%r = stablehlo.multiply %a, %b : tensor<3x5xf32>", "%r = stablehlo.maximum %a, %b : tensor<3x5xf32>", "`maximum` should be `multiply`"),
     "of one operand": ("%r = stablehlo.logistic %a : tensor<3x5xf32>", "%r = stablehlo.tanh %a : tensor<3x5xf32>", "`tanh` should be `logistic`"),
-    "wire": ("%r = stablehlo.add %a, %b : tensor<3x5xf32>", "%r = stablehlo.add %a, %a : tensor<3x5xf32>", "operand 1 should be another value"),
+    "wire": ("%r = stablehlo.divide %a, %b : tensor<3x5xf32>", "%r = stablehlo.divide %a, %a : tensor<3x5xf32>", "operand 1 should be another value"),
     "exchanged": ("%r = stablehlo.subtract %b, %a : tensor<3x5xf32>", "%r = stablehlo.subtract %a, %b : tensor<3x5xf32>", "its operands are exchanged"),
     "transpose": (
         "%t = stablehlo.transpose %s, dims = [1, 0] : (tensor<5x5xf32>) -> tensor<5x5xf32>\n%r = stablehlo.dot_general %a, %t, contracting_dims = [1] x [0] : (tensor<3x5xf32>, tensor<5x5xf32>) -> tensor<3x5xf32>",
