@@ -25,17 +25,19 @@ class Fault:
     """A fault of a compiler.
 
     cases: patterns of the cases' ids, as a shell has them: each case of them fails. family: of the backend. versions: which of its
-      versions have it, such as `>=3.12,<3.14`; all, if empty. result: what comes of it. ulp: how far off it may be at most, where the
-      result is `wrong`; any, if None. reason: what is wrong, in a sentence. link: where that is described.
+      versions have it, such as `>=3.12,<3.14`; all, if empty. result: what may come of it. ulp: how far off it may be at most, where
+      the result is `wrong`; any, if None. reason: what is wrong, in a sentence. link: where that is described. sometimes: it may also
+      pass, as what reads memory that is not its own does.
     """
 
     cases: tuple[str, ...]
     family: str
     versions: str
-    result: str
+    result: tuple[str, ...]
     reason: str
     link: str
     ulp: float | None = None
+    sometimes: bool = False
 
     @cached_property
     def specifiers(self) -> SpecifierSet:
@@ -55,7 +57,7 @@ class Fault:
 
     def explains(self, outcome: Outcome) -> bool:
         """Whether an outcome is what it says."""
-        if outcome.result != self.result:
+        if outcome.result not in self.result:
             return False
         return self.ulp is None or outcome.ulp is None or outcome.ulp <= self.ulp
 
@@ -67,7 +69,8 @@ def state(outcome: Outcome, family: str, version: str, faults: Iterable[Fault]) 
         known = next((fault for fault in concerning if fault.explains(outcome)), None)
         return ("known", known) if known else ("new-failure", None)
     if outcome.passed:
-        return ("new-pass", concerning[0]) if concerning else ("pass", None)
+        always = next((fault for fault in concerning if not fault.sometimes), None)
+        return ("new-pass", always) if always else ("pass", None)
     return "open", None
 
 
@@ -92,22 +95,29 @@ def _fault(row: Any, where: str) -> Fault:
     if not isinstance(row, dict) or (unknown := row.keys() - names):
         raise InputError(f"has unknown keys {sorted(unknown) if isinstance(row, dict) else row}", where, fix)
     row = {"versions": "", "link": "", **row}
-    if missing := names - {"ulp"} - row.keys():
+    if missing := names - {"ulp", "sometimes"} - row.keys():
         raise InputError(f"lacks {', '.join(sorted(missing))}", where, fix)
-    cases, ulp = row.pop("cases"), row.pop("ulp", None)
-    patterns = [cases] if isinstance(cases, str) else cases
-    if not _texts(patterns) or not _texts([*row.values()]):
+    ulp, sometimes = row.pop("ulp", None), row.pop("sometimes", False)
+    cases, result = (_several(row.pop(name)) for name in ("cases", "result"))
+    if not _texts(cases) or not _texts(result) or not _texts([*row.values()]):
         raise InputError("has a value that is no text", where, fix)
     if ulp is not None and not isinstance(ulp, int | float):
         raise InputError(f"has the ulp {ulp!r}", where, "give a number")
-    if row["result"] not in FAILURES:
-        raise InputError(f"has the result {row['result']!r}", where, f"give one of {', '.join(FAILURES)}")
-    fault = Fault(tuple(patterns), ulp=ulp, **row)
+    if not isinstance(sometimes, bool):
+        raise InputError(f"has sometimes = {sometimes!r}", where, "give true or false")
+    if odd := next((one for one in result if one not in FAILURES), None):
+        raise InputError(f"has the result {odd!r}", where, f"give one of {', '.join(FAILURES)}")
+    fault = Fault(tuple(cases), result=tuple(result), ulp=ulp, sometimes=sometimes, **row)
     try:
         _ = fault.specifiers
     except InvalidSpecifier:
         raise InputError(f"has the versions {fault.versions!r}", where, "give some such as '>=3.12,<3.14'") from None
     return fault
+
+
+def _several(value: Any) -> Any:
+    """One text may stand for a list of one."""
+    return [value] if isinstance(value, str) else value
 
 
 def _texts(values: Any) -> bool:

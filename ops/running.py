@@ -185,13 +185,17 @@ class _Trying:
         return dataclasses.replace(outcome, words=words, beside=others)
 
     def _alone(self, part: Part) -> Outcome:
-        one = joined([part])
+        one, case = joined([part]), part.case
+        fresh = self.lane.fresh
         try:
             (results,) = one.apart(self.lane.run(one.graph, one.inputs))
         except (ToolchainError, Ended) as error:
             result, words = of_error(error)
-            return Outcome(part.case.id, part.case.operation, result, words=words)
-        return _judged(part.case, results, self.how.judge)
+            # A case before it may have written where it should not: what crashes is asked again in a process of its own.
+            if result == "crash" and not fresh and isinstance(error, Ended):
+                return self._alone(part)
+            return Outcome(case.id, case.operation, result, words=words)
+        return _judged(case, results, self.how.judge)
 
 
 def _pieces(parts: Sequence[Part]) -> list[list[Part]]:

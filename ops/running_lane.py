@@ -58,6 +58,12 @@ class Lane:
     def __init__(self, open: Callable[[], Worker], seconds: float, stop: threading.Event | None = None) -> None:
         self._open, self._seconds, self._stop = open, seconds, stop or threading.Event()
         self._worker: Worker | None = None
+        self._given = 0  # modules that its process was given
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the next module is the first one that its process is given: then nothing before it has spoiled its memory."""
+        return self._worker is None or not self._worker.alive or not self._given
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -72,6 +78,7 @@ class Lane:
         if self._stop.is_set():
             raise Stopped
         worker, over = self._opened(), threading.Event()
+        self._given += 1
 
         def stop() -> None:
             over.set()
@@ -108,7 +115,7 @@ class Lane:
     def _opened(self) -> Worker:
         """Opened anew where it is not there: that it cannot be opened a second time is a result."""
         if self._worker is None or not self._worker.alive:
-            self._worker = self._open()
+            self._worker, self._given = self._open(), 0
         return self._worker
 
 

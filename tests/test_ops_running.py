@@ -73,6 +73,19 @@ class Fragile(Falsified):
         return executable
 
 
+class Spoilt(Falsified):
+    """XLA that crashes on the module after one with a floor."""
+
+    name = "spoilt"
+    spoilt = False
+
+    def load(self, graph: Graph) -> Executable:
+        if self.spoilt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.spoilt = "stablehlo.floor" in graph.text
+        return XlaCpu.load(self, graph)
+
+
 class Jealous(Falsified):
     """XLA that is wrong in modules of several cases alone."""
 
@@ -107,6 +120,11 @@ def test_nothing_of_one_case_reaches_another() -> None:
     assert "SIGKILL" in found["floor"].words
     assert "within 20 s" in found["ceil"].words
     assert [o.failed for o in found.values()].count(False) == 4  # what is unsupported is no failure
+
+
+def test_who_crashes_because_of_another_case_is_asked_again() -> None:
+    found = tried(Spoilt, ["floor/f32/scalar", "abs/f32/scalar", "sign/f32/scalar"], batch=1)
+    assert [o.result for o in found.values()] == ["exact"] * 3
 
 
 def test_what_is_wrong_among_others_alone_says_so() -> None:
@@ -195,7 +213,7 @@ def fault(**more: object) -> Fault:
         "cases": ("add/f32/*",),
         "family": "iree",
         "versions": ">=3.12,<3.14",
-        "result": "wrong",
+        "result": ("wrong",),
         "reason": "r",
         "link": "",
     }
@@ -229,6 +247,12 @@ def test_states(found: Outcome, version: str, means: str) -> None:
 def test_a_fault_that_becomes_worse_is_new() -> None:
     assert state(outcome("wrong", 5), "iree", "3.13.0", [fault(ulp=8)])[0] == "known"
     assert state(outcome("wrong", 9), "iree", "3.13.0", [fault(ulp=8)])[0] == "new-failure"
+
+
+def test_a_fault_that_shows_sometimes_may_pass() -> None:
+    shy = fault(result=("wrong", "crash"), sometimes=True)
+    states = [state(outcome(result), "iree", "3.13.0", [shy])[0] for result in ("wrong", "crash", "exact", "hang")]
+    assert states == ["known", "known", "pass", "new-failure"]
 
 
 def test_another_family_is_not_concerned() -> None:
