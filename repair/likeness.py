@@ -16,6 +16,7 @@ from hloracle.reference.model.anchors import split
 from hloracle.repair.subject import Edit, Subject
 from hloracle.semantics.program import Block, Operation, inputs_of
 
+MOST_APART = 2  # operations by which a subgraph that is like another one may be longer or shorter
 _LAYER = re.compile(r"\blayers\.(\d+)\b")
 
 
@@ -120,7 +121,9 @@ class Alike:
             int, dict[int, str]
         ] = {}  # how it is computed -> the places that compute it so, with their anchor
         for anchor, other, at in others:
-            for place, told in Shape(other, at).places.items():
+            places = Shape(other, at).places
+            self._shapes[anchor] = set(places.values())
+            for place, told in places.items():
                 self._others.setdefault(told, {}).setdefault(place, anchor)
 
     def as_is(self, place: int) -> str:
@@ -139,18 +142,17 @@ class Alike:
         return "" if told is None else self._found(told, edit.place)
 
     def unlike(self) -> list[tuple[int, str]]:
-        """The operations that are in no right subgraph that has most of the others, with its anchor; those that take what is in it.
+        """The operations that the right subgraph which is most like this one does not have, with its anchor; the first ones alone.
 
         The numbers of layers are no such operations: they are to be others.
         """
-        counts = Counter(a for told in self._own.places.values() for a in {*self._others.get(told, {}).values()})
-        if not counts:
-            return []
-        anchor, shared = counts.most_common(1)[0]
-        if 2 * shared < len(self._own.places):
-            return []
-        there = {told for told, places in self._others.items() if anchor in places.values()}
-        return [(place, anchor) for place in self._own.first_without(there)]
+        own, best = set(self._own.places.values()), ("", set[int](), -1)
+        for anchor, there in self._shapes.items():
+            alike = abs(len(there) - len(self._own.places)) <= MOST_APART
+            if alike and len(own & there) > best[2]:
+                best = anchor, there, len(own & there)
+        anchor, there, shared = best
+        return [(place, anchor) for place in self._own.first_without(there)] if shared >= 0 else []
 
     def _found(self, told: int, place: int) -> str:
         return next((anchor for other, anchor in self._others.get(told, {}).items() if other != place), "")

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from hloracle.backends.named import Choice, interpreter
 from hloracle.backends.reopened import Reopened
 from hloracle.conformance.context import Context
+from hloracle.conformance.verdict.avoiding import avoiding
 from hloracle.conformance.verdict.reproducer import OnBackend
+from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import InputError, ToolchainError
 
@@ -63,7 +65,29 @@ def _smaller(context: Context, found: Found, suspect: str, trusted: str | None) 
             got=found.got if seen.got is None else seen.got, tolerance=seen.tolerance, result=shrunk.case.result,
         )  # fmt: skip
     context.report("running the reproducer on every backend")
-    return Smaller(found, [_on(c, benches[c.name], found, failure) for c in choices], notes)
+    on = [_on(c, benches[c.name], found, failure) for c in choices]
+    if any(o.backend == suspect and o.shows for o in on):
+        notes.append(_avoided(context, found, next(c for c in choices if c.name == suspect), failure))
+    return Smaller(found, on, notes)
+
+
+def _avoided(context: Context, found: Found, choice: Choice, failure: tuple[str, str] | None) -> str:
+    """What avoids the fault, in a sentence."""
+    from hloracle.localize.draft import Case
+    from hloracle.localize.judge import off
+
+    def shows(bench: Reopened, graph: Graph) -> bool:
+        if found.expected is None and not found.inputs:
+            bench.load(graph)
+            return False
+        got = bench.run(graph, found.inputs)[found.result]
+        return found.expected is not None and off(got, found.expected) > found.tolerance
+
+    ways = avoiding(context, Case(found.graph, found.inputs, found.result), choice, shows)
+    if not ways:
+        return "None of the flags and rewritings that were tried avoids it."
+    *most, last = ways
+    return f"It is avoided {', '.join(most)} or {last}." if most else f"It is avoided {last}."
 
 
 def _trusted(choices: Sequence[Choice], suspect: str, trusted: str | None) -> list[Choice]:
