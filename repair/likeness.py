@@ -117,6 +117,7 @@ class Alike:
     def __init__(self, subject: Subject, layer: int, others: Sequence[tuple[str, Subject, int]]) -> None:
         self._own = Shape(subject, layer)
         self._counts = Counter(self._own.places.values())
+        self._shapes: dict[str, set[int]] = {}
         self._others: dict[
             int, dict[int, str]
         ] = {}  # how it is computed -> the places that compute it so, with their anchor
