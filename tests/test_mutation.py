@@ -16,9 +16,12 @@ from hloracle.conformance.evidence import Settings
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.mutants import MUTANTS, Mutant
+from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.registry import FAMILIES
 from hloracle.studies import mutants as mutation
 from hloracle.studies import study
+from hloracle.studies.changed_operations import changed_lines
 from hloracle.studies.mutants import Trial, problems, selected
 
 MUTANT = MUTANTS["norm-sum"]
@@ -34,7 +37,7 @@ def record(class_: str = "emitter-fault", anchor: str | None = MUTANT.anchor, **
 
 
 def trial(found: dict[str, Any] | str) -> Trial:
-    return mutation._trial(MUTANT.id, found, 1.0, (CLEAN, CONSUMERS))
+    return mutation._trial(MUTANT.id, found if isinstance(found, str) else (found, None), 1.0, (CLEAN, CONSUMERS))
 
 
 def test_caught_at_its_place() -> None:
@@ -132,6 +135,7 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
     asked: list[tuple[Settings, Context]] = []
     monkeypatch.setattr(mutation, "run", lambda *arguments: asked.append(arguments) or {})
     monkeypatch.setattr(mutation, "_consumers", lambda model: {})
+    monkeypatch.setattr(mutation, "_exact", lambda mutant, record: None)
     mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu") and m.part == "emitter")
     mutation._judged(lambda line: None, mutant.id)
     mutation._right(lambda line: None, mutant.run)
@@ -164,7 +168,7 @@ def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(
                 right.append(item)
                 done(item, (record("conforms", None, tokens=clean[weights]), {}), 1.0)
             else:
-                done(item, record("conforms", None, tokens=clean[weights]), 1.0)
+                done(item, (record("conforms", None, tokens=clean[weights]), None), 1.0)
 
     monkeypatch.setattr(study, "run_each", each)
     mutants = [next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu")) for weights in HELD]
@@ -201,7 +205,8 @@ def planting(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> list[s
                 done(item, (record("conforms", None), {}), 1.0)
             else:
                 ids.append(item)
-                done(item, answers.get(item) or record(MUTANTS[item].class_, MUTANTS[item].anchor), 1.0)
+                answer = answers.get(item) or record(MUTANTS[item].class_, MUTANTS[item].anchor)
+                done(item, answer if isinstance(answer, str) else (answer, None), 1.0)
 
     monkeypatch.setattr(study, "run_each", each)
     return ids
@@ -400,3 +405,29 @@ def test_through_a_whole_run(id: str, operation: str, capsys: pytest.CaptureFixt
     (found,) = json.loads(capsys.readouterr().out)["trials"]
     assert found["place"] == "exact"
     assert (found["operation"] or "").startswith(operation)
+
+
+def test_the_operation_is_one_that_the_fault_changed() -> None:
+    """Of a mutant that leaves out the mean: what takes the sum is, and whatever comes after it is not."""
+    mutant = MUTANT
+    with mutant.installed():
+        graph = mutation._named(mutant, "llama_decode_logits")
+    assert graph
+    config = open_checkpoint(resolve(mutant.model)).config
+    right = mutation._named(mutant, "llama_decode_logits")
+    assert right
+    changed = changed_lines(right, graph, mutant.anchor, config)
+    assert changed
+    assert changed_lines(right, right, mutant.anchor, config) == frozenset()
+    for line in range(1, len(graph.text.splitlines()) + 1):
+        verdict = {
+            "class": mutant.class_, "anchor": mutant.anchor, "operation": f"x %y at line {line} of llama_decode_logits"
+        }  # fmt: skip
+        assert mutation._exact(mutant, {"verdict": verdict}) is (line in changed)
+
+
+def test_too_few_operations_are_exact() -> None:
+    asked = [dataclasses.replace(trial(record()), exact=i > 2) for i in range(mutation.FEW)]
+    (problem,) = problems(asked)
+    assert problem.startswith("the operation is another one in more than 10% of 20: ")
+    assert problems([dataclasses.replace(one, exact=True) for one in asked]) == []

@@ -22,7 +22,8 @@ from hloracle.core.errors import ToolchainError
 from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
 from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.probes import SCALES, Failure, _both, _inputs, _share, probe
+from hloracle.localize.inputs import SCALES, inputs, share_of
+from hloracle.localize.probes import Failure, _both, probe
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reference.model.anchors import anchors, split
@@ -129,7 +130,8 @@ def test_a_fault_that_probes_find(fault: str) -> None:
     assert failure.scale == scale
     assert failure.found
     assert failure.found.step.text == wrong.text.split("\n")[failure.found.step.line - 1].strip()
-    assert failure.found.step.anchor == anchor
+    assert failure.found.step.anchor in (anchor, "")  # a constant stands in no scope
+    assert re.search(new.replace("\\1", "").split("%")[0].strip(), failure.found.step.text)
 
 
 def test_the_largest_of_nothing_but_negative_logits() -> None:
@@ -194,7 +196,7 @@ def test_a_cache_written_for_another_layer() -> None:
 def test_both_graphs_are_given_the_same(scale: float, phase: str) -> None:
     here = model("biases")
     emitter, oracle = (here.anatomy(source, phase) for source in SOURCES)
-    ours, theirs = (_inputs(a, here.bench(), scale) for a in (emitter, oracle))
+    ours, theirs = (inputs(a, here.checkpoint.load, scale) for a in (emitter, oracle))
     for anchor in emitter.anchors:
         for anatomy in (emitter, oracle):
             for argument in anatomy.subgraph(anchor).graph.abi.arguments:
@@ -208,7 +210,7 @@ def test_both_graphs_are_given_the_same(scale: float, phase: str) -> None:
 def test_inputs_are_of_their_scale_and_not_equal() -> None:
     here = model("plain")
     for scale in SCALES:
-        value = _inputs(here.anatomy("emitter", "decode"), here.bench(), scale)
+        value = inputs(here.anatomy("emitter", "decode"), here.checkpoint.load, scale)
         names = [a for a in anchors(here.config) if split(a)[0] in (0, None) and a != "lm_head"]
         for name in names:
             drawn = value(name)
@@ -228,7 +230,7 @@ def test_attention_is_given_what_a_mask_leaves(phase: str) -> None:
     """A graph may hide slots once more; of what is seen nothing is 0."""
     here = model("windows")
     anatomy = here.anatomy("oracle", phase)
-    value = _inputs(anatomy, here.bench(), 1.0)
+    value = inputs(anatomy, here.checkpoint.load, 1.0)
     first = int(value("position")) if phase == "decode" else 0
     for layer, of in enumerate(here.config.layers):
         probs = value(f"layers.{layer}.self_attn.probs")  # [K, T, G, S]
@@ -240,7 +242,7 @@ def test_attention_is_given_what_a_mask_leaves(phase: str) -> None:
 def test_indices_are_inside() -> None:
     for name in SHAPES:
         here = model(name)
-        prefill, decode = (_inputs(here.anatomy("emitter", phase), here.bench(), 1.0) for phase in PHASES)
+        prefill, decode = (inputs(here.anatomy("emitter", phase), here.checkpoint.load, 1.0) for phase in PHASES)
         assert 0 < prefill("length") < 8, "a prompt that does not fill its bucket"
         assert 0 < decode("position") < here.capacity - 1
         for value in (prefill("tokens"), decode("token")):
@@ -251,7 +253,9 @@ def test_indices_are_inside() -> None:
 def test_logits_for_the_choice_of_the_token() -> None:
     for name in SHAPES:
         here = model(name)
-        tied, negative, last = (_inputs(here.anatomy("emitter", "decode"), here.bench(), s)("lm_head") for s in SCALES)
+        tied, negative, last = (
+            inputs(here.anatomy("emitter", "decode"), here.checkpoint.load, s)("lm_head") for s in SCALES
+        )
         assert (tied == tied.max()).sum() > 1
         assert negative.max() < 0
         assert np.argmax(last) == len(last) - 1
@@ -282,35 +286,35 @@ def f32(*values: float) -> np.ndarray:
         (f32(INF, INF), f32(INF, INF), 0),
     ],
 )
-def test_share(got: np.ndarray, expected: np.ndarray, share: float) -> None:
-    assert _share("layers.0", got, expected) == pytest.approx(share)
+def testshare_of(got: np.ndarray, expected: np.ndarray, share: float) -> None:
+    assert share_of("layers.0", got, expected) == pytest.approx(share)
     # Each row by itself, whatever axes of one element there are.
     rows = np.stack([expected, expected])
-    assert _share("layers.0", np.stack([got, expected])[None], rows) == pytest.approx(share)
+    assert share_of("layers.0", np.stack([got, expected])[None], rows) == pytest.approx(share)
 
 
 def test_share_of_a_small_row() -> None:
     expected = np.stack([f32(1000, 2), f32(1, 2)])
     got = expected.copy()
     got[1, 0] += 4 * SAME_INPUTS
-    assert _share("norm", got, expected) == pytest.approx(2)
+    assert share_of("norm", got, expected) == pytest.approx(2)
 
 
 def test_share_of_scores() -> None:
     anchor = "layers.0.self_attn.scores"
     expected = f32(5, -INF, 3)
-    assert _share(anchor, f32(5, -INF, 3), expected) == 0
-    assert _share(anchor, f32(5, 5 - MASKED_BELOW, 3), expected) == 0
-    assert _share(anchor, f32(5, 6 - MASKED_BELOW, 3), expected) == INF
-    assert _share(anchor, f32(5, NAN, 3), expected) == INF
-    assert _share(anchor, f32(5, -INF, -INF), expected) == INF
-    assert _share(anchor, f32(5, -INF, 3.01), expected) > 1
-    assert _share("layers.0.self_attn.probs", f32(5, -1e9, 3), expected) == INF
+    assert share_of(anchor, f32(5, -INF, 3), expected) == 0
+    assert share_of(anchor, f32(5, 5 - MASKED_BELOW, 3), expected) == 0
+    assert share_of(anchor, f32(5, 6 - MASKED_BELOW, 3), expected) == INF
+    assert share_of(anchor, f32(5, NAN, 3), expected) == INF
+    assert share_of(anchor, f32(5, -INF, -INF), expected) == INF
+    assert share_of(anchor, f32(5, -INF, 3.01), expected) > 1
+    assert share_of("layers.0.self_attn.probs", f32(5, -1e9, 3), expected) == INF
 
 
 def test_share_of_tokens() -> None:
-    assert _share("token", np.int32(3), np.int32(3)) == 0
-    assert _share("token", np.int32(3), np.int32(4)) == INF
+    assert share_of("token", np.int32(3), np.int32(3)) == 0
+    assert share_of("token", np.int32(3), np.int32(4)) == INF
 
 
 # ---- the check
@@ -484,4 +488,4 @@ def test_the_first_of_equal_experts(fault: str, tmp_path: Path) -> None:
     oracle = Anatomy(lower(config, "decode", "logits", 32), config)
     bench = Workbench(quick_xla(), checkpoint.load, frozenset())
     got, expected = _both(emitter, oracle, emitter.subgraph(anchor), bench, SCALES[0])
-    assert (_share(anchor, got[0], expected[0]) > 1) == bool(fault)
+    assert (share_of(anchor, got[0], expected[0]) > 1) == bool(fault)

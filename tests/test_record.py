@@ -93,7 +93,10 @@ def answer(**fields: Any) -> Change:
     ("change", "message"),
     [
         (put("verdict", "class", "fine"), r"^verdict\.class: Input should be 'conforms', .*, not 'fine'$"),
-        (put("schema", "hloracle-report/1"), r"^schema: Input should be 'hloracle-report/10', not 'hloracle-report/1'$"),
+        (
+            put("schema", "hloracle-report/1"),
+            r"^schema: Input should be 'hloracle-report/10', not 'hloracle-report/1'$",
+        ),
         (put("passed", "yes"), r"^passed: Input should be a valid boolean, not 'yes'$"),
         (put("extra", 1), r"^extra: Extra inputs are not permitted$"),
         (put("checks", 0, "id", " "), r"^checks\[0\]\.id: Value error, is blank$"),
