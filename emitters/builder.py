@@ -555,7 +555,7 @@ def _written_by() -> tuple[Origin, ...]:
     while frame is not None and len(found) < MOST_ORIGINS:
         code = frame.f_code
         folder, _, path = code.co_filename.rpartition("/hloracle/")
-        if folder and code.co_filename != __file__:
+        if folder and code.co_filename != __file__ and not code.co_name.startswith("<"):
             found.append(Origin(path, frame.f_lineno, code.co_name))
         frame = frame.f_back  # type: ignore[assignment]
     return tuple(found)

@@ -147,9 +147,12 @@ def found_by_repair(suspect: Suspect, found: Blame) -> Found | None:
         return None
     best = found.candidates[0]
     why = f"with a change of it alone {found.anchor} is right: {Named.of(suspect.plain, best).words}"
-    if found.only:
+    others = len(found.candidates) - 1
+    if not others and not found.ended:
         why += f"; of {found.tried} changes that were tried, none of another operation does that"
+    elif others:
+        why += f"; so do changes of {others} other operation{'s' * (others > 1)}"
     if best.like:
-        why += f"; so it is in {best.like}, which is right"
+        why += f"; {'but ' if others else ''}with this one it is as in {best.like}, which is right"
     anatomy = suspect.anatomy
     return Found(anatomy.step_at(best.place), anatomy.graph, {}, None, np.zeros(0), why, by="repair")

@@ -101,6 +101,8 @@ def _next(record: Record) -> Iterator[tuple[str, str, str]]:
         if (op := found["operation"]) is not None:
             line = "" if op["line"] is None else f"line {op['line']} of "
             yield "See the first wrong operation", f"{op['name']}, {line}{op['graph']}", "#operation"
+        if (repair := found["repair"]) is not None:
+            yield "See what would put it right", text.repaired(repair), "#repair"
         if (reproducer := found["reproducer"]) is not None:
             words = "it shows the fault by itself" if reproducer["shown"] else "it did not show the fault by itself"
             yield "Run the reproducer", words, "#reproducer"
