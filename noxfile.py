@@ -196,6 +196,18 @@ def random_models(session: nox.Session) -> None:
     run(session, "python", "-m", "hloracle.studies.random_models", *session.posargs)
 
 
+@nox.session(name="random-faults", venv_backend="none", requires=["environment"], default=False)
+def random_faults(session: nox.Session) -> None:
+    """Change one line of our graphs at random, and see each fault noticed, named and put right: `-- --seeds 3 llama`."""
+    run(session, "python", "-m", "hloracle.studies.random_faults", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def ops(session: nox.Session) -> None:
+    """Try IREE and XLA on every operation. Arguments go to `hloracle ops`."""
+    run(session, "hloracle", "ops", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def foreign(session: nox.Session) -> None:
     """Export graphs with other libraries, in environments of their own; see them conform, and faults in their text noticed.

@@ -68,6 +68,7 @@ from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 from jaxlib.mlir import ir
 
+jax.config.update("jax_enable_x64", True)  # or numbers of 64 bits are given as 32
 graph, *rest = [word for word in sys.argv[1:] if "=" not in word]
 client = xla_bridge.get_backend("cpu")
 for target, _, library in [word.partition("=") for word in sys.argv[1:] if "=" in word]:
