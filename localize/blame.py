@@ -43,11 +43,13 @@ class Candidate:
 class Blame:
     """What came of looking for the operation of an anchor. candidates: the best first; none where no change makes it right.
 
+    operations: of how many a change makes the anchor right: also of those that only take a wrong value of another one.
     tried: how many changes were. ended: the time was over first.
     """
 
     anchor: str
     candidates: tuple[Candidate, ...]
+    operations: int
     tried: int
     ended: bool
 
@@ -98,7 +100,7 @@ def blame(suspect: Suspect, anchor: str, seconds: float) -> Blame:
         suspect, anchor, [_candidate(suspect, anchor, repairs, wrong) for repairs in by_place.values()]
     )
     found.sort(key=lambda c: c.rank)
-    return Blame(anchor, tuple(found), searched.tried, searched.ended)
+    return Blame(anchor, tuple(found), len(by_place), searched.tried, searched.ended)
 
 
 def _first_unlike(suspect: Suspect, anchor: str, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -147,7 +149,7 @@ def found_by_repair(suspect: Suspect, found: Blame) -> Found | None:
         return None
     best = found.candidates[0]
     why = f"with a change of it alone {found.anchor} is right: {Named.of(suspect.plain, best).words}"
-    others = len(found.candidates) - 1
+    others = found.operations - 1
     if not others and not found.ended:
         why += f"; of {found.tried} changes that were tried, none of another operation does that"
     elif others:
