@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.localize.operations import Found
-from hloracle.localize.suspect import Suspect
+from hloracle.localize.suspect import CANNOT, Suspect
 from hloracle.repair.search import Repair, search
 from hloracle.repair.subject import Edit, Plain
 
@@ -91,7 +91,10 @@ def _rewired(plain: Plain, edit: Edit) -> str:
 
 def blame(suspect: Suspect, anchor: str, seconds: float) -> Blame:
     """The operations of an anchor's subgraph whose change makes it right."""
-    searched = search(suspect.subject(anchor), seconds)
+    try:
+        searched = search(suspect.subject(anchor), seconds)
+    except CANNOT:  # what it calls, or an operation that has no meaning here
+        return Blame(anchor, (), 0, 0, False)
     by_place: dict[int, list[Repair]] = {}
     for repair in searched.repairs:
         by_place.setdefault(repair.edit.place, []).append(repair)

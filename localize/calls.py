@@ -46,9 +46,11 @@ class OfReference:
         self.value = functools.lru_cache(maxsize=8)(partial(situation.value, weight=weight))
 
     def tells(self, anatomy: Anatomy, anchor: str) -> bool:
+        """The reference has every anchor."""
         return True
 
     def error(self, anchor: str, results: Sequence[np.ndarray]) -> float:
+        """In floors of the anchor."""
         return self._situation.error_of(anchor, results) / REPAIRED_FLOORS
 
 
@@ -61,6 +63,7 @@ class OfOracle:
         self._expected = functools.cache(self._of_oracle)
 
     def tells(self, anatomy: Anatomy, anchor: str) -> bool:
+        """Where both graphs compute it from the same anchors."""
         if anchor == "token":
             return "lm_head" in read(anatomy.subgraph(anchor), self._known)
         if anchor not in self._oracle.values or (
@@ -70,6 +73,7 @@ class OfOracle:
         return read(anatomy.subgraph(anchor), self._known) == read(self._oracle.subgraph(anchor), self._known)
 
     def error(self, anchor: str, results: Sequence[np.ndarray]) -> float:
+        """As a share of what two graphs may differ by on equal inputs."""
         return (
             max(share_of(anchor, g, e) for g, e in zip(results, self._expected(anchor), strict=False)) / REPAIRED_SHARE
         )

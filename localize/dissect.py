@@ -25,6 +25,7 @@ from hloracle.localize.drive import drive
 from hloracle.localize.mend import Mended, Mender
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike, wrong_in_the_whole
 from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
+from hloracle.localize.suspect import CANNOT
 from hloracle.localize.witness import evaluations, word_of
 from hloracle.localize.word import Word
 from hloracle.localize.workbench import Workbench
@@ -453,7 +454,8 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
         elif together:
             found = miscompiled(anatomy, subgraph, value, bench, scene.witness())
         else:
-            base, found = _blamed(scene, base, anatomy, anchor)
+            with suppress(*CANNOT):  # what has no meaning in NumPy
+                base, found = _blamed(scene, base, anatomy, anchor)
             if found is None and peer:
                 found = unlike(anatomy, subgraph, peer, value, bench)
     except (ToolchainError, InputError) as error:
@@ -494,6 +496,9 @@ def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> t
     """The operation whose change makes an anchor right, where there is one; and what would put all graphs right."""
     mender, graph = scene.mender, anatomy.graph
     blame = mender.blame(graph, anchor)
+    if not blame.tried:
+        note = f"{anchor} has an operation that cannot be evaluated in NumPy, so that no change of it was tried"
+        return replace(base, notes=(*base.notes, note)), None
     if not blame.candidates:
         note = f"no change of one operation makes {anchor} right: {blame.tried} were tried"
         return replace(

@@ -6,6 +6,7 @@ the same inputs, so they may differ by the order of their sums and by no more.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from hloracle.localize.blame import blame, found_by_likeness, found_by_repair
 from hloracle.localize.calls import probes_of
 from hloracle.localize.inputs import SCALES, inputs, read, share_of
 from hloracle.localize.operations import Found, unlike
-from hloracle.localize.suspect import Suspect
+from hloracle.localize.suspect import CANNOT, Suspect
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
 
@@ -84,9 +85,10 @@ def probe(
         share, scale = beyond[0]
         found = None
         if anchor != "token" and locate and not failures:
-            suspect = Suspect(emitter, probes_of(emitter, oracle, bench.weight))
-            found = found_by_repair(suspect, blame(suspect, anchor, SECONDS))
-            found = found or found_by_likeness(suspect, anchor)
+            with suppress(*CANNOT):  # what has no meaning in NumPy
+                suspect = Suspect(emitter, probes_of(emitter, oracle, bench.weight))
+                found = found_by_repair(suspect, blame(suspect, anchor, SECONDS))
+                found = found or found_by_likeness(suspect, anchor)
             if found is None:
                 found = unlike(emitter, subgraph, oracle, inputs(emitter, bench.weight, scale), bench)
         failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found))

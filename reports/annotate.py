@@ -120,11 +120,12 @@ def _place(record: Record, root: Path, graph: Path | None) -> dict[str, str]:
         return {"file": graph.as_posix()} | line
     if judged(record)["brought"]:
         return {}
-    for origin in operation["origin"] if operation else ():  # the innermost that is in this checkout
-        path = Path(origin["file"])
-        if not path.is_absolute() and ".." not in path.parts and (root / path).is_file():
-            return {"file": path.as_posix(), "line": str(origin["line"])}
     verdict, row = record["verdict"], at_fault(record)
+    if row is None and _FOLDERS.get(verdict["class"]) == "emitters":
+        for origin in operation["origin"] if operation else ():  # the innermost that is in this checkout
+            path = Path(origin["file"])
+            if path.parts[:1] == ("emitters",) and ".." not in path.parts and (root / path).is_file():
+                return {"file": path.as_posix(), "line": str(origin["line"])}
     if row:
         return _place_of(row["verdict"], row["architecture"], row["anchor"], root)
     return _place_of(verdict["class"], record["model"]["architecture"], verdict["anchor"], root)

@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, stablehlo
 
 from hloracle.core.errors import InputError
-from hloracle.semantics.numbers import from_bytes
+from hloracle.semantics.numbers import Unsupported, from_bytes
 from hloracle.semantics.program import Block, Operation, Program, Type
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([\w<>:]+)(?:, [^>]*)?>")
@@ -111,7 +111,12 @@ def _named(attributes: Any) -> dict[str, Any]:
 def _python(attribute: Any) -> Any:
     for kind, take in _SIMPLE:
         if isinstance(attribute, kind):
-            return take(attribute)
+            try:
+                return take(attribute)
+            except (
+                Unsupported
+            ):  # such as the layouts of a custom_call's operands: only what takes them has to know them
+                return str(attribute)
     for kind, names in _NESTED:
         if kind.isinstance(attribute):
             held = kind(attribute)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hloracle import backends, conformance, core, emitters, localize, production, reference
+from hloracle import backends, conformance, core, emitters, localize, production, reference, repair, semantics
 from hloracle import mutants as faults
 from hloracle.backends import iree
 from hloracle.backends.devices import Device
@@ -357,7 +357,7 @@ def _question(mutant: Mutant) -> str:
 @cache
 def common(architecture: str) -> str:
     """What decides what comes of a family's mutants, besides themselves and the machine: our code, and the packages."""
-    packages = (core, reference, emitters, backends, production, localize, conformance)
+    packages = (core, reference, emitters, backends, production, localize, repair, semantics, conformance)
     return digest(json.dumps(versions()), *_contents(packages, architecture))
 
 

@@ -13,13 +13,13 @@ from records import (
     Record,
     check_of,
     conforms,
-    failing,
     failing_suite,
     hostile,
     near_tie,
     pinned,
     without_results,
 )
+from records import failing as _failing
 
 from hloracle.cli import main as cli
 from hloracle.reports.annotate import LIMIT, render
@@ -27,6 +27,13 @@ from hloracle.reports.record import to_json
 
 ROOT = Path(__file__).parents[1]
 COMMAND = re.compile(r"::(error|warning|notice) ((?:\w+=[^:,]*,?)+)::(.+)")
+
+
+def failing() -> Record:
+    """Of a graph of which it is not known what wrote it."""
+    record = _failing()
+    record["localization"]["operation"]["origin"] = []
+    return record
 
 
 def read(written: str) -> list[dict[str, str]]:
@@ -141,6 +148,21 @@ def test_words_come_out_as_they_were_and_do_nothing(words: str) -> None:
 
 
 # ---- where they point
+
+
+def test_points_to_what_wrote_the_operation() -> None:
+    """The innermost line that is one of an emitter in this checkout."""
+    record = _failing()
+    here = {"file": "emitters/layers.py", "line": 7, "function": "rotary"}
+    strange = [
+        {**here, "file": file} for file in ("/etc/passwd", "emitters/../core/abi.py", "mutants/rope.py", "gone.py")
+    ]
+    record["localization"]["operation"]["origin"] = [*strange, here, {**here, "line": 9}]
+    first, *rest = annotations(record)
+    assert (first["file"], first["line"]) == ("emitters/layers.py", "7")
+    assert not any("file" in a for a in rest)
+    record["verdict"]["class"] = "compiler-fault"
+    assert "file" not in annotations(record)[0]
 
 
 def test_points_to_the_scope_in_the_emitter() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle import localize
+from hloracle import localize, repair, semantics
 from hloracle.conformance.checks.check import Check, Question, of_configuration
 from hloracle.conformance.context import Context
 from hloracle.conformance.matrix import Configuration, graph_of
@@ -134,7 +134,11 @@ def run_anchored(
 def looking(*files: Path) -> list[bytes]:
     """What decides how a graph is looked into: our code, the tolerances, the compilers and their flags."""
     own = [
-        *Path(str(localize.__file__)).parent.glob("*.py"),
+        *(
+            path
+            for package in (localize, repair, semantics)
+            for path in Path(str(package.__file__)).parent.rglob("*.py")
+        ),
         Path(str(tolerances.__file__)),
         Path(str(vocabulary.__file__)),
     ]

@@ -59,6 +59,7 @@ def _values(how: str, dtype: str) -> Values:
 
 
 def bound(how: str, dtype: str, terms: int) -> Bound:
+    """How far off a reduction of so many terms may be."""
     if dtype not in FLOATS:
         return INTEGER
     if how == "multiply":

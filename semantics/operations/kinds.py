@@ -13,9 +13,13 @@ from hloracle.semantics.program import Block, Operation
 class Around(Protocol):
     """See `evaluate.Surroundings`."""
 
-    def region(self, block: Block, arguments: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+    def region(self, block: Block, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """What a region returns."""
+        ...
 
-    def call(self, name: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+    def call(self, name: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """What a function returns."""
+        ...
 
 
 Known = Callable[[Operation, list[np.ndarray], Around], list[np.ndarray]]

@@ -44,6 +44,7 @@ def pad(operation: Operation, x: np.ndarray, value: np.ndarray) -> np.ndarray:
 def padded(
     x: np.ndarray, value: np.ndarray, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
 ) -> np.ndarray:
+    """An array with `inside` values between its elements, and `low` and `high` around them; negative ones take elements away."""
     wide = [n + max(0, n - 1) * k for n, k in zip(x.shape, inside, strict=True)]
     spread = np.full(wide, value, x.dtype)
     spread[tuple(slice(None, None, k + 1) for k in inside)] = x
