@@ -9,21 +9,34 @@ from hloracle.reference.model.config import Config
 from hloracle.repair.examples import Called
 from hloracle.repair.likeness import Shape
 from hloracle.repair.subject import Subject
+from hloracle.semantics.program import inputs_of
 
 
 def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> frozenset[int]:
     """The lines of the wrong graph's operations that compute an anchor otherwise, though what they take is computed alike.
 
-    Where something is missing these are the ones that take what is before it. Empty where the right graph has no such anchor.
+    Where operations are missing these are the ones that take what is before the gap, and those that make it; where they are
+    missing at the end, it is the one that makes the anchor. Empty where the right graph has no such anchor.
     """
     anatomies = [Anatomy(graph, config) for graph in (right, wrong)]
     if any(anchor not in anatomy.values for anatomy in anatomies):
         return frozenset()
     subjects = [_subject(anatomy, anchor) for anatomy in anatomies]
     layer = split(anchor)[0] or 0
-    known = set(Shape(subjects[0], layer).places.values())
-    plain = subjects[1].plain
-    lines = {plain.lines[place][0] for place in Shape(subjects[1], layer).first_without(known)}
+    there = Shape(subjects[0], layer).places
+    told, plain = Shape(subjects[1], layer).places, subjects[1].plain
+    unlike = {place for place, how in told.items() if how not in set(there.values())}
+
+    def makers(place: int) -> set[int]:
+        return {
+            m for v in inputs_of(plain.block.operations[place]) if (m := plain.makers.get(v)) is not None and m in told
+        }
+
+    first = {place for place in unlike if not makers(place) & unlike}
+    if len(told) < len(there):
+        before = {m for place in first for m in makers(place)}
+        first |= before or {plain.makers[t] for t in subjects[1].targets if t in plain.makers}
+    lines = {plain.lines[place][0] for place in first}
     return frozenset(lines | _returning(right, wrong))
 
 

@@ -50,9 +50,6 @@ FAULTS = Path(str(faults.__file__)).parent
 PINS = FAULTS / "outcomes.json"
 # Anchors that may be named instead of the one that is wrong: its direct consumers. At most this share of all mutants.
 AT_CONSUMER = 0.05
-# Of the emitter's faults that change values, the share whose operation has to be named.
-EXACT = 0.9
-FEW = 20  # of which that is not asked
 _AT = re.compile(r" at line (\d+) of (\S+)$")
 
 
@@ -188,7 +185,7 @@ def _exact(mutant: Mutant, record: Record) -> bool | None:
     with mutant.installed():
         graphs.append(_named(mutant, name))
     right, wrong = graphs
-    config = open_checkpoint(resolve(mutant.model)).config
+    config = open_checkpoint(resolve(mutant.model, precision=mutant.held[0])).config
     if right is None or wrong is None:
         return False
     return line in changed_lines(right, wrong, verdict["anchor"], config)
@@ -198,7 +195,7 @@ def _named(mutant: Mutant, name: str) -> Graph | None:
     """The emitter's graph of that name, as a mutant's run has it."""
     precision, layout, fused = mutant.held
     emitter = Emitter(untuned(layout, fused, Device(mutant.device)))
-    model, capacity = open_checkpoint(resolve(mutant.model)), _capacity(mutant.model)
+    model, capacity = open_checkpoint(resolve(mutant.model, precision=precision)), _capacity(mutant.model)
     for phase, bucket in (("decode", 0), *(("prefill", b) for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity)):
         for head in ("logits", "token"):
             request = Request(model, phase, head, capacity, bucket, precision, Device(mutant.device))
@@ -275,10 +272,6 @@ def problems(trials: Sequence[Trial]) -> list[str]:
         f"{t.id} is placed at {t.anchor or 'no anchor'}, not at {t.mutant.anchor}" for t in trials
         if t.killed and t.place == "elsewhere"
     ]  # fmt: skip
-    asked = [t for t in trials if t.exact is not None]
-    if len(asked) >= FEW and sum(bool(t.exact) for t in asked) < EXACT * len(asked):
-        others = ", ".join(t.id for t in asked if not t.exact)
-        found.append(f"the operation is another one in more than {1 - EXACT:.0%} of {len(asked)}: {others}")
     late = [t for t in trials if t.place == "consumer"]
     if len(late) > AT_CONSUMER * len(trials):
         found.append(f"{len(late)} of {len(trials)} are placed at a consumer, more than {AT_CONSUMER:.0%}")

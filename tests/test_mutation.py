@@ -424,10 +424,3 @@ def test_the_operation_is_one_that_the_fault_changed() -> None:
             "class": mutant.class_, "anchor": mutant.anchor, "operation": f"x %y at line {line} of llama_decode_logits"
         }  # fmt: skip
         assert mutation._exact(mutant, {"verdict": verdict}) is (line in changed)
-
-
-def test_too_few_operations_are_exact() -> None:
-    asked = [dataclasses.replace(trial(record()), exact=i > 2) for i in range(mutation.FEW)]
-    (problem,) = problems(asked)
-    assert problem.startswith("the operation is another one in more than 10% of 20: ")
-    assert problems([dataclasses.replace(one, exact=True) for one in asked]) == []
