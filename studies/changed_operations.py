@@ -32,7 +32,9 @@ def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> fr
             m for v in inputs_of(plain.block.operations[place]) if (m := plain.makers.get(v)) is not None and m in told
         }
 
-    first = {place for place in unlike if not makers(place) & unlike}
+    # A constant belongs to what takes it: either may be named.
+    constants = {p for p in unlike if plain.block.operations[p].name == "stablehlo.constant"}
+    first = {place for place in unlike if not makers(place) & (unlike - constants)}
     if len(told) < len(there):
         before = {m for place in first for m in makers(place)}
         first |= before or {plain.makers[t] for t in subjects[1].targets if t in plain.makers}
