@@ -309,8 +309,9 @@ def conclude(run: Run) -> Verdict:
             try:
                 truth = anchor_truth(run.model, found.at.tokens, context.report, max(found.at.length, 1))
                 arguments = (found, graphs, run.model.directory, truth, how)
-                evidence.localization = context.child(localize, *arguments, timeout=LOCALIZE_SECONDS).value
-                _prove(run, evidence.localization)
+                localization: Localization = context.child(localize, *arguments, timeout=LOCALIZE_SECONDS).value
+                evidence.localization = localization
+                _prove(run, localization)
             except (ChildDied, ToolchainError, InputError) as error:
                 # Where the truth itself has no such value as the config says, that is the place.
                 known = isinstance(error, InputError) and error.where in anchors(run.model.config)

@@ -30,12 +30,15 @@ class Call(Protocol):
 
     def tells(self, anatomy: Anatomy, anchor: str) -> bool:
         """Whether it is known what is right at an anchor, from what the graph computes it from."""
+        ...
 
     def value(self, name: str) -> np.ndarray:
         """What an argument is, or the right value of an anchor or a cache."""
+        ...
 
     def error(self, anchor: str, results: Sequence[np.ndarray]) -> float:
         """How far off what the subgraph of an anchor gives is: at most 1 where it is put right, and beyond WRONG where it is wrong."""
+        ...
 
 
 class OfReference:

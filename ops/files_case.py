@@ -79,7 +79,7 @@ def _checked(check: Check, results: Sequence[np.ndarray]) -> Judged:
 
 
 def _parts(array: np.ndarray) -> list[np.ndarray]:
-    return [array.real, array.imag] if array.dtype.kind == "c" else [array]
+    return [np.real(array), np.imag(array)] if array.dtype.kind == "c" else [array]
 
 
 def _almost(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:

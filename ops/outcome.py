@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from hloracle.core.errors import OutOfMemory, ToolchainError
 from hloracle.reports.ops.record import Result as Result
@@ -95,7 +95,7 @@ def of_error(error: ToolchainError | Ended) -> tuple[Result, str]:
     if _UNKNOWN.search(words):
         return "unsupported", words
     if isinstance(error, Ended):
-        return error.result, words
+        return cast(Result, error.result), words
     if isinstance(error, OutOfMemory):
         return "skipped", words
     if _CRASHED.search(words):

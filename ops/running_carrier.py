@@ -199,7 +199,7 @@ def _narrower(arrays: Sequence[np.ndarray], dtype: str) -> np.ndarray:
 
 
 def _parts(array: np.ndarray) -> Arrays:
-    return [np.array(array.real), np.array(array.imag)]
+    return [np.array(np.real(array)), np.array(np.imag(array))]
 
 
 def _of_parts(arrays: Sequence[np.ndarray], dtype: str) -> np.ndarray:

@@ -87,9 +87,11 @@ class Example(Protocol):
 
     def value(self, name: str) -> np.ndarray:
         """What an argument is, or the right value of an anchor or a cache."""
+        ...
 
     def error(self, results: Sequence[np.ndarray]) -> float:
         """How far off results are; at most 1 where they are right."""
+        ...
 
 
 @dataclass(frozen=True)
