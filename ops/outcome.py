@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from hloracle.core.errors import OutOfMemory, ToolchainError
 from hloracle.reports.ops.record import Result as Result
@@ -82,7 +82,8 @@ class Ended(Exception):
 
     def __init__(self, result: Result, message: str) -> None:
         super().__init__(result, message)
-        self.result, self.message = result, message
+        self.result: Result = result
+        self.message = message
 
 
 # Where a module was, which is no file of the reader's.
@@ -95,7 +96,7 @@ def of_error(error: ToolchainError | Ended) -> tuple[Result, str]:
     if _UNKNOWN.search(words):
         return "unsupported", words
     if isinstance(error, Ended):
-        return cast(Result, error.result), words
+        return error.result, words
     if isinstance(error, OutOfMemory):
         return "skipped", words
     if _CRASHED.search(words):
