@@ -12,6 +12,7 @@ from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
 
 REPORTS = ("report.json", "report.html", "summary.md", "junit.xml")
+PATCH = "repair.patch"  # beside a report, where something would put a graph right
 # What conformance/verdict/reproducer.py writes, what its command leaves, and libraries of custom_calls.
 REPRODUCER = re.compile(
     r"subgraph\.(mlir|vmfb)|(compare|run_on_xla)\.py|reproduce(\.sh|r\.json)|\d+-[\w.]*\.npy|(expected|got)\.npy"
@@ -35,7 +36,7 @@ def prepare_reproducer(out: Path) -> None:
 def begin_report(out: Path) -> None:
     """The same, and remove the earlier report: where the run cannot start, it would be taken for that of this one."""
     prepare_reproducer(out)
-    remove_files(out / name for name in REPORTS)
+    remove_files(out / name for name in (*REPORTS, PATCH))
     remove_reproducer(out / "reproducer")
 
 

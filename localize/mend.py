@@ -14,7 +14,7 @@ from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import anatomy_of
 from hloracle.localize.blame import Blame, blame
 from hloracle.localize.calls import calls_of, probes_of
-from hloracle.localize.patch import Line, as_diff, lines_with, patched
+from hloracle.localize.patch import Line, as_diff, lines_between, lines_with, patched
 from hloracle.localize.situation import ReferenceRun
 from hloracle.localize.suspect import Suspect, is_small
 from hloracle.repair.changes import TIERS, changes
@@ -30,7 +30,7 @@ class Mended:
     """Graphs with the changes that put them right.
 
     graphs: all of a side, in its order; those that had nothing wrong are as they were. lines: that were changed, with the name of
-      their graph. diff: all of them, as `patch` and `git apply` take it. words: what the first change is.
+      their graph and their number in it as it was. diff: all of them, as `patch` and `git apply` take it. words: what the first change is.
     """
 
     graphs: tuple[Graph, ...]
@@ -71,8 +71,9 @@ class Mender:
           first: one of the graphs, and what has to be changed in it. words: the same for a reader.
         """
         end = time.monotonic() + ALL_SECONDS
-        done: list[tuple[str, Line]] = []
+        done: set[tuple[str, str]] = set()
         right: list[Graph] = []
+        changed: list[tuple[str, Line]] = []
         edits = [first[1]]
         for graph in sorted(graphs, key=lambda g: g is not first[0]):
             now = graph
@@ -84,18 +85,20 @@ class Mender:
                 edit, lines = found
                 if not lines:
                     break
-                if {(graph.name, line.before) for line in lines} & {(name, one.before) for name, one in done}:
+                now_changed = {(graph.name, line.before) for line in lines}
+                if now_changed & done:
                     return None
                 if edit is not None:
                     edits.insert(0, edit)
-                done += [(graph.name, line) for line in lines]
+                done |= now_changed
                 now, begin = patched(now, lines), None
             else:
                 return None
             right.append(now)
+            changed += [(graph.name, line) for line in lines_between(graph, now)]
         by_name = {g.name: g for g in right}
         diff = "".join(as_diff(g, by_name[g.name], f"{g.name}.mlir") for g in graphs)
-        return Mended(tuple(by_name[g.name] for g in graphs), tuple(done), diff, words)
+        return Mended(tuple(by_name[g.name] for g in graphs), tuple(changed), diff, words)
 
     def _next(
         self, graph: Graph, begin: Edit | None, known: Sequence[Edit], end: float

@@ -84,6 +84,24 @@ def patched(graph: Graph, lines: Sequence[Line]) -> Graph:
     return dataclasses.replace(graph, text="\n".join(text) + ("\n" if graph.text.endswith("\n") else ""))
 
 
+def lines_between(before: Graph, after: Graph) -> list[Line]:
+    """The lines of one text that another one has otherwise. What is put in between belongs to the line before it."""
+    old, new = before.text.splitlines(), after.text.splitlines()
+    found = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "insert":
+            found.append(Line(a, old[a - 1], (old[a - 1], *new[c:d])))
+        elif kind != "equal":
+            pairs = list(zip(old[a:b], ((one,) for one in new[c:d]), strict=False))
+            rest = [*new[c + len(pairs) : d]]
+            found += [
+                Line(a + i + 1, one, other if i + 1 < len(pairs) else (*other, *rest))
+                for i, (one, other) in enumerate(pairs)
+            ]
+            found += [Line(a + i + 1, old[a + i], ()) for i in range(len(pairs), b - a)]
+    return found
+
+
 def as_diff(before: Graph, after: Graph, name: str) -> str:
     """A unified diff, which `patch` and `git apply` take."""
     old, new = (graph.text.splitlines(keepends=True) for graph in (before, after))

@@ -80,7 +80,7 @@ class Outcome:
     what: it, in words; line: where. changes: whether it changes anything. verdict: the class. anchor, expected: that is named, and those
     that are computed by the line, the first one that it changes first. named: the lines of the operations that may be to blame,
     the best first. inside: whether they all compute the anchor that is named. level: how sure the verdict is. mended: whether the
-    graphs pass with what is proposed. same: the text is what it was then.
+    graphs pass with what is proposed.
     """
 
     what: str

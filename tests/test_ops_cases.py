@@ -90,6 +90,14 @@ def nearest(case: Case) -> list[np.ndarray]:
 # ---- the suite
 
 
+def test_a_case_that_compares_nothing_does_not_pass() -> None:
+    case = Case(
+        "none", "stablehlo.add", "", (), (Expected(np.zeros(3), None), Expected(np.zeros(3), open=np.ones(3, bool)))
+    )
+    found = judge(case, [np.zeros(3, np.float32), np.zeros(3, np.float32)])
+    assert (found.status, found.detail) == ("wrong", "the case compares nothing")
+
+
 def test_how_many_there_are(suite: list[Looked]) -> None:
     assert len(operations()) >= 100
     assert len(suite) >= 6000

@@ -11,6 +11,7 @@ from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs.configurations import run_configuration
 from hloracle.core.cache import write_file
+from hloracle.core.folder import PATCH
 from hloracle.reference.model.checkpoint import Checkpoint
 
 if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
@@ -18,7 +19,6 @@ if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
 
     from hloracle.localize.mend import Mended
 
-PATCH = "repair.patch"
 MOST_LINES = 6  # that a record has; the patch has all
 LONGEST = 600  # characters of one of them
 
