@@ -191,13 +191,13 @@ def numbers_of(operation: Any) -> np.ndarray | None:
         return None
 
 
-def constant_of(array: np.ndarray, value: Any) -> Any:
-    """The attribute of a constant with these numbers, of a value's element type; equal numbers are written once."""
-    element = ir.RankedTensorType(value.type).element_type
+def constant_of(array: np.ndarray, like: Any) -> Any:
+    """The attribute of a constant with these numbers, of a type's elements; equal numbers are written once."""
+    element = ir.RankedTensorType(like).element_type
     type = ir.RankedTensorType.get(array.shape, element)
     first = array.ravel()[0] if array.size else None
     if first is not None and (array == first).all():
-        floats = dtype_in(value) in ("f64", "f32", "f16", "bf16")
+        floats = str(element) in ("f64", "f32", "f16", "bf16")
         one = ir.FloatAttr.get(element, float(first)) if floats else ir.IntegerAttr.get(element, int(first))
         return ir.DenseElementsAttr.get_splat(type, one)
     whole: Any = np.asarray(array, order="C")

@@ -18,6 +18,7 @@ from hloracle.localize.patch import Line, as_diff, lines_between, lines_with, pa
 from hloracle.localize.situation import ReferenceRun
 from hloracle.localize.suspect import Suspect, is_small
 from hloracle.repair.changes import TIERS, changes
+from hloracle.repair.changes.numbers import insertions, number_of
 from hloracle.repair.subject import Edit
 
 SECONDS = 20.0  # for the changes of one anchor
@@ -142,7 +143,11 @@ def _as_before(suspect: Suspect, anchor: str, known: Iterable[Edit]) -> Edit | N
 
 
 def _like(suspect: Suspect, places: Sequence[int], known: Iterable[Edit]) -> Iterator[Edit]:
-    for words in dict.fromkeys((e.kind, e.words) for e in known if e.kind != "operand"):
+    plain = suspect.plain
+    for like in {(e.kind, e.words): e for e in known if e.kind != "operand"}.values():
         for place in places:
-            for tier in range(len(TIERS)):
-                yield from (e for e in changes(suspect.plain, place, tier) if (e.kind, e.words) == words)
+            if like.kind == "number":
+                tried = (i.with_number(number_of(like)) for i in insertions(plain, place))
+            else:
+                tried = (e for tier in range(len(TIERS)) for e in changes(plain, place, tier))
+            yield from (e for e in tried if (e.kind, e.words) == (like.kind, like.words))

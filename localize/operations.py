@@ -6,7 +6,7 @@ that is compiled as written: it looks for the first value that the right graph h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,10 @@ from hloracle.reference.model.weights import parts_in
 SHARE = 0.98
 # Fewer elements than these may be found by chance among the other graph's many.
 FEW = 16
+CHOOSING = frozenset(f"stablehlo.{kind}" for kind in ("reduce", "maximum", "minimum", "select", "clamp", "sort"))
+MOVES = frozenset(
+    f"stablehlo.{kind}" for kind in ("reshape", "transpose", "slice", "broadcast_in_dim", "concatenate", "reverse")
+)
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,9 @@ def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, be
         if index in seen:
             continue
         seen.add(index)
-        strange = [o for o in steps[index].operands if isinstance(o, int) and not known.have(results[o])]
+        strange = [
+            o for o in steps[index].operands if isinstance(o, int) and not known.have(results[o], _chosen(steps, o))
+        ]
         todo += strange
         if not strange:
             frontier.append(index)
@@ -177,6 +183,12 @@ def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, be
     # what went wrong before.
     while misplaced := [o for o in steps[first].operands if isinstance(o, int) and known.elsewhere(results[o])]:
         first = misplaced[0]
+    # Of what only moves elements, the first that the right graph has no such part of is what went wrong.
+    while moved := [
+        o for o in steps[first].operands
+        if isinstance(o, int) and steps[o].name in MOVES and not known.have(results[o], whole=True)
+    ]:  # fmt: skip
+        first = moved[0]
     # What was put around somebody else's graph lays its values out: the graph's own operation comes before it.
     while not steps[first].line and (before := [o for o in steps[first].operands if isinstance(o, int)]):
         first = max(before, key=lambda o: results[o].size)
@@ -216,7 +228,8 @@ class _Numbers:
             self._by_shape.setdefault(_kind(array), []).append(array)
         self._all = np.unique(np.concatenate([m for found in self._by_size.values() for m in found]))
 
-    def have(self, array: np.ndarray) -> bool:
+    def have(self, array: np.ndarray, whole: bool = False) -> bool:
+        """Whether the numbers are known: as those of a whole value, or else as some of all values."""
         mine = _magnitudes(array)
         if not len(mine):
             return True
@@ -227,11 +240,16 @@ class _Numbers:
         if len(distinct) < FEW:
             # Few numbers are known if they are all there and exact, as those of a table or a broadcast are.
             return bool(np.all(np.isin(distinct, self._all)))
+        if whole:
+            return any(_equal(distinct, np.unique(other), near) for other in self._values())
         place = np.searchsorted(self._all, distinct)
         below = self._all[np.maximum(place - 1, 0)]
         above = self._all[np.minimum(place, len(self._all) - 1)]
         distance = np.minimum(np.abs(distinct - below), np.abs(distinct - above))
         return bool(np.mean(distance <= 2.0**-20 * np.maximum(distinct, 2.0**-10 * distinct[-1])) >= SHARE)
+
+    def _values(self) -> Iterator[np.ndarray]:
+        return (one for found in self._by_size.values() for one in found)
 
     def elsewhere(self, array: np.ndarray) -> bool:
         """Whether there are arrays of this shape, but for axes of one element, and none has its values in their places."""
@@ -242,6 +260,18 @@ class _Numbers:
             np.allclose(mine, np.abs(np.squeeze(other).astype(np.float64)), rtol=0, atol=near, equal_nan=True)
             for other in alike
         )
+
+
+def _equal(one: np.ndarray, other: np.ndarray, near: float) -> bool:
+    return one.shape == other.shape and bool(np.all(np.abs(one - other) <= near))
+
+
+def _chosen(steps: Sequence[Step], index: int) -> bool:
+    """Whether a result is chosen from what is taken, so that it says nothing that its numbers are there somewhere."""
+    step = steps[index]
+    return step.name in CHOOSING or (
+        step.name in MOVES and any(isinstance(o, int) and _chosen(steps, o) for o in step.operands)
+    )
 
 
 def _kind(array: np.ndarray) -> tuple[object, ...]:

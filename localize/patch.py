@@ -171,14 +171,14 @@ def _created(operation: Operation, old: Operation, original: Any, values: Mappin
     operands = [values[v] for v in operation.operands]
     types = [_mlir(t) for t in operation.types]
     if operation.name != old.name or len(operands) != len(old.operands):
-        given = {name: _attribute(name, value, None) for name, value in operation.attributes.items()}
+        given = {name: _attribute(name, value, types[0]) for name, value in operation.attributes.items()}
         return ir.Operation.create(operation.name, types, operands, given)
     new = copied(original, dict(zip(original.operands, operands, strict=False)))
     for i, operand in enumerate(operands):  # an operand that is taken twice may be two now
         new.operands[i] = operand
     for name, value in operation.attributes.items():
         if not _equal(value, old.attributes.get(name)):
-            new.attributes[name] = _attribute(name, value, original)
+            new.attributes[name] = _attribute(name, value, original.results[0].type)
     if operation.regions != old.regions:
         inner = new.regions[0].blocks[0].operations[0]
         with ir.InsertionPoint(inner):
@@ -200,10 +200,10 @@ def _mlir(type: Type) -> Any:
     return ir.Type.parse(str(type))
 
 
-def _attribute(name: str, value: Any, original: Any) -> Any:
-    """An attribute of MLIR with a value of Python's."""
+def _attribute(name: str, value: Any, type: Any) -> Any:
+    """An attribute of MLIR with a value of Python's, of an operation that gives this type."""
     if isinstance(value, np.ndarray):
-        return constant_of(value, original.results[0])
+        return constant_of(value, type)
     if name == "comparison_direction":
         return ir.Attribute.parse(f"#stablehlo<comparison_direction {value}>")
     if name == "dot_dimension_numbers":

@@ -84,12 +84,12 @@ def probe(
             continue
         share, scale = beyond[0]
         found = None
-        if anchor != "token" and locate and not failures:
+        if locate and not failures:
             with suppress(*CANNOT):  # what has no meaning in NumPy
                 suspect = Suspect(emitter, probes_of(emitter, oracle, bench.weight))
                 found = found_by_repair(suspect, blame(suspect, anchor, SECONDS))
                 found = found or found_by_likeness(suspect, anchor)
-            if found is None:
+            if found is None and anchor in oracle.values:
                 found = unlike(emitter, subgraph, oracle, inputs(emitter, bench.weight, scale), bench)
         failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found))
     return len(seen), failures, worst, list(left.values())

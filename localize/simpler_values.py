@@ -79,5 +79,5 @@ def _constant(hunt: Hunt, simple: Simple, place: int) -> bool:
         numbers = numbers_of(operation)
         if numbers is None or (new := _simpler(simple, numbers)) is None:
             return False
-        operation.attributes["value"] = constant_of(new, operation.results[0])
+        operation.attributes["value"] = constant_of(new, operation.results[0].type)
         return hunt.accepts_draft(draft)

@@ -156,7 +156,7 @@ def _constant(operation: Any, old: Shapes, new: Shapes) -> bool:
     numbers = numbers_of(operation)
     if numbers is None:
         return False
-    operation.attributes["value"] = constant_of(numbers[tuple(slice(n) for n in new[result])], result)
+    operation.attributes["value"] = constant_of(numbers[tuple(slice(n) for n in new[result])], result.type)
     return True
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hloracle.repair.changes import TIERS, changes
 from hloracle.repair.changes.missing import doubled
-from hloracle.repair.solve import solved, tidied
+from hloracle.repair.solve import inserted, solved, tidied
 from hloracle.repair.subject import Edit, Plain, Subject
 from hloracle.semantics.numbers import Unsupported
 
@@ -55,6 +55,7 @@ def _tiers(subject: Subject) -> Iterator[Iterable[Edit]]:
         yield (edit for place in subject.blamed for edit in changes(subject.plain, place, tier))
         if tier == 0:
             yield (edit for place in subject.blamed for edit in solved(subject, place, subject.order[0]))
+    yield (edit for place in subject.blamed for edit in inserted(subject, place, subject.order[0]))
 
 
 def _too_many(plain: Plain, edit: Edit) -> Edit:

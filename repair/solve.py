@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from hloracle.repair.changes.constants import splat, with_value
+from hloracle.repair.changes.numbers import insertions
 from hloracle.repair.subject import Edit, Subject
 
 STEPS = 16
@@ -21,15 +22,31 @@ def solved(subject: Subject, place: int, which: int = 0) -> Iterator[Edit]:
     if now is None or not math.isfinite(now) or not old.type.dtype.startswith(("f", "bf")):
         return
 
+    edit = _number_for(subject, lambda number: with_value(old, place, number, 3), now or 1.0, which)
+    if edit is not None:
+        yield edit
+
+
+def inserted(subject: Subject, place: int, which: int = 0) -> Iterator[Edit]:
+    """The numbers that are missing at a place, each of which makes the subgraph right on an example."""
+    for insertion in insertions(subject.plain, place):
+        edit = _number_for(subject, insertion.with_number, insertion.neutral, which)
+        if edit is not None:
+            yield edit
+
+
+def _number_for(subject: Subject, change: Callable[[float], Edit], start: float, which: int) -> Edit | None:
+    """The change with the number that makes the subgraph right on an example, with as few digits as are needed."""
+
     def off(number: float) -> float:
-        error = subject.error_with(with_value(old, place, number, 3), which)
+        error = subject.error_with(change(number), which)
         return subject.error(which) if error is None else error
 
     for factor in FACTORS:
-        found = _root(off, (now or 1.0) * factor)
+        found = _root(off, (start or 1.0) * factor if factor != 1.0 else start)
         if found is not None:
-            yield with_value(old, place, _tidy(off, found), 3)
-            return
+            return change(_tidy(off, found))
+    return None
 
 
 def tidied(subject: Subject, edit: Edit, which: int) -> Edit:

@@ -63,6 +63,11 @@ class Plain:
                 found.setdefault(value, []).append(i)
         return found
 
+    @functools.cached_property
+    def fresh(self) -> int:
+        """The number of a value that the graph does not have, and from which on it has none."""
+        return max(self.types) + 1_000_000
+
     def called(self, value: int) -> str:
         """A value for a reader: as the text calls it, or what it stands for."""
         place = self.makers.get(value)

@@ -1,45 +1,64 @@
-"""Which operations of a wrong graph are not as in the right one, by how they are computed: those that a fault changed."""
+"""Which operations of a wrong graph a fault changed: as a reader of the two texts side by side would say it, whatever values are called."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
 from hloracle.core.abi import Graph
+from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import Anatomy
-from hloracle.reference.model.anchors import split
 from hloracle.reference.model.config import Config
-from hloracle.repair.examples import Called
-from hloracle.repair.likeness import Shape
-from hloracle.repair.subject import Subject
-from hloracle.semantics.program import inputs_of
+from hloracle.repair.subject import Plain
+from hloracle.semantics.program import Operation, inputs_of
+
+# Operations that give elements of what they take, and compute nothing.
+MOVES = frozenset(
+    ("reshape", "transpose", "slice", "broadcast_in_dim", "concatenate", "reverse", "dynamic_slice", "pad", "optimization_barrier")
+)  # fmt: skip
 
 
-def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> frozenset[int]:
-    """The lines of the wrong graph's operations that compute an anchor otherwise, though what they take is computed alike.
+def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> frozenset[int] | None:
+    """The lines of the wrong graph's operations that are not as in the right one, of those that compute an anchor.
 
-    Where operations are missing these are the ones that take what is before the gap, and those that make it; where they are
-    missing at the end, it is the one that makes the anchor. Empty where the right graph has no such anchor.
+    These are other operations, or take other values, or other attributes. Where one is missing, they are also those that make
+    what it would take; and what it would do may be done after its value was moved, up to the first operation that computes with
+    it. None where either graph has no such anchor: there is no operation to name then.
     """
-    anatomies = [Anatomy(graph, config) for graph in (right, wrong)]
+    try:
+        anatomies = [Anatomy(graph, config) for graph in (right, wrong)]
+    except InputError:  # a text that does not parse
+        return frozenset(i for i, one in enumerate(wrong.text.splitlines(), 1) if one not in right.text.splitlines())
     if any(anchor not in anatomy.values for anatomy in anatomies):
-        return frozenset()
-    subjects = [_subject(anatomy, anchor) for anatomy in anatomies]
-    layer = split(anchor)[0] or 0
-    there = Shape(subjects[0], layer).places
-    told, plain = Shape(subjects[1], layer).places, subjects[1].plain
-    unlike = {place for place, how in told.items() if how not in set(there.values())}
-
-    def makers(place: int) -> set[int]:
-        return {
-            m for v in inputs_of(plain.block.operations[place]) if (m := plain.makers.get(v)) is not None and m in told
-        }
-
+        return None
+    (there, asked), (here, given) = (_needed(anatomy, anchor) for anatomy in anatomies)
+    as_right = _same_values(there, here)
+    plain, changed, gaps = here[0], set[int](), set[int]()
+    for place in here[1]:
+        operation = plain.block.operations[place]
+        twin = as_right[0].get(place)
+        if twin is None:
+            changed.add(place)
+            continue
+        wanted = inputs_of(there[0].block.operations[twin])
+        other = [v for v, w in zip(inputs_of(operation), wanted, strict=True) if as_right[1].get(v, v) != w]
+        if other:
+            changed.add(place)
+            gaps |= {plain.makers[v] for v in other if v in plain.makers} & {*here[1]}
+    if [as_right[1].get(v) for v in given] != asked:
+        changed.update(plain.makers[v] for v in given if v in plain.makers)
+    if len(here[1]) < len(there[1]):
+        changed |= gaps
+        for place in here[1]:
+            taken = {plain.makers.get(v) for v in inputs_of(plain.block.operations[place])} & changed
+            if any(plain.block.operations[m].kind in MOVES for m in taken if m is not None):
+                changed.add(place)
     # A constant belongs to what takes it: either may be named.
-    constants = {p for p in unlike if plain.block.operations[p].name == "stablehlo.constant"}
-    first = {place for place in unlike if not makers(place) & (unlike - constants)}
-    if len(told) < len(there):
-        before = {m for place in first for m in makers(place)}
-        first |= before or {plain.makers[t] for t in subjects[1].targets if t in plain.makers}
-    lines = {plain.lines[place][0] for place in first}
-    return frozenset(lines | _returning(right, wrong))
+    changed |= {
+        user for place in changed if plain.block.operations[place].name == "stablehlo.constant"
+        for result in plain.block.operations[place].results for user in plain.users.get(result, ()) if user in here[1]
+    }  # fmt: skip
+    return frozenset(plain.lines[place][0] for place in changed) | _returning(right, wrong)
 
 
 def _returning(right: Graph, wrong: Graph) -> set[int]:
@@ -50,7 +69,33 @@ def _returning(right: Graph, wrong: Graph) -> set[int]:
     return {wrong[0] for right, wrong in zip(*lines, strict=False) if right[1] != wrong[1]}
 
 
-def _subject(anatomy: Anatomy, anchor: str) -> Subject:
+Side = tuple[Plain, Sequence[int]]
+
+
+def _needed(anatomy: Anatomy, anchor: str) -> tuple[Side, list[int]]:
+    """The operations of an anchor's subgraph, and the values that it gives."""
     plain = anatomy.plain()
     targets = [plain.numbers[name] for name in anatomy.targets(anchor)]
-    return Subject(plain, targets, [Called(lambda name: (_ for _ in ()).throw(KeyError(name)), lambda results: 0.0)])
+    stops = {v: name for v, name in plain.stops.items() if v not in targets}
+    return (plain, plain.needed(targets, stops)), targets
+
+
+def _same_values(there: Side, here: Side) -> tuple[dict[int, int], dict[int, int]]:
+    """Of the wrong graph's operations the places of the same ones in the right graph, and of their values the right ones' numbers."""
+    told = [[_told(plain.block.operations[place]) for place in places] for plain, places in (there, here)]
+    places: dict[int, int] = {}
+    by_name = {name: value for value, name in there[0].stops.items()}
+    values = {value: by_name[name] for value, name in here[0].stops.items() if name in by_name}
+    for block in SequenceMatcher(None, told[0], told[1], autojunk=False).get_matching_blocks():
+        for i in range(block.size):
+            one, other = there[1][block.a + i], here[1][block.b + i]
+            places[other] = one
+            results = [plain.block.operations[p].results for (plain, _), p in ((here, other), (there, one))]
+            values.update(zip(*results, strict=True))
+    return places, values
+
+
+def _told(operation: Operation) -> str:
+    """An operation without its operands and types: what it is, and how it is told to do it."""
+    inner = [_told(o) for region in operation.regions for o in region.operations]
+    return f"{operation.name} {len(operation.operands)} {operation.attributes} {inner}"

@@ -171,38 +171,39 @@ def _judged(report: Report, id: str) -> tuple[Record, bool | None]:
 
 
 def _exact(mutant: Mutant, record: Record) -> bool | None:
-    """Whether the operation that is named is one that the fault changed; None where it changed no value of the emitter's."""
-    verdict = record["verdict"]
-    if mutant.part != "emitter" or mutant.class_ != "emitter-fault" or verdict["class"] != mutant.class_:
-        return None
-    named = _AT.search(verdict["operation"] or "")
-    if not named or not verdict["anchor"]:
-        return False
+    """Whether the operation that is named is one that the fault changed; None where it changed no value of the emitter's, or the
+    graph does not have the anchor, so that there is none to name."""
     from hloracle.studies.changed_operations import changed_lines
 
-    line, name = int(named[1]), named[2]
-    graphs = [_named(mutant, name)]
+    verdict = record["verdict"]
+    anchor = verdict["anchor"] or mutant.anchor
+    if mutant.part != "emitter" or mutant.class_ != "emitter-fault" or verdict["class"] != mutant.class_ or not anchor:
+        return None
+    named = _AT.search(verdict["operation"] or "")
+    name = named[2] if named else ""
+    rights = _graphs(mutant, name)
     with mutant.installed():
-        graphs.append(_named(mutant, name))
-    right, wrong = graphs
+        wrongs = _graphs(mutant, name)
     config = open_checkpoint(resolve(mutant.model, precision=mutant.held[0])).config
-    if right is None or wrong is None:
-        return False
-    return line in changed_lines(right, wrong, verdict["anchor"], config)
+    changed = [changed_lines(right, wrong, anchor, config) for right, wrong in zip(rights, wrongs, strict=True)]
+    if all(lines is None for lines in changed):
+        return None
+    return named is not None and any(int(named[1]) in lines for lines in changed if lines is not None)
 
 
-def _named(mutant: Mutant, name: str) -> Graph | None:
-    """The emitter's graph of that name, as a mutant's run has it."""
+def _graphs(mutant: Mutant, name: str) -> list[Graph]:
+    """The emitter's graphs of a mutant's run: the one of that name, or one of each phase and head where there is no name."""
     precision, layout, fused = mutant.held
     emitter = Emitter(untuned(layout, fused, Device(mutant.device)))
     model, capacity = open_checkpoint(resolve(mutant.model, precision=precision)), _capacity(mutant.model)
-    for phase, bucket in (("decode", 0), *(("prefill", b) for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity)):
+    buckets = [b for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity]
+    found: dict[str, Graph] = {}
+    for phase, bucket in (("decode", 0), *(("prefill", b) for b in buckets)):
         for head in ("logits", "token"):
-            request = Request(model, phase, head, capacity, bucket, precision, Device(mutant.device))
-            graph = emitter(request)
-            if graph is not None and graph.name == name:
-                return graph
-    return None
+            graph = emitter(Request(model, phase, head, capacity, bucket, precision, Device(mutant.device)))
+            if graph is not None and name in ("", graph.name):
+                found.setdefault(graph.name if name else f"{phase} {head}", graph)
+    return list(found.values())
 
 
 def _right(report: Report, key: Run) -> Right:

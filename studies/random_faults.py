@@ -1,8 +1,9 @@
 """Faults at random in the text of our own graphs: is each noticed, is its operation named, and is it put right?
 
     python -m hloracle.studies.random_faults [--seeds 9] [--first 0] [--out FILE.json] [FAMILY...]
+    python -m hloracle.studies.random_faults --model smollm2-135m-instruct --seeds 13
 
-A fault is a wire, an operation, a constant or an attribute that is changed in one line (`text_faults.py`, which knows nothing of
+With --model the graphs are those of one model, and go through `hloracle check` as files. A fault is a wire, an operation, a constant or an attribute that is changed in one line (`text_faults.py`, which knows nothing of
 models). Those that change nothing which a graph returns are left out. Exit status 0 if what is found is what has to be: see GOALS.
 """
 
@@ -10,6 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -48,12 +52,13 @@ PHASES = ("prefill", "decode")
 # A fault that changes less than this share of the largest number that a graph returns changes nothing that float32 can show: its
 # own noise is up to a tenth of that.
 NOTICEABLE = 1e-5
+LARGE_CAPACITY, LARGE_BUCKET, LARGE_TOKENS = 256, 64, 8  # of a model that is not tiny
 CALLS = 5  # of a graph, on which it may change something
 GOALS = {
     "noticed": 1.0, "in class": 1.0, "at the anchor": 0.98, "exactly the operation": 0.90, "among three": 0.97,
     "inside": 1.0, "certain and right": 1.0, "put right": 0.70,
 }  # fmt: skip
-Item = tuple[str, str, int]  # a family, a phase, a seed
+Item = tuple[str, str, int]  # a model, a phase, a seed
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class Outcome:
     what: it, in words; line: where. changes: whether it changes anything. verdict: the class. anchor, expected: that is named, and those
     that are computed by the line, the first one that it changes first. named: the lines of the operations that may be to blame,
     the best first. inside: whether they all compute the anchor that is named. level: how sure the verdict is. mended: whether the
-    graphs pass with what is proposed.
+    graphs pass with what is proposed. localizing: the seconds of that stage, with the repair; peak_bytes: of the whole run.
     """
 
     what: str
@@ -94,6 +99,8 @@ class Outcome:
     level: str = ""
     mended: bool | None = None
     seconds: float = 0.0
+    localizing: float = 0.0
+    peak_bytes: int = 0
 
     @property
     def marks(self) -> dict[str, bool]:
@@ -114,12 +121,12 @@ class Outcome:
 # ---- faults
 
 
-def planted(family: str, phase: str, seed: int) -> tuple[Fault, Graph, Graph]:
+def planted(name: str, phase: str, seed: int) -> tuple[Fault, Graph, Graph]:
     """A fault that parses, with the right graph and the wrong one. Raises InputError where there is none."""
     from hloracle.localize.anatomy import Anatomy
 
-    model = _checkpoint(family)
-    right = Emitter()(Request(model, phase, "logits", _capacity(family), _bucket(family) if phase == "prefill" else 0))
+    model = _checkpoint(name)
+    right = Emitter()(Request(model, phase, "logits", _capacity(name), _bucket(name) if phase == "prefill" else 0))
     assert right
     for fault in faults(right.text, seed):
         wrong = dataclasses.replace(right, text=fault.text)
@@ -128,7 +135,7 @@ def planted(family: str, phase: str, seed: int) -> tuple[Fault, Graph, Graph]:
         except (InputError, StopIteration):
             continue
         return fault, right, wrong
-    raise InputError("has no fault", f"{family}, {phase}", "take another seed")
+    raise InputError("has no fault", f"{name}, {phase}", "take another seed")
 
 
 def changes(right: Graph, wrong: Graph, model: Checkpoint) -> bool:
@@ -172,22 +179,41 @@ def _apart(one: np.ndarray, other: np.ndarray) -> bool:
 
 def judged(report: Report, item: Item) -> Outcome:
     """Plant a fault, and judge the graphs with it."""
-    family, phase, seed = item
-    fault, right, wrong = planted(family, phase, seed)
+    name, phase, seed = item
+    fault, right, wrong = planted(name, phase, seed)
     outcome = Outcome(fault.what, fault.line)
-    model = _checkpoint(family)
-    if not changes(right, wrong, model):
-        return dataclasses.replace(outcome, changes=False)
-    source = Planted(phase, right.abi.bucket if phase == "prefill" else 0, fault.text)
-    return _told(outcome, _record(family, source, report), right, wrong, model)
+    model = _checkpoint(name)
+    if _tiny(name):
+        if not changes(right, wrong, model):
+            return dataclasses.replace(outcome, changes=False)
+        source = Planted(phase, right.abi.bucket if phase == "prefill" else 0, fault.text)
+        record = _record(name, source, report)
+    else:
+        record = _checked(name, wrong)
+        if record["passed"] and not changes(right, wrong, model):  # that takes long, so it is asked last
+            return dataclasses.replace(outcome, changes=False)
+    return _told(outcome, record, right, wrong, model)
 
 
-def _record(family: str, source: Planted, report: Report) -> Record:
+def _record(name: str, source: Planted, report: Report) -> Record:
     settings = Settings(
-        f"tiny-{family}", TOKENS, _capacity(family), early_exit=True, quick=family in _LATE, rounds=0
+        name, TOKENS, _capacity(name), early_exit=True, quick=name in LATE, rounds=0
     )  # fmt: skip
     with alone(), plain_compilers():
         return run(settings, Context(Progress(report), chosen(BUILT_IN)), [source])
+
+
+def _checked(name: str, wrong: Graph) -> Record:
+    """What `hloracle check` says of a graph as a file. Raises InputError where it says nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, _ = wrong.save(Path(folder) / f"{wrong.name}.mlir")
+        command = [sys.executable, "-m", "hloracle", "check", str(file), "--model", name, "--tokens", str(LARGE_TOKENS)]
+        said = subprocess.run([*command, "--out", folder], capture_output=True, text=True, check=False)
+        report = Path(folder) / "report.json"
+        if not report.is_file():
+            raise InputError("gave no report", " ".join(command), said.stderr.strip()[-400:])
+        record: Record = json.loads(report.read_text())
+        return record
 
 
 def _told(outcome: Outcome, record: Record, right: Graph, wrong: Graph, model: Checkpoint) -> Outcome:
@@ -204,10 +230,11 @@ def _told(outcome: Outcome, record: Record, right: Graph, wrong: Graph, model: C
         named = list(dict.fromkeys(line for line in lines if line))
     inner = set().union(*(a.lines(anchor) for a in anatomies if anchor in a.values)) | {outcome.line}
     repair = found["repair"] if found else None
+    localizing = sum(t["seconds"] for t in record["timings"] if t["stage"] == "localization")
     return dataclasses.replace(
         outcome, verdict=verdict["class"], anchor=anchor, expected=_expected(outcome.line, *anatomies),
         named=tuple(named[:3]), inside={*named} <= inner, level=verdict["confidence"]["level"] if verdict["confidence"] else "",
-        mended=repair["conforms"] if repair else None,
+        mended=repair["conforms"] if repair else None, localizing=localizing, peak_bytes=record["memory"]["peak_bytes"],
     )  # fmt: skip
 
 
@@ -216,20 +243,21 @@ def _expected(line: int, right: Anatomy, wrong: Anatomy) -> tuple[str, ...]:
     return tuple(a for a in right.anchors if line in right.lines(a) or (a in wrong.values and line in wrong.lines(a)))
 
 
-_LATE = tuple(name.removeprefix("tiny-") for name in LATE)
+def _tiny(name: str) -> bool:
+    return name.startswith("tiny-")
 
 
-def _capacity(family: str) -> int:
-    return LATE_CAPACITY if family in _LATE else CAPACITY
+def _capacity(name: str) -> int:
+    return LATE_CAPACITY if name in LATE else CAPACITY if _tiny(name) else LARGE_CAPACITY
 
 
-def _bucket(family: str) -> int:
-    return 64 if family in _LATE else 32
+def _bucket(name: str) -> int:
+    return 64 if name in LATE else 32 if _tiny(name) else LARGE_BUCKET
 
 
 @cache
-def _checkpoint(family: str) -> Checkpoint:
-    return open_checkpoint(resolve(f"tiny-{family}"))
+def _checkpoint(name: str) -> Checkpoint:
+    return open_checkpoint(resolve(name))
 
 
 # ---- the command
@@ -239,15 +267,19 @@ def _checkpoint(family: str) -> Checkpoint:
 @click.argument("families", nargs=-1, metavar="FAMILY")
 @click.option("--seeds", type=click.IntRange(1), default=9, show_default=True, help="Faults in each graph.")
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--model", metavar="NAME", help="One model, through `hloracle check`, in place of the families' tiny ones."
+)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file for what came of each, as JSON.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=threads_available, help="At a time; one for each core if not given."
 )
-def command(families: Sequence[str], seeds: int, first: int, out: Path | None, jobs: int) -> int:
-    """Plant faults at random in the prefill and the decode graph of tiny models, and see what is said of them."""
+def command(families: Sequence[str], seeds: int, first: int, model: str | None, out: Path | None, jobs: int) -> int:
+    """Plant faults at random in the prefill and the decode graph of models, and see what is said of them."""
     from hloracle.conformance.suite import selected
 
-    items = [(f, p, s) for s in range(first, first + seeds) for f in selected(families) for p in PHASES]
+    models = [model] if model else [f"tiny-{family}" for family in selected(families)]
+    items = [(m, p, s) for s in range(first, first + seeds) for m in models for p in PHASES]
     found: dict[Item, Outcome] = {}
 
     def finish(item: Item, answer: Outcome | str, seconds: float) -> None:
@@ -270,7 +302,8 @@ def _words(answer: Outcome) -> str:
     missed = [goal for goal, reached in answer.marks.items() if not reached]
     not_ = f"; NOT {', '.join(missed)}" if missed else ""
     place = f"{answer.verdict} at {answer.anchor or 'no anchor'}, {answer.level}, lines {list(answer.named)} of {answer.line}"
-    return f"{place}{not_}: {answer.what}"
+    took = f" in {answer.localizing:.0f} s, {answer.peak_bytes / 2**30:.1f} GiB"
+    return f"{place}{took}{not_}: {answer.what}"
 
 
 def _summary(outcomes: Iterable[Outcome]) -> int:

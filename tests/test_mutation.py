@@ -407,20 +407,50 @@ def test_through_a_whole_run(id: str, operation: str, capsys: pytest.CaptureFixt
     assert (found["operation"] or "").startswith(operation)
 
 
+def _changed(id: str, name: str) -> tuple[list[str], frozenset[int] | None]:
+    """The lines of a mutant's graph, and those that its fault changed of them."""
+    mutant = MUTANTS[id]
+    (right,) = mutation._graphs(mutant, name)
+    with mutant.installed():
+        (wrong,) = mutation._graphs(mutant, name)
+    config = open_checkpoint(resolve(mutant.model)).config
+    return wrong.text.splitlines(), changed_lines(right, wrong, mutant.anchor, config)
+
+
 def test_the_operation_is_one_that_the_fault_changed() -> None:
     """Of a mutant that leaves out the mean: what takes the sum is, and whatever comes after it is not."""
-    mutant = MUTANT
-    with mutant.installed():
-        graph = mutation._named(mutant, "llama_decode_logits")
-    assert graph
-    config = open_checkpoint(resolve(mutant.model)).config
-    right = mutation._named(mutant, "llama_decode_logits")
-    assert right
-    changed = changed_lines(right, graph, mutant.anchor, config)
+    lines, changed = _changed(MUTANT.id, "llama_decode_logits")
     assert changed
-    assert changed_lines(right, right, mutant.anchor, config) == frozenset()
-    for line in range(1, len(graph.text.splitlines()) + 1):
+    for line in {*changed, 1, min(changed) - 1, max(changed) + 1, len(lines) - 1}:
         verdict = {
-            "class": mutant.class_, "anchor": mutant.anchor, "operation": f"x %y at line {line} of llama_decode_logits"
+            "class": MUTANT.class_, "anchor": MUTANT.anchor, "operation": f"x %y at line {line} of llama_decode_logits"
         }  # fmt: skip
-        assert mutation._exact(mutant, {"verdict": verdict}) is (line in changed)
+        assert mutation._exact(MUTANT, {"verdict": verdict}) is (line in changed)
+
+
+@pytest.mark.parametrize(
+    ("id", "name", "values"),
+    [
+        pytest.param("gqa-first-kv-head", "llama_decode_logits", {"sl", "bc", "dot"}, id="what is put in between, and what takes it"),
+        pytest.param("softmax-without-maximum", "llama_decode_logits", {"exponential"}, id="what takes what is left out"),
+        pytest.param("cache-keys-and-values-swapped-prefill", "llama_prefill_32_logits", {"return"}, id="the return"),
+        pytest.param("does-not-verify", "llama_decode_logits", {"logistic"}, id="a text that does not parse"),
+    ],
+)  # fmt: skip
+def test_which_operations_a_fault_changed(id: str, name: str, values: set[str]) -> None:
+    lines, changed = _changed(id, name)
+    assert changed is not None
+    told = [lines[number - 1].strip().removeprefix("func.").partition(" ")[0] for number in changed]
+    assert {one.rpartition(".")[2].rstrip("0123456789") for one in told} == values
+
+
+def test_there_is_none_to_name_where_the_graph_has_no_such_value() -> None:
+    mutant = MUTANTS["shared-expert-forgotten"]
+    verdict = {"class": mutant.class_, "anchor": mutant.anchor, "operation": None}
+    assert mutation._exact(mutant, {"verdict": verdict}) is None
+
+
+def test_a_graph_is_as_itself() -> None:
+    (right,) = mutation._graphs(MUTANT, "llama_decode_logits")
+    config = open_checkpoint(resolve(MUTANT.model)).config
+    assert changed_lines(right, right, MUTANT.anchor, config) == frozenset()

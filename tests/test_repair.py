@@ -131,6 +131,26 @@ FAULTS = {
         "%r = stablehlo.add %a, %b : tensor<3x5xf32>",
         "a rounding to bf16 is missing after it",
     ),
+    "a chain that is too long": (
+        "%r = stablehlo.exponential %a : tensor<3x5xf32>",
+        "%t = stablehlo.cosine %a : tensor<3x5xf32>\n%u = stablehlo.multiply %t, %b : tensor<3x5xf32>\n%r = stablehlo.exponential %u : tensor<3x5xf32>",
+        "without this `multiply`, and what makes its operands of a",
+    ),
+    "share": (
+        "%t = stablehlo.tanh %s : tensor<5x5xf32>\n%u = stablehlo.broadcast_in_dim %w, dims = [0] : (tensor<5xf32>) -> tensor<5x5xf32>\n%v = stablehlo.multiply %t, %u : tensor<5x5xf32>\n%r = stablehlo.slice %v [0:3, 0:5] : (tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "%t = stablehlo.tanh %s : tensor<5x5xf32>\n%r = stablehlo.slice %t [0:3, 0:5] : (tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "`multiply` with another value is missing after it",
+    ),
+    "factor": (
+        "%t = stablehlo.tanh %a : tensor<3x5xf32>\n%c = stablehlo.constant dense<0.21> : tensor<3x5xf32>\n%r = stablehlo.multiply %t, %c : tensor<3x5xf32>",
+        "%r = stablehlo.tanh %a : tensor<3x5xf32>",
+        "`multiply` with 0.21 is missing after it",
+    ),
+    "offset of a weight": (
+        "%c = stablehlo.constant dense<0.5> : tensor<5x5xf32>\n%t = stablehlo.add %s, %c : tensor<5x5xf32>\n%r = stablehlo.dot_general %a, %t, contracting_dims = [1] x [0] : (tensor<3x5xf32>, tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "%r = stablehlo.dot_general %a, %s, contracting_dims = [1] x [0] : (tensor<3x5xf32>, tensor<5x5xf32>) -> tensor<3x5xf32>",
+        "`add` with 0.5 is missing before its operand 1",
+    ),
     "bias": (
         "%t = stablehlo.tanh %a : tensor<3x5xf32>\n%u = stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>\n%r = stablehlo.add %t, %u : tensor<3x5xf32>",
         "%r = stablehlo.tanh %a : tensor<3x5xf32>",

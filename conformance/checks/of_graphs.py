@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hloracle.conformance.checks.census import NOT_PINNED, census_pin, held_ops, pinned
 from hloracle.conformance.checks.check import Check, Question
@@ -26,9 +27,11 @@ def graph_checks(
     """
     counts_as = source if counts_as is None else counts_as
     broken = [f"{g.name}: {f.error}" for g, f in graphs if f.error]
-    place = next((f.places.get("error", "") for _, f in graphs if f.error), "")
+    name, places = next(((g.name, f.places) for g, f in graphs if f.error), ("", {}))
+    operation = f"{places['operation']} of {name}" if "operation" in places else ""
     question = Question("parse", "every graph parses and verifies", source)
-    checks = [question.counted(len(graphs) - len(broken), len(graphs), "; ".join(broken), place)]
+    parses = question.counted(len(graphs) - len(broken), len(graphs), "; ".join(broken), places.get("error", ""))
+    checks = [replace(parses, operation=operation)]
     parsed = [(g, f) for g, f in graphs if not f.error]
     allowed: Counter[str] = Counter()
     for _, facts in parsed:

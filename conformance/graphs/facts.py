@@ -21,6 +21,7 @@ from hloracle.reference.model.weights import parts_in
 
 LINE = re.compile(r"\":(\d+):\d+")
 SCOPE = re.compile(r"loc\(\"([^\"]+)\"\)")
+WRITTEN = re.compile(r"^\s*(%[\w$.\-]+)(?::\d+)?\s*=\s*\"?([a-z_]+\.\w+)")
 LAYER = re.compile(r"^layers\.\d+")
 # What asks for more than one device, or for a partner outside of the graph.
 COLLECTIVE = frozenset({
@@ -112,7 +113,7 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
             module.operation.verify()
         except (ir.MLIRError, ValueError) as error:
             message = " ".join(str(error).split())
-            return GraphFacts(error=message, places={"error": _place_of_error(graph.text, message)})
+            return GraphFacts(error=message, places=_place_of_error(graph.text, message))
         functions = {symbol(op, "sym_name"): op for op in module.body.operations if op.operation.name == "func.func"}
         main = functions.get(graph.abi.function)
         if main is None:
@@ -260,14 +261,16 @@ def _anchor(operation: Any) -> str:
     return anchor_of(name_of(operation.location))
 
 
-def _place_of_error(text: str, message: str) -> str:
-    """The anchor of the line that the parser complains of, where that line has one."""
+def _place_of_error(text: str, message: str) -> dict[str, str]:
+    """`error`: the anchor of the line that the parser complains of, where that line has one; `operation`: which one stands there."""
     found = LINE.search(message)
     lines = text.splitlines()
     if not found or int(found[1]) > len(lines):
-        return ""
-    scope = SCOPE.search(lines[int(found[1]) - 1])
-    return anchor_of(scope[1]) if scope else ""
+        return {}
+    line = lines[int(found[1]) - 1]
+    scope, written = SCOPE.search(line), WRITTEN.search(line)
+    places = {"error": anchor_of(scope[1]) if scope else ""}
+    return places | ({"operation": f"{written[2]} {written[1]} at line {found[1]}"} if written else {})
 
 
 def _odd_one_out(scopes: dict[str, Counter[str]]) -> str:

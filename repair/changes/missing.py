@@ -13,17 +13,30 @@ from hloracle.semantics.program import Operation, Type
 FOLLOWING = ("multiply", "add", "subtract", "divide")
 NARROW = ("bf16", "f16")
 MOST_OPERANDS = 40
+MOST_STEPS = 8  # of operations one after another that are too many
 
 
 def doubled(plain: Plain, place: int) -> Iterator[Edit]:
-    """What takes it takes one of its operands instead."""
+    """What takes it takes one of its operands instead, or what an operand is made of in a few steps."""
     old = plain.block.operations[place]
     if len(old.results) != 1:
         return
-    for operand in dict.fromkeys(old.operands):
-        if plain.types[operand] == old.type:
-            instead = Operation("stablehlo.optimization_barrier", (operand,), old.results, old.types)
-            yield Edit(place, (instead,), "without", f"without this `{old.kind}`", 4)
+    for value, steps in _behind(plain, place).items():
+        if plain.types[value] == old.type:
+            instead = Operation("stablehlo.optimization_barrier", (value,), old.results, old.types)
+            before = f", and what makes its operands of {plain.called(value)}" if steps > 1 else ""
+            yield Edit(place, (instead,), "without", f"without this `{old.kind}`{before}", 4 if steps == 1 else 5)
+
+
+def _behind(plain: Plain, place: int) -> dict[int, int]:
+    """The values that an operation depends on, and by how many steps, the nearest first."""
+    found: dict[int, int] = {}
+    now = dict.fromkeys(plain.block.operations[place].operands)
+    for step in range(1, MOST_STEPS + 1):
+        found |= {v: step for v in now if v not in found}
+        inner = [plain.makers[v] for v in now if v in plain.makers and v not in plain.stops]
+        now = dict.fromkeys(v for p in inner for v in plain.block.operations[p].operands if v not in found)
+    return found
 
 
 def followed_by_one(plain: Plain, place: int) -> Iterator[Edit]:
@@ -31,7 +44,7 @@ def followed_by_one(plain: Plain, place: int) -> Iterator[Edit]:
     old = plain.block.operations[place]
     if len(old.results) != 1 or old.type.dtype not in FLOATS or old.name == "stablehlo.constant":
         return
-    before = _fresh(plain)
+    before = plain.fresh
     made = replace(old, results=(before,))
     for kind in UNARY:
         new = Operation(f"stablehlo.{kind}", (before,), old.results, old.types)
@@ -54,32 +67,28 @@ def followed_by_one(plain: Plain, place: int) -> Iterator[Edit]:
 
 
 def followed_by_two(plain: Plain, place: int) -> Iterator[Edit]:
-    """An operation of it and of another value: one of its type, or a vector over its last axis, such as a bias."""
+    """An operation of it and of another value: one of its type, or of its first or last axes alone, such as a bias or a share."""
     old = plain.block.operations[place]
     if len(old.results) != 1 or old.type.dtype not in FLOATS or old.name == "stablehlo.constant":
         return
-    before = _fresh(plain)
+    before = plain.fresh
     made = replace(old, results=(before,))
     for value in _near(plain, place, old.type):
         for kind in FOLLOWING:
             new = Operation(f"stablehlo.{kind}", (before, value), old.results, old.types)
             yield Edit(place, (made, new), "missing", f"`{kind}` with another value is missing after it", 6)
-    for value in _near(plain, place, Type(old.type.shape[-1:], old.type.dtype)) if len(old.type.shape) > 1 else ():
-        wide = Operation(
-            "stablehlo.broadcast_in_dim", (value,), (before + 1,), old.types,
-            {"broadcast_dimensions": (len(old.type.shape) - 1,)},
-        )  # fmt: skip
-        for kind in ("multiply", "add"):
-            new = Operation(f"stablehlo.{kind}", (before, before + 1), old.results, old.types)
-            yield Edit(place, (made, wide, new), "missing", f"`{kind}` with another value is missing after it", 6)
+    axes = tuple(range(len(old.type.shape)))
+    for dims in (part for n in axes[1:] for part in (axes[-n:], axes[:n])):
+        for value in _near(plain, place, Type(tuple(old.type.shape[d] for d in dims), old.type.dtype)):
+            wide = Operation(
+                "stablehlo.broadcast_in_dim", (value,), (before + 1,), old.types, {"broadcast_dimensions": dims}
+            )
+            for kind in ("multiply", "add"):
+                new = Operation(f"stablehlo.{kind}", (before, before + 1), old.results, old.types)
+                yield Edit(place, (made, wide, new), "missing", f"`{kind}` with another value is missing after it", 6)
 
 
 def _near(plain: Plain, place: int, type: Type) -> list[int]:
     found = [v for v in plain.by_type.get(type, ()) if plain.makers.get(v, -1) < place]
     found.sort(key=lambda v: abs(place - (plain.makers[v] if v in plain.makers else plain.users.get(v, [0])[0])))
     return found[:MOST_OPERANDS]
-
-
-def _fresh(plain: Plain) -> int:
-    """The number of a value that the graph does not have."""
-    return max(plain.types) + 1_000_000
