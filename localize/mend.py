@@ -49,6 +49,7 @@ class Mender:
 
     def __init__(self, run: ReferenceRun, oracles: Sequence[Graph], report: Report) -> None:
         self._run, self._oracles, self._report = run, oracles, report
+        self._known: dict[Graph, dict[str, float]] = {}
         self.suspect = functools.lru_cache(maxsize=2)(self._suspect)
 
     def _suspect(self, graph: Graph) -> Suspect:
@@ -58,7 +59,11 @@ class Mender:
         anatomy, abi = anatomy_of(graph, run.config), graph.abi
         oracle = next((o for o in self._oracles if _alike(o, graph)), None) if is_small(anatomy.plain()) else None
         peer = anatomy_of(oracle, run.config) if oracle else None
-        return Suspect(anatomy, [*calls_of(run, abi.phase, abi.capacity), *probes_of(anatomy, peer, run.weight)])
+        return Suspect(
+            anatomy,
+            [*calls_of(run, abi.phase, abi.capacity), *probes_of(anatomy, peer, run.weight)],
+            self._known.get(graph),
+        )
 
     def blame(self, graph: Graph, anchor: str) -> Blame:
         """The operations of an anchor's subgraph whose change makes it right."""
@@ -92,7 +97,9 @@ class Mender:
                 if edit is not None:
                     edits.insert(0, edit)
                 done |= now_changed
+                known = self.suspect(now).unchanged([line.number for line in lines])
                 now, begin = patched(now, lines), None
+                self._known[now] = known
             else:
                 return None
             right.append(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from hloracle.localize.anatomy import Anatomy
@@ -22,13 +22,13 @@ class Suspect:
     """A graph, and the calls that it is tried on.
 
     Args:
-      calls: of the graph's phase.
+      calls: of the graph's phase. known: how far off anchors are whose subgraph another graph had as well.
     """
 
-    def __init__(self, anatomy: Anatomy, calls: Sequence[Call]) -> None:
+    def __init__(self, anatomy: Anatomy, calls: Sequence[Call], known: Mapping[str, float] | None = None) -> None:
         self.anatomy, self.plain = anatomy, anatomy.plain()
         self.anchors = list(anatomy.anchors)
-        self._calls = calls
+        self._calls, self._known = calls, dict(known or {})
         self.subject = functools.lru_cache(maxsize=256 if is_small(self.plain) else 4)(self._subject)
         self.off = functools.cache(self._off)
         self.needed = functools.cache(self._needed)
@@ -61,6 +61,8 @@ class Suspect:
 
     def _off(self, anchor: str) -> float:
         """How far off an anchor is by itself on the call where it is furthest off; NaN where that is not known."""
+        if anchor in self._known:
+            return self._known[anchor]
         subject = self.subject(anchor)
         try:
             return max((subject.error(which) for which in range(len(subject.examples))), default=float("nan"))
@@ -70,6 +72,11 @@ class Suspect:
     def wrong(self) -> list[str]:
         """The anchors that are known to be wrong by themselves."""
         return [a for a in self.anchors if self.off(a) > WRONG]
+
+    def unchanged(self, lines: Collection[int]) -> dict[str, float]:
+        """How far off those anchors are whose subgraph has none of these lines of the text."""
+        changed = {place for place, (line, _) in enumerate(self.plain.lines) if line in lines}
+        return {anchor: self.off(anchor) for anchor in self.anchors if not changed & self.needed(anchor)}
 
     def right_with(self, anchor: str, edit: Edit) -> bool:
         """Whether an anchor is right by itself with a change."""

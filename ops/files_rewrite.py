@@ -93,7 +93,7 @@ class _Rewriting:
         if len(self._block.arguments):
             raise Malformed("has a main function with arguments, which nothing gives", "call @inputs in it")
         self._know(checks)
-        found = Rewritten(_made_by(checks[0].operands[0]))
+        found = Rewritten(_made_by(self._module, checks[0].operands[0]))
         for check in checks:
             found.checks.append(self._check(check))
         self._lift(found, checks)
@@ -156,7 +156,7 @@ class _Rewriting:
         for value, array in self._values.items():
             users = [use.owner for use in value.uses]
             own = [user for user in users if user not in checks]
-            is_call = value.owner.name == "func.call"
+            is_call = value.owner.operation.name == "func.call"
             if not (own or value in self._returned) or is_call != calls or any(_says_shape(user) for user in own):
                 continue
             argument = self._block.add_argument(value.type, ir.Location.unknown())
@@ -255,13 +255,16 @@ def _complex(text: str, type: Type, own: Any) -> np.ndarray | None:
     return np.array(np.broadcast_to(flat, type.shape) if flat.size == 1 else flat.reshape(type.shape))
 
 
-def _made_by(value: Any) -> str:
-    """The operation that gives a value; of a call, the last one of the function."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
+def _made_by(module: Any, value: Any) -> str:
+    """The operation that gives a value; of a call, the one that gives it in the function."""
+    if isinstance(value.owner, ir.Block):
         return ""
-    return str(owner.name)
+    owner = value.owner.operation  # a view may have an attribute of the operation as its own `name`
+    if owner.name != "func.call":
+        return str(owner.name)
+    *_, end = function_named(module, owner.attributes["callee"].value).regions[0].blocks[0].operations
+    return _made_by(module, end.operands[list(owner.results).index(value)])
 
 
 def _says_shape(user: Any) -> bool:
-    return any(user.name == f"stablehlo.{name}" for name in _SHAPED)
+    return str(user.operation.name).removeprefix("stablehlo.") in _SHAPED

@@ -171,11 +171,13 @@ class Subject:
         self.blamed = [place for place in self.needed if own(place)]
         self.values = [Values(plain, self.stops, example) for example in examples]
         self._after: dict[int, list[int]] = {}
+        self._errors: dict[int, float] = {}
 
-    @functools.cache  # noqa: B019  (a subject is looked at for a moment)
     def error(self, which: int) -> float:
         """How far off it is as it is, on one of the examples."""
-        return self.examples[which].error([self.values[which].of(t) for t in self.targets])
+        if which not in self._errors:  # not by a cache of the class, which would keep every subject with all its values
+            self._errors[which] = self.examples[which].error([self.values[which].of(t) for t in self.targets])
+        return self._errors[which]
 
     @functools.cached_property
     def order(self) -> list[int]:

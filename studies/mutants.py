@@ -50,6 +50,8 @@ FAULTS = Path(str(faults.__file__)).parent
 PINS = FAULTS / "outcomes.json"
 # Anchors that may be named instead of the one that is wrong: its direct consumers. At most this share of all mutants.
 AT_CONSUMER = 0.05
+# Of the emitter's faults whose anchor the graph has, the share in which the operation is one that the fault changed.
+EXACT = 0.90
 _AT = re.compile(r" at line (\d+) of (\S+)$")
 
 
@@ -276,6 +278,12 @@ def problems(trials: Sequence[Trial]) -> list[str]:
     late = [t for t in trials if t.place == "consumer"]
     if len(late) > AT_CONSUMER * len(trials):
         found.append(f"{len(late)} of {len(trials)} are placed at a consumer, more than {AT_CONSUMER:.0%}")
+    asked = [t for t in trials if t.exact is not None]
+    missed = [t.id for t in asked if not t.exact]
+    if len(trials) == len(MUTANTS) and len(asked) - len(missed) < EXACT * len(asked):  # of a few a share says nothing
+        found.append(
+            f"another operation is named in {len(missed)} of {len(asked)}, more than {1 - EXACT:.0%}: {missed[0]}"
+        )
     return found or ([] if trials else ["no mutant was run"])
 
 

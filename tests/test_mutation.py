@@ -86,6 +86,16 @@ def test_the_direct_consumer_counts_for_a_few() -> None:
     assert problems([found] + [CAUGHT] * 18) == ["1 of 19 are placed at a consumer, more than 5%"]
 
 
+def test_another_operation_counts_for_a_few_of_all() -> None:
+    """A fault of which there is none to name is none of those."""
+    missed, right = dataclasses.replace(CAUGHT, exact=False), dataclasses.replace(CAUGHT, exact=True)
+    rest = [CAUGHT] * (len(MUTANTS) - 100)
+    assert problems([missed] * 10 + [right] * 90 + rest) == []
+    (problem,) = problems([missed] * 11 + [right] * 89 + rest)
+    assert problem == "another operation is named in 11 of 100, more than 10%: norm-sum"
+    assert problems([missed] * 11) == []
+
+
 @pytest.mark.parametrize("anchor", [None, "norm"])
 def test_elsewhere_is_a_problem(anchor: str | None) -> None:
     found = trial(record(anchor=anchor))

@@ -11,6 +11,7 @@ import pytest
 from hloracle.cli.main import invoke
 from hloracle.ops.files import NOTHING, read_tests
 from hloracle.ops.files_case import Check, FileCase, checked
+from hloracle.ops.files_rewrite import rewritten
 from hloracle.ops.files_text import generic, modules
 from hloracle.ops.running_read import signature
 from hloracle.semantics.evaluate import evaluated
@@ -90,6 +91,37 @@ def test_what_is_expected_may_be_computed() -> None:
     (case,) = (c for c in in_folder("right") if Path(c.id).name == "computed.mlir")
     (check,) = case.checks
     assert (check.got, check.expected) == (1, 0)
+
+
+COMPOSITE = """
+func.func private @double(%a: tensor<3xf32>) -> tensor<3xf32> {
+  %r = stablehlo.add %a, %a : tensor<3xf32>
+  return %r : tensor<3xf32>
+}
+func.func @main() {
+  %a = stablehlo.constant dense<[1.0, -2.0, 3.5]> : tensor<3xf32>
+  %r = CALL
+  %e = stablehlo.constant dense<[2.0, -4.0, 7.0]> : tensor<3xf32>
+  stablehlo.custom_call @check.expect_eq(%r, %e) {has_side_effect = true} : (tensor<3xf32>, tensor<3xf32>) -> ()
+  return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "operation"),
+    [
+        ("call @double(%a) : (tensor<3xf32>) -> tensor<3xf32>", "stablehlo.add"),
+        (
+            'stablehlo.composite "acme.double" %a {decomposition = @double} : (tensor<3xf32>) -> tensor<3xf32>',
+            "stablehlo.composite",
+        ),
+        ("stablehlo.negate %a : tensor<3xf32>", "stablehlo.negate"),
+    ],
+)
+def test_a_case_is_about_the_operation_that_gives_what_is_checked(call: str, operation: str) -> None:
+    """A function is not the operation, and neither is a composite's own name."""
+    assert rewritten(COMPOSITE.replace("CALL", call)).operation == operation
 
 
 def test_modules_of_a_file_have_their_lines() -> None:
