@@ -19,7 +19,7 @@ LONGEST = 600  # characters of a line that a reader is shown: a table may have a
 class Candidate:
     """An operation that may be to blame: its place in the graph, and the changes of it that make the anchor right.
 
-    spoils: anchors that were right, and are not with the best change. left: those that are wrong in any case.
+    spoils: anchors that were right, and are not with the best change. mends: those that were wrong, and are right with it.
     like: a right anchor of another layer, whose operation is as this one is with the best change. innocent: one whose operation is
       as this one is now. shared: right anchors that are computed by it too.
     """
@@ -27,7 +27,7 @@ class Candidate:
     place: int
     repairs: tuple[Repair, ...]
     spoils: int
-    left: int
+    mends: int
     like: str = ""
     innocent: str = ""
     shared: int = 0
@@ -36,7 +36,15 @@ class Candidate:
     def rank(self) -> tuple[bool | int | float, ...]:
         """The best candidate's is the smallest."""
         best = self.repairs[0]
-        return self.spoils, self.left, not self.like, bool(self.innocent), bool(self.shared), best.edit.cost, best.error
+        return (
+            self.spoils,
+            -self.mends,
+            not self.like,
+            bool(self.innocent),
+            bool(self.shared),
+            best.edit.cost,
+            best.error,
+        )
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class Blame:
 
         Of several it is the one that is, with its change, as in another layer, where that is so of no other.
         """
-        best = [c for c in self.candidates if (c.spoils, c.left) == (0, self.candidates[0].left)]
+        best = [c for c in self.candidates if (c.spoils, c.mends) == (0, self.candidates[0].mends)]
         return not self.ended and (len(best) == 1 or len([c for c in best if c.like]) == 1)
 
 
@@ -98,10 +106,7 @@ def blame(suspect: Suspect, anchor: str, seconds: float) -> Blame:
     by_place: dict[int, list[Repair]] = {}
     for repair in searched.repairs:
         by_place.setdefault(repair.edit.place, []).append(repair)
-    wrong = set(suspect.wrong()) | {anchor}
-    found = _first_unlike(
-        suspect, anchor, [_candidate(suspect, anchor, repairs, wrong) for repairs in by_place.values()]
-    )
+    found = _first_unlike(suspect, anchor, [_candidate(suspect, anchor, repairs) for repairs in by_place.values()])
     found.sort(key=lambda c: c.rank)
     return Blame(anchor, tuple(found), len(by_place), searched.tried, searched.ended)
 
@@ -116,28 +121,29 @@ def _first_unlike(suspect: Suspect, anchor: str, candidates: Sequence[Candidate]
 MOST_JUDGED = 6  # changes of one operation that are held to the other anchors
 
 
-def _candidate(suspect: Suspect, anchor: str, repairs: Sequence[Repair], wrong: set[str]) -> Candidate:
+def _candidate(suspect: Suspect, anchor: str, repairs: Sequence[Repair]) -> Candidate:
     """The changes of one operation, those first that spoil least."""
-    place, alike = repairs[0].edit.place, suspect.alike(anchor, frozenset(wrong))
+    place, alike = repairs[0].edit.place, suspect.alike(anchor)
     ranked: list[tuple[int, int, bool, int, float, int, Repair]] = []
     reading = [a for a in suspect.anchors if place in suspect.needed(a)]
+    wrong = {a for a in reading if suspect.is_wrong(a)} | {anchor}
     for repair in repairs[:MOST_JUDGED]:
         right = {a: suspect.right_with(a, repair.edit) for a in reading}
         spoils = sum(not right[a] for a in reading if a not in wrong)
-        left = sum(not right.get(a, False) for a in wrong)
+        mends = sum(right[a] for a in reading if a in wrong)
         ranked.append(
-            (spoils, left, not alike.with_edit(repair.edit), repair.edit.cost, repair.error, len(ranked), repair)
+            (spoils, -mends, not alike.with_edit(repair.edit), repair.edit.cost, repair.error, len(ranked), repair)
         )
     ranked.sort(key=lambda one: one[:6])
-    spoils, left, *_, best = ranked[0]
+    spoils, mends, *_, best = ranked[0]
     shared = sum(a not in wrong for a in reading)
     like, innocent = alike.with_edit(best.edit), alike.as_is(place)
-    return Candidate(place, tuple(one[-1] for one in ranked), spoils, left, like, innocent, shared)
+    return Candidate(place, tuple(one[-1] for one in ranked), spoils, -mends, like, innocent, shared)
 
 
 def found_by_likeness(suspect: Suspect, anchor: str) -> Found | None:
     """The first operation that is computed otherwise than in another layer, where the same anchor is right; None without one."""
-    unlike = suspect.alike(anchor, frozenset(suspect.wrong()) | {anchor}).unlike()
+    unlike = suspect.alike(anchor).unlike()
     blamed = [(place, like) for place, like in unlike if place in suspect.subject(anchor).blamed]
     if not blamed:
         return None

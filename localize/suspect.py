@@ -71,7 +71,11 @@ class Suspect:
 
     def wrong(self) -> list[str]:
         """The anchors that are known to be wrong by themselves."""
-        return [a for a in self.anchors if self.off(a) > WRONG]
+        return [a for a in self.anchors if self.is_wrong(a)]
+
+    def is_wrong(self, anchor: str) -> bool:
+        """Whether an anchor is known to be wrong by itself."""
+        return self.off(anchor) > WRONG
 
     def unchanged(self, lines: Collection[int]) -> dict[str, float]:
         """How far off those anchors are whose subgraph has none of these lines of the text."""
@@ -87,15 +91,15 @@ class Suspect:
             return False
         return max(subject.error(i) if e is None else e for i, e in enumerate(errors)) <= WRONG
 
-    def _alike(self, anchor: str, wrong: frozenset[str]) -> Alike:
-        """What of an anchor's subgraph is computed as in other layers; wrong: the anchors from which nothing is to be learned."""
+    def _alike(self, anchor: str) -> Alike:
+        """What of an anchor's subgraph is computed as in other layers, where it is not known to be wrong."""
         layer, part = split(anchor)
-        others = (
-            []
-            if layer is None
-            else [(a, at) for a in self.anchors for at, same in [split(a)] if same == part and at is not None]
-        )
-        return Alike(self.subject(anchor), layer or 0, [(a, self.subject(a), at) for a, at in others if a not in wrong])
+        found = []
+        for other in self.anchors if layer is not None else ():
+            at, same = split(other)
+            if same == part and at not in (None, layer) and not self.is_wrong(other):
+                found.append((other, self.subject(other), at or 0))
+        return Alike(self.subject(anchor), layer or 0, found)
 
 
 def is_small(plain: Plain) -> bool:

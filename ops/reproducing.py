@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,18 @@ from hloracle.localize.anatomy import Step
 from hloracle.localize.operations import Found
 from hloracle.ops.case import Case, Expected
 from hloracle.ops.outcome import Ended, Outcome
-from hloracle.ops.running_carrier import IN_FILES, SAME, Joined, Part, joined, read, renamed
+from hloracle.ops.running_carrier import (
+    CARRIERS,
+    FLOATS_OF_8_BITS,
+    IN_FILES,
+    SAME,
+    Carrier,
+    Joined,
+    Part,
+    joined,
+    read,
+    renamed,
+)
 from hloracle.ops.running_lane import Lane, lanes, opener, side_by_side
 from hloracle.reports.ops import record as form
 from hloracle.semantics.numbers import FLOATS, rounded
@@ -110,7 +121,14 @@ class _Writing:
 
     def _ways(self, wanted: Wanted) -> Iterator[Found]:
         part = read(wanted.case)
-        whole = joined([part, *map(read, wanted.company)], IN_FILES)
+        given, gives = ({t.dtype for t in types} for types in (part.arguments, part.results))
+        in_bits = given & {*FLOATS_OF_8_BITS} - gives
+        yield from self._shown(wanted, part, IN_FILES)
+        if in_bits:  # what makes an f8 of an f32 may itself be what a compiler sees through
+            yield from self._shown(wanted, part, {**IN_FILES, **{dtype: CARRIERS[dtype] for dtype in in_bits}})
+
+    def _shown(self, wanted: Wanted, part: Part, carriers: Mapping[str, Carrier]) -> Iterator[Found]:
+        whole = joined([part, *map(read, wanted.company)], carriers)
         if wanted.outcome.result != "wrong":
             yield _found(wanted, whole.graph, whole.inputs, None)
             return
