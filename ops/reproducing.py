@@ -100,11 +100,8 @@ class _Writing:
         if choice.tools is not None:
             own = Way(choice.tools.compiler, choice.name, None if choice.in_process else choice.tools)
         for found in self._ways(wanted):
-            # What runs a graph on XLA by itself gives it arrays of 32 bits alone.
-            narrow = own.compiler != "xla" or all(v.dtype.itemsize < 8 for v in found.inputs.values())
-            way = own if narrow else Way("", choice.name)
-            written = write_reproducer(self.folder, found if way.compiler else _typed(found), way, "")
-            shown = written.shown if way.compiler else self._replayed()
+            written = write_reproducer(self.folder, found if own.compiler else _typed(found), own, "")
+            shown = written.shown if own.compiler else self._replayed()
             made = form.Reproducer(folder=written.folder, command=written.command, shown=shown)
             if shown:
                 break
