@@ -184,10 +184,11 @@ def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, be
     while misplaced := [o for o in steps[first].operands if isinstance(o, int) and known.elsewhere(results[o])]:
         first = misplaced[0]
     # Of what only moves elements, the first that the right graph has no such part of is what went wrong.
-    while moved := [
+    computes = not known.have(results[first], _chosen(steps, first))
+    while computes and (moved := [
         o for o in steps[first].operands
-        if isinstance(o, int) and steps[o].name in MOVES and not known.have(results[o], whole=True)
-    ]:  # fmt: skip
+        if isinstance(o, int) and steps[o].line and steps[o].name in MOVES and not known.have(results[o], whole=True)
+    ]):  # fmt: skip
         first = moved[0]
     # What was put around somebody else's graph lays its values out: the graph's own operation comes before it.
     while not steps[first].line and (before := [o for o in steps[first].operands if isinstance(o, int)]):
@@ -267,9 +268,12 @@ def _equal(one: np.ndarray, other: np.ndarray, near: float) -> bool:
 
 
 def _chosen(steps: Sequence[Step], index: int) -> bool:
-    """Whether a result is chosen from what is taken, so that it says nothing that its numbers are there somewhere."""
+    """Whether a result is chosen from what is taken, so that it says nothing that its numbers are there somewhere.
+
+    What adapts somebody else's graph chooses rows and tokens, which is right.
+    """
     step = steps[index]
-    return step.name in CHOOSING or (
+    return (step.name in CHOOSING and step.line > 0) or (
         step.name in MOVES and any(isinstance(o, int) and _chosen(steps, o) for o in step.operands)
     )
 
