@@ -86,6 +86,9 @@ class Named:
         line, text = plain.lines[candidate.place]
         edit = candidate.repairs[0].edit
         words = edit.words if edit.kind != "operand" else _rewired(plain, edit)
+        if edit.kind == "missing":
+            joined = (v for operation in edit.instead[1:] for v in operation.operands if v in plain.types)
+            words = words.replace("another value", plain.called(next(joined, -1)))
         return Named(plain.block.operations[candidate.place].name, line or None, text[:LONGEST], words)
 
 

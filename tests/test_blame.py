@@ -149,6 +149,46 @@ def test_one_operation_too_many() -> None:
     assert patched(found.anatomy.graph, lines).text == graph.text
 
 
+def test_a_factor_that_the_graph_has_elsewhere() -> None:
+    """The scores of one layer are not scaled."""
+    graph = right("decode")
+    before = line("decode", "l1_self_attn_scores.mul")
+    text = graph.text.replace(f"    {before}\n", "").replace("%l1_self_attn_scores.mul", "%l1_self_attn_scores.dot")
+    scale = before.split(", ")[1].split(" ")[0]
+    found = blamed(dataclasses.replace(graph, text=text))
+    assert told(found)[0] == ("l1_self_attn_scores.dot", f"`multiply` with {scale} is missing after it")
+
+
+def test_a_number_that_is_missing() -> None:
+    """No layer's scores are scaled: the patch puts a factor in, with a constant of its own."""
+    text = right("decode").text
+    scale = line("decode", "l1_self_attn_scores.mul").split(", ")[1].split(" ")[0]
+    lines = [one for one in text.splitlines() if "_self_attn_scores.mul = " not in one and f" {scale} = " not in one]
+    unscaled = "\n".join(lines).replace("_self_attn_scores.mul", "_self_attn_scores.dot")
+    found, came = blamed(dataclasses.replace(right("decode"), text=unscaled))
+    ((value, words), *_) = told((found, came))
+    assert came.anchor == "layers.0.self_attn.scores"
+    assert value in ("l0_self_attn_scores.r", "l0_self_attn_scores.dot")  # to scale the queries is the same
+    assert re.fullmatch(r"`multiply` with 0\.\d+ is missing after it", words)
+    changed = lines_with(found.anatomy, came.candidates[0].repairs[0].edit)
+    assert changed
+    assert suspect(patched(found.anatomy.graph, changed)).wrong() == found.wrong()[1:]
+
+
+def test_a_reduction_and_what_it_begins_with() -> None:
+    graph = right("decode")
+    before = line("decode", "l1_self_attn_probs.red1")
+    (zero,) = re.findall(r"init: (%\S+)\)", before)
+    one = "    %begin = stablehlo.constant dense<0xFF800000> : tensor<f32>\n"
+    after = before.replace("stablehlo.add", "stablehlo.maximum").replace(zero, "%begin")
+    found, came = blamed(dataclasses.replace(graph, text=graph.text.replace(f"    {before}", f"{one}    {after}")))
+    words = "the reduction by `maximum` should be one by `add`, which begins with 0"
+    assert told((found, came))[0] == ("l1_self_attn_probs.red1", words)
+    lines = lines_with(found.anatomy, came.candidates[0].repairs[0].edit)
+    assert lines
+    assert suspect(patched(found.anatomy.graph, lines)).wrong() == []
+
+
 def test_what_no_prompt_shows() -> None:
     """An epsilon that rules small values alone: the reference's are right, and other inputs show it."""
     (value,) = re.findall(r"%(l1_post_attention_layernorm.add) = stablehlo.add", right("decode").text)

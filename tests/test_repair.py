@@ -105,6 +105,11 @@ FAULTS = {
         "%z = stablehlo.constant dense<0.0> : tensor<f32>\n%t = stablehlo.reduce(%s init: %z) applies stablehlo.maximum across dimensions = [1] : (tensor<5x5xf32>, tensor<f32>) -> tensor<5xf32>\n%u = stablehlo.broadcast_in_dim %t, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>\n%r = stablehlo.add %u, %a : tensor<3x5xf32>",
         "the reduction by `maximum` should be one by `add`",
     ),
+    "reducer with what it begins with": (
+        "%z = stablehlo.constant dense<0xFF800000> : tensor<f32>\n%t = stablehlo.reduce(%s init: %z) applies stablehlo.maximum across dimensions = [1] : (tensor<5x5xf32>, tensor<f32>) -> tensor<5xf32>\n%u = stablehlo.broadcast_in_dim %t, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>\n%r = stablehlo.multiply %u, %a : tensor<3x5xf32>",
+        "%z = stablehlo.constant dense<0x7F800000> : tensor<f32>\n%t = stablehlo.reduce(%s init: %z) applies stablehlo.minimum across dimensions = [1] : (tensor<5x5xf32>, tensor<f32>) -> tensor<5xf32>\n%u = stablehlo.broadcast_in_dim %t, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>\n%r = stablehlo.multiply %u, %a : tensor<3x5xf32>",
+        "the reduction by `minimum` should be one by `maximum`, which begins with -inf",
+    ),
     "direction": (
         "%t = stablehlo.compare GT, %a, %b, FLOAT : (tensor<3x5xf32>, tensor<3x5xf32>) -> tensor<3x5xi1>\n%r = stablehlo.select %t, %a, %b : tensor<3x5xi1>, tensor<3x5xf32>",
         "%t = stablehlo.compare EQ, %a, %b, FLOAT : (tensor<3x5xf32>, tensor<3x5xf32>) -> tensor<3x5xi1>\n%r = stablehlo.select %t, %a, %b : tensor<3x5xi1>, tensor<3x5xf32>",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from hloracle.repair.subject import Edit, Plain
-from hloracle.semantics.numbers import FLOATS
+from hloracle.semantics.numbers import FLOATS, held_as, own_type
 from hloracle.semantics.program import Block, Operation
 
 UNARY = (
@@ -46,7 +48,28 @@ def other_operation(plain: Plain, place: int) -> Iterator[Edit]:
         for kind in REDUCERS:
             if inner.kind in REDUCERS and kind != inner.kind:
                 new = replace(old, regions=(_reducing(old.regions[0], kind),))
-                yield Edit(place, (new,), "operation", f"the reduction by `{inner.kind}` should be one by `{kind}`", 1)
+                words = f"the reduction by `{inner.kind}` should be one by `{kind}`"
+                yield Edit(place, (new,), "operation", words, 1)
+                if old.type.dtype in FLOATS or own_type(old.type.dtype).kind in "iu":
+                    yield _begun_anew(plain, place, new, kind, words)
+
+
+def _begun_anew(plain: Plain, place: int, new: Operation, kind: str, words: str) -> Edit:
+    """A reduction that also begins with another number: the one that changes nothing in it."""
+    type, number = plain.types[new.operands[1]], _neutral(kind, new.type.dtype)
+    value = np.asarray(number).astype(held_as(type.dtype))
+    constant = Operation("stablehlo.constant", (), (plain.fresh,), (type,), {"value": value})
+    begun = replace(new, operands=(new.operands[0], plain.fresh))
+    return Edit(place, (constant, begun), "operation", f"{words}, which begins with {number:g}", 2)
+
+
+def _neutral(kind: str, dtype: str) -> float | int:
+    if kind in ("add", "multiply"):
+        return 0.0 if kind == "add" else 1.0
+    if dtype in FLOATS:
+        return -np.inf if kind == "maximum" else np.inf
+    info = np.iinfo(own_type(dtype))
+    return int(info.min if kind == "maximum" else info.max)
 
 
 def _reducing(region: Block, kind: str) -> Block:
