@@ -52,7 +52,7 @@ PINS = FAULTS / "outcomes.json"
 AT_CONSUMER = 0.05
 # Of the emitter's faults whose anchor the graph has, the share in which the operation is one that the fault changed.
 EXACT = 0.90
-_AT = re.compile(r" at line (\d+) of (\S+)$")
+AT_LINE = re.compile(r" at line (\d+) of (\S+)$")
 
 
 Run = tuple[str, str, str]  # a model, how its weights are held, and the kind of device
@@ -181,7 +181,7 @@ def _exact(mutant: Mutant, record: Record) -> bool | None:
     anchor = verdict["anchor"] or mutant.anchor
     if mutant.part != "emitter" or mutant.class_ != "emitter-fault" or verdict["class"] != mutant.class_ or not anchor:
         return None
-    named = _AT.search(verdict["operation"] or "")
+    named = AT_LINE.search(verdict["operation"] or "")
     name = named[2] if named else ""
     rights = _graphs(mutant, name)
     with mutant.installed():

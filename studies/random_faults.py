@@ -41,7 +41,7 @@ from hloracle.core.program import run_program
 from hloracle.core.record import Record
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
-from hloracle.studies.mutants import CAPACITY, LATE, LATE_CAPACITY, TOKENS
+from hloracle.studies.mutants import AT_LINE, CAPACITY, LATE, LATE_CAPACITY, TOKENS
 from hloracle.studies.text_faults import Fault, faults
 
 if TYPE_CHECKING:
@@ -228,6 +228,10 @@ def _told(outcome: Outcome, record: Record, right: Graph, wrong: Graph, model: C
         lines = [operation["line"] if operation and operation["graph"] == right.name else None]
         lines += [candidate["line"] for candidate in found["candidates"]]
         named = list(dict.fromkeys(line for line in lines if line))
+    if (
+        not named and (told := AT_LINE.search(verdict["operation"] or "")) and told[2] == right.name
+    ):  # by a check without a run
+        named = [int(told[1])]
     inner = set().union(*(a.lines(anchor) for a in anatomies if anchor in a.values)) | {outcome.line}
     repair = found["repair"] if found else None
     localizing = sum(t["seconds"] for t in record["timings"] if t["stage"] == "localization")
