@@ -24,9 +24,13 @@ SHARE = 0.98
 # Fewer elements than these may be found by chance among the other graph's many.
 FEW = 16
 CHOOSING = frozenset(f"stablehlo.{kind}" for kind in ("reduce", "maximum", "minimum", "select", "clamp", "sort"))
+# They give elements of what they take, and compute nothing.
 MOVES = frozenset(
-    f"stablehlo.{kind}" for kind in ("reshape", "transpose", "slice", "broadcast_in_dim", "concatenate", "reverse")
-)
+    f"stablehlo.{kind}" for kind in (
+        "reshape", "transpose", "slice", "dynamic_slice", "broadcast_in_dim", "concatenate", "pad", "reverse",
+        "optimization_barrier",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -179,25 +183,30 @@ def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, be
         if not strange:
             frontier.append(index)
     first = min(frontier)
-    # Its operands have right numbers; one that has them in other places than the right graph's value of that shape is
-    # what went wrong before.
-    while misplaced := [o for o in steps[first].operands if isinstance(o, int) and known.elsewhere(results[o])]:
-        first = misplaced[0]
-    # Of what only moves elements, the first that the right graph has no such part of is what went wrong.
-    computes = not known.have(results[first], _chosen(steps, first))
-    while computes and (moved := [
-        o for o in steps[first].operands
-        if isinstance(o, int) and steps[o].line and steps[o].name in MOVES and not known.have(results[o], whole=True)
-    ]):  # fmt: skip
-        first = moved[0]
-    # What was put around somebody else's graph lays its values out: the graph's own operation comes before it.
-    while not steps[first].line and (before := [o for o in steps[first].operands if isinstance(o, int)]):
-        first = max(before, key=lambda o: results[o].size)
+    while (before := _wrong_before(steps, first, results, known)) is not None:
+        first = before
     graph = anatomy.prefix(subgraph, first)
     why = "the right graph has its operands, and has its result nowhere"
     if known.have(results[first]):
         why = "it has the right numbers in the wrong places"
     return Found(steps[first], graph, inputs_of(graph, value), None, results[first], why, by="likeness")
+
+
+def _wrong_before(steps: Sequence[Step], index: int, results: Sequence[np.ndarray], known: _Numbers) -> int | None:
+    """Of the operands of a wrong operation, whose numbers the right graph all has somewhere, the one that went wrong before."""
+    operands = [o for o in steps[index].operands if isinstance(o, int)]
+    for operand in operands:
+        if known.elsewhere(results[operand]):  # the right graph's value of that shape has them in other places
+            return operand
+    if not known.have(results[index], _chosen(steps, index)):
+        for operand in operands:
+            step = steps[operand]
+            # What only moves elements has to give what the right graph has as one value, not only its numbers.
+            if step.line and step.name in MOVES and not known.have(results[operand], whole=True):
+                return operand
+    if not steps[index].line and operands:  # what was put around somebody else's graph: the graph's own comes before it
+        return max(operands, key=lambda o: results[o].size)
+    return None
 
 
 def _fused_products(subgraph: Subgraph, peer: Anatomy, value: Value, bench: Workbench) -> list[np.ndarray]:

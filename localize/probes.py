@@ -28,7 +28,8 @@ SECONDS = 20.0  # for changes of the operations of the first subgraph that diffe
 class Failure:
     """A subgraph that differs: at which scale of its inputs, by how much of what is allowed, and the operation.
 
-    Of several scales, the most ordinary one. `found` is of the first subgraph that differs.
+    Of several scales, the most ordinary one. `found` is of the first subgraph that differs. sole: whether a change of this operation,
+    and of no other one, makes it equal.
     """
 
     anchor: str
@@ -36,6 +37,7 @@ class Failure:
     scale: float
     share: float
     found: Found | None
+    sole: bool = False
 
 
 def probe(
@@ -83,15 +85,16 @@ def probe(
             worst = max(worst, *(share for share, _ in shares))
             continue
         share, scale = beyond[0]
-        found = None
+        found, sole = None, False
         if locate and not failures:
             with suppress(*CANNOT):  # what has no meaning in NumPy
                 suspect = Suspect(emitter, probes_of(emitter, oracle, bench.weight))
-                found = found_by_repair(suspect, blame(suspect, anchor, SECONDS))
+                blamed = blame(suspect, anchor, SECONDS)
+                found, sole = found_by_repair(suspect, blamed), blamed.only
                 found = found or found_by_likeness(suspect, anchor)
             if found is None and anchor in oracle.values:
                 found = unlike(emitter, subgraph, oracle, inputs(emitter, bench.weight, scale), bench)
-        failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found))
+        failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found, sole))
     return len(seen), failures, worst, list(left.values())
 
 

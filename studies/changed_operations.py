@@ -8,14 +8,10 @@ from difflib import SequenceMatcher
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import Anatomy
+from hloracle.localize.operations import MOVES
 from hloracle.reference.model.config import Config
 from hloracle.repair.subject import Plain
 from hloracle.semantics.program import Operation, inputs_of
-
-# Operations that give elements of what they take, and compute nothing.
-MOVES = frozenset(
-    ("reshape", "transpose", "slice", "broadcast_in_dim", "concatenate", "reverse", "dynamic_slice", "pad", "optimization_barrier")
-)  # fmt: skip
 
 
 def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> frozenset[int] | None:
@@ -51,7 +47,7 @@ def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> fr
         changed |= gaps
         for place in here[1]:
             taken = {plain.makers.get(v) for v in inputs_of(plain.block.operations[place])} & changed
-            if any(plain.block.operations[m].kind in MOVES for m in taken if m is not None):
+            if any(plain.block.operations[m].name in MOVES for m in taken if m is not None):
                 changed.add(place)
     # A constant belongs to what takes it: either may be named.
     changed |= {

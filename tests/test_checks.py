@@ -321,6 +321,15 @@ def test_names_the_place(id: str, change: Callable[[Graph], Graph], anchor: str,
     assert found[f"emitter.{id}"].anchor == anchor
 
 
+def test_where_the_parser_stops_is_only_likely_to_be_wrong(decode: Inspected) -> None:
+    graph = replace("stablehlo.logistic", "stablehlo.logistics")(decode[0])
+    check = by_id(graph_checks("emitter", [facts(graph)], CONFIG))["emitter.parse"]
+    line = next(i for i, text in enumerate(graph.text.splitlines(), 1) if "stablehlo.logistics" in text)
+    assert check.operation.startswith("stablehlo.logistics %")
+    assert check.operation.endswith(f" at line {line} of {graph.name}")
+    assert check.candidate
+
+
 HARMLESS: dict[str, Callable[[Graph], Graph]] = {
     "random numbers that nothing calls": beside(("unused", RNG)),
     "several devices that nothing calls": beside(("unused", [PARTITION])),

@@ -410,6 +410,20 @@ def test_an_operation_without_an_anchor_is_a_place() -> None:
     assert placed(None, stated, STATIC, change=lambda outcome: outcome).anchor == STATIC.anchor
 
 
+def test_an_operation_that_no_experiment_shows_is_likely() -> None:
+    """Its anchor is as sure as before; a check that names no operation has nothing to be unsure of."""
+    operation = "stablehlo.sine %x at line 7 of decode"
+    probes = check("emitter.probes", "", "failed", "", "", "norm of decode", anchor="norm", operation=operation)
+    for candidate, level in ((False, "certain"), (True, "likely")):
+        found = placed(None, dataclasses.replace(probes, candidate=candidate), change=right)
+        assert (found.class_, found.anchor, found.operation) == ("emitter-fault", "norm", operation)
+        assert found.sure
+        assert found.sure[0] == level
+        assert ("no experiment shows that it is this operation and no other one" in found.sure[1]) == candidate
+    unnamed = dataclasses.replace(probes, operation="", candidate=True)
+    assert (placed(None, unnamed, change=right).sure or ("",))[0] == "certain"
+
+
 FUSED = localized(fusion_dependent=True, first_local=None, first_accumulated=None, operation=None)
 
 

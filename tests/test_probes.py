@@ -172,6 +172,12 @@ def test_the_operation_is_named() -> None:
     (failure,) = probed_graph(wrong)[1]
     assert failure.found
     assert failure.found.step.name == "stablehlo.tanh"
+    assert failure.sole
+    # To divide by the root is as right as to multiply with its reciprocal: either operation may be what is wrong.
+    one_of_two = changed(model("plain").graph("emitter", "prefill"), "stablehlo.rsqrt", "stablehlo.sqrt", "norm")
+    (failure,) = probed_graph(one_of_two)[1]
+    assert failure.found
+    assert (failure.anchor, failure.sole) == ("norm", False)
 
 
 def test_every_layer_is_probed() -> None:

@@ -65,6 +65,7 @@ class Check:
     status: `skipped` has its reason in `detail`; neither `skipped` nor `error` counts as passed.
     figure, limit: what was measured, and what it is held to, in words for a reader of the report.
     anchor, operation: where in the graph the first thing stands that breaks the check, if that is known.
+    candidate: whether another operation than this one may break it.
     error: of an error, its cause where that is known: the stage at which a configuration failed.
     missing: what the check leaves out, in words.
     """
@@ -80,6 +81,7 @@ class Check:
     head: str = ""
     anchor: str = ""
     operation: str = ""
+    candidate: bool = False
     error: str = ""
     missing: str = ""
 

@@ -31,7 +31,7 @@ def graph_checks(
     operation = f"{places['operation']} of {name}" if "operation" in places else ""
     question = Question("parse", "every graph parses and verifies", source)
     parses = question.counted(len(graphs) - len(broken), len(graphs), "; ".join(broken), places.get("error", ""))
-    checks = [replace(parses, operation=operation)]
+    checks = [replace(parses, operation=operation, candidate=bool(operation))]
     parsed = [(g, f) for g, f in graphs if not f.error]
     allowed: Counter[str] = Counter()
     for _, facts in parsed:

@@ -27,6 +27,7 @@ TITLE = "each anchor's computation equals the oracle's on inputs that no prompt 
 class Probes:
     """How many computations were compared, the largest share of what is allowed, and those that differ, in words.
 
+    anchor, operation: of the first that differs. sole: whether a change of this operation, and of no other one, makes it equal.
     left: the anchors whose computation was not compared, because the graph reads other values for it than the oracle's.
     """
 
@@ -35,6 +36,7 @@ class Probes:
     failed: list[str]
     anchor: str
     operation: str
+    sole: bool
     left: list[str]
 
 
@@ -70,7 +72,8 @@ def run_probes(
     check = question.judged(holds, figure, f"{found.count} of {found.count}", "; ".join(found.failed), found.anchor)
     words = f"probes of what is computed from other values than in the oracle: {', '.join(found.left)}"
     operation, missing = "" if holds else found.operation, words if found.left else ""
-    return dataclasses.replace(check, operation=operation, missing=missing), reused
+    candidate = bool(operation) and not found.sole
+    return dataclasses.replace(check, operation=operation, candidate=candidate, missing=missing), reused
 
 
 def _run(context: Context, pairs: list[tuple[Graph, Graph]], directory: Path, all_named: bool) -> Probes:
@@ -84,7 +87,7 @@ def _run(context: Context, pairs: list[tuple[Graph, Graph]], directory: Path, al
     bench = Workbench(context.backend(context.matrix.quick), checkpoint.load, weights)
     failed: list[str] = []
     left: list[str] = []
-    count, worst, anchor, operation = 0, 0.0, "", ""
+    count, worst, anchor, operation, sole = 0, 0.0, "", "", False
     for emitter, oracle in pairs:
         n, failures, share, others = probe(
             anatomy_of(emitter, config),
@@ -100,7 +103,7 @@ def _run(context: Context, pairs: list[tuple[Graph, Graph]], directory: Path, al
             step = failure.found.step if failure.found else None
             at = f"{step.name} {step.value} at line {step.line} of {emitter.name}" if step else ""
             if not anchor:
-                anchor, operation = failure.anchor, at
+                anchor, operation, sole = failure.anchor, at, failure.sole
             words = f"{failure.anchor} of {emitter.name} with inputs times {failure.scale:g}"
             failed.append(f"{words}: {at}" if at else words)
-    return Probes(count, worst, failed, anchor, operation, left)
+    return Probes(count, worst, failed, anchor, operation, sole, left)

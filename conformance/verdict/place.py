@@ -137,7 +137,11 @@ def _without_localization(
         return dataclasses.replace(verdict, anchor=anchor, sure=("possible", [words]))
     because = [f"{static.id} {SHOWN_BY.get(static.kind, READ)}: {static.detail}"]
     operation = static.operation or None
-    return dataclasses.replace(verdict, anchor=static.anchor or None, operation=operation, sure=("certain", because))
+    level = "certain"
+    if operation and static.candidate:
+        level = "likely"
+        because.append("no experiment shows that it is this operation and no other one")
+    return dataclasses.replace(verdict, anchor=static.anchor or None, operation=operation, sure=(level, because))
 
 
 def _of_contract(bad: Sequence[Check]) -> list[str]:
