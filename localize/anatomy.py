@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from hloracle.localize.text import TYPE, anchor_at, function_named, without_loca
 from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
 from hloracle.reference.model.config import Config
 from hloracle.repair.subject import Plain
+from hloracle.semantics.numbers import Unsupported
 from hloracle.semantics.reading import Reader
 
 # IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
@@ -32,6 +34,8 @@ FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")
 # What makes no cache, but what is put into one or read from it.
 PARTS = ("stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice")
 FLOATS = ("f64", "f32", "f16", "bf16")
+
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)([^x?]\S*)>")  # of any elements, complex ones too
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class Anatomy:
         self._cache_shapes = {name: graph.abi.results[graph.abi.result(name)].shape for name in graph.abi.caches}
         self.values = self._find()
         self._subgraphs: dict[str, Subgraph] = {}
+        self._plain: Plain | None = None  # not by a cache of the class, which would keep every anatomy with its module
 
     # ---- the shape of things
 
@@ -146,9 +151,13 @@ class Anatomy:
             text,
         )
 
-    @functools.cache  # noqa: B019  (an anatomy never changes, and is looked at for a moment)
     def plain(self) -> Plain:
         """The graph as plain data, with its anchors."""
+        if self._plain is None:
+            self._plain = self._as_plain()
+        return self._plain
+
+    def _as_plain(self) -> Plain:
         with self._context:
             reader = Reader()
             block = reader.block(self._block)
@@ -490,8 +499,9 @@ def anatomy_of(graph: Graph, config: Config) -> Anatomy:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    found = TYPE.fullmatch(str(value.type))
-    assert found, value.type
+    found = _TENSOR.fullmatch(str(value.type))
+    if not found:
+        raise Unsupported(f"a value of type {value.type} as an argument or a result")
     shape = tuple(int(n) for n in found[1].split("x") if n)
     return Tensor("tap", name, shape, found[2])
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.localize.operations import Found
-from hloracle.localize.suspect import CANNOT, Suspect
+from hloracle.localize.suspect import Suspect
 from hloracle.repair.search import Repair, search
-from hloracle.repair.subject import Edit, Plain
+from hloracle.repair.subject import CANNOT, Edit, Plain
 
 LONGEST = 600  # characters of a line that a reader is shown: a table may have a million
 
@@ -62,12 +62,19 @@ class Blame:
     ended: bool
 
     @property
+    def best(self) -> list[Candidate]:
+        """Those whose change leaves as few anchors wrong as any other's, of those that are computed with it."""
+        return [
+            c for c in self.candidates if (c.spoils, c.mends) == (self.candidates[0].spoils, self.candidates[0].mends)
+        ]
+
+    @property
     def only(self) -> bool:
         """Whether there is one operation alone that may be changed so that the anchor, and all that reads it, is right.
 
         Of several it is the one that is, with its change, as in another layer, where that is so of no other.
         """
-        best = [c for c in self.candidates if (c.spoils, c.mends) == (0, self.candidates[0].mends)]
+        best = [c for c in self.best if not c.spoils]
         return not self.ended and (len(best) == 1 or len([c for c in best if c.like]) == 1)
 
 
@@ -101,7 +108,9 @@ def _rewired(plain: Plain, edit: Edit) -> str:
 
 
 def blame(suspect: Suspect, anchor: str, seconds: float) -> Blame:
-    """The operations of an anchor's subgraph whose change makes it right."""
+    """The operations of an anchor's subgraph whose change makes it right; none where it is right when nothing is rounded."""
+    if not suspect.is_wrong(anchor):
+        return Blame(anchor, (), 0, 0, False)
     try:
         searched = search(suspect.subject(anchor), seconds)
     except CANNOT:  # what it calls, or an operation that has no meaning here
@@ -128,8 +137,10 @@ def _candidate(suspect: Suspect, anchor: str, repairs: Sequence[Repair]) -> Cand
     """The changes of one operation, those first that spoil least."""
     place, alike = repairs[0].edit.place, suspect.alike(anchor)
     ranked: list[tuple[int, int, bool, int, float, int, Repair]] = []
-    reading = [a for a in suspect.anchors if place in suspect.needed(a)]
-    wrong = {a for a in reading if suspect.is_wrong(a)} | {anchor}
+    reading = [
+        a for a in suspect.anchors if place in suspect.needed(a) and (suspect.is_wrong(a) or suspect.is_right(a))
+    ]
+    wrong = {a for a in reading if suspect.is_wrong(a)}
     for repair in repairs[:MOST_JUDGED]:
         right = {a: suspect.right_with(a, repair.edit) for a in reading}
         spoils = sum(not right[a] for a in reading if a not in wrong)
@@ -161,11 +172,13 @@ def found_by_repair(suspect: Suspect, found: Blame) -> Found | None:
         return None
     best = found.candidates[0]
     why = f"with a change of it alone {found.anchor} is right: {Named.of(suspect.plain, best).words}"
-    others = found.operations - 1
+    others, alike = found.operations - 1, len(found.best) - 1
     if not others and not found.ended:
         why += f"; of {found.tried} changes that were tried, none of another operation does that"
     elif others:
         why += f"; so do changes of {others} other operation{'s' * (others > 1)}"
+    if others and not alike and len(found.candidates) > 1:
+        why += ", but other anchors that are computed with them stay wrong or become wrong then"
     if best.like:
         why += f"; {'but ' if others else ''}with this one it is as in {best.like}, which is right"
     anatomy = suspect.anatomy

@@ -20,17 +20,17 @@ from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
-from hloracle.localize.blame import Named, found_by_repair
+from hloracle.localize.blame import Named, found_by_likeness, found_by_repair
 from hloracle.localize.drive import drive
 from hloracle.localize.mend import Mended, Mender
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike, wrong_in_the_whole
 from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
-from hloracle.localize.suspect import CANNOT
 from hloracle.localize.witness import evaluations, word_of
 from hloracle.localize.word import Word
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.contract import PHASES
+from hloracle.repair.subject import CANNOT
 
 # Decode steps whose values are looked at, the failing one last: enough to see whether an error grows.
 STEPS = 8
@@ -495,15 +495,18 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
 def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> tuple[Dissection, Found | None]:
     """The operation whose change makes an anchor right, where there is one; and what would put all graphs right."""
     mender, graph = scene.mender, anatomy.graph
-    blame = mender.blame(graph, anchor)
-    if not blame.tried:
-        note = f"{anchor} has an operation that cannot be evaluated in NumPy, so that no change of it was tried"
+    suspect = mender.suspect(graph)
+    if suspect.is_right(anchor):
+        note = f"{anchor} is right where nothing is rounded, so that no change of an operation was tried"
         return replace(base, notes=(*base.notes, note)), None
+    blame = mender.blame(graph, anchor)
     if not blame.candidates:
         note = f"no change of one operation makes {anchor} right: {blame.tried} were tried"
-        return replace(
-            base, notes=(*base.notes, f"{note}, until the time for that was over" if blame.ended else note)
-        ), None
+        if not blame.tried:
+            note = f"{anchor} has an operation that cannot be evaluated in NumPy, so that no change of it was tried"
+        elif blame.ended:
+            note += ", until the time for that was over"
+        return replace(base, notes=(*base.notes, note)), found_by_likeness(suspect, anchor)
     best = blame.candidates[0]
     plain = anatomy.plain()
     named = [Named.of(plain, c) for c in blame.candidates[:MOST_NAMED]]
@@ -512,7 +515,7 @@ def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> t
         scene.report("putting the graphs right")
         side = scene.question.suspect
         mended = mender.mended((*side.graphs, *side.others), (graph, best.repairs[0].edit), named[0].words)
-    found = found_by_repair(mender.suspect(graph), blame)
+    found = found_by_repair(suspect, blame)
     return replace(base, candidates=tuple(named), sole=blame.only, mended=mended), found
 
 

@@ -19,7 +19,7 @@ from hloracle.localize.situation import ReferenceRun
 from hloracle.localize.suspect import Suspect, is_small
 from hloracle.repair.changes import TIERS, changes
 from hloracle.repair.changes.numbers import insertions, number_of
-from hloracle.repair.subject import Edit
+from hloracle.repair.subject import CANNOT, Edit
 
 SECONDS = 20.0  # for the changes of one anchor
 ALL_SECONDS = 60.0  # for all anchors of all graphs
@@ -130,7 +130,7 @@ class Mender:
                 edit = found[0].repairs[0].edit
             lines = lines_with(suspect.anatomy, edit)
             return (edit, lines) if lines else None
-        except InputError:  # a text that does not parse
+        except (InputError, *CANNOT):  # a text that does not parse, or what cannot be evaluated
             return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.draft import constant_of
 from hloracle.localize.inline import copied
 from hloracle.localize.text import code_of
-from hloracle.repair.subject import Edit
+from hloracle.repair.subject import CANNOT, Edit
+from hloracle.semantics.numbers import FLOATS, own_type
 from hloracle.semantics.program import Operation, Type
 
 _ARGUMENT = re.compile(r"(%[\w$.\-]+)\s*:(?!:)")
@@ -26,6 +28,7 @@ _DEFINED = re.compile(r"^\s*(%[\w$.\-]+)(?::\d+)?\s*=\s")
 _LOCATION = re.compile(r"\s*loc\((?:[^()]|\([^()]*\))*\)\s*$")
 _OPENED = ("{", "({", "(", ",")
 _PRINTED = re.compile(r"%[\w$.\-]+")
+WHOLE_BYTES = frozenset(f"{sign}{bits}" for sign in ("i", "ui") for bits in (8, 16, 32, 64))
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,11 @@ def _line_with(anatomy: Anatomy, edit: Edit) -> Line | None:
         return None
     location = _LOCATION.search(before)
     indent = before[: len(before) - len(before.lstrip())]
-    after = [f"{indent}{text}{location[0] if location else ''}" for text in _written(anatomy, edit, names, defined[1])]
+    try:
+        written = _written(anatomy, edit, names, defined[1])
+    except (ir.MLIRError, RuntimeError, *CANNOT):  # an attribute or a type that MLIR's Python has no way to make
+        return None
+    after = [f"{indent}{text}{location[0] if location else ''}" for text in written]
     return Line(number, before, tuple(after))
 
 
@@ -105,7 +112,8 @@ def lines_between(before: Graph, after: Graph) -> list[Line]:
 def as_diff(before: Graph, after: Graph, name: str) -> str:
     """A unified diff, which `patch` and `git apply` take."""
     old, new = (graph.text.splitlines(keepends=True) for graph in (before, after))
-    return "".join(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=2))
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=2)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _names(anatomy: Anatomy) -> dict[int, str]:
@@ -161,8 +169,13 @@ def _written(anatomy: Anatomy, edit: Edit, names: Mapping[int, str], result: str
     inside = [line.strip() for line in text if line.strip().startswith("%")]
     called = {f"%arg{i}": names[v] for i, v in enumerate(operands)}
     numbered = [defined[1] for line in inside if (defined := _DEFINED.match(line))]
+    used = set(_PRINTED.findall(anatomy.graph.text))
+    stem = (
+        f"{result}.new" if result[1].isalpha() else f"%new{result[1:]}"
+    )  # a name that begins with a digit has digits alone
+    free = (new for new in (f"{stem}{i or ''}" for i in itertools.count()) if new not in used)
     for i, name in enumerate(numbered):
-        called[name] = result if i == len(numbered) - 1 else f"{result}.new{i or ''}"
+        called[name] = result if i == len(numbered) - 1 else next(free)
     return [_PRINTED.sub(lambda found: called.get(found[0], found[0]), line) for line in inside]
 
 
@@ -170,7 +183,10 @@ def _created(operation: Operation, old: Operation, original: Any, values: Mappin
     """A new operation in MLIR: the original one with what is changed of it, or one of another name."""
     operands = [values[v] for v in operation.operands]
     types = [_mlir(t) for t in operation.types]
-    if operation.name != old.name or len(operands) != len(old.operands):
+    like_old = [str(v.type) for v in operands] == [
+        str(v.type) for v in original.operands
+    ] and operation.types == old.types
+    if operation.name != old.name or not like_old:
         given = {name: _attribute(name, value, types[0]) for name, value in operation.attributes.items()}
         return ir.Operation.create(operation.name, types, operands, given)
     new = copied(original, dict(zip(original.operands, operands, strict=False)))
@@ -200,10 +216,26 @@ def _mlir(type: Type) -> Any:
     return ir.Type.parse(str(type))
 
 
+def _dense(value: np.ndarray, type: Any) -> Any:
+    """A constant, given by the bits of its own type: floats are held in float64 here."""
+    element = ir.RankedTensorType(type).element_type
+    dtype = str(element)
+    if dtype not in FLOATS and dtype not in WHOLE_BYTES:
+        return constant_of(value, type)
+    own = value.astype(own_type(dtype)).ravel()
+    bits = own.view(f"u{own.itemsize}")
+    if bits.size and (bits == bits[0]).all():
+        own = own[:1]
+    shaped = ir.RankedTensorType.get(value.shape, element)
+    return ir.Attribute.parse(
+        f'dense<"0x{own.tobytes().hex().upper()}"> : {shaped}' if value.size else f"dense<> : {shaped}"
+    )
+
+
 def _attribute(name: str, value: Any, type: Any) -> Any:
     """An attribute of MLIR with a value of Python's, of an operation that gives this type."""
     if isinstance(value, np.ndarray):
-        return constant_of(value, type)
+        return _dense(value, type)
     if name == "comparison_direction":
         return ir.Attribute.parse(f"#stablehlo<comparison_direction {value}>")
     if name == "dot_dimension_numbers":

@@ -17,9 +17,10 @@ from hloracle.localize.blame import blame, found_by_likeness, found_by_repair
 from hloracle.localize.calls import probes_of
 from hloracle.localize.inputs import SCALES, inputs, read, share_of
 from hloracle.localize.operations import Found, unlike
-from hloracle.localize.suspect import CANNOT, Suspect
+from hloracle.localize.suspect import Suspect
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
+from hloracle.repair.subject import CANNOT
 
 SECONDS = 20.0  # for changes of the operations of the first subgraph that differs
 

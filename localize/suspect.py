@@ -11,11 +11,9 @@ from hloracle.localize.calls import WRONG, Call
 from hloracle.reference.model.anchors import split
 from hloracle.repair.examples import Called
 from hloracle.repair.likeness import Alike
-from hloracle.repair.subject import Edit, Example, Plain, Subject
-from hloracle.semantics.numbers import Unsupported
+from hloracle.repair.subject import CANNOT, Edit, Example, Plain, Subject
 
 MOST_ELEMENTS = 1 << 22  # of all values of a graph: of a larger one not all that is evaluated is kept
-CANNOT = (Unsupported, ValueError, IndexError, TypeError, KeyError)  # of what is evaluated
 
 
 class Suspect:
@@ -77,14 +75,20 @@ class Suspect:
         """Whether an anchor is known to be wrong by itself."""
         return self.off(anchor) > WRONG
 
+    def is_right(self, anchor: str) -> bool:
+        """Whether an anchor is known to be right by itself."""
+        return self.off(anchor) <= WRONG
+
     def unchanged(self, lines: Collection[int]) -> dict[str, float]:
         """How far off those anchors are whose subgraph has none of these lines of the text."""
         changed = {place for place, (line, _) in enumerate(self.plain.lines) if line in lines}
         return {anchor: self.off(anchor) for anchor in self.anchors if not changed & self.needed(anchor)}
 
     def right_with(self, anchor: str, edit: Edit) -> bool:
-        """Whether an anchor is right by itself with a change."""
+        """Whether it is known of an anchor that it is right by itself with a change."""
         subject = self.subject(anchor)
+        if not subject.examples:
+            return False
         try:
             errors = [subject.error_with(edit, which) for which in range(len(subject.examples))]
         except CANNOT:
@@ -92,12 +96,12 @@ class Suspect:
         return max(subject.error(i) if e is None else e for i, e in enumerate(errors)) <= WRONG
 
     def _alike(self, anchor: str) -> Alike:
-        """What of an anchor's subgraph is computed as in other layers, where it is not known to be wrong."""
+        """What of an anchor's subgraph is computed as in other layers, where it is known to be right."""
         layer, part = split(anchor)
         found = []
         for other in self.anchors if layer is not None else ():
             at, same = split(other)
-            if same == part and at not in (None, layer) and not self.is_wrong(other):
+            if same == part and at not in (None, layer) and self.is_right(other):
                 found.append((other, self.subject(other), at or 0))
         return Alike(self.subject(anchor), layer or 0, found)
 

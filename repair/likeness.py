@@ -35,15 +35,23 @@ class Shape:
             self.places[place] = self._told(subject.plain.block.operations[place], self._values)
 
     def with_edit(self, edit: Edit) -> int | None:
-        """The same of an operation that is changed; None where it takes what the subgraph does not have."""
+        """The same of an operation that is changed; of one that is passed by, the same of the first that takes its result."""
         values = dict(self._values)
         for value in {v for operation in edit.instead for v in inputs_of(operation)} - values.keys():
             for place in self._subject.plain.needed([value], self._subject.stops):
                 self._told(self._subject.plain.block.operations[place], values)
+        if edit.kind == "without":
+            return self._passing_by(edit, values)
         told = 0
         for operation in edit.instead:
             told = self._told(operation, values)
         return told
+
+    def _passing_by(self, edit: Edit, values: dict[int, Hashable]) -> int | None:
+        (passed,), (value,) = edit.instead[0].operands, edit.instead[0].results
+        values[value] = values.get(passed, ("argument", passed))
+        after = self._subject.following(edit.place)
+        return self._told(self._subject.plain.block.operations[after[0]], values) if after else None
 
     def first_without(self, known: set[int]) -> list[int]:
         """The operations that are computed otherwise than any that is known, from what is known."""

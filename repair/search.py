@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from hloracle.repair.changes import TIERS, changes
-from hloracle.repair.changes.missing import doubled
+from hloracle.repair.changes.missing import without, without_several
 from hloracle.repair.solve import inserted, solved, tidied
-from hloracle.repair.subject import Edit, Plain, Subject
-from hloracle.semantics.numbers import Unsupported
-
-SECONDS = 30.0
+from hloracle.repair.subject import CANNOT, Edit, Subject
 
 
 @dataclass(frozen=True)
@@ -32,43 +31,63 @@ class Searched:
     ended: bool
 
 
-def search(subject: Subject, seconds: float = SECONDS) -> Searched:
+def search(subject: Subject, seconds: float) -> Searched:
     """Every repair of the cheapest tier that has any."""
     end = time.monotonic() + seconds
     found: list[Repair] = []
     tried = 0
-    for edits in _tiers(subject):
-        for edit in edits:
+    for make in _tiers(subject):
+        for edit in (edit for place in subject.blamed for edit in _made(make, place)):
             if time.monotonic() > end:
                 return Searched(tuple(_best_first(found)), tried, True)
             tried += 1
             error = _error(subject, edit)
             if error <= 1:
-                found.append(Repair(_too_many(subject.plain, tidied(subject, edit, subject.order[0])), error))
+                found.append(_plainer(subject, Repair(edit, error)))
         if found:
             break
     return Searched(tuple(_best_first(found)), tried, False)
 
 
-def _tiers(subject: Subject) -> Iterator[Iterable[Edit]]:
-    for tier in range(len(TIERS)):
-        yield (edit for place in subject.blamed for edit in changes(subject.plain, place, tier))
-        if tier == 0:
-            yield (edit for place in subject.blamed for edit in solved(subject, place, subject.order[0]))
-    yield (edit for place in subject.blamed for edit in inserted(subject, place, subject.order[0]))
+Make = Callable[[int], Iterable[Edit]]
 
 
-def _too_many(plain: Plain, edit: Edit) -> Edit:
+def _tiers(subject: Subject) -> list[Make]:
+    plain, first = subject.plain, subject.order[0]
+    cheap, missing = (partial(changes, plain, tier=tier) for tier in range(len(TIERS)))
+    return [cheap, partial(solved, subject, which=first), missing, partial(inserted, subject, which=first)]
+
+
+def _made(make: Make, place: int) -> Iterator[Edit]:
+    """The changes of one operation; those that were made before, where its type or an attribute is one that is not known."""
+    with suppress(*CANNOT):
+        yield from make(place)
+
+
+def _plainer(subject: Subject, repair: Repair) -> Repair:
+    """The same repair with as few digits as are needed, or by one operation less, where that is as right."""
+    edit = _too_many(subject, tidied(subject, repair.edit, subject.order[0]))
+    if edit is repair.edit:
+        return repair
+    error = _error(subject, edit)
+    return Repair(edit, error) if error <= 1 else repair
+
+
+def _too_many(subject: Subject, edit: Edit) -> Edit:
     """An operation that nothing but this one takes, and that is passed by with this change, is one too many."""
     if edit.kind != "operand":
         return edit
+    plain = subject.plain
     old, new = plain.block.operations[edit.place], edit.instead[0]
     changed = [(a, b) for a, b in zip(old.operands, new.operands, strict=True) if a != b]
     before, after = changed[0]
     place = plain.makers.get(before)
-    if place is None or plain.users[before] != [edit.place] or old.operands.count(before) != 1:
+    if place not in subject.blamed or before in subject.stops or before in plain.block.returned:
         return edit
-    return next((e for e in doubled(plain, place) if e.instead[0].operands == (after,)), edit)
+    if plain.users[before] != [edit.place] or old.operands.count(before) != 1:
+        return edit
+    passed_by = [*without(plain, place), *without_several(plain, place)]
+    return next((e for e in passed_by if e.instead[0].operands == (after,)), edit)
 
 
 def _best_first(found: list[Repair]) -> list[Repair]:
@@ -81,7 +100,7 @@ def _error(subject: Subject, edit: Edit) -> float:
     for which in subject.order:
         try:
             error = subject.error_with(edit, which)
-        except (Unsupported, ValueError, IndexError, TypeError, KeyError):
+        except CANNOT:
             return float("inf")
         worst = max(worst, subject.error(which) if error is None else error)
         if not worst <= 1:

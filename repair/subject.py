@@ -9,13 +9,15 @@ from typing import Protocol
 
 import numpy as np
 
-from hloracle.semantics.evaluate import Evaluator
-from hloracle.semantics.numbers import held, within
+from hloracle.semantics.evaluate import MOST_TURNS, Evaluator
+from hloracle.semantics.numbers import Unsupported, held, within
 from hloracle.semantics.program import Block, Operation, Type, inputs_of
 
+CANNOT = (Unsupported, ValueError, IndexError, TypeError, KeyError, ArithmeticError)  # of what is evaluated
 MOST_KEPT = (
     1 << 20
 )  # bytes of a given value that is kept in float64; a larger one, such as a matrix, is converted each time
+TURNS = 4, 64  # of a loop with an edit: so many times those of the longest one without it, and at least so many
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,19 @@ class Values:
         """What an operation gives; instead: other values than those of the graph, by number."""
         others = instead or {}
         taken = {v: others[v] if v in others else self.of(v) for v in inputs_of(operation)}
+        # Once something is changed a loop may have no end.
+        self._evaluator.most_turns = MOST_TURNS if instead is None else self._enough
         results = self._evaluator.operation(operation, [taken[v] for v in operation.operands], taken)
-        return [within(result, type.dtype) for result, type in zip(results, operation.types, strict=True)]
+        return [
+            result if type.other else within(result, type.dtype)
+            for result, type in zip(results, operation.types, strict=True)
+        ]
+
+    @functools.cached_property
+    def _enough(self) -> int:
+        """Turns of a loop; asked once everything has been evaluated as it is."""
+        factor, least = TURNS
+        return max(least, factor * self._evaluator.turns)
 
     def _given(self, value: int) -> np.ndarray:
         type = self._plain.types[value]
@@ -187,6 +200,7 @@ class Subject:
     def error_with(self, edit: Edit, which: int) -> float | None:
         """How far off it is with an edit, on one of the examples; None where the edit changes nothing there."""
         values = self.values[which]
+        self.error(which)  # as it is first: so many turns its loops take
         changed: dict[int, np.ndarray] = {}
         for operation in edit.instead:
             changed.update(zip(operation.results, values.results(operation, changed), strict=True))
@@ -221,5 +235,7 @@ class Subject:
         return self._after[place]
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
+def _same(one: np.ndarray | tuple[np.ndarray, ...], other: np.ndarray | tuple[np.ndarray, ...]) -> bool:
+    if isinstance(one, tuple) or isinstance(other, tuple):
+        return isinstance(one, tuple) and isinstance(other, tuple) and all(map(_same, one, other))
     return one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")

@@ -10,12 +10,17 @@ from hloracle.semantics.numbers import Unsupported, held
 from hloracle.semantics.operations import OPERATIONS
 from hloracle.semantics.program import Block, Operation, Program
 
+MOST_TURNS = 100_000
+
 
 class Evaluator:
-    """Evaluates operations of one program. What it does not know raises Unsupported."""
+    """Evaluates operations of one program. What it does not know raises Unsupported.
+
+    most_turns: of a loop; one that takes more raises Unsupported. turns: of the longest one so far.
+    """
 
     def __init__(self, program: Program | None = None) -> None:
-        self.program = program
+        self.program, self.most_turns, self.turns = program, MOST_TURNS, 0
 
     def call(self, name: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results of a function."""
@@ -55,6 +60,12 @@ class Surroundings:
     def region(self, block: Block, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """What a region returns. Its arguments may have more axes than their types have: all is elementwise then."""
         return self._evaluator.block(block, arguments, self._values)
+
+    def turn(self, count: int) -> None:
+        """A loop has taken so many turns. Raises Unsupported where that is too many."""
+        if count > self._evaluator.most_turns:
+            raise Unsupported(f"a loop of more than {self._evaluator.most_turns} turns")
+        self._evaluator.turns = max(self._evaluator.turns, count)
 
     def call(self, name: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """What a function returns."""

@@ -18,8 +18,8 @@ def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> fr
     """The lines of the wrong graph's operations that are not as in the right one, of those that compute an anchor.
 
     These are other operations, or take other values, or other attributes. Where one is missing, they are also those that make
-    what it would take; and what it would do may be done after its value was moved, up to the first operation that computes with
-    it. None where either graph has no such anchor: there is no operation to name then.
+    what it would take; and what it would do may be done before that value was moved, or after, up to the first operation that
+    computes with it. None where either graph has no such anchor: there is no operation to name then.
     """
     try:
         anatomies = [Anatomy(graph, config) for graph in (right, wrong)]
@@ -45,6 +45,8 @@ def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> fr
         changed.update(plain.makers[v] for v in given if v in plain.makers)
     if len(here[1]) < len(there[1]):
         changed |= gaps
+        moved = (plain.block.operations[place] for place in changed if plain.block.operations[place].name in MOVES)
+        changed |= {plain.makers[v] for o in moved for v in inputs_of(o) if v in plain.makers} & {*here[1]}
         for place in here[1]:
             taken = {plain.makers.get(v) for v in inputs_of(plain.block.operations[place])} & changed
             if any(plain.block.operations[m].name in MOVES for m in taken if m is not None):

@@ -12,10 +12,11 @@ from models import model
 from hloracle.core.abi import Graph
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.blame import Blame, Named, blame, found_by_likeness, found_by_repair
-from hloracle.localize.calls import WRONG, calls_of, probes_of
+from hloracle.localize.calls import WRONG, Call, calls_of, probes_of
 from hloracle.localize.mend import Mended, Mender
 from hloracle.localize.patch import as_diff, lines_with, patched
 from hloracle.localize.suspect import Suspect
+from hloracle.repair.changes.missing import followed_by_one
 
 PHASES = ("prefill", "decode")
 
@@ -209,6 +210,53 @@ def test_what_overflows_is_infinite_here_too() -> None:
     assert found.wrong() == ["layers.1.self_attn.probs"]
 
 
+def test_what_only_rounding_makes_wrong_is_not_repaired() -> None:
+    """A large number that is added and taken away again: nothing of that shows where nothing is rounded."""
+    before = line("decode", "l1_mlp_act.mul1")
+    lost = [
+        before.replace("%l1_mlp_act.mul1 =", "%kept ="),
+        '%large = stablehlo.constant dense<1.0e+05> : tensor<1x20xf32> loc("layers.1.mlp.act")',
+        '%more = stablehlo.add %kept, %large : tensor<1x20xf32> loc("layers.1.mlp.act")',
+        '%l1_mlp_act.mul1 = stablehlo.subtract %more, %large : tensor<1x20xf32> loc("layers.1.mlp.act")',
+    ]
+    graph = dataclasses.replace(right("decode"), text=right("decode").text.replace(before, "\n    ".join(lost)))
+    found = suspect(graph)
+    assert found.wrong() == []
+    assert blame(found, "layers.1.mlp.act", 60) == Blame("layers.1.mlp.act", (), 0, 0, False)
+
+
+def test_a_layer_of_which_nothing_is_known_is_no_model() -> None:
+    found = suspect(wrong("decode", "l0_mlp_act.mul1", "multiply", "maximum"))
+    alike = blame(found, "layers.0.mlp.act", 60).candidates[0].like
+    assert alike == "layers.1.mlp.act"
+    telling, found._calls = found._calls, []
+    unknown = suspect(found.anatomy.graph)
+    unknown._calls = [Silent(call) for call in telling]
+    assert np.isnan(unknown.off("layers.1.mlp.act"))
+    assert blame(unknown, "layers.0.mlp.act", 60).candidates[0].like == ""
+
+
+class Silent:
+    """A call of which nothing is known in layer 1."""
+
+    def __init__(self, call: Call) -> None:
+        self.value, self.error, self._call = call.value, call.error, call
+
+    def tells(self, anatomy: Anatomy, anchor: str) -> bool:
+        return "layers.1" not in anchor and self._call.tells(anatomy, anchor)
+
+
+def test_a_table_with_the_wrong_sign() -> None:
+    """Floats are held in float64, and written in the type that the table has."""
+    graph = right("decode")
+    (before,) = [one for one in graph.text.splitlines() if one.strip().startswith('%c2 = stablehlo.constant dense<"0x')]
+    digits = re.findall(r"0x([0-9A-F]+)", before)[0]
+    turned = (-np.frombuffer(bytes.fromhex(digits), np.float32)).tobytes().hex().upper()
+    found = mended(dataclasses.replace(graph, text=graph.text.replace(digits, turned)))
+    assert found
+    assert suspect(found.graphs[0]).wrong() == []
+
+
 def mended(*graphs: Graph, name: str = "plain") -> Mended | None:
     here = model(name)
     mender = Mender(here.run(), [here.graph("oracle", phase) for phase in PHASES], lambda words: None)
@@ -258,6 +306,44 @@ def test_what_no_change_of_one_operation_mends() -> None:
     )
 
 
+def test_new_values_have_names_that_are_free() -> None:
+    """Where values are numbered, a name may not begin with a digit and go on with letters."""
+    anatomy = model("plain").anatomy("oracle", "decode")
+    plain = anatomy.plain()
+    place = next(
+        i for i, o in enumerate(plain.block.operations) if o.name == "stablehlo.multiply" and plain.lines[i][0]
+    )
+    for edit in followed_by_one(plain, place):
+        lines = lines_with(anatomy, edit)
+        assert lines
+        assert re.match(r"\s*%new", lines[0].after[0])
+        again = patched(anatomy.graph, lines)
+        Anatomy(again, anatomy.config)
+        taken = [*re.findall(r"%new[\w.]*", again.text), "%new_0"]
+        text = again.text.replace(taken[0], taken[0] + "x")
+        Anatomy(dataclasses.replace(again, text=text), anatomy.config)
+
+
+def test_a_rounding_after_a_conversion_is_another_conversion() -> None:
+    """Of the same name as the operation before it, and of other types."""
+    graph = right("decode")
+    before = line("decode", "l1_mlp_act.mul1")
+    wide = [
+        before.replace("%l1_mlp_act.mul1 =", "%kept ="),
+        '%half = stablehlo.convert %kept : (tensor<1x20xf32>) -> tensor<1x20xbf16> loc("layers.1.mlp.act")',
+        '%l1_mlp_act.mul1 = stablehlo.convert %half : (tensor<1x20xbf16>) -> tensor<1x20xf32> loc("layers.1.mlp.act")',
+    ]
+    anatomy = Anatomy(
+        dataclasses.replace(graph, text=graph.text.replace(before, "\n    ".join(wide))), model("plain").config
+    )
+    plain = anatomy.plain()
+    place = next(i for i, (_, text) in enumerate(plain.lines) if text.startswith("%l1_mlp_act.mul1 ="))
+    (edit,) = [e for e in followed_by_one(plain, place) if "bf16" in e.words]
+    lines = lines_with(anatomy, edit)
+    assert lines
+    assert ["f16>" in one.partition(" loc")[0].rpartition("->")[2] for one in lines[0].after] == [False, True, False]
+
+
 def test_a_diff_that_patch_takes() -> None:
     graph = right("decode")
     other = wrong("decode", "l1_mlp_act.mul1", "multiply", "maximum")
@@ -265,6 +351,9 @@ def test_a_diff_that_patch_takes() -> None:
     assert diff[:2] == ["--- a/decode.mlir", "+++ b/decode.mlir"]
     assert [one[:1] for one in diff].count("-") == 2
     assert as_diff(graph, graph, "decode.mlir") == ""
+    cut, mended = (dataclasses.replace(g, text="a\nb" if g is other else "a\nc") for g in (other, graph))
+    end = "\\ No newline at end of file"
+    assert as_diff(cut, mended, "x.mlir").splitlines()[3:] == [" a", "-b", end, "+c", end]
 
 
 def test_each_line_knows_what_wrote_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,10 +16,11 @@ from hloracle.repair.search import Searched, search
 from hloracle.repair.solve import solved
 from hloracle.repair.subject import Plain, Subject
 from hloracle.semantics.evaluate import evaluated
-from hloracle.semantics.numbers import within
+from hloracle.semantics.numbers import Unsupported, within
 from hloracle.semantics.program import Block
 from hloracle.semantics.reading import read
 
+SECONDS = 30.0
 ARGUMENTS = "%a: tensor<3x5xf32>, %b: tensor<3x5xf32>, %s: tensor<5x5xf32>, %w: tensor<5xf32>, %i: tensor<i32>"
 NAMES = ("a", "b", "s", "w", "i")
 
@@ -60,7 +62,7 @@ def subject_of(wrong: str, right: str, seeds: Sequence[int] = (1, 2, 3)) -> Subj
 
 
 def searched(wrong: str, right: str) -> Searched:
-    return search(subject_of(wrong, right))
+    return search(subject_of(wrong, right), SECONDS)
 
 
 # right, wrong: the lines, of which one is another one; what it should be.
@@ -190,7 +192,7 @@ def test_what_is_right_is_no_repair() -> None:
     right = module("%r = stablehlo.maximum %a, %b : tensor<3x5xf32>")
     wrong = module("%r = stablehlo.add %a, %b : tensor<3x5xf32>")
     subject = subject_of(wrong, right)
-    words = {repair.edit.words for repair in search(subject).repairs}
+    words = {repair.edit.words for repair in search(subject, SECONDS).repairs}
     assert words == {"`add` should be `maximum`"}
 
 
@@ -199,6 +201,60 @@ def test_the_time_for_it_ends() -> None:
     found = search(subject_of(module(wrong), module(right)), seconds=0.0)
     assert found.ended
     assert found.repairs == ()
+
+
+LOOP = """%z = stablehlo.constant dense<0> : tensor<i32>
+%o = stablehlo.constant dense<1> : tensor<i32>
+%n = stablehlo.constant dense<TURNS> : tensor<i32>
+%q:2 = stablehlo.while(%x = %z, %y = %a) : tensor<i32>, tensor<3x5xf32> cond {
+  %l = stablehlo.compare LT, %x, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+  stablehlo.return %l : tensor<i1>
+} do {
+  %m = stablehlo.add %x, %o : tensor<i32>
+  %k = stablehlo.add %y, %b : tensor<3x5xf32>
+  stablehlo.return %m, %k : tensor<i32>, tensor<3x5xf32>
+}
+%r = stablehlo.KIND %q#1 : tensor<3x5xf32>"""
+
+
+def test_no_change_makes_a_loop_endless() -> None:
+    """A change of a bound may make a loop as long as any number that the graph has; then it is given up."""
+    right, wrong = (module(LOOP.replace("TURNS", n).replace("KIND", "tanh")) for n in ("3", "5"))
+    subject = subject_of(wrong, right)
+    assert subject.error(0) > 1
+    (three,) = [e for e in changes(subject.plain, 2, 0) if e.words == "the constant should be 3"]
+    assert (subject.error_with(three, 0) or 0.0) <= 1
+    endless = replace(three, instead=(replace(three.instead[0], attributes={"value": np.array(90_000, np.int32)}),))
+    with pytest.raises(Unsupported, match="a loop of more than 64 turns"):
+        subject.error_with(endless, 0)
+    assert "the constant should be 3" in {r.edit.words for r in search(subject, SECONDS).repairs}
+
+
+def test_a_tuple_is_no_array() -> None:
+    lines = """%t = stablehlo.tuple %a, %b : tuple<tensor<3x5xf32>, tensor<3x5xf32>>
+%u = stablehlo.get_tuple_element %t[1] : (tuple<tensor<3x5xf32>, tensor<3x5xf32>>) -> tensor<3x5xf32>
+%r = stablehlo.KIND %u : tensor<3x5xf32>"""
+    found = searched(module(lines.replace("KIND", "tanh")), module(lines.replace("KIND", "logistic")))
+    assert {r.edit.words for r in found.repairs} == {"`tanh` should be `logistic`"}
+
+
+def test_numbers_at_the_end_of_a_type_have_changes() -> None:
+    for number in ("1.7976931348623157E+308", "4.9E-324", "-0.0"):
+        plain = plain_of(
+            module(f"%c = stablehlo.constant dense<{number}> : tensor<f64>\n%r = stablehlo.tanh %a : tensor<3x5xf32>")
+        )
+        assert list(changes(plain, 0, 0))
+
+
+def test_complex_matrices_are_multiplied() -> None:
+    text = """func.func @main(%a: tensor<3x2xcomplex<f32>>, %b: tensor<2x5xcomplex<f32>>) -> tensor<3x5xcomplex<f32>> {
+  %r = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<3x2xcomplex<f32>>, tensor<2x5xcomplex<f32>>) -> tensor<3x5xcomplex<f32>>
+  return %r : tensor<3x5xcomplex<f32>>
+}"""
+    rng = np.random.default_rng(0)
+    one, other = (rng.normal(size=shape) + 1j * rng.normal(size=shape) for shape in ((3, 2), (2, 5)))
+    (got,) = evaluated(read(text), [one.astype(np.complex64), other.astype(np.complex64)])
+    assert np.allclose(got, one @ other, rtol=1e-6)
 
 
 def test_every_change_keeps_the_types() -> None:

@@ -9,9 +9,12 @@ from hloracle.repair.subject import Edit, Plain
 
 # The cheaper of two repairs is the better one: what a typing error makes, before what has to be invented.
 TIERS = (
-    (kinds.other_operation, attributes.other_attributes, wires.exchanged, wires.other_operand, constants.known),
-    (missing.doubled, missing.followed_by_one, missing.followed_by_two),
-)
+    (
+        kinds.other_operation, attributes.other_attributes, wires.exchanged, wires.other_operand, constants.known,
+        missing.without,
+    ),
+    (missing.without_several, missing.followed_by_one, missing.followed_by_two),
+)  # fmt: skip
 
 
 def changes(plain: Plain, place: int, tier: int) -> Iterator[Edit]:

@@ -56,17 +56,8 @@ def _made_of(number: float, dtype: str) -> list[float]:
         return [n for n in [*near, *(number + k for k in range(-8, 9)), number // 2] if n == int(n)]
     if not number or not math.isfinite(number):
         return [-math.inf, math.inf, 0.0, 1.0, -1.0]
-    return [
-        *near,
-        -1.0,
-        number / 2,
-        1 / number,
-        number**2,
-        math.sqrt(abs(number)),
-        1 / math.sqrt(abs(number)),
-        math.inf,
-        -math.inf,
-    ]
+    root = math.sqrt(abs(number))
+    return [*near, -1.0, number / 2, 1 / number, number * number, root, 1 / root, math.inf, -math.inf]
 
 
 def _other_tables(plain: Plain, place: int, old: Operation) -> Iterator[Edit]:

@@ -1,4 +1,4 @@
-"""Operations that are there twice, or that are missing after another one."""
+"""Operations that are too many, or that are missing after another one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,17 @@ MOST_OPERANDS = 40
 MOST_STEPS = 8  # of operations one after another that are too many
 
 
-def doubled(plain: Plain, place: int) -> Iterator[Edit]:
-    """What takes it takes one of its operands instead, or what an operand is made of in a few steps."""
+def without(plain: Plain, place: int) -> Iterator[Edit]:
+    """What takes it takes one of its operands instead."""
+    yield from (edit for edit, steps in _passed_by(plain, place) if steps == 1)
+
+
+def without_several(plain: Plain, place: int) -> Iterator[Edit]:
+    """What takes it takes a value that one of its operands is made of, in a few steps."""
+    yield from (edit for edit, steps in _passed_by(plain, place) if steps > 1)
+
+
+def _passed_by(plain: Plain, place: int) -> Iterator[tuple[Edit, int]]:
     old = plain.block.operations[place]
     if len(old.results) != 1:
         return
@@ -25,7 +34,8 @@ def doubled(plain: Plain, place: int) -> Iterator[Edit]:
         if plain.types[value] == old.type:
             instead = Operation("stablehlo.optimization_barrier", (value,), old.results, old.types)
             before = f", and what makes its operands of {plain.called(value)}" if steps > 1 else ""
-            yield Edit(place, (instead,), "without", f"without this `{old.kind}`{before}", 4 if steps == 1 else 5)
+            edit = Edit(place, (instead,), "without", f"without this `{old.kind}`{before}", 4 if steps == 1 else 5)
+            yield edit, steps
 
 
 def _behind(plain: Plain, place: int) -> dict[int, int]:

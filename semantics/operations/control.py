@@ -6,21 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.semantics.numbers import Unsupported
 from hloracle.semantics.operations.kinds import Around, Known
 from hloracle.semantics.program import Operation
-
-MOST_TURNS = 100_000  # of a loop
 
 
 def _while(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:
     condition, body = operation.regions
-    values = operands
-    for _ in range(MOST_TURNS):
-        if not around.region(condition, values)[0]:
-            return values
+    values, count = operands, 0
+    while around.region(condition, values)[0]:
+        count += 1
+        around.turn(count)
         values = around.region(body, values)
-    raise Unsupported(f"a loop of more than {MOST_TURNS} turns")
+    return values
 
 
 def _case(operation: Operation, operands: list[np.ndarray], around: Around) -> list[np.ndarray]:

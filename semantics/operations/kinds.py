@@ -17,6 +17,10 @@ class Around(Protocol):
         """What a region returns."""
         ...
 
+    def turn(self, count: int) -> None:
+        """A loop has taken so many turns."""
+        ...
+
     def call(self, name: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """What a function returns."""
         ...

@@ -31,7 +31,7 @@ def dot_general(operation: Operation, lhs: np.ndarray, rhs: np.ndarray) -> np.nd
 
 def _wide(x: np.ndarray) -> np.ndarray:
     """Integers in 64 bits: sums of them wrap in the end as they would at every step."""
-    return x if x.dtype.kind == "f" else x.astype(np.int64)
+    return x if x.dtype.kind in "fc" else x.astype(np.int64)
 
 
 def _held(x: np.ndarray, operation: Operation) -> np.ndarray:

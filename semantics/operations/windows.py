@@ -82,7 +82,7 @@ def convolution(operation: Operation, lhs: np.ndarray, rhs: np.ndarray) -> np.nd
     """Sums of products over windows and features; features or batches may be in groups."""
     given, numbers = operation.attributes, operation.attributes["dimension_numbers"]
     spatial = len(numbers["input_spatial_dimensions"])
-    if lhs.dtype.kind != "f":
+    if lhs.dtype.kind not in "fc":
         lhs, rhs = lhs.astype(np.int64), rhs.astype(np.int64)
     left = lhs.transpose(
         numbers["input_batch_dimension"], numbers["input_feature_dimension"], *numbers["input_spatial_dimensions"]
