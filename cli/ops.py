@@ -79,7 +79,9 @@ def ops(what: tuple[str, ...], graph: Path | None, listing: bool, as_json: bool,
     cases, malformed = _cases(what, graph)
     if listing:
         _print_cases(cases, as_json)
-        return 0
+        for bad in malformed:
+            terminal.print(_malformed(bad.where, bad.what, bad.fix), soft_wrap=True)
+        return 2 if malformed else 0
     device = open_device(asked["device"], asked["cuda_target"])
     words = asked["backends"] or (backends_on(device) if device.remote else BUILT_IN)
     choices = chosen(words, device)
@@ -218,13 +220,14 @@ def print_record(record: OpsRecord, out: Path, console: Console) -> None:
         if len(rows) > LISTED:
             console.print(f"[{colour}]… and {len(rows) - LISTED} more of the kind[/]; the page has all")
     for bad in record["malformed"]:
-        console.print(
-            f"[bold red]malformed[/] {escape(bad['where'])}: {escape(bad['what'])}; {escape(bad['fix'])}",
-            soft_wrap=True,
-        )
+        console.print(_malformed(bad["where"], bad["what"], bad["fix"]), soft_wrap=True)
     for backend in record["backends"]:
         console.print(_sum(record, backend["name"]), soft_wrap=True)
     console.print(f"page: {escape(str(out / 'ops.html'))}", soft_wrap=True)
+
+
+def _malformed(where: str, what: str, fix: str) -> str:
+    return f"[bold red]malformed[/] {escape(where)}: {escape(what)}; {escape(fix)}"
 
 
 def _cell(tally: Any) -> str:

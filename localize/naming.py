@@ -20,8 +20,8 @@ from hloracle.core.child import Report
 from hloracle.localize.annotate import Flat, annotated, sliced, type_of, values_of, variant
 from hloracle.localize.inline import operands_of
 from hloracle.localize.matching import Match, Scene, find
-from hloracle.localize.repair import Round, Trial
 from hloracle.localize.situation import Situation
+from hloracle.localize.substitution import Round, Trial
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.reference.model.config import Config

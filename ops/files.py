@@ -11,11 +11,11 @@ from hloracle.core.errors import InputError
 from hloracle.ops.case import Case, Expected
 from hloracle.ops.files_case import Check, FileCase, checked
 from hloracle.ops.files_text import generic, modules
-from hloracle.ops.judge import Judged, judge
+from hloracle.ops.judge import Judged, is_float, judge
+from hloracle.ops.outcome import one_line
 from hloracle.semantics.numbers import Unsupported
 
 LARGEST = 2**26  # bytes of a test file
-NOTHING = "it checks nothing"
 
 
 def files_of(path: Path) -> list[Path]:
@@ -77,8 +77,11 @@ def _test(text: str, name: str) -> FileCase | InputError:
         return InputError(error.what, name, error.fix)
     except Unsupported as error:
         return FileCase(name, "", text, (), (), refused=f"it has {error}, which NumPy has not")
-    if not found.checks:
-        return FileCase(name, "", text, (), (), refused=NOTHING)
+    except Exception as error:  # whatever a file holds that nobody thought of: the others are read all the same
+        words = one_line(f"{type(error).__name__}: {error}", 200)
+        return InputError(f"cannot be read ({words})", name, "write it as docs/ops.md has it")
+    if found.refused:
+        return FileCase(name, "", text, (), (), refused=found.refused)
     tests = "; ".join(dict.fromkeys(map(str, found.checks)))
     return FileCase(
         name, found.operation, found.text, tuple(found.inputs), _expected(found.checks), tests, checks=tuple(found.checks)
@@ -94,7 +97,7 @@ def _expected(checks: Sequence[Check]) -> tuple[Expected, ...]:
             ulp, more = {"eq": (0.0, 0.0), "almost_eq": (0.0, check.tolerance), "close": (float(check.most), 0.0)}[
                 check.kind
             ]
-            is_float = value.dtype.kind in "fV"
-            held = value.astype(np.float64) if is_float else value
-            found[check.got] = Expected(held, ulp, None, np.full(value.shape, more) if is_float else None)
+            floats = is_float(value.dtype)
+            held = value.astype(np.float64) if floats else value
+            found[check.got] = Expected(held, ulp, None, np.full(value.shape, more) if floats else None)
     return tuple(found)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hloracle.ops.case import Case
-from hloracle.ops.judge import Judged
+from hloracle.ops.judge import Judged, is_float
 
 Kind = Literal["eq", "almost_eq", "close"]
 # Where a check does not say it: those of StableHLO's own check operations.
@@ -95,7 +95,7 @@ def _ulp(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """How many numbers of the type lie between, of integers their difference; infinite beside what is no number."""
     off = np.zeros(got.shape)
     for a, b in zip(_parts(got), _parts(expected), strict=True):
-        one = _between(a, b) if a.dtype.kind in "fV" else np.abs(a.astype(np.float64) - b.astype(np.float64))
+        one = _between(a, b) if is_float(a.dtype) else np.abs(a.astype(np.float64) - b.astype(np.float64))
         off = np.maximum(off, one)
     return off
 

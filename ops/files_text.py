@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 
+from hloracle.localize.text import code_of
+
 _SPLIT = re.compile(r"^[ \t]*// -----.*$", re.MULTILINE)
 _COMMENTED = re.compile(r"//[^\n]*")
-_VALUE, _TENSOR = r"%[\w$.-]+(?:#\d+)?", r"tensor<[^>]*>|tensor<[^<>]*<[^<>]*>>"
+_VALUE, _TENSOR = r"%[\w$.-]+(?:#\d+)?", r"tensor<[^<>]*(?:<[^<>]*>)?[^<>]*>"
 _ATTRIBUTE = r"(\w+)\s*=\s*([-+\w.]+)(?:\s*:\s*\w+)?"
 _PRETTY = re.compile(
     rf"(?<![\w\"@.])check\.(?P<kind>\w+)\s*(?P<lhs>{_VALUE})\s*,\s*(?P<rhs>{_VALUE}|dense<[^>]*>)"
@@ -31,13 +33,21 @@ def modules(text: str) -> list[tuple[str, int]]:
 
 
 def generic(text: str) -> str:
-    """The same module with its check operations as MLIR reads them."""
-    return _PRETTY.sub(_generic, text)
+    """The same module with its check operations as MLIR reads them; comments and strings stay as they are."""
+    pieces, at = [], 0
+    for found in _PRETTY.finditer(code_of(text)):
+        pieces += [text[at : found.start()], _generic(text, found)]
+        at = found.end()
+    return "".join([*pieces, text[at:]])
 
 
-def _generic(found: re.Match[str]) -> str:
-    kind, lhs, rhs, type = (found[name] for name in ("kind", "lhs", "rhs", "type"))
-    pairs = re.findall(_ATTRIBUTE, f"{found['more'] or ''} {found['dictionary'] or ''}")
+def _generic(text: str, found: re.Match[str]) -> str:
+    """found: in the text without comments and strings, which has every place where the text has it."""
+    kind, lhs, rhs, type, more, dictionary = (
+        text[max(found.start(name), 0) : max(found.end(name), 0)]
+        for name in ("kind", "lhs", "rhs", "type", "more", "dictionary")
+    )
+    pairs = re.findall(_ATTRIBUTE, f"{more} {dictionary}")
     attributes = f" {{{', '.join(f'{name} = {_number(value)}' for name, value in pairs)}}}" if pairs else ""
     before = ""
     if not rhs.startswith("%"):

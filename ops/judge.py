@@ -38,7 +38,7 @@ def judge(case: Case, results: Sequence[np.ndarray]) -> Judged:
     """Compares results with what the case expects: NaN equals NaN, and elements that the specification leaves open are passed over."""
     if len(results) != len(case.expected):
         return Judged("wrong", np.inf, f"{len(results)} results instead of {len(case.expected)}", np.inf)
-    if not any(_compared(one) for one in case.expected):
+    if not any(compared(one) for one in case.expected):
         return Judged("wrong", np.inf, "the case compares nothing", np.inf)
     with np.errstate(all="ignore"):
         found = [_judged(i, e, np.asarray(r)) for i, (e, r) in enumerate(zip(case.expected, results, strict=True))]
@@ -46,7 +46,7 @@ def judge(case: Case, results: Sequence[np.ndarray]) -> Judged:
     return Judged(worst.status, max(f.ulp for f in found), worst.detail, max(f.share for f in found))
 
 
-def _compared(expected: Expected) -> bool:
+def compared(expected: Expected) -> bool:
     """Whether anything is said of a result: of one without elements its shape and its type are."""
     return expected.ulp is not None and (not expected.value.size or expected.open is None or not expected.open.all())
 

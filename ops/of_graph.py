@@ -15,11 +15,14 @@ from jaxlib.mlir.dialects import func
 
 from hloracle.core.errors import InputError
 from hloracle.localize.inline import copied, operands_of
-from hloracle.ops.case import Case
+from hloracle.ops.case import Case, Expected
 from hloracle.ops.describe import INTEGER, Bound, Description, Form, Leaves, Operand
 from hloracle.ops.descriptions import DESCRIPTIONS, conversions, leaves, reductions
+from hloracle.ops.judge import compared, judge
+from hloracle.ops.outcome import one_line
 from hloracle.ops.suite import context, drawn, finished
 from hloracle.ops.values import Values, bits, distinct, given, normal, uniform, zeros
+from hloracle.semantics.evaluate import Evaluator
 from hloracle.semantics.numbers import COMPLEX, FLOATS, Unsupported, own_type
 from hloracle.semantics.operations import OPERATIONS
 from hloracle.semantics.program import Block, Operation, Type
@@ -30,6 +33,7 @@ Held = Callable[[int], np.ndarray | None]
 
 INSIDE = ("stablehlo.while", "stablehlo.if", "stablehlo.case")  # what they do is what their regions do
 ELSEWHERE = ("func.call", "stablehlo.composite", "func.return", "stablehlo.return", "stablehlo.constant")
+DRAWS = 4  # of random operands, until zeros would be wrong results
 MOST_CONSTANT = 64  # elements of a constant that stays one; a larger one is a weight, and an argument
 POSITIVE = (
     "stablehlo.log",
@@ -43,11 +47,12 @@ POSITIVE = (
 SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_logical", "stablehlo.shift_right_arithmetic")
 RECIPROCAL = Bound("compilers multiply by the reciprocal of a constant, which is rounded itself", ulp=1.5)
 COMBINES = ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
+ADDS = {"add", "convert"}  # what a region consists of that adds, by way of another type
 # What a region consists of that gives one of its operands as it is.
 PICKS = {"and", "compare", "constant", "is_finite", "maximum", "minimum", "not", "or", "select", "xor"}
 # Operands from this one on say what shape a result has.
 SHAPES = {
-    "stablehlo.dynamic_broadcast_in_dim": 1, "stablehlo.dynamic_gather": 2, "stablehlo.dynamic_iota": 0, "stablehlo.dynamic_pad": 2,
+    "stablehlo.dynamic_broadcast_in_dim": 1, "stablehlo.dynamic_conv": 2, "stablehlo.dynamic_gather": 2, "stablehlo.dynamic_iota": 0, "stablehlo.dynamic_pad": 2,
     "stablehlo.dynamic_reshape": 1, "stablehlo.real_dynamic_slice": 1,
 }  # fmt: skip
 DIVISIONS = ("stablehlo.divide", "stablehlo.remainder")
@@ -89,6 +94,8 @@ def cases_of(text: str | bytes, name: str = "the graph", held: Held | None = Non
                     _add(cases, operation, reader, known)
                 except Unsupported as error:
                     skipped.setdefault(operation.operation.name, str(error))
+                except (TypeError, ValueError) as error:  # of NumPy, about a type that it does not take there
+                    skipped.setdefault(operation.operation.name, f"it cannot be evaluated ({one_line(str(error))})")
     return OfGraph(tuple(cases.values()), skipped)
 
 
@@ -133,8 +140,36 @@ def _add(cases: dict[str, Case], operation: Any, reader: Reader, held: Held | No
     if opens := form.leaves or description.leaves:
         form = dataclasses.replace(form, leaves=_of_operands(opens, program.function(), read))
     id = f"{description.kind}/{len(cases)}"
+    cases[text] = _telling(finished(description, form, id, (text, program), arrays) for arrays in _draws(form, text))
+
+
+def _draws(form: Form, text: str) -> Iterator[list[np.ndarray]]:
+    """Operands for a case, and other ones: the terms of a sum may happen to cancel."""
+    for attempt in range(DRAWS):
+        yield drawn(form, f"{text}{attempt or ''}")
+
+
+def _telling(made: Iterator[Case]) -> Case:
+    """The first case that tells right results from wrong ones. Raises Unsupported where none does."""
+    reason = ""
     with np.errstate(all="ignore"):
-        cases[text] = finished(description, form, id, (text, program), drawn(form, text))
+        for case in made:
+            if not any(map(compared, case.expected)):
+                reason = "the specification leaves all of its result open"
+            elif any(map(_allows_zeros, case.expected)):
+                reason = "its result may be off by as much as it is: it has too many terms for its type"
+            else:
+                return case
+    raise Unsupported(reason)
+
+
+def _allows_zeros(expected: Expected) -> bool:
+    """Whether zeros pass for a result that is none: then the case says nothing of what a backend gives."""
+    judged = True if expected.open is None else ~expected.open
+    if not (expected.value.astype(bool) & judged).any():
+        return False
+    zeros = np.zeros(expected.value.shape, own_type(expected.dtype))
+    return judge(Case("", "", "", (), (expected,)), [zeros]).status != "wrong"
 
 
 def _of_operands(leaves: Leaves, block: Block, operation: Operation) -> Leaves:
@@ -204,6 +239,8 @@ def fills_of(operation: Operation) -> list[Values]:
         found[inputs] = _indices(types[0], types[inputs], dims, numbers["index_vector_dim"], apart=True)
     elif name in ("stablehlo.reduce", "stablehlo.reduce_window") and len(types) == 2 and (how := _how(operation)):
         found[1] = given(np.array([reductions.neutral(how, types[0].dtype)]))
+        if how == "multiply" and types[0].dtype in FLOATS:
+            found[0] = uniform(0.5, 1.5)  # of normal numbers a product of many is zero
     elif name in ("stablehlo.reduce", "stablehlo.reduce_window"):
         found[len(types) // 2 : len(types)] = [zeros] * (len(types) // 2)
     elif name == "chlo.ragged_dot":
@@ -255,14 +292,65 @@ def _judged(operation: Operation, form: Form, constant_divisor: bool) -> tuple[D
     if description is None:
         raise Unsupported("nothing says how far its results may be off")
     terms = _terms(operation)
-    bound, open = _bound(operation, terms), None
-    if operation.name == "stablehlo.convert":
-        open = leaves.beyond(operation.operand_types[0].dtype, operation.type.dtype)
+    bound, open = _bound(operation, terms), _open(operation)
     if operation.name == "stablehlo.divide" and constant_divisor and operation.type.dtype in FLOATS:
         bound = RECIPROCAL
     return description, dataclasses.replace(
         form, bound=bound, leaves=open, terms=max(terms, 1), rounds_operands=_rounds_operands(operation)
     )
+
+
+def _open(operation: Operation) -> Leaves | None:
+    """What the specification leaves open of an operation by its types, attributes and regions; None where the description says it."""
+    if operation.name == "stablehlo.convert":
+        return leaves.beyond(operation.operand_types[0].dtype, operation.type.dtype)
+    if operation.name == "stablehlo.sort" and not operation.attributes.get("is_stable", False):
+        return functools.partial(_tied, operation)
+    if operation.name == "stablehlo.scatter" and not (_how(operation) or "add" in _kinds(operation) <= ADDS):
+        return functools.partial(_twice, operation)
+    return None
+
+
+def _tied(sort: Operation, operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> Sequence[np.ndarray | None]:
+    """Of a sort that is not stable: of neighbours neither of which comes first, all that differs."""
+    if not values[0].size or not values[0].ndim:
+        return [None] * len(values)
+    axis = sort.attributes["dimension"]
+    rows = [np.moveaxis(value, axis, -1) for value in values]
+    pairs = [(row[..., :-1], row[..., 1:]) for row in rows]
+
+    def first(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        found = Evaluator().block(sort.regions[0], [one for pair in pairs for one in pair])[0]
+        return np.broadcast_to(found, pairs[0][0].shape)
+
+    same = ~first(pairs) & ~first([(b, a) for a, b in pairs])
+    group = np.cumsum(np.pad(~same, [(0, 0)] * (same.ndim - 1) + [(1, 0)]), axis=-1)
+    found = []
+    for a, b in pairs:
+        differ = same & ((a != b) | (np.signbit(a) != np.signbit(b) if a.dtype.kind == "f" else False))
+        several = np.zeros(group.shape, bool)
+        for at in zip(*np.nonzero(differ), strict=True):
+            several[(*at[:-1], group[at])] = True
+        found.append(np.moveaxis(np.take_along_axis(several, group, -1), -1, axis))
+    return found
+
+
+def _twice(
+    scatter: Operation, operands: Sequence[np.ndarray], values: Sequence[np.ndarray]
+) -> Sequence[np.ndarray | None]:
+    """Of a scatter whose computation depends on the order: elements that get several updates."""
+    scalar = Type((), "f64")
+    add = Operation("stablehlo.add", (0, 1), (2,), (scalar,), operand_types=(scalar, scalar))
+    counts = dataclasses.replace(scatter, regions=(Block((0, 1), (scalar, scalar), (add,), (2,)),))
+    count = len(values)
+    given = [np.zeros(operands[0].shape), operands[count], np.ones(operands[-1].shape)]
+    (updates,) = Evaluator().operation(counts, given)
+    return [updates > 1] * count
+
+
+def _kinds(operation: Operation) -> set[str]:
+    """What the regions of an operation consist of."""
+    return {o.kind for region in operation.regions for o in region.nested()}
 
 
 def _terms(operation: Operation) -> int:
@@ -273,7 +361,8 @@ def _terms(operation: Operation) -> int:
     if name in ("stablehlo.dot", "chlo.ragged_dot"):
         return types[0].shape[-1]
     if name == "stablehlo.convolution":
-        return types[1].size
+        features: int = attributes["dimension_numbers"]["kernel_output_feature_dimension"]
+        return types[1].size // max(types[1].shape[features], 1)
     if name == "stablehlo.reduce":
         return math.prod(types[0].shape[d] for d in attributes["dimensions"])
     if name == "stablehlo.reduce_window":
@@ -289,8 +378,7 @@ def _bound(operation: Operation, terms: int) -> Bound | None:
     if operation.name in ("stablehlo.reduce", "stablehlo.reduce_window", "stablehlo.scatter"):
         if how := _how(operation):
             return reductions.bound(how, dtype, terms)
-        inside = {o.kind for region in operation.regions for o in region.nested()}
-        return reductions.PICKED if inside <= PICKS else reductions.SUMMED
+        return reductions.PICKED if _kinds(operation) <= PICKS else reductions.SUMMED
     return None if dtype in FLOATS else INTEGER
 
 

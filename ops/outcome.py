@@ -35,6 +35,9 @@ _UNKNOWN = re.compile(
     r"[Ff]ailed to (?:legalize|deserialize).*?\bversion\b|unsupported .*?StableHLO.*? version|"
     r"Op not implemented|is unknown \(tried"
 )  # fmt: skip
+# As StableHLO's interpreter says so, which then ends its process.
+_REFUSED = re.compile(r"[Uu]nsupported op\b|Op not implemented")
+KILLED = "SIGKILL"  # by whoever runs out of memory, or of patience
 # As a compiler that runs as a program of its own says that it crashed: what came out of it is a trace, and no diagnostic.
 _CRASHED = re.compile(
     r"exit status -\d+|signal SIG[A-Z]+|[Pp]lease report issues to|PLEASE submit a bug report|Stack dump:|Assertion [`']"
@@ -72,6 +75,12 @@ class Outcome:
         return self.result in FAILURES
 
     @property
+    def lasting(self) -> bool:
+        """Whether it may be kept: it would come of the case by itself again, however fast or full the machine is."""
+        depends = self.result in ("hang", "skipped") or (self.result == "crash" and KILLED in self.words)
+        return not (depends or self.beside)
+
+    @property
     def title(self) -> str:
         """In words, such as `within 2 ULP`."""
         return f"within {self.ulp:.3g} ULP" if self.result == "within" and self.ulp is not None else TITLES[self.result]
@@ -91,16 +100,20 @@ _PLACE = re.compile(r"(?:/[^\s:]+/)?[\w.-]*(?:\.mlir|/fd/\d+):(?=\d+:\d+: )")
 
 
 def of_error(error: ToolchainError | Ended) -> tuple[Result, str]:
-    """The result that an error of a backend stands for, and its words in one line."""
-    words = one_line(_PLACE.sub("", error.message))
-    if _UNKNOWN.search(words):
-        return "unsupported", words
+    """The result that an error of a backend stands for, and its words in one line.
+
+    They are looked at as a whole, before they are cut: a trace may stand behind what the compiler read.
+    """
+    text = " ".join(_PLACE.sub("", error.message).split())
+    words = one_line(text)
     if isinstance(error, Ended):
-        return error.result, words
+        return ("unsupported" if error.result == "crash" and _REFUSED.search(text) else error.result), words
     if isinstance(error, OutOfMemory):
         return "skipped", words
-    if _CRASHED.search(words):
-        return "crash", f"the compiler crashed: {words}"
+    if _CRASHED.search(text):
+        return "crash", one_line(f"the compiler crashed: {text}")
+    if _UNKNOWN.search(text):
+        return "unsupported", words
     return ("does-not-compile" if error.stage == "compile" else "fails"), words
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,14 @@ import numpy as np
 from hloracle.backends.named import Choice
 from hloracle.conformance.verdict.reproducer import Way, write_reproducer
 from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.cache import digest
 from hloracle.core.dtypes import numpy_type
-from hloracle.core.errors import ToolchainError
+from hloracle.core.errors import InputError, ToolchainError
 from hloracle.localize.anatomy import Step
 from hloracle.localize.operations import Found
 from hloracle.ops.case import Case, Expected
-from hloracle.ops.outcome import Ended, Outcome
+from hloracle.ops.files_case import FileCase
+from hloracle.ops.outcome import Ended, Outcome, one_line
 from hloracle.ops.running_carrier import (
     CARRIERS,
     FLOATS_OF_8_BITS,
@@ -31,26 +34,32 @@ from hloracle.ops.running_carrier import (
     Part,
     joined,
     read,
-    renamed,
 )
 from hloracle.ops.running_lane import Lane, lanes, opener, side_by_side
+from hloracle.ops.running_suite import FOLDER, Written
 from hloracle.reports.ops import record as form
 from hloracle.semantics.numbers import FLOATS, rounded
 from hloracle.semantics.program import Type
 
-FOLDER = "reproducers"
 REPLAY_SECONDS = 600
 EXIT_WRONG = 1  # of `hloracle replay`
 SENTINEL = 12345.0  # what stands for NaN, which equals nothing
+LONGEST = 100  # characters of a folder's name: file systems take some 255 bytes
 
 
-def folder_of(backend: str, case: str) -> str:
-    """Where the reproducer of a case is, beside the report."""
-    return "/".join((FOLDER, _plain(backend), _plain(case)))
+def folders_of(backend: str, cases: Sequence[str]) -> dict[str, str]:
+    """Where the reproducer of each case is, beside the report. A name that is too long, or that two have, ends with a digest."""
+    names = {case: _plain(case) for case in cases}
+    counts = Counter(name.casefold() for name in names.values())
+    for case, name in names.items():
+        if len(name) > LONGEST or counts[name.casefold()] > 1:
+            names[case] = f"{name[-LONGEST:]}-{digest(case)[:8]}"
+    return {case: f"{FOLDER}/{_plain(backend)[:LONGEST]}/{name}" for case, name in names.items()}
 
 
 def _plain(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
+    """In ASCII, of which a character is a byte."""
+    return "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in name)
 
 
 @dataclass(frozen=True)
@@ -64,12 +73,14 @@ class Wanted:
 
 def reproduce(
     wanted: Sequence[Wanted], choice: Choice, out: Path, jobs: int, seconds: float, done: Callable[[], None]
-) -> dict[tuple[str, str], form.Reproducer]:
+) -> Written:
     """Write a folder for each failure of a backend, and run its command; `done` is called after each.
 
-    Gives what was written, by backend and case. seconds: that a case may take.
+    Gives what was written, by backend and case, and why there is none. seconds: that a case may take.
     """
     found: dict[tuple[str, str], form.Reproducer] = {}
+    missing: dict[tuple[str, str], str] = {}
+    folders = folders_of(choice.name, [one.case.id for one in wanted])
     left = [*reversed(wanted)]
 
     def work(lane: Lane) -> None:
@@ -78,13 +89,26 @@ def reproduce(
                 one = left.pop()
             except IndexError:  # another lane was faster
                 return
-            folder = folder_of(choice.name, one.case.id)
-            if written := _Writing(choice, out / folder, lane).write(one):
-                found[choice.name, one.case.id] = {**written, "folder": folder}
+            place, folder = (choice.name, one.case.id), folders[one.case.id]
+            try:
+                if written := _Writing(choice, out / folder, lane).write(one):
+                    found[place] = {**written, "folder": folder}
+                else:
+                    missing[place] = _why_none(one.case)
+            except (InputError, OSError, ToolchainError) as error:
+                missing[place] = one_line(f"it could not be written: {error}")
             done()
 
     side_by_side(lanes(opener(choice), jobs, seconds), work)
-    return found
+    return found, missing
+
+
+def _why_none(case: Case) -> str:
+    if isinstance(case, FileCase):
+        return (
+            "its check is another than that of a file within a tolerance, which a reproducer has: run the test itself"
+        )
+    return "it was right, or gave no values, when it was run again"
 
 
 @dataclass(frozen=True)
@@ -212,6 +236,8 @@ def _of_element(wanted: Wanted, whole: Joined, view: _View, number: int) -> Foun
     """The same for one element alone, that is farthest off: for a NaN stands a number, and for a zero what 1 is divided by it."""
     badness = np.where(view.wrong, np.nan_to_num(view._distance, nan=np.inf), -1.0)
     at = np.unravel_index(int(np.argmax(badness)), badness.shape)
+    from hloracle.ops.running_read import renamed  # imports jaxlib
+
     value, abi = view.value[at], whole.graph.abi
     small = Type((1,) * len(at), view.type.dtype)
     lines = [

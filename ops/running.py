@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import queue
 import threading
 import time
@@ -15,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle import semantics
-from hloracle.backends import workers
+from hloracle import backends, semantics
 from hloracle.backends.named import Choice
 from hloracle.core.cache import Entry, digest
 from hloracle.core.environment import host_cpu
@@ -33,6 +33,7 @@ from hloracle.semantics.numbers import Unsupported
 BATCH = 32  # cases in a module: IREE takes 0.3 s for one, and 0.65 s for 48 together
 FEW = 8  # cases that are alike, of which each is tried by itself where all together fail
 SECONDS = 60.0
+VARIABLES = ("IREE_", "JAX_", "TF_", "XLA_")  # of the environment, which compilers and runtimes read
 Judge = Callable[[Case, Sequence[np.ndarray]], Judged]
 
 
@@ -104,7 +105,7 @@ def run(cases: Sequence[Case], choice: Choice, how: How, done: Callable[[Outcome
     def work(lane: Lane) -> None:
         while batch := _next(left):
             for outcome in _Trying(lane, how).outcomes(batch):
-                if outcome.result != "skipped":
+                if outcome.lasting:
                     entries[outcome.case].save(outcome)
                 finish(outcome)
 
@@ -225,7 +226,8 @@ def _entry(case: Case, ran: Ran, how: How) -> Entry[Outcome]:
     """Where the outcome of a case is kept: by the case, by what decides what the backend computes, and by our sources."""
     choice = ran.choice
     kept = how.reuse and choice.identity is not None
-    known = [choice.name, choice.identity or "", ran.facts, str(choice.tools and choice.tools.program)]
+    variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+    known = [choice.name, choice.identity or "", ran.facts, str(choice.tools and choice.tools.program), variables]
     alone = "alone" if how.batch == 1 else "together"
     key = digest(json.dumps(known, sort_keys=True), host_cpu(), alone, *_sources(), *_content(case))
     return Entry("ops", key, Outcome, reads=kept, writes=kept)
@@ -253,14 +255,12 @@ _SOURCES: list[bytes] = []
 def _sources() -> list[bytes]:
     """What decides an outcome besides a case, which has its own text and values: how it is run, and how it is judged."""
     if not _SOURCES:
-        here, numbers = Path(__file__).parent, Path(str(semantics.__file__)).parent / "numbers.py"
-        names = ("", "_carrier", "_figure", "_lane", "_served")
+        ours, meanings = Path(__file__).parent, Path(str(semantics.__file__)).parent
         files = [
-            *(here / f"running{name}.py" for name in names),
-            here / "files_case.py",
-            here / "judge.py",
-            here / "outcome.py",
+            *sorted(ours.glob("running*.py")),
+            *(ours / f"{name}.py" for name in ("files_case", "judge", "outcome")),
+            *sorted(Path(str(backends.__file__)).parent.rglob("*.py")),
+            *(meanings / f"{name}.py" for name in ("numbers", "reading")),
         ]
-        programs = sorted(Path(str(workers.__file__)).parent.glob("*.py"))
-        _SOURCES.extend(path.read_bytes() for path in itertools.chain(files, programs, [numbers]))
+        _SOURCES.extend(path.read_bytes() for path in files)
     return _SOURCES

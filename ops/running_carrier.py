@@ -19,9 +19,6 @@ from hloracle.ops.case import Case
 from hloracle.semantics.numbers import Unsupported, own_type
 from hloracle.semantics.program import Type
 
-_MODULE = re.compile(r"\s*module(?:\s+@[\w.$\"-]+)?(?:\s+attributes\s*\{[^{}]*\})?\s*\{(.*)\}\s*", re.DOTALL)
-_FUNCTION = re.compile(r"func\.func\s+(?:public\s+|private\s+)?@([\w.$-]+)")
-_COMMENT = re.compile(r"^\s*//[^\n]*\n", re.MULTILINE)
 Arrays = list[np.ndarray]
 # Else IREE computes in f32 what the graph has in f64, and takes and gives f32.
 _IN_64_BITS = ("--iree-input-demote-f64-to-f32=false",)
@@ -117,6 +114,8 @@ class _Writer:
 
     def add(self, part: Part, name: str) -> None:
         """One more case, whose functions are called `name` and so on."""
+        from hloracle.ops.running_read import renamed  # imports jaxlib
+
         self._functions.append(renamed(part.case.text, name))
         operands = []
         for i, (type, array) in enumerate(zip(part.arguments, part.case.inputs, strict=True)):
@@ -169,17 +168,7 @@ class _Writer:
         end = f"return {', '.join(value for value, _ in self._returned)} : {types}" if self._returned else "return"
         lines = "".join(f"    {line}\n" for line in (*self._lines, end))
         main = f"  func.func public @main({taken}) -> ({types}) {{\n{lines}  }}\n"
-        return "module @cases {\n" + main + "".join(f"{f.strip()}\n" for f in self._functions) + "}\n"
-
-
-def renamed(text: str, name: str) -> str:
-    """The functions of a module, each private and with the name before its own."""
-    text = _COMMENT.sub("", f"{text}\n")
-    whole = _MODULE.fullmatch(text)
-    body = whole[1] if whole else text
-    for function in {*_FUNCTION.findall(body)}:
-        body = re.sub(rf"@{re.escape(function)}(?![\w.$-])", f"@{name}_{function}", body)
-    return _FUNCTION.sub(r"func.func private @\1", body)
+        return "module @cases {\n" + main + "".join(self._functions) + "}\n"
 
 
 def _bits(array: np.ndarray) -> Arrays:

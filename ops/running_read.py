@@ -1,4 +1,4 @@
-"""What a module's `main` takes and gives. Imports jaxlib, which carries MLIR."""
+"""What a module's `main` takes and gives, and its functions under other names. Imports jaxlib, which carries MLIR."""
 
 from __future__ import annotations
 
@@ -31,3 +31,18 @@ def signature(text: str, function: str = "main") -> tuple[tuple[Type, ...], tupl
             raise Unsupported(f"a module without @{function}") from None
         *_, end = main.regions[0].blocks[0].operations
         return tuple(map(type_of, main.arguments)), tuple(map(type_of, end.operands))
+
+
+def renamed(text: str, name: str) -> str:
+    """What a module holds, its functions private and with the name before their own. The module's attributes are left out."""
+    with _context():
+        module = ir.Module.parse(text)
+        functions: list[Any] = [op for op in module.body.operations if op.operation.name == "func.func"]
+        # The longest name first: with the name before it, a shorter one may become it.
+        for function in sorted(functions, key=lambda f: -len(f.attributes["sym_name"].value)):
+            old = function.attributes["sym_name"].value
+            ir.SymbolTable.replace_all_symbol_uses(old, f"{name}_{old}", module.operation)
+            ir.SymbolTable.set_symbol_name(function.operation, f"{name}_{old}")
+            function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        asm = [op.operation.get_asm(use_local_scope=True, assume_verified=True) for op in module.body.operations]
+        return "".join(f"{one}\n" for one in asm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hloracle.core.environment import versions
@@ -21,7 +21,7 @@ from hloracle.reports.ops import record as form
 class Found:
     """All that a run found.
 
-    reproducers: by backend and case.
+    reproducers: by backend and case. unwritten: the same of failures that have none, and why.
     """
 
     cases: Sequence[Case]
@@ -29,6 +29,7 @@ class Found:
     faults: Sequence[Fault]
     malformed: Sequence[InputError] = ()
     reproducers: Mapping[tuple[str, str], form.Reproducer] = field(default_factory=dict)
+    unwritten: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def record_of(found: Found) -> form.OpsRecord:
@@ -54,13 +55,6 @@ def record_of(found: Found) -> form.OpsRecord:
     }
 
 
-def failures(ran: Ran, faults: Iterable[Fault], known: bool) -> list[Outcome]:
-    """The outcomes that are no passes and could be shown; known: those that are known, too."""
-    wanted = ("new-failure", "known") if known else ("new-failure",)
-    listed = list(faults)
-    return [o for o in ran.outcomes if state(o, ran.choice.family, ran.version, listed)[0] in wanted]
-
-
 def _backend(ran: Ran) -> form.Backend:
     choice = ran.choice
     title = choice.title if ran.version in choice.title else f"{choice.title} {ran.version}"
@@ -77,6 +71,7 @@ def _outcome(found: Found, ran: Ran, outcome: Outcome) -> form.Outcome:
         "ulp": _figure(outcome.ulp), "normal": _figure(outcome.normal), "share": _figure(outcome.share), "words": outcome.words, "beside": [*outcome.beside],
         "known": None if fault is None else {"reason": fault.reason, "link": fault.link},
         "reproducer": found.reproducers.get((ran.choice.name, outcome.case)),
+        "unwritten": found.unwritten.get((ran.choice.name, outcome.case), ""),
     }  # fmt: skip
 
 

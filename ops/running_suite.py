@@ -19,13 +19,17 @@ from hloracle.reports.ops import record as form
 from hloracle.reports.ops.page import write_ops
 
 FILES = ("ops.html", "ops.json")
+FOLDER = "reproducers"
+# By backend and case: what was written, and why there is none.
+Written = tuple[dict[tuple[str, str], form.Reproducer], dict[tuple[str, str], str]]
 
 
 @dataclass(frozen=True)
 class Asked:
     """What is run.
 
-    reproducers: of which failures folders are written: `new`, `all` or `none`. known: folders for those that are known, too.
+    faults: that are known. malformed: test files that cannot be read. reproducers: of which failures folders are written: `new`,
+      `all` or `none`.
     """
 
     cases: Sequence[Case]
@@ -60,18 +64,19 @@ def conduct(asked: Asked, told: Told) -> form.OpsRecord:
     for choice in asked.choices:
         told.begun(choice.title, len(asked.cases))
         ran.append(run(asked.cases, choice, asked.how, told.stepped))
-    reproducers = _reproducers(asked, ran, told) if asked.reproducers != "none" else {}
-    record = record_of(Found(asked.cases, ran, asked.faults, asked.malformed, reproducers))
+    _remove_earlier(asked.out / FOLDER)
+    written, unwritten = _reproducers(asked, ran, told) if asked.reproducers != "none" else ({}, {})
+    record = record_of(Found(asked.cases, ran, asked.faults, asked.malformed, written, unwritten))
     write_ops(record, asked.out)
     return record
 
 
-def _reproducers(asked: Asked, ran: Sequence[Ran], told: Told) -> dict[tuple[str, str], form.Reproducer]:
-    from hloracle.ops.reproducing import FOLDER, Wanted, reproduce
+def _reproducers(asked: Asked, ran: Sequence[Ran], told: Told) -> Written:
+    from hloracle.ops.reproducing import Wanted, reproduce
 
     cases = {case.id: case for case in asked.cases}
-    found: dict[tuple[str, str], form.Reproducer] = {}
-    _remove_earlier(asked.out / FOLDER)
+    written: dict[tuple[str, str], form.Reproducer] = {}
+    unwritten: dict[tuple[str, str], str] = {}
     for one in ran:
         wanted = [
             Wanted(cases[o.case], o, tuple(cases[other] for other in o.beside))
@@ -80,8 +85,10 @@ def _reproducers(asked: Asked, ran: Sequence[Ran], told: Told) -> dict[tuple[str
         ]
         told.begun(f"reproducers of {one.choice.title}", len(wanted))
         how = asked.how
-        found |= reproduce(wanted, one.choice, asked.out, how.jobs, how.seconds, lambda: told.stepped(None))
-    return found
+        found, missing = reproduce(wanted, one.choice, asked.out, how.jobs, how.seconds, lambda: told.stepped(None))
+        written |= found
+        unwritten |= missing
+    return written, unwritten
 
 
 def _is_wanted(outcome: Outcome, ran: Ran, asked: Asked) -> bool:

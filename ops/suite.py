@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,13 @@ from hloracle.ops.values import info
 from hloracle.ops.write import module
 from hloracle.semantics.evaluate import evaluated
 from hloracle.semantics.numbers import FLOATS, held, own_type
-from hloracle.semantics.program import Program, Type
+from hloracle.semantics.program import Block, Operation, Program, Type
 from hloracle.semantics.reading import program_of
 
+# The worst case of a sum, n * roundoff * n terms, allows any result where the sum of terms of either sign, about sqrt(n) of them, is
+# less: where n**1.5 * roundoff is more than this, with a factor for how large terms are.
+WORST_CASE = 2.0
+ONE_SIGN = 6.0  # standard deviations: sums of more have terms of nearly one sign
 FLUSHED = ("f64", "f32", "f16", "bf16")  # the types whose subnormal numbers may be taken for zeros
 
 
@@ -110,16 +114,57 @@ def expectations(
 
 
 def _sums(found: list[Expected], form: Form, program: Program, given: Sequence[np.ndarray]) -> list[Expected]:
-    """Allow each sum as many roundings as it has terms, in any order: of its terms' absolute values."""
-    sizes = evaluated(program, [np.abs(g) if g.dtype == np.float64 else g for g in given])
+    """Allow each sum a rounding for each of its terms, in any order.
+
+    In the worst case that is `terms` roundings of the sum of the terms' absolute values.
+    """
+    sizes = _evaluated_of(np.abs, program, given)
     result = []
-    for one, size in zip(found, sizes, strict=True):
+    for place, (one, size) in enumerate(zip(found, sizes, strict=True)):
         if one.dtype in FLOATS:
             roundoff = float(info(one.dtype).eps) / 2
-            allowed = size * (form.terms * roundoff / (1 - min(form.terms * roundoff, 0.5)) + form.rounds_operands)
+            allowed = size * (form.terms * roundoff / (1 - min(form.terms * roundoff, 0.5)))
+            if form.terms**1.5 * roundoff > WORST_CASE:
+                allowed = _random_walk(one, allowed, place, program, given)
+            allowed = allowed + size * form.rounds_operands
             one = dataclasses.replace(one, absolute=np.where(np.isfinite(allowed), allowed, 0.0))
         result.append(one)
     return result
+
+
+def _random_walk(
+    one: Expected, worst: np.ndarray, place: int, program: Program, given: Sequence[np.ndarray]
+) -> np.ndarray:
+    """How far off sums of many terms may be whose roundings are as often upward as downward.
+
+    Each of the n partial sums is rounded, and the errors add up to about sqrt(n) times one of them (Higham and Mary, "A New Approach
+    to Probabilistic Rounding Error Analysis", 2019). A partial sum of terms of either sign is about as large as the root of the sum of
+    their squares, or as the whole sum. So the bound is 2 * roundoff * sqrt(n) * hypot(sum, root): about seven standard deviations of
+    sums that bfloat16 rounds one term after another. Where the terms have nearly all one sign, the roundings may have one as well, and
+    `worst` stays.
+    """
+    terms = np.maximum(_evaluated_of(np.ones_like, program, given)[place], 1.0)
+    root = np.sqrt(_evaluated_of(np.square, program, given)[place])
+    walk = 2 * float(info(one.dtype).eps) / 2 * np.sqrt(terms) * np.hypot(one.value, root)
+    return np.where(np.abs(one.value) <= ONE_SIGN * root, np.minimum(walk, worst), worst)
+
+
+def _evaluated_of(
+    change: Callable[[np.ndarray], np.ndarray], program: Program, given: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """What a program of sums gives if its floats, those of its constants too, are changed first."""
+
+    def changed(block: Block) -> Block:
+        return dataclasses.replace(block, operations=tuple(map(inside, block.operations)))
+
+    def inside(operation: Operation) -> Operation:
+        regions, attributes = tuple(map(changed, operation.regions)), operation.attributes
+        if operation.name == "stablehlo.constant" and operation.type.dtype in FLOATS:
+            attributes = {**attributes, "value": np.asarray(change(attributes["value"]))}
+        return dataclasses.replace(operation, regions=regions, attributes=attributes)
+
+    functions = {name: changed(block) for name, block in program.functions.items()}
+    return evaluated(Program(functions), [change(g) if g.dtype == np.float64 else g for g in given])
 
 
 def _flushed(

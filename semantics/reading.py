@@ -15,6 +15,7 @@ from hloracle.core.errors import InputError
 from hloracle.semantics.numbers import Unsupported, from_bytes
 from hloracle.semantics.program import Block, Operation, Program, Type
 
+UNREADABLE = "an attribute that MLIR's bindings do not read"
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([\w<>:]+)(?:, [^>]*)?>")
 _ENUM = re.compile(r"#(?:stablehlo|chlo)<\w+ (\w+)>")
 _GATHER = (
@@ -100,12 +101,20 @@ def type_of(value: Any) -> Type:
 
 def attributes_of(operation: Any) -> Mapping[str, Any]:
     """An operation's attributes as Python's values."""
-    return {name: _python(attribute) for name, attribute in _named(operation.attributes).items()}
+    return _named(operation.attributes)
 
 
 def _named(attributes: Any) -> dict[str, Any]:
     names = [one if isinstance(one, str) else one.name for one in attributes]  # older jaxlib: named attributes
-    return {name: attributes[name] for name in names}
+    return {name: _at(attributes, name) for name in names}
+
+
+def _at(attributes: Any, name: str) -> Any:
+    try:
+        attribute = attributes[name]
+    except TypeError:  # of complex numbers MLIR's bindings give no attribute: only what takes it has to know it
+        return UNREADABLE
+    return _python(attribute)
 
 
 def _python(attribute: Any) -> Any:
@@ -147,5 +156,5 @@ _SIMPLE: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (ir.DenseBoolArrayAttr, lambda a: tuple(bool(n) for n in a)), (ir.BoolAttr, lambda a: bool(a.value)),
     (ir.IntegerAttr, lambda a: int(a.value)), (ir.FloatAttr, lambda a: float(a.value)), (ir.StringAttr, lambda a: str(a.value)),
     (ir.FlatSymbolRefAttr, lambda a: str(a.value)), (ir.ArrayAttr, _array), (ir.DenseElementsAttr, _elements),
-    (ir.TypeAttr, lambda a: str(a.value)), (ir.DictAttr, lambda a: {n: _python(v) for n, v in _named(a).items()}),
+    (ir.TypeAttr, lambda a: str(a.value)), (ir.DictAttr, _named),
 )  # fmt: skip

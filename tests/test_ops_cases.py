@@ -395,3 +395,170 @@ def test_what_has_no_case() -> None:
     assert found.skipped == {"stablehlo.fft": "it has no meaning here"}
     with pytest.raises(InputError, match="does not parse"):
         cases_of("nothing")
+
+
+def of_one(arguments: str, body: str, result: str) -> Case:
+    """The case of the only operation of a graph."""
+    (case,) = cases_of(f"func.func @main({arguments}) -> {result} {{\n{body}\nreturn %r : {result}\n}}").cases
+    return case
+
+
+def reduced(dtype: str, count: int, computation: str, first: str) -> tuple[str, str, str]:
+    """A reduction of so many elements."""
+    lines = f"""%i = stablehlo.constant dense<{first}> : tensor<{dtype}>
+      %r = stablehlo.reduce(%x init: %i) applies stablehlo.{computation} across dimensions = [1]
+        : (tensor<7x{count}x{dtype}>, tensor<{dtype}>) -> tensor<7x{dtype}>"""
+    return f"%x: tensor<7x{count}x{dtype}>", lines, f"tensor<7x{dtype}>"
+
+
+def dot(lhs: str, rhs: str, result: str) -> tuple[str, str, str]:
+    line = f"%r = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : ({lhs}, {rhs}) -> {result}"
+    return f"%a: {lhs}, %b: {rhs}", line, result
+
+
+def scattered(dtype: str, updates: int, body: str) -> tuple[str, str, str]:
+    table, rows = f"tensor<9x4x{dtype}>", f"tensor<{updates}x4x{dtype}>"
+    line = f"""%r = "stablehlo.scatter"(%x, %i, %u) ({{
+      ^bb0(%a: tensor<{dtype}>, %b: tensor<{dtype}>):
+        {body}
+      }}) {{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0],
+        scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false, indices_are_sorted = false}}
+      : ({table}, tensor<{updates}x1xi32>, {rows}) -> {table}"""
+    return f"%x: {table}, %i: tensor<{updates}x1xi32>, %u: {rows}", line, table
+
+
+CONVOLVED = """%r = stablehlo.convolution(%a, %w) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {}
+  {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+  : (tensor<1x6x8xbf16>, tensor<64x6x3xbf16>) -> tensor<1x64x6xbf16>"""
+RUNNING = """%i = stablehlo.constant dense<0.0> : tensor<bf16>
+  %r = "stablehlo.reduce_window"(%x, %i) ({
+  ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+    %c = stablehlo.add %a, %b : tensor<bf16>
+    stablehlo.return %c : tensor<bf16>
+  }) {window_dimensions = array<i64: 1, 300>, padding = dense<[[0, 0], [299, 0]]> : tensor<2x2xi64>}
+  : (tensor<2x300xbf16>, tensor<bf16>) -> tensor<2x300xbf16>"""
+ADDED = "%c = stablehlo.add %a, %b : tensor<bf16>\n stablehlo.return %c : tensor<bf16>"
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(dot("tensor<4x256xbf16>", "tensor<256x16xbf16>", "tensor<4x16xbf16>"), id="dot-bf16"),
+        pytest.param(dot("tensor<4x4096xbf16>", "tensor<4096x16xbf16>", "tensor<4x16xbf16>"), id="dot-bf16-4096"),
+        pytest.param(dot("tensor<4x2048xf16>", "tensor<2048x16xf16>", "tensor<4x16xf16>"), id="dot-f16"),
+        pytest.param(dot("tensor<4x2048xf32>", "tensor<2048x16xf32>", "tensor<4x16xf32>"), id="dot-f32"),
+        pytest.param(reduced("bf16", 2048, "add", "0.0"), id="reduce-add-bf16"),
+        pytest.param(reduced("f32", 48, "add", "-1.0"), id="reduce-add-f32"),
+        pytest.param(reduced("bf16", 40, "multiply", "1.0"), id="reduce-multiply-bf16"),
+        pytest.param(reduced("f16", 300, "maximum", "0xFC00"), id="reduce-maximum-f16"),
+        pytest.param(("%x: tensor<2x300xbf16>", RUNNING, "tensor<2x300xbf16>"), id="reduce_window-bf16"),
+        pytest.param(
+            ("%a: tensor<1x6x8xbf16>, %w: tensor<64x6x3xbf16>", CONVOLVED, "tensor<1x64x6xbf16>"), id="convolution-bf16"
+        ),
+        pytest.param(scattered("bf16", 200, ADDED), id="scatter-add-bf16"),
+    ],
+)
+def test_zeros_and_negated_results_of_a_graphs_operation_are_wrong(graph: tuple[str, str, str]) -> None:
+    case = of_one(*graph)
+    (expected,) = case.expected
+    assert judge(case, nearest(case)).status == "exact"
+    assert judge(case, [np.zeros(expected.value.shape, own_type(expected.dtype))]).status == "wrong"
+    assert judge(case, [-nearest(case)[0]]).status == "wrong"
+
+
+def test_a_sum_may_be_rounded_to_bf16_after_each_term() -> None:
+    case = of_one(*reduced("bf16", 1024, "add", "0.0"))
+    added = np.zeros(7, BF16)
+    for terms in case.inputs[0].T:
+        added = added + terms
+    assert judge(case, [added]).status == "within"
+
+
+def test_the_terms_of_a_convolution_are_those_of_one_output_feature() -> None:
+    case = of_one("%a: tensor<1x6x8xbf16>, %w: tensor<64x6x3xbf16>", CONVOLVED, "tensor<1x64x6xbf16>")
+    sizes = 18 * np.abs(case.inputs[0]).astype(float).max() * np.abs(case.inputs[1]).astype(float).max()
+    assert (case.expected[0].absolute < sizes * 18 * 2**-8 / (1 - 18 * 2**-8)).all()
+
+
+def test_what_no_bound_judges_is_skipped_with_the_reason() -> None:
+    arguments, body, result = reduced("bf16", 300, "multiply", "1.0")
+    found = cases_of(f"func.func @main({arguments}) -> {result} {{\n{body}\nreturn %r : {result}\n}}")
+    assert not found.cases
+    assert "off by as much as it is" in found.skipped["stablehlo.reduce"]
+
+
+def test_the_bound_of_a_sum_takes_no_sign_of_a_constant() -> None:
+    ones = "[1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0]"
+    body = f"""%w = stablehlo.constant dense<{ones}> : tensor<8xf32>
+      %r = stablehlo.dot_general %a, %w, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST]
+        : (tensor<4x8xf32>, tensor<8xf32>) -> tensor<4xf32>"""
+    (expected,) = of_one("%a: tensor<4x8xf32>", body, "tensor<4xf32>").expected
+    (begun,) = of_one(*reduced("f32", 48, "add", "-1.0")).expected
+    for one in (expected, begun):
+        assert one.absolute is not None
+        assert (one.absolute > 0).all()
+
+
+def test_an_unstable_sort_may_put_equal_keys_in_any_order() -> None:
+    text = """func.func @main(%a: tensor<1024xbf16>, %i: tensor<1024xi32>) -> (tensor<1024xbf16>, tensor<1024xi32>) {
+      %0:2 = "stablehlo.sort"(%a, %i) ({
+        ^bb0(%x: tensor<bf16>, %y: tensor<bf16>, %p: tensor<i32>, %q: tensor<i32>):
+          %c = stablehlo.compare GT, %x, %y, FLOAT : (tensor<bf16>, tensor<bf16>) -> tensor<i1>
+          stablehlo.return %c : tensor<i1>
+      }) {dimension = 0 : i64, is_stable = STABLE} : (tensor<1024xbf16>, tensor<1024xi32>) -> (tensor<1024xbf16>, tensor<1024xi32>)
+      return %0#0, %0#1 : tensor<1024xbf16>, tensor<1024xi32>
+    }"""
+    (case,) = cases_of(text.replace("STABLE", "false")).cases
+    keys, places = (a.astype(float) for a in case.inputs)
+    turned = np.lexsort((-np.arange(1024), -keys))  # equal keys in the reverse order
+    results = [case.inputs[0][turned], case.inputs[1][turned]]
+    assert (case.expected[1].value != places[turned]).any()
+    assert judge(case, results).status == "exact"
+    assert judge(case, [results[0][::-1], results[1]]).status == "wrong"
+    (stable,) = cases_of(text.replace("STABLE", "true")).cases
+    assert judge(stable, results).status == "wrong"
+
+
+def test_a_scatter_may_put_several_updates_in_any_order() -> None:
+    put = of_one(*scattered("f32", 16, "stablehlo.return %b : tensor<f32>"))
+    _, indices, _ = put.inputs
+    rows, counts = np.unique(indices, return_counts=True)
+    (expected,) = put.expected
+    assert expected.open is not None
+    np.testing.assert_array_equal(expected.open[:, 0], np.isin(np.arange(9), rows[counts > 1]))
+    added = of_one(*scattered("f32", 16, ADDED.replace("bf16", "f32")))
+    assert added.expected[0].open is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "operands", "open"),
+    [
+        ("abs", 1, lambda a: a == -8),
+        ("add", 2, lambda a, b: (a + b > 7) | (a + b < -8)),
+        ("divide", 2, lambda a, b: (b == 0) | ((a == -8) & (b == -1))),
+        ("shift_left", 2, lambda a, b: (b < 0) | (b >= 4)),
+    ],
+)
+def test_what_is_open_of_integers_of_four_bits(operation: str, operands: int, open: Callable[..., np.ndarray]) -> None:
+    type = "tensor<64xi4>"
+    names = ["%a", "%b"][:operands]
+    values = [np.repeat(np.arange(-8, 8), 4), np.tile(np.arange(-8, 8), 4)]
+    text = f"""func.func @main({", ".join(f"{n}: {type}" for n in names)}) -> {type} {{
+      %r = stablehlo.{operation} {", ".join(names)} : {type}
+      return %r : {type}
+    }}"""
+    (case,) = cases_of(text, held=lambda number: values[number].astype(ml_dtypes.int4)).cases
+    (expected,) = case.expected
+    assert expected.open is not None
+    np.testing.assert_array_equal(expected.open, open(*values[:operands]))
+
+
+def test_one_operation_that_cannot_be_read_stops_no_other() -> None:
+    found = cases_of("""func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
+      %c = stablehlo.constant dense<[(1.0, -2.0), (0.5, 4.0)]> : tensor<2xcomplex<f32>>
+      %r = stablehlo.real %c : (tensor<2xcomplex<f32>>) -> tensor<2xf32>
+      %0 = stablehlo.add %a, %r : tensor<2xf32>
+      return %0 : tensor<2xf32>
+    }""")
+    assert [case.operation for case in found.cases] == ["stablehlo.add"]
+    assert "stablehlo.real" in found.skipped

@@ -25,6 +25,7 @@ from hloracle.ops.known import KNOWN, Fault, read_faults, state
 from hloracle.ops.outcome import Ended, Outcome, of_error
 from hloracle.ops.running import How, Ran, run
 from hloracle.ops.running_carrier import CARRIERS, IN_FILES, joined, read, unfit
+from hloracle.ops.running_read import signature
 from hloracle.ops.suite import cases
 from hloracle.reports.ops.record import OpsRecord, to_json
 
@@ -136,6 +137,40 @@ def test_what_is_wrong_among_others_alone_says_so() -> None:
     assert all(o.passed for o in tried(Jealous, ["add/f32/hidden", "divide/f32/hidden"], batch=1).values())
 
 
+@pytest.mark.parametrize(
+    ("found", "lasting"),
+    [
+        (Outcome("a", "b", "exact"), True),
+        (Outcome("a", "b", "wrong"), True),
+        (Outcome("a", "b", "crash", words="x ended without an answer (signal SIGSEGV)"), True),
+        (Outcome("a", "b", "crash", words="x ended without an answer (signal SIGKILL)"), False),
+        (Outcome("a", "b", "hang"), False),
+        (Outcome("a", "b", "skipped"), False),
+        (Outcome("a", "b", "wrong", beside=("c",)), False),
+    ],
+)
+def test_what_depends_on_the_machine_or_on_other_cases_is_not_kept(found: Outcome, lasting: bool) -> None:
+    assert found.lasting == lasting
+
+
+def test_a_hang_is_tried_again() -> None:
+    names = ["ceil/f32/scalar"]
+    (choice,) = (dataclasses.replace(c, identity="fragile of a test") for c in chosen([Fragile]))
+    for _ in range(2):
+        found = run([*cases(names)], choice, How(seconds=5.0))
+        assert [o.result for o in found.outcomes] == ["hang"]
+        assert not found.reused
+
+
+def test_a_variable_that_the_worker_gets_is_another_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    (choice,) = chosen(["xla"])
+    names = ["abs/f32/scalar"]
+    run([*cases(names)], choice, How())
+    assert run([*cases(names)], choice, How()).reused == 1
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    assert run([*cases(names)], choice, How()).reused == 0
+
+
 def test_a_backend_that_cannot_be_opened_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert invoke(["ops", "abs", "--backend", "worker:false", "--out", str(tmp_path)]) == 2
     assert "backend worker:false: cannot be opened" in capsys.readouterr().err
@@ -159,6 +194,31 @@ def test_a_type_that_no_runtime_takes_goes_in_and_out(dtype: str) -> None:
     for results in together.apart([*together.inputs.values()]):
         assert results[0].dtype == own
         assert results[0].tobytes() == values.tobytes()
+
+
+def test_functions_are_renamed_whatever_their_names_and_their_modules_attributes_are() -> None:
+    text = """module @jit_f attributes {mhlo.frontend_attributes = {a = "b"}} {
+      func.func @main(%a: tensor<2xi32>) -> tensor<2xi32> {
+        %0 = call @"my inputs"(%a) : (tensor<2xi32>) -> tensor<2xi32>
+        %1 = stablehlo.composite "acme.same" %0 {decomposition = @case0_main} : (tensor<2xi32>) -> tensor<2xi32>
+        return %1 : tensor<2xi32>
+      }
+      func.func private @"my inputs"(%a: tensor<2xi32>) -> tensor<2xi32> {
+        return %a : tensor<2xi32>
+      }
+      func.func private @case0_main(%a: tensor<2xi32>) -> tensor<2xi32> {
+        return %a : tensor<2xi32>
+      }
+    }"""
+    values = np.array([1, 2], np.int32)
+    part = read(Case("a", "", text, (values,), (Expected(values),)))
+    together = joined([part, part])
+    main, others = together.graph.text.split("func.func private", 1)
+    assert "frontend_attributes" not in together.graph.text
+    assert 'call @"case0_my inputs"' in others
+    assert "decomposition = @case1_case0_main" in others
+    assert main.count("call @case") == 2
+    assert len(signature(together.graph.text)[1]) == 2  # it parses
 
 
 def test_a_case_alone_is_given_as_it_is() -> None:
@@ -194,6 +254,9 @@ def test_what_no_runtime_can_be_given_is_skipped_with_the_reason() -> None:
         (Ended("crash", "x ended without an answer (signal SIGABRT)"), "crash"),
         (Ended("crash", "x ended without an answer (signal SIGABRT): Unsupported op: y"), "unsupported"),
         (Ended("hang", "it did not end"), "hang"),
+        (Ended("hang", "it did not end: Unsupported op: y"), "hang"),
+        (Ended("crash", "signal SIGSEGV: warning: unknown attribute 'z'"), "crash"),
+        (ToolchainError("compile", f"error: unknown attribute 'z'\n{'x' * 500}\nStack dump: y"), "crash"),
     ],
 )
 def test_errors_are_told_apart(error: ToolchainError | Ended, result: str) -> None:
@@ -347,7 +410,7 @@ def test_bad_input_gets_one_line(arguments: list[str], what: str, capsys: pytest
 
 
 def test_a_failure_gets_a_folder_that_shows_it(tmp_path: Path) -> None:
-    from hloracle.ops.reproducing import Wanted, folder_of, reproduce
+    from hloracle.ops.reproducing import Wanted, folders_of, reproduce
 
     (case,) = cases(["add/f32/hidden"])
     wrong = dataclasses.replace(
@@ -356,8 +419,8 @@ def test_a_failure_gets_a_folder_that_shows_it(tmp_path: Path) -> None:
     (choice,) = chosen(["xla"])
     (found,) = run([wrong], choice, How(reuse=False)).outcomes
     assert found.result == "wrong"
-    written = reproduce([Wanted(wrong, found)], choice, tmp_path, 1, 60.0, lambda: None)
-    folder = tmp_path / folder_of("xla-cpu", wrong.id)
+    written, _ = reproduce([Wanted(wrong, found)], choice, tmp_path, 1, 60.0, lambda: None)
+    folder = tmp_path / folders_of("xla-cpu", [wrong.id])[wrong.id]
     assert written["xla-cpu", wrong.id]["shown"]
     assert {"subgraph.mlir", "expected.npy", "reproduce.sh", "compare.py"} <= {p.name for p in folder.iterdir()}
 
@@ -376,8 +439,70 @@ def test_an_element_is_shown_that_no_tolerance_tells(value: float, tmp_path: Pat
     (choice,) = chosen(["xla"])
     (found,) = run([case], choice, How(reuse=False)).outcomes
     assert found.result == "wrong"
-    written = reproduce([Wanted(case, found)], choice, tmp_path, 1, 60.0, lambda: None)
+    written, _ = reproduce([Wanted(case, found)], choice, tmp_path, 1, 60.0, lambda: None)
     assert written["xla-cpu", "a"]["shown"]
+
+
+def test_folders_of_reproducers_are_short_and_apart() -> None:
+    from hloracle.ops.reproducing import LONGEST, folders_of
+
+    names = ["col/a/b.mlir", "col/a-b.mlir", "col/A-B.mlir", "add/f32/hidden", "d" * 300, "é" * 90]
+    folders = [folder.rpartition("/")[2] for folder in folders_of("xla-cpu", names).values()]
+    assert folders[3] == "add-f32-hidden"
+    assert len({folder.casefold() for folder in folders}) == len(names)
+    assert max(len(folder.encode()) for folder in folders) <= LONGEST + 9
+
+
+WRONG = """func.func @main() {
+  %0 = stablehlo.constant dense<[1, 2, 3]> : tensor<3xi32>
+  %1 = stablehlo.multiply %0, %0 : tensor<3xi32>
+  check.expect_eq_const %1, dense<[1, 4, 8]> : tensor<3xi32>
+  return
+}
+"""
+
+
+def test_a_reproducer_that_cannot_be_written_costs_only_itself(tmp_path: Path) -> None:
+    tests, out = tmp_path / "tests", tmp_path / "out"
+    (tests / "a").mkdir(parents=True)
+    for name in ("first.mlir", "a/second.mlir", "a-second.mlir"):
+        (tests / name).write_text(WRONG)
+    from hloracle.ops.reproducing import folders_of
+
+    cases = [str(tests / name) for name in ("a/second.mlir", "a-second.mlir", "first.mlir")]
+    taken = out / folders_of("xla-cpu", cases)[cases[2]]
+    taken.mkdir(parents=True)
+    (taken / "mine.txt").write_text("it is no reproducer's")
+    assert invoke(["ops", str(tests), "--backend", "xla", "--jobs", "1", "--out", str(out)]) == 1
+    found = json.loads((out / "ops.json").read_text())
+    outcomes = {Path(row["case"]).name: row["outcomes"][0] for row in found["rows"]}
+    assert outcomes["first.mlir"]["reproducer"] is None
+    assert "could not be written" in outcomes["first.mlir"]["unwritten"]
+    shown = [outcomes[name]["reproducer"] for name in ("second.mlir", "a-second.mlir")]
+    assert all(one["shown"] for one in shown)
+    assert shown[0]["folder"] != shown[1]["folder"]
+    assert invoke(["ops", str(tests), "--backend", "xla", "--reproducers", "none", "--out", str(out)]) == 1
+    assert [path.name for path in (out / "reproducers" / "xla-cpu").iterdir()] == [taken.name]
+
+
+def test_why_a_check_has_no_reproducer(tmp_path: Path) -> None:
+    path = tmp_path / "nan.mlir"
+    path.write_text(WRONG.replace("i32", "f32").replace("[1, 4, 8]", "0x7FC00000").replace("[1, 2, 3]", "0x7FC00000"))
+    assert invoke(["ops", str(path), "--backend", "xla", "--jobs", "1", "--out", str(tmp_path)]) == 1
+    (row,) = json.loads((tmp_path / "ops.json").read_text())["rows"]
+    assert row["outcomes"][0]["reproducer"] is None
+    assert "its check" in row["outcomes"][0]["unwritten"]
+    assert "No reproducer: <bdi>its check" in (tmp_path / "ops.html").read_text()
+
+
+def test_malformed_files_are_told_of_in_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "right.mlir").write_text(WRONG)
+    (tmp_path / "malformed.mlir").write_text("nothing")
+    assert invoke(["ops", str(tmp_path), "--list", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert [Path(row["case"]).name for row in json.loads(printed.out)] == ["right.mlir"]
+    assert "malformed" in printed.err
+    assert "does not parse" in printed.err
 
 
 # ---- the record
@@ -448,3 +573,13 @@ def test_the_page_has_all_of_it() -> None:
         "shows the fault",
     ):
         assert words in text
+
+
+def test_a_page_of_skipped_cases_says_that_nothing_was_tried(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.mlir"
+    path.write_text("func.func @main() {\n  return\n}\n")
+    assert invoke(["ops", str(path), "--backend", "xla", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    source = (tmp_path / "ops.html").read_text()
+    assert "Nothing was tried" in source
+    assert "All right" not in source
+    assert 'class="verdict pass"' not in source

@@ -18,7 +18,7 @@ from hloracle.ops.descriptions import DESCRIPTIONS
 from hloracle.ops.judge import judge
 from hloracle.ops.suite import case_of, cases, operations
 from hloracle.semantics.evaluate import evaluated
-from hloracle.semantics.numbers import Unsupported, rounded
+from hloracle.semantics.numbers import Unsupported, own_type, rounded
 from hloracle.semantics.operations import OPERATIONS
 from hloracle.semantics.reading import read
 
@@ -231,6 +231,54 @@ def test_ragged_dot(sizes: tuple[int, ...]) -> None:
         found[: len(group)], np.einsum("rk,rkn->rn", rows[: len(group)], matrices[group]), rtol=1e-12
     )
     assert not found[len(group) :].any()
+
+
+NARROW = np.arange(-8, 8)
+
+
+@pytest.mark.parametrize(
+    ("operation", "dtype", "expected"),
+    [
+        ("count_leading_zeros", "i4", [4 - int(n & 15).bit_length() for n in NARROW]),
+        ("popcnt", "ui4", [int(n).bit_count() for n in range(16)]),
+        ("not", "i4", ~NARROW),
+        ("abs", "i4", np.where(NARROW == -8, -8, abs(NARROW))),  # the specification leaves the first one open
+        ("negate", "i4", np.where(NARROW == -8, -8, -NARROW)),
+        ("sign", "i4", np.sign(NARROW)),
+    ],
+)
+def test_integers_of_four_bits(operation: str, dtype: str, expected: Sequence[int]) -> None:
+    type, own = f"tensor<16x{dtype}>", own_type(dtype)
+    values = (np.arange(16) if dtype == "ui4" else NARROW).astype(own)
+    found = results(f"%r = stablehlo.{operation} %0 : {type}", values, types=[type], result=type)
+    assert found.dtype == own
+    np.testing.assert_array_equal(found.astype(int), expected)
+
+
+@pytest.mark.parametrize(
+    ("operation", "lhs", "rhs", "expected"),
+    [
+        ("shift_right_logical", [-1, -8, 4], [1, 3, 4], [7, 1, 0]),
+        ("shift_right_arithmetic", [-1, -8, -8], [1, 2, 4], [-1, -2, -1]),
+        ("shift_left", [3, 1, 1], [2, 3, 4], [-4, -8, 0]),
+        ("power", [2, -1, 3], [-1, -3, 1], [0, -1, 3]),
+        ("multiply", [3, 7, -8], [3, 2, 1], [-7, -2, -8]),
+        ("divide", [-7, 7, 6], [2, -2, 4], [-3, -3, 1]),
+        ("remainder", [-7, 7, 6], [2, -2, 4], [-1, 1, 2]),
+    ],
+)
+def test_two_integers_of_four_bits(operation: str, lhs: list[int], rhs: list[int], expected: list[int]) -> None:
+    type = "tensor<3xi4>"
+    given = [np.array(x).astype(ml_dtypes.int4) for x in (lhs, rhs)]
+    found = results(f"%r = stablehlo.{operation} %0, %1 : {type}", *given, types=[type, type], result=type)
+    assert found.astype(int).tolist() == expected
+
+
+def test_a_constant_that_the_bindings_do_not_read_is_named() -> None:
+    text = """%c = stablehlo.constant dense<[(1.0, -2.0), (0.5, 4.0)]> : tensor<2xcomplex<f32>>
+      %r = stablehlo.real %c : (tensor<2xcomplex<f32>>) -> tensor<2xf32>"""
+    with pytest.raises(Unsupported, match="a constant of complex<f32>"):
+        results(text, types=[], result="tensor<2xf32>")
 
 
 def test_what_is_not_known_is_named() -> None:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hloracle.ops.describe import Leaves
-from hloracle.ops.values import info, limits
+from hloracle.ops.values import bits, info, limits
+from hloracle.semantics.numbers import INTEGERS, own_type
 
-SIGNED_OF = {np.dtype(f"i{n}"): f"i{8 * n}" for n in (1, 2, 4, 8)}
-UNSIGNED_OF = {np.dtype(f"u{n}"): f"ui{8 * n}" for n in (1, 2, 4, 8)}
-WORDS = SIGNED_OF | UNSIGNED_OF  # NumPy's types of integers -> MLIR's words
+WORDS = {own_type(dtype): dtype for dtype in INTEGERS}  # the types of integers, those of ml_dtypes too -> MLIR's words
 
 
 def overflow(exact: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Leaves:
@@ -22,7 +21,7 @@ def overflow(exact: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Leaves:
 
     def leaves(operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> list[np.ndarray | None]:
         lhs, rhs = operands
-        if lhs.dtype.kind not in "iu" or not lhs.size:
+        if lhs.dtype not in WORDS or not lhs.size:
             return [None]
         wide = exact(lhs.astype(object), rhs.astype(object))
         return [np.asarray(wide != values[0].astype(object)).astype(bool)]
@@ -33,7 +32,7 @@ def overflow(exact: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Leaves:
 def power(operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """Negative exponents, and what overflows."""
     base, exponent = operands
-    if base.dtype.kind not in "iu":
+    if base.dtype not in WORDS:
         return [None]
     sizes = [abs(int(n)) for n in base.ravel()]
     powers = [int(n) for n in exponent.ravel()]
@@ -46,7 +45,7 @@ def power(operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> list[
 def quotient(operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """By zero, and the smallest number by -1."""
     lhs, rhs = operands
-    if lhs.dtype.kind not in "iu":
+    if lhs.dtype not in WORDS:
         return [None]
     least, _ = limits(WORDS[lhs.dtype])
     return [np.asarray((rhs == 0) | ((lhs == least) & (rhs == -1) if least else np.zeros(lhs.shape, bool)))]
@@ -55,15 +54,16 @@ def quotient(operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> li
 def shift(operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """By a negative number of bits, or by as many as there are, or more."""
     lhs, rhs = operands
-    return [np.asarray((rhs < 0) | (rhs >= 8 * lhs.dtype.itemsize))]
+    return [np.asarray((rhs < 0) | (rhs >= bits(WORDS[lhs.dtype])))]
 
 
 def smallest(operands: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """The smallest number, whose negative is none."""
     (x,) = operands
-    if x.dtype.kind == "u":
-        return [np.asarray(x == 1 << (8 * x.dtype.itemsize - 1))]
-    return [np.asarray(x == limits(WORDS[x.dtype])[0])] if x.dtype.kind == "i" else [None]
+    if x.dtype not in WORDS:
+        return [None]
+    least, most = limits(WORDS[x.dtype])
+    return [np.asarray(x == (least or most // 2 + 1))]
 
 
 def next_to_zero(dtype: str) -> Leaves:

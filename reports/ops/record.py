@@ -43,7 +43,10 @@ class Reproducer(TypedDict):
 
 
 class Outcome(TypedDict):
-    """What came of a case on a backend; see `Outcome` of ops/outcome.py. An infinite `ulp` is the text `inf`."""
+    """What came of a case on a backend; see `Outcome` of ops/outcome.py. An infinite `ulp` is the text `inf`.
+
+    unwritten: why a failure that should have a reproducer has none; empty otherwise.
+    """
 
     backend: str
     result: Result
@@ -56,6 +59,7 @@ class Outcome(TypedDict):
     beside: list[str]
     known: Known | None
     reproducer: Reproducer | None
+    unwritten: str
 
 
 class Row(TypedDict):

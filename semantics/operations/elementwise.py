@@ -14,6 +14,31 @@ COMPARISONS = {
     "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal,
 }  # fmt: skip
 PACKED = ("i4", "ui4", "i2", "ui2")  # narrower than what NumPy has them in
+# NumPy's type -> the width, and the type of whole bytes in which NumPy computes with all of its functions.
+_IN_BYTES: dict[np.dtype[Any], tuple[int, Any]] = {
+    own_type(dtype): (int(dtype[-1]), np.uint8 if dtype[0] == "u" else np.int8) for dtype in PACKED
+}
+
+
+def _in_bytes(compute: Any) -> Any:
+    """The same of integers of 4 and 2 bits: computed in 8, of which the lowest are kept."""
+
+    def wrapped(*operands: np.ndarray) -> np.ndarray:
+        own = operands[0].dtype
+        if own not in _IN_BYTES:
+            return np.asarray(compute(*operands))
+        _, wide = _IN_BYTES[own]
+        return np.asarray(np.asarray(compute(*(o.astype(wide) for o in operands))).astype(own))
+
+    return wrapped
+
+
+def _bits(x: np.ndarray) -> tuple[np.ndarray, int]:
+    """The bits of integers as numbers without a sign, and how many there are."""
+    if x.dtype in _IN_BYTES:
+        width, wide = _IN_BYTES[x.dtype]
+        return x.astype(wide).view(np.uint8) & np.uint8(2**width - 1), width
+    return x.view(f"u{x.dtype.itemsize}"), 8 * x.dtype.itemsize
 
 
 def _both(boolean: Any, number: Any) -> Known:
@@ -80,28 +105,28 @@ def _shifted(how: str) -> Known:
     """By as many bits as there are, or more, all bits leave, as the interpreter has it."""
 
     def shift(x: np.ndarray, by: np.ndarray) -> np.ndarray:
-        bits = x.dtype.itemsize * 8
-        out = (by.astype(np.int64) < 0) | (by.astype(np.int64) >= bits)
-        signed, unsigned = np.dtype(f"i{x.dtype.itemsize}"), np.dtype(f"u{x.dtype.itemsize}")
-        within = np.where(out, 0, by)
+        unsigned, width = _bits(x)
+        out = (by.astype(np.int64) < 0) | (by.astype(np.int64) >= width)
+        within = np.where(out, 0, by.astype(np.int64))
         if how == "arithmetic":
-            number = x.view(signed)
-            moved = np.where(out, np.where(number < 0, -1, 0), np.right_shift(number, within.astype(signed)))
-            return np.asarray(moved.astype(signed).view(x.dtype))
+            up = 8 * unsigned.dtype.itemsize - width  # the sign goes to where NumPy has it, and back
+            number = (unsigned << np.array(up, unsigned.dtype)).view(f"i{unsigned.dtype.itemsize}")
+            moved = np.where(out, np.where(number < 0, -1, 0), np.right_shift(number, within + up))
+            return np.asarray(moved.astype(number.dtype)).view(unsigned.dtype).astype(x.dtype)
         shifted = np.left_shift if how == "left" else np.right_shift
-        moved = np.where(out, 0, shifted(x.view(unsigned), within.astype(unsigned)))
-        return np.asarray(moved.astype(unsigned).view(x.dtype))
+        moved = np.where(out, 0, shifted(unsigned, within.astype(unsigned.dtype)))
+        return np.asarray(moved.astype(unsigned.dtype).astype(x.dtype))
 
     return one(shift)
 
 
 def _popcnt(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.bitwise_count(x.view(f"u{x.dtype.itemsize}")).astype(x.dtype))
+    return np.asarray(np.bitwise_count(_bits(x)[0]).astype(x.dtype))
 
 
 def _count_leading_zeros(x: np.ndarray) -> np.ndarray:
-    bits = x.dtype.itemsize * 8
-    lengths = [bits - int(n).bit_length() for n in x.view(f"u{x.dtype.itemsize}").ravel()]
+    unsigned, width = _bits(x)
+    lengths = [width - int(n).bit_length() for n in unsigned.ravel()]
     return np.array(lengths, np.int64).reshape(x.shape).astype(x.dtype)
 
 
@@ -256,16 +281,16 @@ BROADCASTING = (
 )  # fmt: skip
 
 KNOWN: dict[str, Known] = {
-    **{f"stablehlo.{name}": one(compute) for name, compute in {**UNARY, **BINARY}.items()},
+    **{f"stablehlo.{name}": one(_in_bytes(compute)) for name, compute in {**UNARY, **BINARY}.items()},
     **{f"chlo.{name}": one(compute) for name, compute in CHLO.items()},
     **{f"chlo.{name}": _in_scipy(theirs) for name, theirs in SCIPY.items()},
     **{f"chlo.broadcast_{name}": _broadcasting(name) for name in BROADCASTING},
-    "stablehlo.add": _both(np.logical_or, np.add),
-    "stablehlo.multiply": _both(np.logical_and, np.multiply),
+    "stablehlo.add": _both(np.logical_or, _in_bytes(np.add)),
+    "stablehlo.multiply": _both(np.logical_and, _in_bytes(np.multiply)),
     "stablehlo.and": one(np.bitwise_and),
     "stablehlo.or": one(np.bitwise_or),
     "stablehlo.xor": one(np.bitwise_xor),
-    "stablehlo.not": one(np.invert),
+    "stablehlo.not": one(_in_bytes(np.invert)),
     "stablehlo.shift_left": _shifted("left"),
     "stablehlo.shift_right_logical": _shifted("logical"),
     "stablehlo.shift_right_arithmetic": _shifted("arithmetic"),

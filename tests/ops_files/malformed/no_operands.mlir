@@ -1,0 +1,4 @@
+func.func @main() {
+  "check.expect_eq"() : () -> ()
+  return
+}
