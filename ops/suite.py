@@ -40,11 +40,16 @@ def cases(names: Sequence[str] = ()) -> Iterator[Case]:
 
     names: only those of operations with these names, or whose identifier is one of them or begins with one and a slash.
     """
+    for id, description, form in forms():
+        if not names or any(n in (description.operation, id) or id.startswith(f"{n}/") for n in names):
+            yield case_of(description, form)
+
+
+def forms() -> Iterator[tuple[str, Description, Form]]:
+    """What each case is made of, by its identifier, in the same order."""
     for description in DESCRIPTIONS:
         for form in description.forms():
-            id = f"{description.kind}/{form.label}"
-            if not names or any(n in (description.operation, id) or id.startswith(f"{n}/") for n in names):
-                yield case_of(description, form)
+            yield f"{description.kind}/{form.label}", description, form
 
 
 def case_of(description: Description, form: Form) -> Case:

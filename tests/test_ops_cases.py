@@ -19,7 +19,7 @@ from hloracle.ops.case import Case, Expected
 from hloracle.ops.descriptions import DESCRIPTIONS
 from hloracle.ops.judge import distance, judge
 from hloracle.ops.of_graph import cases_of
-from hloracle.ops.suite import case_of, cases, context, operations
+from hloracle.ops.suite import case_of, cases, context, forms, operations
 from hloracle.semantics.numbers import held, own_type, rounded
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -73,8 +73,7 @@ def suite() -> list[Looked]:
 @pytest.fixture(scope="module")
 def sample() -> list[Case]:
     """Every 29th case."""
-    forms = [(description, form) for description in DESCRIPTIONS for form in description.forms()]
-    return [case_of(description, form) for description, form in forms[::29]]
+    return [case_of(*form) for _, *form in [*forms()][::29]]
 
 
 def one(id: str) -> Case:
