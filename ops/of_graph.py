@@ -324,7 +324,7 @@ def _tied(sort: Operation, operands: Sequence[np.ndarray], values: Sequence[np.n
         return np.broadcast_to(found, pairs[0][0].shape)
 
     same = ~first(pairs) & ~first([(b, a) for a, b in pairs])
-    group = np.cumsum(np.pad(~same, [(0, 0)] * (same.ndim - 1) + [(1, 0)]), axis=-1)
+    group: np.ndarray = np.cumsum(np.pad(~same, [(0, 0)] * (same.ndim - 1) + [(1, 0)]).astype(np.int64), axis=-1)
     found = []
     for a, b in pairs:
         differ = same & ((a != b) | (np.signbit(a) != np.signbit(b) if a.dtype.kind == "f" else False))
