@@ -14,7 +14,7 @@ from jaxlib.mlir import ir
 
 from hloracle.localize.inline import nested
 from hloracle.localize.text import function_named
-from hloracle.ops.files_case import ALMOST, MOST_ULP, Check
+from hloracle.ops.files_case import ALMOST, MOST_ULP, Check, Kind
 from hloracle.ops.of_graph import SHAPES
 from hloracle.semantics.evaluate import evaluated
 from hloracle.semantics.numbers import INTEGERS, Unsupported, own_type
@@ -25,7 +25,7 @@ MAIN = "main"
 NOTHING = "it checks nothing"
 UNUSED = ("func.call", "stablehlo.constant")  # which are left out where nothing takes what they give
 MOST_CALLS = 100  # one in another
-KINDS = {
+KINDS: Mapping[str, Kind] = {
     "eq": "eq",
     "expect_eq": "eq",
     "almost_eq": "almost_eq",
@@ -150,12 +150,10 @@ class _Rewriting:
             expected = self._values[operands[1]]
         else:
             expected = self._return(operands[1])
-        most, least = (
-            int(_number(check, attributes, f"{word}_ulp_difference", default, int))
-            for word, default in (("max", MOST_ULP), ("min", 0))
-        )
-        tolerance = float(_number(check, attributes, "tolerance", ALMOST, int | float))
-        return Check(name, self._return(got), expected, tolerance, least, most)  # type: ignore[arg-type]
+        most = _whole(check, attributes, "max_ulp_difference", MOST_ULP)
+        least = _whole(check, attributes, "min_ulp_difference", 0)
+        tolerance = _number(check, attributes, "tolerance", ALMOST)
+        return Check(name, self._return(got), expected, tolerance, least, most)
 
     def _return(self, value: Any) -> int:
         """Which of the results it is."""
@@ -277,12 +275,18 @@ def _value(check: Any, value: Any, type: Type) -> np.ndarray:
     return value.astype(own)
 
 
-def _number(check: Any, attributes: Mapping[str, Any], name: str, default: float, kind: Any) -> float:
+def _whole(check: Any, attributes: Mapping[str, Any], name: str, default: int) -> int:
     value = attributes.get(name, default)
-    if not isinstance(value, kind):
-        what = "whole number" if kind is int else "number"
-        raise Malformed(f"has a check.{_kind(check)} whose {name} is no {what}", f"give a {what}")
-    return value  # type: ignore[no-any-return]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Malformed(f"has a check.{_kind(check)} whose {name} is no whole number", "give a whole number")
+    return value
+
+
+def _number(check: Any, attributes: Mapping[str, Any], name: str, default: float) -> float:
+    value = attributes.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Malformed(f"has a check.{_kind(check)} whose {name} is no number", "give a number")
+    return float(value)
 
 
 def _constant(operation: Any) -> np.ndarray | None:
