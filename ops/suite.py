@@ -143,10 +143,11 @@ def _random_walk(
     """How far off sums of many terms may be whose roundings are as often upward as downward.
 
     Each of the n partial sums is rounded, and the errors add up to about sqrt(n) times one of them (Higham and Mary, "A New Approach
-    to Probabilistic Rounding Error Analysis", 2019). A partial sum of terms of either sign is about as large as the root of the sum of
-    their squares, or as the whole sum. So the bound is 2 * roundoff * sqrt(n) * hypot(sum, root): about seven standard deviations of
-    sums that bfloat16 rounds one term after another. Where the terms have nearly all one sign, the roundings may have one as well, and
-    `worst` stays.
+    to Probabilistic Rounding Error Analysis", 2019). A rounding to nearest is off by 0.42 * roundoff in the root mean square, and the
+    sum of the first k terms of either sign is about sqrt(k / n) * root, where root is that of the sum of all squares. So the errors of
+    sums that are rounded one term after another deviate by 0.42 * roundoff * root * sqrt(n / 2), and the bound,
+    2 * roundoff * sqrt(n) * hypot(sum, root), is more than six times that. Where the terms have nearly all one sign, the roundings may
+    have one as well, and `worst` stays.
     """
     terms = np.maximum(_evaluated_of(np.ones_like, program, given)[place], 1.0)
     root = np.sqrt(_evaluated_of(np.square, program, given)[place])

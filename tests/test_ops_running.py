@@ -425,6 +425,24 @@ def test_a_failure_gets_a_folder_that_shows_it(tmp_path: Path) -> None:
     assert {"subgraph.mlir", "expected.npy", "reproduce.sh", "compare.py"} <= {p.name for p in folder.iterdir()}
 
 
+def test_who_crashes_because_of_another_case_is_reproduced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hloracle.ops import reproducing
+
+    monkeypatch.setattr(reproducing._Writing, "_replayed", lambda self: True)
+    wanted = [
+        reproducing.Wanted(
+            dataclasses.replace(case, expected=tuple(dataclasses.replace(e, value=e.value + 1) for e in case.expected)),
+            Outcome(case.id, case.operation, "wrong"),
+        )
+        for case in cases(["floor/f32/scalar", "sign/f32/scalar"])
+    ]
+    written, missing = reproducing.reproduce(wanted, *chosen([Spoilt]), tmp_path, 1, 60.0, lambda: None)
+    assert len(written) == 2
+    assert not missing
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0])
 def test_an_element_is_shown_that_no_tolerance_tells(value: float, tmp_path: Path) -> None:
     from hloracle.ops.reproducing import Wanted, reproduce
