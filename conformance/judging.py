@@ -100,7 +100,10 @@ def _streams(run: Run, configuration: Configuration) -> bool:
 
 
 def _ask_the_others(run: Run) -> None:
-    """What one configuration has wrong where no other one was asked, they are asked as well: graph or compiler, source or oracle."""
+    """What one configuration has wrong where no other one was asked, they are asked as well: graph or compiler, source or oracle.
+
+    They are asked the streams alone: what the prompts gave is known.
+    """
     evidence = run.evidence
     asked = {o.configuration for o in evidence.outcomes if o.streams}
     silent = [o.configuration for o in evidence.outcomes if o.status != "failed" and not o.streams]
@@ -119,7 +122,12 @@ def _outcome(run: Run, configuration: Configuration, asked: Asked) -> Outcome:
     source = next((s for s in run.sources if s.name == configuration.source), None)
     ours = source is None or isinstance(source, Emitter)
     context = dataclasses.replace(context, reuse=context.reuse and ours, timeout=_time_left(run))
-    return run_configuration(context, configuration, graphs, run.model, asked, anew=configuration.head == "token")
+    known = (
+        o for o in evidence.outcomes if o.configuration == configuration and o.status != "failed" and not o.streams
+    )
+    so_far = next(known, None) if asked.streams else None
+    anew = configuration.head == "token"
+    return run_configuration(context, configuration, graphs, run.model, asked, anew=anew, so_far=so_far)
 
 
 def _time_left(run: Run) -> float:

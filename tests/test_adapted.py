@@ -19,7 +19,7 @@ from tokenizer import add_words
 import hloracle
 from hloracle.cli import main as cli
 from hloracle.cli.show import print_record
-from hloracle.core.child import ChildDied, ChildResult
+from hloracle.core.child import ChildDied, ChildResult, alone
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures import adapted
 from hloracle.reference.fixtures.named import resolve
@@ -330,7 +330,8 @@ def test_a_run_of_a_fork_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     assert cli.invoke([*arguments, "--out", str(tmp_path / "out")]) == 2
     assert "add --as llama if it is one" in capsys.readouterr().err
-    assert cli.invoke([*arguments, "--out", str(tmp_path / "out"), "--as", "llama"]) == 0
+    with alone():
+        assert cli.invoke([*arguments, "--out", str(tmp_path / "out"), "--as", "llama"]) == 0
     words = "read as llama, in place of mygpt; without attn_gate, z_loss: transformers reads no such key"
     assert words in capsys.readouterr().out
     told = hloracle.Record.load(tmp_path / "out" / "report.json").data["model"]
@@ -344,7 +345,8 @@ def test_a_run_of_a_fork_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "mygpt" in page
     assert "attn_gate" in page
 
-    record = hloracle.check(graph, model=directory, as_="llama", tokens=3, backends=["xla-cpu"])
+    with alone():
+        record = hloracle.check(graph, model=directory, as_="llama", tokens=3, backends=["xla-cpu"])
     assert record.passed, record.verdict
     assert record.data["model"] == told
 

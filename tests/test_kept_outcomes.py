@@ -92,6 +92,25 @@ def test_anew_but_for_its_streams(
     assert asked_for[1:] == [ASKED]
 
 
+def test_prompts_that_were_answered_in_this_run(
+    children: list[str], question: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not asked again once the streams are; and what is kept has both."""
+    first = run_configuration(**{**question, "asked": ASKED.without_streams()})
+    asked_for: list[Any] = []
+
+    def fake(*arguments: Any, **_: Any) -> ChildResult:
+        asked_for.extend(argument for argument in arguments if isinstance(argument, Asked))
+        return ChildResult(dataclasses.replace(RIGHT, prompts={}, repeated=None), 5.0, 2)
+
+    monkeypatch.setattr(context, "run_in_child", fake)
+    found = run_configuration(**question, so_far=first)
+    assert asked_for == [ASKED.without_prompts()]
+    assert (found.prompts, found.repeated, found.streams) == (RIGHT.prompts, RIGHT.repeated, RIGHT.streams)
+    assert (found.status, found.seconds, found.peak_bytes) == ("ran", 7.0, 3)
+    assert dataclasses.replace(run_configuration(**question), status="ran") == found
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -32,6 +32,10 @@ class Asked:
         """The prompts alone, for a configuration that is not asked at every position, or was before."""
         return dataclasses.replace(self, streams=[])
 
+    def without_prompts(self) -> Asked:
+        """The streams alone, for a configuration whose answers to the prompts are known."""
+        return dataclasses.replace(self, prompts=[])
+
 
 # Decode steps that are looked at inside: the first reads what prefill wrote, the others also what decode wrote.
 STEPS = 4

@@ -89,12 +89,13 @@ class Outcome:
 
 def run_configuration(
     context: Context, configuration: Configuration, graphs: Sequence[Graph], model: Checkpoint, asked: Asked,
-    anew: bool = False,
+    anew: bool = False, so_far: Outcome | None = None,
 ) -> Outcome:  # fmt: skip
     """Run a source's graphs on a backend in a child process, or take the outcome from the cache when nothing about it moved.
 
     Args:
       anew: its prompts run in any case, and only its streams are reused.
+      so_far: what the same prompts gave in this run, where only the streams are left to be asked.
     """
     exact = [digest(np.ascontiguousarray(asked.truths[p.id].exact).tobytes()) for p in asked.prompts]
     parts: list[str | bytes] = [
@@ -107,7 +108,7 @@ def run_configuration(
     before = entry.load()
     if before and not anew:
         return dataclasses.replace(before, status="reused")
-    left = asked.without_streams() if before else asked
+    left = asked.without_streams() if before else asked.without_prompts() if so_far else asked
     try:
         child = context.child(_run, configuration, list(graphs), model.directory, left, timeout=context.timeout)
     except ToolchainError as error:
@@ -123,6 +124,11 @@ def run_configuration(
     outcome = dataclasses.replace(answer, seconds=child.seconds, peak_bytes=peak)
     if before:
         return dataclasses.replace(outcome, streams=before.streams, streams_reused=bool(before.streams))
+    if so_far:
+        outcome = dataclasses.replace(
+            outcome, prompts=so_far.prompts, repeated=so_far.repeated, seconds=so_far.seconds + outcome.seconds,
+            peak_bytes=max((p for p in (so_far.peak_bytes, outcome.peak_bytes) if p is not None), default=None),
+        )  # fmt: skip
     entry.save(outcome)
     return outcome
 
@@ -159,10 +165,12 @@ def _run(
     for stream in asked.streams:
         context.report(f"{configuration.id}: {stream.id}, at every position")
         streams[stream.id] = run_stream(session, stream, asked.kept[stream.id], model.config)
-    context.report(f"{configuration.id}: the same calls again")
-    first = asked.prompts[0]
-    steps = min(REPEATED, session.capacity - len(first.token_ids))
-    repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
+    repeated = None
+    if asked.prompts:
+        context.report(f"{configuration.id}: the same calls again")
+        first = asked.prompts[0]
+        steps = min(REPEATED, session.capacity - len(first.token_ids))
+        repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
     programs = dict(getattr(backend, "programs", {}))
     return Outcome(
         configuration, "ran", prompts, peak_bytes=getattr(backend, "peak_bytes", 0), streams=streams, repeated=repeated,

@@ -120,7 +120,5 @@ def _run(
             words.append(
                 word_of(anatomy.subgraph(anchor), situation, partial(situation.value, weight=bench.weight), bench)
             )
-            if words[-1].off is None:  # it may have ended with that
-                bench = Workbench(context.backend(INTERPRETER), run.weight, weights)
         found.append(Interpreted(graph.name, words, len(order)))
     return found
