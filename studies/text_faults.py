@@ -38,13 +38,16 @@ class Fault:
 
 
 def faults(text: str, seed: int, last: int | None = None) -> Iterator[Fault]:
-    """Faults of a text, without end: most of them parse. last: the last line that is changed."""
-    rng = random.Random(seed)
+    """Faults of a text, of one kind, without end: most of them parse. last: the last line that is changed.
+
+    Each text has its own for a seed, and each kind is as likely: a wire can be changed nearly everywhere, a constant hardly anywhere.
+    """
+    rng = random.Random(f"{seed} {text}")
     lines = text.split("\n")
     places = [i for i, line in enumerate(lines[:last]) if " = " in line and "stablehlo." in line]
     makers: list[Callable[[random.Random, list[str], int], str | None]] = [_wire, _operation, _constant, _attribute]
+    maker = rng.choice(makers)
     for _ in range(TRIES):
-        maker = rng.choice(makers)
         i = rng.choice(places)
         changed = maker(rng, lines, i)
         if changed is not None and changed != lines[i]:
