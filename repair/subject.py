@@ -14,9 +14,8 @@ from hloracle.semantics.numbers import Unsupported, held, within
 from hloracle.semantics.program import Block, Operation, Type, inputs_of
 
 CANNOT = (Unsupported, ValueError, IndexError, TypeError, KeyError, ArithmeticError)  # of what is evaluated
-MOST_KEPT = (
-    1 << 20
-)  # bytes of a given value that is kept in float64; a larger one, such as a matrix, is converted each time
+SMALL = 1 << 20  # bytes of a value in float64 that is kept wherever it is known
+ROOM = 1 << 29  # bytes of all larger ones that a subject keeps; what is beyond is computed each time it is asked for
 TURNS = 4, 64  # of a loop with an edit: so many times those of the longest one without it, and at least so many
 
 
@@ -117,11 +116,18 @@ class Edit:
     cost: int
 
 
+@dataclass
+class Room:
+    """How many bytes of values that are not small may still be kept."""
+
+    left: int = ROOM
+
+
 class Values:
     """The values of a graph on one example. Each is computed when it is asked for, from right values at anchors."""
 
-    def __init__(self, plain: Plain, stops: Mapping[int, str], example: Example) -> None:
-        self._plain, self._stops, self._example = plain, stops, example
+    def __init__(self, plain: Plain, stops: Mapping[int, str], example: Example, room: Room) -> None:
+        self._plain, self._stops, self._example, self._room = plain, stops, example, room
         self._evaluator = Evaluator()
         self._known: dict[int, np.ndarray] = {}
 
@@ -130,18 +136,32 @@ class Values:
         if value in self._known:
             return self._known[value]
         if value in self._stops:
-            return self._kept(value, self._given(value))
+            given = self._given(value)
+            if given.nbytes <= SMALL:  # a matrix is converted each time
+                self._known[value] = given
+            return given
+        found: dict[int, np.ndarray] = {}
         for place in self._plain.needed([value], {**self._stops, **dict.fromkeys(self._known, "")}):
             operation = self._plain.block.operations[place]
-            self._known.update(zip(operation.results, self.results(operation), strict=True))
-        return self._known[value]
+            found.update(zip(operation.results, self._results(operation, found, MOST_TURNS), strict=True))
+        for number, array in found.items():
+            self._keep(number, array)
+        return found[value]
 
-    def results(self, operation: Operation, instead: Mapping[int, np.ndarray] | None = None) -> list[np.ndarray]:
-        """What an operation gives; instead: other values than those of the graph, by number."""
-        others = instead or {}
+    def results(self, operation: Operation, instead: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+        """What an operation gives with other values than those of the graph, by number."""
+        return self._results(operation, instead, self._enough)
+
+    def forget(self) -> None:
+        """Keep no more than what is small, so that there is room for the values of another example."""
+        for number in [n for n, array in self._known.items() if _size(array) > SMALL]:
+            self._room.left += _size(self._known.pop(number))
+
+    def _results(
+        self, operation: Operation, others: Mapping[int, np.ndarray], most_turns: int
+    ) -> list[np.ndarray]:  # fmt: skip
         taken = {v: others[v] if v in others else self.of(v) for v in inputs_of(operation)}
-        # Once something is changed a loop may have no end.
-        self._evaluator.most_turns = MOST_TURNS if instead is None else self._enough
+        self._evaluator.most_turns = most_turns  # once something is changed a loop may have no end
         results = self._evaluator.operation(operation, [taken[v] for v in operation.operands], taken)
         return [
             result if type.other else within(result, type.dtype)
@@ -158,10 +178,13 @@ class Values:
         type = self._plain.types[value]
         return held(np.asarray(self._example.value(self._stops[value])).reshape(type.shape), type.dtype)
 
-    def _kept(self, value: int, array: np.ndarray) -> np.ndarray:
-        if array.nbytes <= MOST_KEPT:
-            self._known[value] = array
-        return array
+    def _keep(self, value: int, array: np.ndarray) -> None:
+        size = _size(array)
+        if size > SMALL and value not in self._known:
+            if size > self._room.left:
+                return
+            self._room.left -= size
+        self._known[value] = array
 
 
 class Subject:
@@ -182,7 +205,8 @@ class Subject:
         self.stops = {v: name for v, name in plain.stops.items() if v not in self.targets}
         self.needed = plain.needed(self.targets, self.stops)
         self.blamed = [place for place in self.needed if own(place)]
-        self.values = [Values(plain, self.stops, example) for example in examples]
+        room = Room()
+        self.values = [Values(plain, self.stops, example, room) for example in examples]
         self._after: dict[int, list[int]] = {}
         self._errors: dict[int, float] = {}
 
@@ -194,8 +218,11 @@ class Subject:
 
     @functools.cached_property
     def order(self) -> list[int]:
-        """The examples, the one first on which it is furthest off."""
-        return sorted(range(len(self.examples)), key=lambda which: -min(self.error(which), 1e30))
+        """The examples, the one first on which it is furthest off: most changes are tried on that one alone."""
+        found = sorted(range(len(self.examples)), key=lambda which: -min(self.error(which), 1e30))
+        for which in found[1:]:
+            self.values[which].forget()
+        return found
 
     def error_with(self, edit: Edit, which: int) -> float | None:
         """How far off it is with an edit, on one of the examples; None where the edit changes nothing there."""
@@ -233,6 +260,10 @@ class Subject:
                     reached.update(operation.results)
             self._after[place] = found
         return self._after[place]
+
+
+def _size(array: np.ndarray | tuple[np.ndarray, ...]) -> int:
+    return sum(map(_size, array)) if isinstance(array, tuple) else array.nbytes
 
 
 def _same(one: np.ndarray | tuple[np.ndarray, ...], other: np.ndarray | tuple[np.ndarray, ...]) -> bool:

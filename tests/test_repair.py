@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from hloracle.repair import subject as subject_module
 from hloracle.repair.changes import TIERS, changes
 from hloracle.repair.examples import Called
 from hloracle.repair.search import Searched, search
@@ -292,3 +293,22 @@ def test_what_is_beyond_a_type_is_infinite() -> None:
     assert within(np.array([1e39, -1e39, 1.0]), "f32").tolist() == [np.inf, -np.inf, 1.0]
     assert within(np.array([1e39, 1.0]), "f64").tolist() == [1e39, 1.0]
     assert within(np.array([7e4]), "f16").tolist() == [np.inf]
+
+
+@pytest.mark.parametrize("room", [0, 100, 300])
+def test_what_there_is_no_room_for_is_computed_again(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value of 3x5 has 120 bytes: none, one of an example, or two in all are kept, and the same comes of it."""
+    wrong = "%t = stablehlo.tanh %a : tensor<3x5xf32>\n%u = stablehlo.multiply %t, %t : tensor<3x5xf32>\n%r = stablehlo.maximum %u, %b : tensor<3x5xf32>"
+    right = wrong.replace("maximum", "multiply")
+    usual = searched(module(wrong), module(right))
+    monkeypatch.setattr(subject_module, "SMALL", 50)
+    monkeypatch.setattr(subject_module.Room, "__init__", lambda self: setattr(self, "left", room))
+    subject = subject_of(module(wrong), module(right))
+    assert [(r.edit.place, r.edit.words) for r in search(subject, SECONDS).repairs] == [
+        (r.edit.place, r.edit.words) for r in usual.repairs
+    ]
+    kept = [array.nbytes for values in subject.values for array in values._known.values()]
+    assert sum(kept) <= room
+    assert bool(kept) == (room >= 120)
+    subject.values[subject.order[0]].forget()
+    assert subject.values[0]._room.left == room
