@@ -98,6 +98,10 @@ class Matrix:
         return {a: float(np.nanmax(row)) for a, row in zip(self.anchors, self.errors, strict=True)}
 
 
+# Floors that the roundings of a right graph stay below at an anchor by itself, from right inputs: a quarter of what is allowed.
+ROUNDINGS = ANCHOR_FLOORS / 4
+
+
 @dataclass(frozen=True)
 class Dissection:
     """What a dissection found.
@@ -629,6 +633,16 @@ def _without_local_error(
             return _inside_the_whole(scene, base)
     if worst_run:
         phase, anchor = worst_run
+        returned = [e for m in base.matrices for a, e in m.worst().items() if a == "lm_head" or split(a)[1] in CACHES]
+        if all(error <= ANCHOR_FLOORS for error in returned):  # what graphs return tells nothing of the session, then
+            if apart := _furthest_by_itself(scene, base, phase, anchor):
+                anchor, error = apart
+                note = (
+                    f"the errors of its anchors add up; the largest by itself is that of {anchor}, {error:.1f} floors"
+                )
+            else:
+                note = "each of its anchors is right by itself, and together they are not"
+            return replace(base, phase=phase, anchor=anchor, notes=(*base.notes, note))
         misused = driven() <= ANCHOR_FLOORS
         note = "each of its anchors is right by itself, and the whole is wrong without the session too"
         if misused:
@@ -638,6 +652,14 @@ def _without_local_error(
         note = f"no part of {refusal.step.graph.name} is refused by itself"
         return replace(base, reproducer=refusal, notes=(*base.notes, note))
     return replace(base, notes=(*base.notes, "nothing is wrong when looked at: the fault did not show again"))
+
+
+def _furthest_by_itself(scene: _Scene, base: Dissection, phase: str, last: str) -> tuple[str, float] | None:
+    """The anchor up to a last one whose error by itself is the largest, if that is more than roundings make."""
+    order = scene.suspect.parts[phase].anchors
+    errors = {a: base.local.get((phase, a), 0.0) for a in order[: order.index(last) + 1]}
+    anchor = max(errors, key=errors.__getitem__)
+    return (anchor, errors[anchor]) if errors[anchor] > ROUNDINGS else None
 
 
 def _refused_whole(suspect: Side, bench: Workbench) -> Found | None:

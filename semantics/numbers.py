@@ -82,6 +82,8 @@ def within(array: np.ndarray, dtype: str) -> np.ndarray:
     if array.dtype.kind != "f" or dtype not in _LARGEST or not array.size:
         return array
     largest = _LARGEST[dtype]
+    if -largest <= array.min() and array.max() <= largest:  # nothing of their size is made for most; a NaN is neither
+        return array
     with np.errstate(invalid="ignore"):
         beyond = np.abs(array) > largest
     return np.where(beyond, np.copysign(np.inf, array), array) if beyond.any() else array

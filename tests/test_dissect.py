@@ -813,6 +813,35 @@ def test_a_session_that_runs_another_graph(monkeypatch: pytest.MonkeyPatch) -> N
     assert (found.anchor, found.misused) == ("embed_tokens", True)
 
 
+class Tapping(Session):
+    """Gives another value of one anchor than the graph gave, and what the graph returns besides as it is."""
+
+    def taps(self) -> dict[str, np.ndarray]:
+        found = super().taps()
+        return {name: value + (name == f"{A}.probs") for name, value in found.items()}
+
+
+def test_what_no_graph_returns_accuses_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Session", Tapping)
+    found = against_oracle(graphs())
+    assert (found.anchor, found.first_accumulated, found.misused) == (f"{A}.probs", f"{A}.probs", False)
+    assert any("right by itself, and together they are not" in note for note in found.notes)
+
+
+def test_errors_that_add_up_are_of_the_anchor_with_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = module.local_errors
+
+    def nearly(*arguments: Any) -> tuple[dict[str, float], dict[str, str]]:
+        errors, failed = right(*arguments)
+        return {**errors, f"{A}.q_proj": 10.0, f"{A}.o_proj": 11.0}, failed
+
+    monkeypatch.setattr(module, "Session", Tapping)
+    monkeypatch.setattr(module, "local_errors", nearly)
+    found = against_oracle(graphs())
+    assert (found.anchor, found.first_local, found.misused) == (f"{A}.q_proj", None, False)
+    assert any(f"the largest by itself is that of {A}.q_proj, 10.0 floors" in note for note in found.notes)
+
+
 class Elsewhere:
     """Gets the head of whole graphs wrong, with taps or without; what is cut out of them is right."""
 
