@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -14,13 +15,16 @@ from typing import Any
 
 import pytest
 from conftest import SMALL_RUN
+from evidence import a_run, outcome
 from tokenizer import add_words
 
+from hloracle.backends.compiled import Program
 from hloracle.cli import main as cli
 from hloracle.conformance import judging
 from hloracle.conformance import run as module
 from hloracle.conformance.checks.check import Question
 from hloracle.conformance.context import PARTS, Context
+from hloracle.conformance.evidence import Evidence
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.runs import compiling as modules
 from hloracle.conformance.runs.configurations import Outcome
@@ -341,3 +345,26 @@ def test_capacities_that_can_be_filled(capacity: int, tokens: int) -> None:
 def test_capacities_that_cannot(capacity: int, tokens: int) -> None:
     with pytest.raises(InputError, match=f"--capacity: is {capacity}"):
         Settings("m", tokens, capacity).validate()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "compiling", "where"),
+    [
+        pytest.param({"xla-cpu": 130.0, "iree-cpu": 48.0}, 6.0, "iree-cpu", id="a slow quick backend"),
+        pytest.param({"xla-cpu": 130.0, "iree-cpu": 48.0}, 40.0, "xla-cpu", id="one that compiles for long"),
+        pytest.param({"xla-cpu": 2.0, "iree-cpu": 1.5}, 0.5, "xla-cpu", id="a small model"),
+        pytest.param({"iree-cpu": 48.0}, 6.0, "xla-cpu", id="no answer of the quick backend"),
+        pytest.param({}, 0.0, "xla-cpu", id="no answer"),
+        pytest.param({"xla-cpu": 130.0, "iree-cuda": 1.0}, 1.0, "xla-cpu", id="a device"),
+    ],
+)
+def test_where_graphs_that_were_put_right_run(seconds: dict[str, float], compiling: float, where: str) -> None:
+    suspect = Configuration("emitter", "xla-cpu")
+    found = [
+        dataclasses.replace(
+            outcome(Configuration("emitter", name)), seconds=took, programs={"decode": Program(compiling)}
+        )
+        for name, took in seconds.items()
+    ]
+    found.append(dataclasses.replace(outcome(Configuration("oracle", "iree-cpu")), seconds=0.1))
+    assert module.where_to_prove(a_run(Evidence(outcomes=found)), suspect) == where
