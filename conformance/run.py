@@ -34,11 +34,12 @@ from hloracle.conformance.graphs.sources import (
 )
 from hloracle.conformance.judging import judge_all
 from hloracle.conformance.looking import ask_interpreter, look_at_contract, look_inside, name_anchors, probe
-from hloracle.conformance.matrix import ORACLE, Configuration
+from hloracle.conformance.matrix import ORACLE, Configuration, Matrix
 from hloracle.conformance.questions import prompts as prompt_suite
 from hloracle.conformance.questions.prompts import Prompt, Reach
 from hloracle.conformance.record.record import record_of
 from hloracle.conformance.runs.compiling import elsewhere, on_device, reference, truth_and_modules
+from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.gate_zero import gate_zero
 from hloracle.conformance.runs.speed import measure
 from hloracle.conformance.settings import Settings
@@ -324,19 +325,19 @@ def conclude(run: Run) -> Verdict:
 def _prove(run: Run, found: Localization) -> None:
     """Run what would put the graphs right, where something would."""
     if found.mended is not None:
-        one = dataclasses.replace(found.plan.suspect, backend=where_to_prove(run, found.plan.suspect))
+        where = where_to_prove(run.context.matrix, run.evidence.outcomes, found.plan.suspect)
+        one = dataclasses.replace(found.plan.suspect, backend=where)
         repair = proven(run.context, found.mended, one, run.model, run.evidence.asked, run.settings.out)
         run.evidence.localization = dataclasses.replace(found, mended=None, repair=repair)
 
 
-def where_to_prove(run: Run, suspect: Configuration) -> str:
+def where_to_prove(matrix: Matrix, outcomes: Sequence[Outcome], suspect: Configuration) -> str:
     """The backend on which graphs that were put right run: the quick one, or what answered the wrong ones in half its time.
 
     A real model's decode graph compiles in seconds everywhere, and a backend that compiles fast may be slow at its many steps.
     """
-    matrix, seconds = run.context.matrix, dict[str, float]()
-    quick = matrix.quick
-    for outcome in run.evidence.outcomes:
+    quick, seconds = matrix.quick, dict[str, float]()
+    for outcome in outcomes:
         one = outcome.configuration
         ran = (one.source, one.head, outcome.status) == (suspect.source, suspect.head, "ran")
         if ran and not matrix.on_device(one):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import SMALL_RUN
-from evidence import a_run, outcome
+from evidence import MATRIX, outcome
 from tokenizer import add_words
 
 from hloracle.backends.compiled import Program
@@ -24,7 +24,6 @@ from hloracle.conformance import judging
 from hloracle.conformance import run as module
 from hloracle.conformance.checks.check import Question
 from hloracle.conformance.context import PARTS, Context
-from hloracle.conformance.evidence import Evidence
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.runs import compiling as modules
 from hloracle.conformance.runs.configurations import Outcome
@@ -367,4 +366,4 @@ def test_where_graphs_that_were_put_right_run(seconds: dict[str, float], compili
         for name, took in seconds.items()
     ]
     found.append(dataclasses.replace(outcome(Configuration("oracle", "iree-cpu")), seconds=0.1))
-    assert module.where_to_prove(a_run(Evidence(outcomes=found)), suspect) == where
+    assert module.where_to_prove(MATRIX, found, suspect) == where
