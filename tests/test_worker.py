@@ -29,7 +29,6 @@ from hloracle.backends.workers import serving
 from hloracle.conformance.context import Context
 from hloracle.conformance.runs.gate_zero import gate_zero, sum_graph
 from hloracle.core.abi import Abi, Graph, Tensor
-from hloracle.core.child import alone
 from hloracle.core.dtypes import _NUMPY
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.emitters.builder import Builder, TensorType
@@ -385,8 +384,7 @@ def limited() -> Iterator[Callable[[float], None]]:
 
 
 def test_a_worker_that_crashes_in_a_run() -> None:
-    with alone():  # the worker is a process of its own all the same
-        record = judged(worker("acme", misbehaving("crash", "call", CALLS, XLA), family="xla"))
+    record = judged(worker("acme", misbehaving("crash", "call", CALLS, XLA), family="xla"))
     words = "acme ended without an answer (signal SIGSEGV)"
     failed = [c for c in record.data["configurations"] if c["status"] == "failed"]
     assert {c["id"] for c in failed} == {"emitter/acme", "oracle/acme"}
