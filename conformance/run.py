@@ -65,6 +65,7 @@ from hloracle.reference.model.contract import BUCKETS
 
 PREPARE_SECONDS = 900
 SPEED_SECONDS = 900
+SOONER = 10  # seconds
 WAIT = "wait until nothing runs beside it"
 
 
@@ -332,7 +333,7 @@ def _prove(run: Run, found: Localization) -> None:
 
 
 def where_to_prove(matrix: Matrix, outcomes: Sequence[Outcome], suspect: Configuration) -> str:
-    """The backend on which graphs that were put right run: the quick one, or what answered the wrong ones in half its time.
+    """The backend on which graphs that were put right run: the quick one, or what answered the wrong ones much sooner.
 
     A real model's decode graph compiles in seconds everywhere, and a backend that compiles fast may be slow at its many steps.
     """
@@ -344,7 +345,7 @@ def where_to_prove(matrix: Matrix, outcomes: Sequence[Outcome], suspect: Configu
             made = 0.0 if one.backend == quick else sum(p.seconds or 0.0 for p in outcome.programs.values())
             seconds[one.backend] = outcome.seconds + made  # the quick backend compiles as it loads
     best = min(seconds, key=seconds.__getitem__, default=quick)
-    return best if 2 * seconds.get(best, 0.0) < seconds.get(quick, 0.0) else quick
+    return best if seconds.get(quick, 0.0) - seconds.get(best, 0.0) > SOONER else quick
 
 
 # ---- speed

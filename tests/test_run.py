@@ -350,7 +350,7 @@ def test_capacities_that_cannot(capacity: int, tokens: int) -> None:
     ("seconds", "compiling", "where"),
     [
         pytest.param({"xla-cpu": 130.0, "iree-cpu": 48.0}, 6.0, "iree-cpu", id="a slow quick backend"),
-        pytest.param({"xla-cpu": 130.0, "iree-cpu": 48.0}, 40.0, "xla-cpu", id="one that compiles for long"),
+        pytest.param({"xla-cpu": 130.0, "iree-cpu": 48.0}, 75.0, "xla-cpu", id="one that compiles for long"),
         pytest.param({"xla-cpu": 2.0, "iree-cpu": 1.5}, 0.5, "xla-cpu", id="a small model"),
         pytest.param({"iree-cpu": 48.0}, 6.0, "xla-cpu", id="no answer of the quick backend"),
         pytest.param({}, 0.0, "xla-cpu", id="no answer"),
