@@ -65,7 +65,7 @@ from hloracle.reference.model.contract import BUCKETS
 
 PREPARE_SECONDS = 900
 SPEED_SECONDS = 900
-SOONER = 10  # seconds
+SOONER = 10  # seconds that another backend than the quick one has to save where a repair is proven
 WAIT = "wait until nothing runs beside it"
 
 

@@ -98,7 +98,8 @@ class Matrix:
         return {a: float(np.nanmax(row)) for a, row in zip(self.anchors, self.errors, strict=True)}
 
 
-# Floors that the roundings of a right graph stay below at an anchor by itself, from right inputs: a quarter of what is allowed.
+# Floors of an error by itself that is taken for roundings: to become what is not allowed it would have to grow fourfold. It decides
+# which anchor is named, and not whether one is wrong.
 ROUNDINGS = ANCHOR_FLOORS / 4
 
 
