@@ -459,8 +459,10 @@ class Repair(TypedDict):
     """How many are changed."""
     patch: str
     """The file beside the report that changes them all; empty where none was written."""
+    configuration: Words
+    """The one that was run with them, e.g. `emitter/xla-cpu`; no other was."""
     conforms: bool | None
-    """Whether the configuration passes with them; null where it was not run."""
+    """Whether it passes with them; null where it was not run."""
     detail: str
     """What does not pass."""
 

@@ -78,14 +78,14 @@ def shown_by(reproducer: Reproducer) -> str:
 
 
 def repaired(repair: Repair) -> str:
-    """What puts a graph right, and whether it passes then, e.g. `line 206 of decode: `maximum` should be `multiply`; with that the configuration passes`."""
+    """What puts a graph right, and whether it passes then, e.g. `line 206 of decode: `maximum` should be `multiply`; with that emitter/xla-cpu passes`."""
     first = repair["lines"][0]
     more = f" and {plural(repair['count'] - 1, 'more line')}" if repair["count"] > 1 else ""
     at = f"line {first['line']} of {first['graph']}{more}: {repair['change']}"
     if repair["conforms"] is None:
         return at
     passes = "passes" if repair["conforms"] else f"still does not pass ({repair['detail']})"
-    return f"{at}; with that the configuration {passes}"
+    return f"{at}; with that {one_line(repair['configuration'], 80)} {passes}"
 
 
 def written_by(origin: Sequence[Origin]) -> str:

@@ -51,7 +51,7 @@ from hloracle.reports.page import charts, graphs, heat, html
 from hloracle.reports.page.align import align
 from hloracle.reports.page.axes import every
 from hloracle.reports.record import to_json, validate
-from hloracle.reports.text import figure, shown_by
+from hloracle.reports.text import figure, repaired, shown_by
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = resources.files("hloracle.reports").joinpath("templates", "report.js").read_text("utf-8")
@@ -262,6 +262,30 @@ ON = [
     {"backend": "d", "title": "PJRT mine", "shows": None, "detail": "load failed: no device"},
 ]
 TOLD = "shown by IREE 3.13.0 with --iree-<b>; not shown by IREE 3.13.0 and XLA 0.10.2; not known of PJRT mine"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told", "status"),
+    [
+        ({}, "passes", "Passes with it"),
+        (
+            {"conforms": False, "detail": "tokens: 3 of 4"},
+            "still does not pass (tokens: 3 of 4)",
+            "Still does not pass",
+        ),
+        ({"conforms": None}, "", "Not run"),
+    ],
+)
+def test_what_ran_with_a_repair_is_named(fields: dict[str, Any], told: str, status: str) -> None:
+    """One configuration, and no other, has shown that it helps."""
+    record = failing()
+    repair = record["localization"]["repair"]
+    repair |= {"configuration": "emitter/acme", **fields}
+    validate(record)
+    assert repaired(repair).partition("; with that ")[2] == (f"emitter/acme {told}" if told else "")
+    text = section(record, "where").partition("What would put it right")[2]
+    assert status.replace(" ", "") in text.replace(" ", "")
+    assert ("emitter/acme" in text) == bool(told)
 
 
 def test_which_backends_show_the_fault() -> None:

@@ -38,14 +38,15 @@ class Repair:
     """What puts the graphs right, and what came of running them.
 
     change: in words. lines: the first of those that are changed, of `count`. patch: the file that changes them all, in the report's
-    folder; empty where none was written. conforms: whether the configuration passes with them; None where it was not run. detail:
-    what does not pass.
+    folder; empty where none was written. configuration: the one that ran with them, e.g. `emitter/xla-cpu`, and no other did.
+    conforms: whether it passes with them; None where it was not run. detail: what does not pass.
     """
 
     change: str
     lines: list[Changed]
     count: int
     patch: str
+    configuration: str
     conforms: bool | None
     detail: str
 
@@ -59,7 +60,8 @@ def proven(
     detail = f"{bad[0].title}: {bad[0].figure or bad[0].detail}" if bad else ""
     if out is not None:
         write_file(out / PATCH, mended.diff)
-    return Repair(mended.words, _lines(mended), len(mended.lines), PATCH if out else "", not bad, detail)
+    patch = PATCH if out else ""
+    return Repair(mended.words, _lines(mended), len(mended.lines), patch, configuration.id, not bad, detail)
 
 
 def _lines(mended: Mended) -> list[Changed]:
