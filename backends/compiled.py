@@ -1,4 +1,4 @@
-"""Compiled modules by content: graph, flags, target, compiler's version and path. A damaged entry is rebuilt."""
+"""Compiled modules by content: graph, flags, target, compiler's version and path."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloracle.core.cache import cache_root, digest, file_digest, locked, write_file
+from hloracle.core.cache import build_directory, cache_root, digest, is_whole
 from hloracle.core.errors import ToolchainError
+from hloracle.core.files import write_file
+
+MODULE = "compiled.module"
+ABOUT = "about.json"  # the seconds that it took, and what decided it but for the graph
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Program:
 def program_of(module: Path) -> Program:
     """What is known of a module in the cache."""
     try:
-        seconds = json.loads(module.with_suffix(".json").read_text()).get("seconds")
+        seconds = json.loads((module.parent / ABOUT).read_text("utf-8")).get("seconds")
         return Program(seconds if isinstance(seconds, float) else None, module.stat().st_size)
     except (OSError, ValueError, AttributeError):  # it has just been made anew by somebody else
         return Program()
@@ -40,10 +44,11 @@ def compiled(graph_text: str, identity: dict[str, str], build: Callable[[Path], 
       build: graph file -> module's bytes; called when there is no whole entry.
     """
     entry = _entry(graph_text, identity)
-    module, seal = entry.with_suffix(".module"), entry.with_suffix(".json")
-    with locked(entry):
-        if _whole(module, seal):
-            return module, True
+    reused = True
+
+    def make(folder: Path) -> None:
+        nonlocal reused
+        reused = False
         graph_file = entry.with_suffix(".mlir")
         write_file(graph_file, graph_text)
         began = time.monotonic()
@@ -51,27 +56,19 @@ def compiled(graph_text: str, identity: dict[str, str], build: Callable[[Path], 
             data = build(graph_file)
         except ToolchainError as error:
             raise ToolchainError(error.stage, error.message, graph_file) from error
-        seconds = time.monotonic() - began
-        write_file(module, data)
-        # Written last: a module without its seal is one whose writer died.
-        write_file(seal, json.dumps({"sha256": file_digest(module), "seconds": seconds, **identity}, indent=1))
+        about = {"seconds": time.monotonic() - began, **identity}
+        (folder / MODULE).write_bytes(data)
+        (folder / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
         graph_file.unlink()
-        return module, False
+
+    return build_directory(entry, make) / MODULE, reused
 
 
 def is_compiled(graph_text: str, identity: dict[str, str]) -> bool:
     """Whether there is a whole entry."""
-    entry = _entry(graph_text, identity)
-    return _whole(entry.with_suffix(".module"), entry.with_suffix(".json"))
+    return is_whole(_entry(graph_text, identity))
 
 
 def _entry(graph_text: str, identity: dict[str, str]) -> Path:
     key = digest(graph_text, json.dumps(identity, sort_keys=True))
     return cache_root() / "compiled" / key[:2] / key
-
-
-def _whole(module: Path, seal: Path) -> bool:
-    try:
-        return bool(json.loads(seal.read_text())["sha256"] == file_digest(module))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

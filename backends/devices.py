@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hloracle.core.cache import Entry, digest, locked
+from hloracle.core.cache import Entry, digest
 from hloracle.core.child import ChildDied, Report, run_in_child, threads
 from hloracle.core.environment import installed
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.files import locked
 
 QUERY_SECONDS = 120
 

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hloracle.core.cache import cache_root, digest, locked, write_file, writing
+from hloracle.core.cache import cache_root, digest
 from hloracle.core.errors import InputError
+from hloracle.core.files import locked, write_file, writing
 
 # What a version of a compiler is installed as; ml_dtypes is for bfloat16, where the packages do not bring it.
 PACKAGES = {

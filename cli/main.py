@@ -19,9 +19,9 @@ from hloracle.cli.ops import OPS_COMMANDS
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
 from hloracle.cli.versions import VERSION_COMMANDS
-from hloracle.core.cache import write_file
 from hloracle.core.console import Output, terminal, verdict_stands
 from hloracle.core.errors import InputError
+from hloracle.core.files import is_special, write_file
 from hloracle.core.folder import begin_report
 from hloracle.core.program import Interrupted, run_command_line, run_program
 from hloracle.core.record import Record
@@ -234,14 +234,14 @@ def abi(
     from hloracle.reference.fixtures.named import resolve
     from hloracle.reference.model.checkpoint import open_checkpoint
 
-    if output and output.exists() and not force:
+    if output and output.exists() and not is_special(output) and not force:
         raise InputError("is there already", output, "name another file, or add --force")
     with progress_shown() as progress, progress.stage("propose"):
         directory = resolve(model, progress.report, **asked)
         text, proposal = propose_abi(graphs, open_checkpoint(directory), model, Limits(tries, seconds), progress.report)
     if output:
         write_file(output, text)
-        click.echo(output)
+        options.written(output)
     else:
         click.echo(text, nl=False)
     click.echo(f"hloracle: {proposal.closing}", err=True)
@@ -283,8 +283,10 @@ def emit(output: Path, **asked: Any) -> int:
     from hloracle.production.emit import Emission, emit_file
 
     with terminal.status("emitting"):
-        graph_path, abi_path = emit_file(Emission(**asked), output)
-    click.echo(f"{graph_path}\n{abi_path}")
+        written = emit_file(Emission(**asked), output)
+    options.written(*written)
+    if len(written) == 1:
+        click.echo("hloracle: no ABI file was written: it stands beside a graph's file, and -o names none", err=True)
     return 0
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from hloracle.core.console import Output, terminal
 from hloracle.core.environment import threads_available
+from hloracle.core.files import is_special
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 # As in reference/model/encodings.py, which imports more than a command line needs to be parsed.
@@ -158,6 +159,13 @@ def progress_shown() -> Iterator[Any]:
             terminal.print(f"[green]✓[/] {stage:<28} [dim]{seconds:6.1f} s{'  reused' if reused else ''}[/]")
 
         yield Progress(lambda line: status.update(f"[dim]{line}[/]"), finished)
+
+
+def written(*paths: Path) -> None:
+    """Print where files were written, of those that have a place: not of what went to stdout or a device."""
+    for path in paths:
+        if not is_special(path):
+            click.echo(path)
 
 
 def tell(found: Any, as_json: bool, words: Callable[[Console], None]) -> None:

@@ -20,8 +20,8 @@ import click
 
 from hloracle.bench.device import JAX_FOLDER
 from hloracle.cli.options import DEFAULT_MODEL
-from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
+from hloracle.core.files import write_file
 from hloracle.core.program import run_command_line
 from hloracle.reference.fixtures.named import SOURCE, resolve
 

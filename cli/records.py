@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hloracle.cli.options import written as tell_written
 from hloracle.core.console import Output, verdict_stands
 from hloracle.core.errors import InputError
 
@@ -95,12 +96,12 @@ def page(output: Path, store: Path) -> int:
 
     It shows verdicts, tokens, errors, speed and operations over commits, and what changed between them.
     """
-    from hloracle.core.cache import write_file
+    from hloracle.core.files import write_file
     from hloracle.reports.history.page import render
     from hloracle.reports.history.store import read
 
     write_file(output, render(read(store)))
-    click.echo(output)
+    tell_written(output)
     return 0
 
 
@@ -153,7 +154,7 @@ def comment(archive: Path | None, link: str, output: Path) -> int:
     made for a workflow that may write and takes the archive from one that anybody may run. Without an archive the
     comment says that there is none.
     """
-    from hloracle.core.cache import write_file
+    from hloracle.core.files import write_file
     from hloracle.reports.comment import render
 
     if archive is not None and not archive.is_file():

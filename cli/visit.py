@@ -26,10 +26,10 @@ from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.suite import Told, family_run, run_families, selected
-from hloracle.core.cache import write_file
 from hloracle.core.child import ChildDied, run_in_child, threads
 from hloracle.core.environment import describe, threads_available
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.files import write_file
 from hloracle.core.program import run_program
 from hloracle.core.record import Record
 from hloracle.mutants import MUTANTS

@@ -51,10 +51,11 @@ from hloracle.conformance.verdict.place import place
 from hloracle.conformance.verdict.repair import proven
 from hloracle.conformance.verdict.verdict import Verdict, decide
 from hloracle.core.abi import Graph
-from hloracle.core.cache import locked
+from hloracle.core.cache import noting
 from hloracle.core.child import ChildDied, side_by_side
 from hloracle.core.environment import MemoryWatch
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.files import locked
 from hloracle.core.record import Record
 from hloracle.production.choice import tuned, untuned
 from hloracle.reference.fixtures.named import resolve
@@ -75,7 +76,7 @@ def run(settings: Settings, context: Context | None = None, sources: Sequence[So
     if not all(isinstance(source, Files) for source in sources):  # which say themselves what they can be asked
         settings.validate()
     progress = context.progress
-    with MemoryWatch(lambda: progress.current) as memory:
+    with noting() as damaged, MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
             directory = resolve(settings.model, progress.report, settings.precision, settings.as_)
             with context.installed():
@@ -97,7 +98,7 @@ def run(settings: Settings, context: Context | None = None, sources: Sequence[So
         verdict = conclude(run)
         compare_speed(run, verdict)
         show(run)
-        return record_of(run, verdict, memory)
+        return record_of(run, verdict, memory, damaged)
 
 
 def _judge(run: Run, others: Sequence[Any]) -> None:

@@ -23,10 +23,11 @@ from hloracle.conformance.run import WAIT, run
 from hloracle.conformance.settings import QUICK_CAPACITY, Settings
 from hloracle.conformance.verdict.compared import without
 from hloracle.conformance.verdict.verdict import decide
-from hloracle.core.cache import locked
+from hloracle.core.cache import noting
 from hloracle.core.child import ChildDied, ChildResult, Report, run_in_child, threads
 from hloracle.core.environment import MemoryWatch
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.files import locked
 from hloracle.core.pool import run_each
 from hloracle.core.record import Family, Mutants, Record, WorstAnchor
 from hloracle.reference.fixtures.named import resolve
@@ -83,7 +84,7 @@ def run_suite(
     progress = context.progress
     report = _two_lines(progress)
     record, seconds = None, 0.0
-    with TemporaryDirectory(prefix="hloracle-") as folder, threads() as pool:
+    with noting() as damaged, TemporaryDirectory(prefix="hloracle-") as folder, threads() as pool:
         busy = Path(folder) / "busy"
         whole: Future[ChildResult] | None = None
         with locked(busy):
@@ -111,11 +112,11 @@ def run_suite(
     if record is not None:
         seconds -= sum(timing["seconds"] for timing in record["timings"] if timing["stage"] == WAIT)
         timings = sorted([*progress.timings, *record["timings"]], key=lambda timing: timing["begin"])
-        record = cast(Record, {**record, "timings": timings})
+        record = cast(Record, {**record, "timings": timings, "damaged": damaged})
         mutants: Mutants = {"killed": 0, "total": 0, "pinned": False, "reason": "in tiny models"}
         ordered.insert(0, row_of(record, seconds, mutants, ""))
     else:
-        record = cast(Record, {**records[families[0]], "timings": progress.timings})
+        record = cast(Record, {**records[families[0]], "timings": progress.timings, "damaged": damaged})
     return together(record, ordered)
 
 
@@ -196,7 +197,7 @@ def dead(settings: Settings, context: Context, why: str) -> Record:
         decide(context.matrix, evidence.checks, [], {}), explanation=f"The run gave no answer: {why}."
     )  # fmt: skip
     with MemoryWatch(lambda: "") as memory:
-        return record_of(Run(settings, context, (Emitter(),), model, evidence), verdict, memory)
+        return record_of(Run(settings, context, (Emitter(),), model, evidence), verdict, memory, [])
 
 
 # ---- a row

@@ -285,7 +285,7 @@ class Graph:
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Write the text to a file, and NAME.abi.json beside it; returns both paths. Raises InputError."""
-        from hloracle.core.cache import write_file  # emitters, which read this file, need no cache
+        from hloracle.core.files import write_file  # emitters, which read this file, need no cache
 
         file = Path(path)
         abi = file.parent / f"{file.stem}.abi.json"

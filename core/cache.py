@@ -1,14 +1,15 @@
-"""The cache: entries named by their content, whole or absent, shared by concurrent processes."""
+"""The cache: entries named by their content and sealed by their hash, whole or absent, shared by concurrent processes.
+
+An entry is a value in a file (`Entry`) or a directory of files (`build_directory`). One whose seal is broken is made anew,
+and who listens is told (`noting`).
+"""
 
 from __future__ import annotations
 
-import errno
 import functools
 import hashlib
 import json
 import os
-import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -17,25 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import filelock
 import platformdirs
 
-from hloracle.core.errors import InputError
+from hloracle.core.files import beside, locked, write_file, writing
 
-UNWRITABLE = (
-    errno.EACCES,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
-)
 T = TypeVar("T")
-SEAL = "sealed.json"  # of a folder: the hex SHA-256 of each of its files
+SEAL = "sealed.json"  # of a directory: whose it is, and the hex SHA-256 of each of its files
 # From then on a file's times tell that it was not written to: file systems count them in hundredths of a second, or whole ones.
 SETTLED_NS = 2_000_000_000
+# Bytes of a file from which on it is hashed again only when it was written to: a gigabyte takes a second.
+LARGE = 16 << 20
 
 
 def cache_root() -> Path:
@@ -72,6 +64,55 @@ def known_digest(path: Path) -> str:
     return entry.get(lambda: file_digest(path), lambda _: time.time_ns() - written > SETTLED_NS)[0]
 
 
+# ---- what was damaged
+
+_listeners: list[Callable[[str], None]] = []
+
+
+@contextmanager
+def told_of_damage(listener: Callable[[str], None]) -> Iterator[None]:
+    """While this holds, `listener` is told the name of each entry that is found damaged, by this process or a child."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+@contextmanager
+def noting() -> Iterator[list[str]]:
+    """The names of the entries that are found damaged while this holds, each once, in the order in which they are found."""
+    found: list[str] = []
+    with told_of_damage(lambda name: None if name in found else found.append(name)):
+        yield found
+
+
+def tell_of_damage(name: str) -> None:
+    """Tell all that listen."""
+    for listener in list(_listeners):
+        listener(name)
+
+
+def damage_line(names: list[str]) -> str:
+    """What was damaged, on one line; empty where nothing was."""
+    if not names:
+        return ""
+    many = "an entry" if len(names) == 1 else f"{len(names)} entries"
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{many} of the cache had been damaged and {'was' if len(names) == 1 else 'were'} made anew: " + (
+        ", ".join(names[:3]) + more
+    )
+
+
+def entry_name(path: Path) -> str:
+    """What an entry is called: its path in the cache, which is the same on every machine."""
+    root = cache_root()
+    return str(path.relative_to(root)) if path.is_relative_to(root) else "/".join(path.parts[-2:])
+
+
+# ---- an entry that is one value
+
+
 @dataclass(frozen=True)
 class Entry(Generic[T]):
     """A place in the cache for one value, named by the content of all that decides it, and sealed by its hash.
@@ -99,10 +140,16 @@ class Entry(Generic[T]):
             return None
         try:
             seal, _, text = self.path.read_text("utf-8").partition("\n")
-            if seal != digest(text):
-                return None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError):
+            seal = text = ""
+        if seal != self._seal(text):
+            tell_of_damage(entry_name(self.path))
+            return None
+        try:
             value: T = _adapter(self.type).validate_python(json.loads(text))
-        except (OSError, ValueError, RecursionError):
+        except (ValueError, RecursionError):  # sealed, but by code for which it is of another type
             return None
         return value
 
@@ -110,7 +157,7 @@ class Entry(Generic[T]):
         """Keep a value, in place of whatever is there."""
         if self.writes:
             text = json.dumps(_adapter(self.type).dump_python(value))
-            write_file(self.path, f"{digest(text)}\n{text}")
+            write_file(self.path, f"{self._seal(text)}\n{text}")
 
     def get(self, make: Callable[[], T], keep: Callable[[T], bool] = lambda value: True) -> tuple[T, bool]:
         """The value, and whether it was in the cache; else what `make` gives, which is kept if `keep` says so."""
@@ -121,6 +168,10 @@ class Entry(Generic[T]):
             self.save(value)
         return value, False
 
+    def _seal(self, text: str) -> str:
+        """Of this entry alone: another one's file in its place is none."""
+        return digest(self.folder, self.key, text)
+
 
 @functools.cache
 def _adapter(type: Any) -> Any:
@@ -129,96 +180,60 @@ def _adapter(type: Any) -> Any:
     return TypeAdapter(type)
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock `path`.lock; a second process waits here until the first is done."""
-    lock = filelock.FileLock(f"{path}.lock")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def write_file(path: Path, data: str | bytes) -> None:
-    """Write a file so that it appears whole or not at all. Raises InputError when it cannot be written."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = _beside(path)
-        try:
-            beside.write_bytes(data.encode() if isinstance(data, str) else data)
-            os.replace(beside, path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+# ---- an entry that is a directory of files
 
 
 def build_directory(path: Path, build: Callable[[Path], object]) -> Path:
-    """Make the directory `path`, if it is not there, by calling `build` on an empty one beside it, then renaming.
+    """The directory `path`, whole; where it is not, `build` is called on an empty one beside it, which takes its place.
 
     Returns `path`. Two processes that want the same entry build it once; one that dies half-way leaves nothing there.
     """
-    if path.is_dir():
+    if is_whole(path):
         return path
     with locked(path):
-        if path.is_dir():
+        if is_whole(path):
             return path
         with writing(path):
-            beside = _beside(path)
-            beside.mkdir()
+            new = beside(path)
+            new.mkdir()
             try:
-                build(beside)
-                os.replace(beside, path)
+                build(new)
+                (new / SEAL).write_text(json.dumps({"of": entry_name(path), "files": _digests(new)}), encoding="utf-8")
+                remove_damaged(path)
+                os.replace(new, path)
             finally:
-                shutil.rmtree(beside, ignore_errors=True)
+                shutil.rmtree(new, ignore_errors=True)
     return path
 
 
-def sealed_directory(path: Path, build: Callable[[Path], object]) -> Path:
-    """A `build_directory` of files alone, whose last one holds the others' hashes: see `is_whole`."""
-
-    def sealed(folder: Path) -> None:
-        build(folder)
-        (folder / SEAL).write_text(json.dumps(_digests(folder)))
-
-    return build_directory(path, sealed)
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether a `sealed_directory` is there, with the files that it was made with and every byte of them."""
+def is_whole(path: Path) -> bool:
+    """Whether a directory is there as it was built: with the same files, and every byte of them."""
     try:
-        return bool(json.loads((folder / SEAL).read_text()) == _digests(folder))
-    except (OSError, ValueError):
+        return bool(json.loads((path / SEAL).read_text("utf-8")) == {"of": entry_name(path), "files": _digests(path)})
+    except (OSError, ValueError, RecursionError):
         return False
 
 
+def remove_damaged(path: Path) -> None:
+    """Remove a directory that is not whole, if one is there, and tell who listens. Who has its files open keeps them."""
+    if not os.path.lexists(path):
+        return
+    tell_of_damage(entry_name(path))
+    gone = beside(path)
+    os.replace(path, gone)
+    if gone.is_dir() and not gone.is_symlink():
+        shutil.rmtree(gone, ignore_errors=True)
+    else:
+        gone.unlink()
+
+
 def _digests(folder: Path) -> dict[str, str]:
-    return {path.name: file_digest(path) for path in folder.iterdir() if path.name != SEAL}
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """While this holds, a full disk and what may not be written are an InputError that names the path."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        # safetensors, which is written in Rust, gives the system's error in words: `... (os error 28)`.
-        words = re.search(r"\(os error (\d+)\)", str(error))
-        code = error.errno if isinstance(error, OSError) else int(words[1]) if words else None
-        if code in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(
-                "the disk is full", path, "free some space, or set HLORACLE_CACHE or --out to another disk"
-            ) from error
-        if code in UNWRITABLE:
-            reason = os.strerror(code).lower()
-            raise InputError(f"cannot be written ({reason})", path, "name a folder that you may write to") from error
-        raise
-
-
-def _beside(path: Path) -> Path:
-    """Another name in the same folder, which nobody else has. What tempfile makes could be read by its owner alone."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """What each file in a directory is: the hash of its bytes, or where it leads if it is a link."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[path.relative_to(folder).as_posix()] = f"-> {os.readlink(path)}"
+        elif path.is_file() and path != folder / SEAL:
+            large = path.stat().st_size >= LARGE
+            found[path.relative_to(folder).as_posix()] = known_digest(path) if large else file_digest(path)
+    return found

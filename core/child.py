@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from hloracle.core.cache import tell_of_damage, told_of_damage
 from hloracle.core.errors import InputError, ToolchainError
 
 Report = Callable[[str], None]
@@ -109,6 +110,8 @@ def run_in_child(
             if kind == "report":
                 if report:
                     report(payload)
+            elif kind == "damaged":
+                tell_of_damage(payload)
             elif kind == "value":
                 process.join(10)
                 value, peak_bytes = payload
@@ -143,7 +146,8 @@ def _child(pipe: Connection) -> None:
         pipe.send(("error", InputError(what, "a backend or a target", "define it in a module that can be imported")))
         return
     try:
-        value = function(lambda line: pipe.send(("report", line)), *arguments)
+        with told_of_damage(lambda name: pipe.send(("damaged", name))):
+            value = function(lambda line: pipe.send(("report", line)), *arguments)
         pipe.send(("value", (value, peak_bytes())))
     except (InputError, ToolchainError) as error:
         pipe.send(("error", error))

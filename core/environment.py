@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -17,6 +16,7 @@ from typing import Any
 import psutil
 
 from hloracle.core.cache import digest
+from hloracle.core.revision import revision
 
 # The packages that decide what a configuration answers, besides its graphs and weights.
 OUTCOME_PACKAGES = ("iree-base-compiler", "iree-base-runtime", "jax", "jaxlib", "numpy")
@@ -68,7 +68,7 @@ def describe() -> dict[str, Any]:
     """The record's `environment`."""
     return {
         "hloracle": metadata.version("hloracle"),
-        "commit": _commit(),
+        "commit": revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": cpu_name(),
@@ -78,20 +78,6 @@ def describe() -> dict[str, Any]:
         "untried": untried(versions()),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-def _commit() -> str | None:
-    """The revision of the working directory, with `+` where it has changes; HLORACLE_COMMIT says another."""
-    if named := os.environ.get("HLORACLE_COMMIT"):
-        return named
-    try:
-        head, status = (
-            subprocess.run(["git", *words], capture_output=True, timeout=10, check=True).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head.decode() + ("+" if status else "")  # status holds file names, which may be of any bytes
 
 
 def cpu_name() -> str:

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
+from hloracle.core.files import write_file
 
 REPORTS = ("report.json", "report.html", "summary.md", "junit.xml")
 PATCH = "repair.patch"  # beside a report, where something would put a graph right

@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+from hloracle.core.cache import noting, tell_of_damage
 from hloracle.core.child import (
     ChildDied,
     Report,
@@ -51,7 +52,10 @@ def run_each(
     try:
         futures = {pool.submit(_timed, function, item, timeout): item for item in items}
         for future in as_completed(futures, timeout=timeout * -(-len(items) // jobs)):
-            finish(futures[future], *future.result())
+            answer, seconds, damaged = future.result()
+            for name in damaged:
+                tell_of_damage(name)
+            finish(futures[future], answer, seconds)
     except (BrokenProcessPool, TimeoutError):
         kill_descendants(workers)
     except BaseException:
@@ -70,11 +74,13 @@ def _begin() -> None:
     end_with_parent()
 
 
-def _timed(function: Callable[[Report, Item], Answer], item: Item, timeout: float) -> tuple[Answer | str, float]:
-    """In a worker: the answer, or why there is none; and the seconds it took."""
+def _timed(
+    function: Callable[[Report, Item], Answer], item: Item, timeout: float
+) -> tuple[Answer | str, float, list[str]]:
+    """In a worker: the answer, or why there is none; the seconds it took; and the entries that it found damaged."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    with alone():
-        return _answer(function, item, timeout)
+    with alone(), noting() as damaged:
+        return *_answer(function, item, timeout), damaged
 
 
 def _answer(

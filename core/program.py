@@ -9,6 +9,7 @@ from types import FrameType
 
 import click
 
+from hloracle.core.cache import damage_line, noting
 from hloracle.core.child import ChildDied, kill_descendants
 from hloracle.core.console import terminal
 from hloracle.core.errors import InputError, ToolchainError
@@ -36,6 +37,14 @@ def run_program(command: click.Command, name: str | None = None) -> None:
 
 def run_command_line(command: click.Command, arguments: list[str], name: str | None = None) -> int:
     """Run a command line; returns the exit status. Whatever the user gave wrong is one line on stderr."""
+    with noting() as damaged:
+        status = _status_of(command, arguments, name)
+    if line := damage_line(damaged):
+        click.echo(f"hloracle: {line}", err=True)
+    return status
+
+
+def _status_of(command: click.Command, arguments: list[str], name: str | None) -> int:
     try:
         return int(command.main(arguments, prog_name=name, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:

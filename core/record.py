@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import AfterValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-SCHEMA: Final = "hloracle-report/10"
+SCHEMA: Final = "hloracle-report/11"
 LARGEST: Final = 2**63 - 1  # what other readers of JSON can hold
 
 # A record may come from anywhere: of a list of a million wrong entries the first is enough.
@@ -461,8 +461,8 @@ class Repair(TypedDict):
     """The file beside the report that changes them all; empty where none was written."""
     configuration: Words
     """The one that was run with them, e.g. `emitter/xla-cpu`; no other was."""
-    conforms: bool | None
-    """Whether it passes with them; null where it was not run."""
+    conforms: bool
+    """Whether it passes with them."""
     detail: str
     """What does not pass."""
 
@@ -838,7 +838,7 @@ class Family(TypedDict):
 class Record(TypedDict):
     """What one conformance run saw and concluded. Everything else is drawn from it and from nothing else."""
 
-    schema: Literal["hloracle-report/10"]
+    schema: Literal["hloracle-report/11"]
     """The version of this form. Another version is another schema."""
     passed: bool
     """True for the verdicts `conforms` and `near-tie`, false for all others. Of a suite: whether every model passed."""
@@ -871,6 +871,8 @@ class Record(TypedDict):
     """In order."""
     reused: List[str]
     """What was taken from the cache and not computed in this run."""
+    damaged: List[str]
+    """The entries of the cache that were found damaged, and made anew."""
     memory: Memory
     environment: Environment
     families: List[Family]

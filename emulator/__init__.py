@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from hloracle.core.cache import cache_root, digest, locked, write_file
+from hloracle.core.cache import build_directory, cache_root, digest
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import InputError
 
@@ -29,15 +29,11 @@ def library() -> Path:
     if compiler is None:
         raise InputError("its driver is built with c++, which is not installed", where, fix)
     key = digest(*((folder / name).read_bytes() for name in SOURCES), *FLAGS, host_cpu(), compiler)
-    made = cache_root() / "emulator" / key[:32] / NAME
-    with locked(made):
-        if made.is_file():
-            return made
-        made.parent.mkdir(parents=True, exist_ok=True)
-        beside = made.with_suffix(".new")
+
+    def build(made: Path) -> None:
         try:
             done = subprocess.run(
-                [compiler, *FLAGS, str(folder / "driver.cpp"), "-o", str(beside)], capture_output=True, text=True,
+                [compiler, *FLAGS, str(folder / "driver.cpp"), "-o", str(made / NAME)], capture_output=True, text=True,
                 timeout=BUILD_SECONDS, check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -45,6 +41,5 @@ def library() -> Path:
         if done.returncode:
             words = next((line for line in done.stderr.splitlines() if "error" in line), "c++ failed without a word")
             raise InputError(f"its driver cannot be built ({words})", where, fix)
-        write_file(made, beside.read_bytes())
-        beside.unlink()
-    return made
+
+    return build_directory(cache_root() / "emulator" / key[:32], build) / NAME

@@ -7,7 +7,6 @@ by the compiler and for the graphs that it was measured with, and only after a w
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from hloracle import emitters
 from hloracle.backends import iree
 from hloracle.backends.devices import CPU, Device
 from hloracle.core.abi import Graph
-from hloracle.core.cache import cache_root, digest, write_file
+from hloracle.core.cache import Entry, digest
 from hloracle.core.environment import cpu_name, host_cpu, installed
 from hloracle.emitters.model import Emitter
 from hloracle.reference.model.archive import weight_sources
@@ -26,7 +25,8 @@ from hloracle.reference.model.config import Config
 
 HOST = "host"
 LAYOUTS = ("panels", "rows")
-VERSION = "hloracle-tuned/1"
+VERSION = "hloracle-tuned/2"
+FOLDER = "tuned"  # of the cache
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class Tuned:
     ignored: str = ""
 
 
-def tuned_file(checkpoint: Checkpoint, precision: str, device: Device = CPU) -> Path:
+def tuned_entry(checkpoint: Checkpoint, precision: str, device: Device = CPU) -> Entry[dict[str, Any]]:
     """Where the choice for a model of this shape is kept."""
-    config, where = checkpoint.config, f"-{device.kind}{device.index}" if device.remote else ""
-    return cache_root() / "tuned" / f"{config.architecture}-{digest(repr(config))[:12]}-{precision}{where}.json"
+    where = f"{device.kind}{device.index}" if device.remote else ""
+    return Entry(FOLDER, digest(VERSION, repr(checkpoint.config), precision, where), dict[str, Any])
 
 
 def circumstances(threads: int, device: Device = CPU) -> dict[str, Any]:
@@ -165,16 +165,11 @@ WORDS = {
 
 def tuned(checkpoint: Checkpoint, precision: str, threads: int, device: Device = CPU) -> Tuned:
     """What was found fastest for a model here. Never raises: a file that cannot be believed is ignored, and says why."""
-    path = tuned_file(checkpoint, precision, device)
+    entry = tuned_entry(checkpoint, precision, device)
+    path, raw = entry.path, entry.load()
+    if raw is None:
+        return _ignored(path, "is damaged") if path.exists() else Tuned()
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Tuned()
-    except (OSError, ValueError, RecursionError):
-        return _ignored(path, "cannot be read")
-    try:
-        if raw["schema"] != VERSION or raw["precision"] != precision:
-            return _ignored(path, "is of another version of hloracle, or of another precision")
         for key, here in circumstances(threads, device).items():
             if raw["for"][key] != here:
                 return _ignored(path, WORDS[key].format(str(raw["for"][key])[:60], here))
@@ -188,13 +183,9 @@ def keep(
     device: Device = CPU,
 ) -> Path:  # fmt: skip
     """Write down a choice with which a whole run conformed; returns where."""
-    path = tuned_file(checkpoint, precision, device)
-    found = {
-        "schema": VERSION, "precision": precision, "for": circumstances(threads, device),
-        "choice": dataclasses.asdict(choice), "measured": measured,
-    }  # fmt: skip
-    write_file(path, json.dumps(found, indent=1) + "\n")
-    return path
+    entry = tuned_entry(checkpoint, precision, device)
+    entry.save({"for": circumstances(threads, device), "choice": dataclasses.asdict(choice), "measured": measured})
+    return entry.path
 
 
 def _choice(raw: dict[str, Any], device: Device) -> Choice:

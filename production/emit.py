@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hloracle.core.abi import Graph
-from hloracle.core.cache import write_file
 from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
+from hloracle.core.files import is_special, write_file
 from hloracle.emitters.model import Emitter
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import QUANTIZED, open_checkpoint
@@ -56,8 +56,11 @@ class Emission:
         return Emitter(self.gemm).emit(*arguments, layout)
 
 
-def emit_file(asked: Emission, output: Path) -> tuple[Path, Path]:
-    """Write the graph to `output` and the ABI beside it; returns both paths. Raises InputError for what does not go together."""
+def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
+    """Write the graph to `output` and, where that is a file, the ABI beside it; returns the paths.
+
+    Raises InputError for what does not go together.
+    """
     if not output.name:
         raise InputError("names no file", f"-o {output}", "name the graph's file")
     _check(asked)
@@ -76,6 +79,8 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, Path]:
         graph, data = run_in_child(_lower, asked, config, held, timeout=900).value
     abi_path = output.parent / f"{output.stem}.abi.json"
     write_file(output, data)
+    if is_special(output):
+        return (output,)
     try:
         write_file(abi_path, graph.abi.to_json())
     except BaseException:

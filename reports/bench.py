@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from hloracle.core.cache import write_file
+from hloracle.core.files import write_file
 from hloracle.reports.page.base import draw
 
 Figures = dict[str, Any]

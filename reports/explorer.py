@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hloracle.core.cache import write_file
+from hloracle.core.files import write_file
 from hloracle.core.record import Graph, ListedOp, Listing, Record, Scope
 from hloracle.reports.facts import badness, layer_of, limits_of
 from hloracle.reports.page.graphs import by_itself

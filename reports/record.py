@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
+from hloracle.core.files import write_file
 from hloracle.core.folder import remove_files, remove_reproducer
 from hloracle.core.record import SCHEMA, Answer, Family, Record, Speed
 from hloracle.core.typed import path_words, problem, schema_text

@@ -82,8 +82,6 @@ def repaired(repair: Repair) -> str:
     first = repair["lines"][0]
     more = f" and {plural(repair['count'] - 1, 'more line')}" if repair["count"] > 1 else ""
     at = f"line {first['line']} of {first['graph']}{more}: {repair['change']}"
-    if repair["conforms"] is None:
-        return at
     passes = "passes" if repair["conforms"] else f"still does not pass ({repair['detail']})"
     return f"{at}; with that {one_line(repair['configuration'], 80)} {passes}"
 

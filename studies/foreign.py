@@ -25,11 +25,12 @@ from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.graphs.sources import open_files
 from hloracle.conformance.run import run
 from hloracle.conformance.settings import Settings
-from hloracle.core.cache import build_directory, cache_root, digest, write_file
+from hloracle.core.cache import build_directory, cache_root, digest
 from hloracle.core.child import Report
 from hloracle.core.console import terminal
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.files import write_file
 from hloracle.core.pool import run_each
 from hloracle.core.program import run_program
 from hloracle.core.record import Record

@@ -31,11 +31,11 @@ from hloracle.conformance.matrix import EMITTER
 from hloracle.conformance.run import run
 from hloracle.conformance.settings import Settings
 from hloracle.core.abi import Graph
-from hloracle.core.cache import write_file
 from hloracle.core.child import Report, alone
 from hloracle.core.console import terminal
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError
+from hloracle.core.files import write_file
 from hloracle.core.pool import run_each
 from hloracle.core.program import run_program
 from hloracle.core.record import Record

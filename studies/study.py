@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hloracle.core.cache import Entry, write_file
+from hloracle.core.cache import Entry
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
+from hloracle.core.files import write_file
 from hloracle.core.pool import run_each
 
 

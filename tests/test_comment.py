@@ -54,7 +54,7 @@ def other_model() -> Record:
     ("base", "why"),
     [
         (None, "The base's record is not there."),
-        (b"{}", "The base's record names no schema, not 'hloracle-report/10'."),
+        (b"{}", "The base's record names no schema, not 'hloracle-report/11'."),
         (b'{"schema": "hloracle-report/1"}', "The base's record has the schema 'hloracle-report/1', not"),
         (
             b'{"schema": "@octocat <img>"}',
@@ -94,9 +94,9 @@ def test_a_run_that_left_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (b'{"schema": "hloracle-report/11"}', "has the schema 'hloracle-report/11', not 'hloracle-report/10'."),
+        (b'{"schema": "hloracle-report/12"}', "has the schema 'hloracle-report/12', not 'hloracle-report/11'."),
         (b"\xff", "is not a readable JSON file"),
-        (b'{"schema": "hloracle-report/10"}', "is not a valid record"),
+        (b'{"schema": "hloracle-report/11"}', "is not a valid record"),
         (b'{"a":' * 90_000, "is not a readable JSON file"),
     ],
 )

@@ -95,7 +95,7 @@ def answer(**fields: Any) -> Change:
         (put("verdict", "class", "fine"), r"^verdict\.class: Input should be 'conforms', .*, not 'fine'$"),
         (
             put("schema", "hloracle-report/1"),
-            r"^schema: Input should be 'hloracle-report/10', not 'hloracle-report/1'$",
+            r"^schema: Input should be 'hloracle-report/11', not 'hloracle-report/1'$",
         ),
         (put("passed", "yes"), r"^passed: Input should be a valid boolean, not 'yes'$"),
         (put("extra", 1), r"^extra: Extra inputs are not permitted$"),

@@ -29,7 +29,6 @@ from hloracle.conformance.runs import compiling as modules
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.gate_zero import Gate
 from hloracle.conformance.settings import Settings
-from hloracle.core import environment
 from hloracle.core.child import ChildDied, alone
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.mutants import MUTANTS
@@ -294,30 +293,6 @@ def test_a_run_without_a_word_about_the_machine(small_run: Path) -> None:
     for path in small_run.iterdir():
         assert os.path.expanduser("~/") not in path.read_text()
         assert str(small_run) not in path.read_text()
-
-
-def test_the_commit_where_a_changed_file_has_a_name_that_is_no_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HLORACLE_COMMIT", raising=False)
-    assert environment._commit() is None
-    settings = ("core.quotepath=false", "user.name=n", "user.email=e@e", "commit.gpgsign=false")
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "--quiet")
-    for setting in settings:
-        git("config", *setting.split("="))
-    file = Path(os.fsdecode(b"caf\xe9"))
-    file.write_text("1")
-    git("add", ".")
-    git("commit", "--quiet", "--message", "one")
-    head = git("rev-parse", "HEAD")
-    assert environment._commit() == head
-    file.write_text("2")
-    assert environment._commit() == f"{head}+"
 
 
 # ---- settings

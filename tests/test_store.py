@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-import stat
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from hloracle.core import cache as store
+from hloracle.core.child import run_in_child
 from hloracle.core.errors import InputError
+from hloracle.core.files import write_file
+from hloracle.core.pool import run_each
 
 
 def _leftovers(folder: Path) -> list[str]:
@@ -53,29 +57,9 @@ def test_the_umask_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """It is the whole process's: what another thread makes meanwhile would be anyone's to write to."""
     (tmp_path / "plain").mkdir()
     monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("it is changed"))
-    store.write_file(tmp_path / "file", "")
+    write_file(tmp_path / "file", "")
     entry = store.build_directory(tmp_path / "entry", lambda folder: None)
     assert entry.stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
-def test_write_file_replaces_and_is_readable(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "report.json"
-    store.write_file(path, "one")
-    store.write_file(path, b"two")
-    assert path.read_bytes() == b"two"
-    (tmp_path / "plain").write_text("")
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
-    assert _leftovers(path.parent) == ["report.json"]
-
-
-def test_write_file_that_fails_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "report.json"
-    store.write_file(path, "old")
-    monkeypatch.setattr(os, "replace", _refuse(errno.ENOSPC))
-    with pytest.raises(InputError, match="the disk is full"):
-        store.write_file(path, "new")
-    assert path.read_text() == "old"
-    assert _leftovers(tmp_path) == ["report.json"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +77,7 @@ def test_build_directory_where_nothing_can_be_written(
 ) -> None:
     owner = {
         "mkdir": (Path, "mkdir"),
-        "lock": (store.filelock.FileLock, "acquire"),
+        "lock": (filelock.FileLock, "acquire"),
         "replace": (os, "replace"),
     }
     build = _refuse(code) if call == "build" else lambda folder: None
@@ -112,13 +96,7 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path, path: str) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         store.build_directory(tmp_path / path, lambda folder: None)
     with pytest.raises(InputError, match="cannot be written"):
-        store.write_file(tmp_path / path, "")
-
-
-def test_a_folder_where_a_file_should_be(tmp_path: Path) -> None:
-    (tmp_path / "report.json").mkdir()
-    with pytest.raises(InputError, match="cannot be written"):
-        store.write_file(tmp_path / "report.json", "")
+        write_file(tmp_path / path, "")
 
 
 def test_other_errors_keep_their_kind(tmp_path: Path) -> None:
@@ -146,7 +124,7 @@ def test_build_directory_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         store.build_directory(tmp_path / "entry", build)
     assert _leftovers(tmp_path) == []
-    assert list(store.build_directory(tmp_path / "entry", lambda folder: None).iterdir()) == []
+    assert _leftovers(store.build_directory(tmp_path / "entry", lambda folder: None)) == [store.SEAL]
 
 
 BUILDER = """
@@ -207,7 +185,7 @@ def entry_of(key: str = "0" * 40, of: Any = Kept, **how: bool) -> store.Entry[An
 
 
 def sealed(text: str) -> str:
-    return f"{store.digest(text)}\n{text}"
+    return f"{store.digest('kept', '0' * 40, text)}\n{text}"
 
 
 def test_an_entry_is_made_once(empty_cache: Path) -> None:
@@ -278,3 +256,139 @@ def test_an_entry_that_is_not_read_or_not_written(empty_cache: Path) -> None:
     assert entry_of(reads=False).load() is None
     assert entry_of(reads=False).get(lambda: Kept("new", [])) == (Kept("new", []), False)
     assert entry_of().load() == Kept("new", [])
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-3], lambda whole: "", lambda whole: whole.replace("1.0", "2.0")]
+)
+def test_who_listens_is_told_of_damage(damage: Callable[[str], str], empty_cache: Path) -> None:
+    entry = entry_of()
+    with store.noting() as none:
+        entry.get(lambda: KEPT)  # there is none yet
+        entry.save(Kept("old", [1.0]))
+        entry.get(lambda: KEPT)
+        entry_of(of=list[int]).get(lambda: [1])  # by other code
+    entry.save(Kept("old", [1.0]))
+    entry.path.write_text(damage(entry.path.read_text()))
+    with store.noting() as found:
+        entry.get(lambda: KEPT)
+        entry.get(lambda: KEPT)
+    assert (none, found) == ([], [f"kept/{'0' * 32}.json"])
+
+
+def test_an_entry_in_the_place_of_another_is_none(empty_cache: Path) -> None:
+    entry_of().save(KEPT)
+    os.replace(entry_of().path, entry_of("1" * 40).path)
+    with store.noting() as found:
+        assert entry_of("1" * 40).load() is None
+    assert found == [f"kept/{'1' * 32}.json"]
+
+
+# ---- an entry that is a directory
+
+
+def in_directory(folder: Path) -> None:
+    (folder / "part").write_text("whole")
+    (folder / "empty").write_text("")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "part").write_text("whole")
+    (folder / "link").symlink_to("part")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "part").write_text("whele"),
+        lambda folder: (folder / "deep" / "part").write_text("who"),
+        lambda folder: (folder / "empty").write_text("x"),
+        lambda folder: (folder / "empty").unlink(),
+        lambda folder: (folder / "more").write_text(""),
+        lambda folder: ((folder / "link").unlink(), (folder / "link").symlink_to("empty")),
+        lambda folder: (folder / store.SEAL).unlink(),
+        lambda folder: (folder / store.SEAL).write_text(""),
+        lambda folder: (folder / store.SEAL).write_text("[" * 100_000),
+        lambda folder: (folder / store.SEAL).write_text("{}"),
+        lambda folder: (shutil.rmtree(folder), folder.mkdir()),
+        lambda folder: (shutil.rmtree(folder), folder.write_text("a file")),
+        lambda folder: (shutil.rmtree(folder), folder.symlink_to("elsewhere")),
+        # another entry, whole, in this one's place
+        lambda folder: (
+            shutil.rmtree(folder),
+            os.replace(store.build_directory(folder.with_name("other"), in_directory), folder),
+        ),
+    ],
+)
+def test_a_directory_that_is_not_whole_is_made_anew(damage: Callable[[Path], object], empty_cache: Path) -> None:
+    entry = empty_cache / "kept" / "entry"
+    with store.noting() as none:
+        store.build_directory(entry, in_directory)
+        store.build_directory(entry, _refuse(errno.EIO))
+    damage(entry)
+    assert not store.is_whole(entry)
+    with store.noting() as found:
+        store.build_directory(entry, in_directory)
+    assert (none, found) == ([], ["kept/entry"])
+    assert (entry / "deep" / "part").read_text() == "whole"
+    assert store.is_whole(entry)
+    assert _leftovers(empty_cache / "kept") == ["entry"]
+
+
+def test_what_a_link_leads_to_is_not_sealed(empty_cache: Path, tmp_path: Path) -> None:
+    """Where a model stands for one of the user's, its files are links to what the user may change: that is another model."""
+    (tmp_path / "users").write_text("one")
+    entry = store.build_directory(
+        empty_cache / "entry", lambda folder: (folder / "link").symlink_to(tmp_path / "users")
+    )
+    (tmp_path / "users").write_text("two")
+    assert store.is_whole(entry)
+
+
+def test_a_cache_that_is_moved_stays_whole(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.build_directory(empty_cache / "kept" / "entry", in_directory)
+    entry_of().save(KEPT)
+    shutil.copytree(empty_cache, tmp_path / "moved", symlinks=True)
+    monkeypatch.setenv("HLORACLE_CACHE", str(tmp_path / "moved"))
+    assert store.is_whole(tmp_path / "moved" / "kept" / "entry")
+    assert entry_of().load() == KEPT
+
+
+def test_a_large_file_is_hashed_again_only_when_it_was_written_to(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LARGE", 5)
+    monkeypatch.setattr(store, "SETTLED_NS", -1)
+    entry, hashed = empty_cache / "kept" / "entry", []
+    monkeypatch.setattr(store, "file_digest", lambda path: hashed.append(path.name) or path.read_text())
+    store.build_directory(entry, in_directory)
+    assert store.is_whole(entry)
+    hashed.clear()
+    assert store.is_whole(entry)
+    assert hashed == ["empty"]
+    (entry / "part").write_text("whele")
+    assert not store.is_whole(entry)
+
+
+def test_a_child_tells_of_damage(empty_cache: Path) -> None:
+    entry_of(of=str).save("old")
+    entry_of(of=str).path.write_text("")
+    with store.noting() as found:
+        assert run_in_child(_makes_anew, timeout=60).value == "new"
+    assert found == [f"kept/{'0' * 32}.json"]
+
+
+def test_a_pool_tells_of_damage(empty_cache: Path) -> None:
+    entry_of(of=str).save("old")
+    entry_of(of=str).path.write_text("")
+    answers: list[object] = []
+    with store.noting() as found:
+        run_each(_makes_anew_of, [1, 2], 2, 60, lambda line: None, lambda item, answer, seconds: answers.append(answer))
+    assert answers == ["new", "new"]
+    assert found == [f"kept/{'0' * 32}.json"]
+
+
+def _makes_anew(report: object) -> str:
+    return str(entry_of(of=str).get(lambda: "new")[0])
+
+
+def _makes_anew_of(report: object, item: int) -> str:
+    return _makes_anew(report)

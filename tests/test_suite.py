@@ -28,10 +28,10 @@ from hloracle.conformance.graphs.facts import GraphFacts
 from hloracle.conformance.graphs.sources import Emitter
 from hloracle.conformance.settings import QUICK_CAPACITY, Settings
 from hloracle.conformance.suite import FamilyRun, Told
-from hloracle.core.cache import locked
 from hloracle.core.child import ChildDied, ChildResult, Report
 from hloracle.core.console import Output
 from hloracle.core.errors import InputError
+from hloracle.core.files import locked
 from hloracle.core.record import Check
 from hloracle.emitters.model import emit
 from hloracle.reference.fixtures.tiny import TINY

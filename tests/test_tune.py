@@ -38,7 +38,7 @@ from hloracle.production.choice import (
     keep,
     production_graphs,
     tuned,
-    tuned_file,
+    tuned_entry,
     untuned,
     valid_cpu,
 )
@@ -60,7 +60,7 @@ def checkpoint() -> Checkpoint:
 @pytest.fixture(autouse=True)
 def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Choices of a test's own: others run beside it."""
-    monkeypatch.setattr(choices, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(choices, "FOLDER", str(tmp_path))
 
 
 # ---- a choice
@@ -118,8 +118,6 @@ def test_what_is_kept_is_found_again(checkpoint: Checkpoint) -> None:
         ({"for": {"compiler": "1.0"}}, "with iree-base-compiler 1.0, this is"),
         ({"for": {"runtime": "1.0"}}, "with iree-base-runtime 1.0, this is"),
         ({"for": {"graphs": "other"}}, "before graphs were written otherwise"),
-        ({"schema": "hloracle-tuned/0"}, "another version of hloracle"),
-        ({"precision": "int4"}, "another precision"),
         ({"choice": {"layout": "columns"}}, "is damaged"),
         ({"choice": {"decode": {"flags": "--iree-plugin=evil", "cpu": "host"}}}, "is damaged"),
         ({"choice": {"decode": {"flags": "plain", "cpu": "host --output=/etc/passwd"}}}, "is damaged"),
@@ -131,11 +129,12 @@ def test_what_is_kept_is_found_again(checkpoint: Checkpoint) -> None:
 def test_a_stale_or_foreign_file_is_ignored_with_a_word(
     change: dict[str, Any], words: str, checkpoint: Checkpoint
 ) -> None:
-    path = keep(checkpoint, "f32", 2, OTHER, [])
-    raw = json.loads(path.read_text())
+    path, entry = keep(checkpoint, "f32", 2, OTHER, []), tuned_entry(checkpoint, "f32")
+    raw = entry.load()
+    assert raw
     for key, value in change.items():
         raw[key] = {**raw[key], **value} if isinstance(value, dict) else value
-    path.write_text(json.dumps(raw))
+    entry.save(raw)
     found = tuned(checkpoint, "f32", 2)
     assert found.choice is None
     assert words in found.ignored
@@ -320,7 +319,7 @@ def test_the_whole(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], m
     assert all(not r["ms"] for r in row["candidates"] if r["status"] in ("wrong", "failed"))
     assert all(len(r["ms"]) == 3 for r in row["candidates"] if r["status"] in ("slower", "faster"))
     assert ("decode", "rows", "plain") in by
-    assert Path(row["file"]) == tuned_file(checkpoint, "f32")
+    assert Path(row["file"]) == tuned_entry(checkpoint, "f32").path
     assert str(tuned(checkpoint, "f32", 2).choice) == row["choice"]
     text = io.StringIO()
     show.print_tuned(found, Console(file=text, width=100))
@@ -354,7 +353,7 @@ def test_the_whole_on_a_device(
     ]
     device = open_device("emulated")
     assert (judged[0].device, judged[0].names[0]) == (device, "iree-emulated")
-    assert Path(row["file"]) == tuned_file(checkpoint, "f32", device)
+    assert Path(row["file"]) == tuned_entry(checkpoint, "f32", device).path
     evidence = choices_of(Settings("tiny-llama"), checkpoint, on(device, threads=2))
     assert (str(evidence.choice), evidence.chosen) == (row["choice"], "tuned")
     assert evidence.choice.opened(device).graphs
@@ -446,7 +445,7 @@ def test_what_does_not_conform_is_not_kept(checkpoint: Checkpoint, monkeypatch: 
     monkeypatch.setattr(tune, "run", lambda settings, progress: record)
     found = run_tune(Tuning("tiny-llama", ("f32",), ("host",), 2, 3), Progress())
     assert found["precisions"][0]["verdict"] == "compiler-fault"
-    assert not tuned_file(checkpoint, "f32").exists()
+    assert not tuned_entry(checkpoint, "f32").path.exists()
     text = io.StringIO()
     show.print_tuned(found, Console(file=text, width=100))
     assert "nothing was kept" in text.getvalue()

@@ -47,7 +47,7 @@ def _filled(form: type[T], value: Any, **others: Any) -> T:
     return cast(T, {key: others[key] if key in others else getattr(value, key) for key in form.__annotations__})
 
 
-def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
+def record_of(run: Run, verdict: Verdict, memory: MemoryWatch, damaged: list[str]) -> record.Record:
     """See core/record.py."""
     settings, context, evidence, checkpoint = run.settings, run.context, run.evidence, run.model
     config, found, device = checkpoint.config, evidence.localization, run.context.device
@@ -118,6 +118,7 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch) -> record.Record:
             *(t["stage"] for t in context.progress.timings if t["reused"]),
             *(f"{o.configuration.id}, streams" for o in evidence.outcomes if o.streams_reused),
         ],
+        "damaged": damaged,
         "memory": {
             "peak_bytes": memory.peak_bytes,
             "processes": [{"name": name, "peak_bytes": n} for name, n in memory.at_peak],

@@ -27,7 +27,7 @@ from hloracle.conformance.runs import returned
 from hloracle.conformance.runs.returned import Slots, Streamed, after_prefill, changed, repeat, run_stream, slots_of
 from hloracle.core import tolerances
 from hloracle.core.abi import Graph
-from hloracle.core.cache import Entry, digest
+from hloracle.core.cache import Entry, digest, entry_name
 from hloracle.core.child import ChildDied, TimedOut
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import ToolchainError
@@ -100,7 +100,7 @@ def run_configuration(
     exact = [digest(np.ascontiguousarray(asked.truths[p.id].exact).tobytes()) for p in asked.prompts]
     parts: list[str | bytes] = [
         model.digest, *backend_sources(), *_comparing(), *where(context, configuration.backend), configuration.id,
-        json.dumps([exact, sorted(str(t.folder) for t in asked.kept.values())]),
+        json.dumps([exact, sorted(entry_name(t.folder) for t in asked.kept.values())]),
         json.dumps([[p.id, p.token_ids, asked.truths[p.id].tokens] for p in asked.prompts]),
         repr(asked.streams), *(g.identity for g in graphs),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from hloracle.conformance.context import Context
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs.configurations import run_configuration
-from hloracle.core.cache import write_file
+from hloracle.core.files import write_file
 from hloracle.core.folder import PATCH
 from hloracle.reference.model.checkpoint import Checkpoint
 
@@ -39,7 +39,7 @@ class Repair:
 
     change: in words. lines: the first of those that are changed, of `count`. patch: the file that changes them all, in the report's
     folder; empty where none was written. configuration: the one that ran with them, e.g. `emitter/xla-cpu`, and no other did.
-    conforms: whether it passes with them; None where it was not run. detail: what does not pass.
+    conforms: whether it passes with them. detail: what does not pass.
     """
 
     change: str
@@ -47,7 +47,7 @@ class Repair:
     count: int
     patch: str
     configuration: str
-    conforms: bool | None
+    conforms: bool
     detail: str
 
 

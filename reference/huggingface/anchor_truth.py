@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.core.cache import cache_root, is_whole, sealed_directory
+from hloracle.core.cache import build_directory, cache_root, is_whole, remove_damaged
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.reference.huggingface.truth import (
@@ -134,7 +133,7 @@ def anchor_truths(
     missing = {folder: asked for (folder, asked), there in zip(questions, whole, strict=True) if not there}
     if missing:
         for folder in missing:
-            shutil.rmtree(folder, ignore_errors=True)  # what is damaged is computed anew
+            remove_damaged(folder)
         _kept.cache_clear()
         run_in_child(_compute, checkpoint, missing, timeout=TIMEOUT_SECONDS, report=report)
     for folder in missing:
@@ -247,7 +246,7 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
                 def write(folder: Path, i: int = i, asked: Sequenced = asked) -> None:
                     _write(model, config, asked, lambda a, n: saved(i, a, n), folder, passing("float64", i))
 
-                sealed_directory(entry, write)
+                build_directory(entry, write)
 
 
 def _write(

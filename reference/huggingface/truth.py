@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hloracle.core.cache import cache_root, digest, is_whole, sealed_directory
+from hloracle.core.cache import build_directory, cache_root, digest, is_whole, remove_damaged
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.environment import versions
 from hloracle.core.errors import InputError
@@ -82,7 +81,7 @@ def truths(
     missing = {str(e): list(p) for e, p in zip(entries, prompts, strict=True) if kept[e] is None}
     if missing:
         for entry in missing:
-            shutil.rmtree(entry, ignore_errors=True)  # what is damaged is computed anew
+            remove_damaged(Path(entry))
         run_in_child(_compute, checkpoint.directory, missing, count, timeout=TIMEOUT_SECONDS, report=report)
     return [kept[entry] or _computed(entry) for entry in entries]
 
@@ -154,7 +153,7 @@ def _compute(report: Report, directory: Path, missing: dict[str, list[int]], cou
                 "nudged": float(np.max([np.max(np.abs(logits - exact)) for logits, _ in near])),
                 "caches": float(np.max([np.max(np.abs(kept - caches)) for _, kept in near]) / scale),
             }
-            sealed_directory(Path(entry), partial(_write, about, logits, exact))
+            build_directory(Path(entry), partial(_write, about, logits, exact))
 
 
 def _write(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray, folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -54,8 +53,7 @@ def weight_sources() -> list[bytes]:
 def archive_of(checkpoint: Checkpoint, weights: tuple[Tensor, ...]) -> Archive:
     """The archive of a checkpoint for graphs with these weight arguments, made if it has to be.
 
-    One whose header or length is wrong is made anew. Its bytes are not hashed: at each start that would take a second per
-    gigabyte.
+    It is hashed when it was written to, and not at each start: that would take a second per gigabyte.
     """
     held = json.dumps([(w.name, w.shape, w.dtype) for w in weights])
     entry = cache_root() / "archives" / digest(checkpoint.digest, held, *weight_sources())[:32]
@@ -63,11 +61,7 @@ def archive_of(checkpoint: Checkpoint, weights: tuple[Tensor, ...]) -> Archive:
     def build(folder: Path) -> None:
         write_tensors(folder / FILE, {w.name: (NAMES[w.dtype], w.shape) for w in weights}, checkpoint.load)
 
-    try:
-        return open_archive(build_directory(entry, build) / FILE)
-    except InputError:
-        shutil.rmtree(entry, ignore_errors=True)
-        return open_archive(build_directory(entry, build) / FILE)
+    return open_archive(build_directory(entry, build) / FILE)
 
 
 def _mapped(file: BinaryIO) -> mmap.mmap:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from hloracle.core.cache import write_file
 from hloracle.core.errors import InputError
+from hloracle.core.files import write_file
 from hloracle.reports import record
 from hloracle.reports.compare import page as diff_page
 from hloracle.reports.compare import summary as compare_summary

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hloracle.core.cache import write_file
+from hloracle.core.files import write_file
 from hloracle.core.record import Record
 from hloracle.reports.compare.comparison import TITLES, Comparison
 from hloracle.reports.facts import token_totals

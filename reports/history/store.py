@@ -16,8 +16,9 @@ from statistics import median
 from typing import Any, cast
 
 from hloracle.core import record as record_types
-from hloracle.core.cache import digest, locked, write_file
+from hloracle.core.cache import digest
 from hloracle.core.errors import InputError
+from hloracle.core.files import locked, write_file
 from hloracle.core.record import Phase, Record
 from hloracle.core.typed import problem, schema_text
 from hloracle.reports.facts import VERDICTS, badness, limits_of, of_limit, token_totals, took

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hloracle.core.cache import write_file
+from hloracle.core.files import write_file
 from hloracle.reports.ops.record import OpsRecord, Outcome, Row, Tally, of_states, operations, tallies, to_json
 from hloracle.reports.page.base import draw
 

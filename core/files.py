@@ -1,0 +1,114 @@
+"""Files that are written: whole or not at all, through links, and to devices and pipes as these are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import filelock
+
+from hloracle.core.errors import InputError
+
+UNWRITABLE = (
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENXIO,
+    errno.EPERM,
+    errno.EPIPE,
+    errno.EROFS,
+)
+
+STDOUT = Path("-")
+
+
+def write_file(path: Path, data: str | bytes) -> None:
+    """Write a file so that it appears whole or not at all. Raises InputError when it cannot be written.
+
+    A symbolic link is written through, also one to a file that is not there yet. A device or a pipe takes the bytes, and so
+    does stdout, which is called `-`. A file that is replaced leaves its permissions to the new one.
+    """
+    data = data.encode() if isinstance(data, str) else data
+    with writing(path):
+        if path == STDOUT:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            return
+        if is_special(path):
+            path.write_bytes(data)
+            return
+        # Not of a special file: that of /dev/stdout is a name under /proc which nothing can open.
+        path = Path(os.path.realpath(path))
+        if path.is_symlink():  # in a circle
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = beside(path)
+        try:
+            new.write_bytes(data)
+            if path.is_file():
+                new.chmod(stat.S_IMODE(path.stat().st_mode))
+            os.replace(new, path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def is_special(path: Path) -> bool:
+    """Whether something is there that is neither a file nor a folder: a device, a pipe, a link to one, or stdout."""
+    if path == STDOUT:
+        return True
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def beside(path: Path) -> Path:
+    """Another name in the same folder, which nobody else has. What tempfile makes could be read by its owner alone."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock `path`.lock; a second process waits here until the first is done."""
+    lock = filelock.FileLock(f"{path}.lock")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """While this holds, a full disk and what may not be written are an InputError that names the path."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        # safetensors, which is written in Rust, gives the system's error in words: `... (os error 28)`.
+        words = re.search(r"\(os error (\d+)\)", str(error))
+        code = error.errno if isinstance(error, OSError) else int(words[1]) if words else None
+        if code in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(
+                "the disk is full", path, "free some space, or set HLORACLE_CACHE or --out to another disk"
+            ) from error
+        if code in UNWRITABLE:
+            reason = os.strerror(code).lower()
+            raise InputError(f"cannot be written ({reason})", path, "name a folder that you may write to") from error
+        raise
