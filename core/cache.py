@@ -23,6 +23,7 @@ import platformdirs
 from hloracle.core.files import beside, locked, write_file, writing
 
 T = TypeVar("T")
+FORM = "2"  # of an entry's file: one of another form has another name
 SEAL = "sealed.json"  # of a directory: whose it is, and the hex SHA-256 of each of its files
 # From then on a file's times tell that it was not written to: file systems count them in hundredths of a second, or whole ones.
 SETTLED_NS = 2_000_000_000
@@ -131,8 +132,8 @@ class Entry(Generic[T]):
 
     @property
     def path(self) -> Path:
-        """Where the value is kept, whether or not it is there: a file named by the first 32 hex digits of the key."""
-        return cache_root() / self.folder / f"{self.key[:32]}.json"
+        """Where the value is kept, whether or not it is there."""
+        return cache_root() / self.folder / f"{digest(FORM, self.key)[:32]}.json"
 
     def load(self) -> T | None:
         """The value, or None where there is no whole one."""

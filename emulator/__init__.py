@@ -19,6 +19,7 @@ SOURCES = ("driver.cpp", "decoder.h", "reader.h", "handlers.h", "machine.h")
 NAME = "libcuda.so"
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-std=c++17", "-pthread", f"-Wl,-soname,{NAME}")
 BUILD_SECONDS = 600
+VERSION = 2  # of what the cache holds
 
 
 def library() -> Path:
@@ -42,4 +43,4 @@ def library() -> Path:
             words = next((line for line in done.stderr.splitlines() if "error" in line), "c++ failed without a word")
             raise InputError(f"its driver cannot be built ({words})", where, fix)
 
-    return build_directory(cache_root() / "emulator" / key[:32], build) / NAME
+    return build_directory(cache_root() / "emulator" / f"{key[:32]}-{VERSION}", build) / NAME

@@ -120,7 +120,7 @@ def exported(case: Case, report: Report) -> tuple[Path, Path]:
         ]
         _call(command)
 
-    return build_directory(cache_root() / "foreign" / key[:32], build), model
+    return build_directory(cache_root() / "foreign" / f"{key[:32]}-2", build), model
 
 
 def _environment(requirements: Path, report: Report) -> Path:

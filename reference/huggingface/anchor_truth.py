@@ -40,7 +40,7 @@ from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.registry import FAMILIES, part_of
 
-ANCHOR_TRUTH_VERSION = "5"
+ANCHOR_TRUTH_VERSION = "6"
 # As in the truth, more because a floor here is that of one row and not of a prompt. Measured in the same way, as models
 # of which some row is wrongly beyond its limit: 13 in 100 with the plain pass alone, 0.4 with two more, 0 with four.
 NUDGES = 4

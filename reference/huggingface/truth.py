@@ -25,7 +25,7 @@ from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import loaded_otherwise
 
-TRUTH_VERSION = "5"
+TRUTH_VERSION = "6"
 PACKAGES = ("torch", "transformers")
 TIMEOUT_SECONDS = 3600
 # Float32 passes over a prompt's tokens that measure the noise besides the plain one: see `nudged_embeddings`. One alone

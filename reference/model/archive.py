@@ -23,6 +23,7 @@ from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.tensor_file import DTYPES, NAMES, write_tensors
 
 FILE = "weights.safetensors"
+VERSION = "2"
 MADV_POPULATE_READ = 22  # which Python 3.11's mmap does not name
 
 
@@ -56,7 +57,7 @@ def archive_of(checkpoint: Checkpoint, weights: tuple[Tensor, ...]) -> Archive:
     It is hashed when it was written to, and not at each start: that would take a second per gigabyte.
     """
     held = json.dumps([(w.name, w.shape, w.dtype) for w in weights])
-    entry = cache_root() / "archives" / digest(checkpoint.digest, held, *weight_sources())[:32]
+    entry = cache_root() / "archives" / digest(VERSION, checkpoint.digest, held, *weight_sources())[:32]
 
     def build(folder: Path) -> None:
         write_tensors(folder / FILE, {w.name: (NAMES[w.dtype], w.shape) for w in weights}, checkpoint.load)
