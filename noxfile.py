@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
+import sys
 from pathlib import Path
 
 import nox
@@ -15,6 +18,21 @@ nox.options.default_venv_backend = "venv"
 # A folder of wheels: nothing is fetched then, and what they lack is taken from the Python that runs nox.
 WHEELS = os.environ.get("HLORACLE_WHEELS", "")
 CONSTRAINTS = "constraints.txt"
+# What is installed in CI, file by file, with the SHA-256 of each; `nox -s lock` writes it. environment.txt is what the
+# sessions share, but for torch. GROUPS are those of pyproject.toml.
+LOCK = Path("lock")
+GROUPS = ("nox", "reports", "tools")
+# torch is locked twice. On Linux, PyPI's build needs gigabytes of these packages: torch-cuda.txt. PyTorch's own build for
+# processors needs none: torch-cpu.txt, which is taken where pip is configured to find it.
+CUDA = ("cuda-", "nvidia-", "torch==", "triton==")
+# The index that has that build is none that `nox -s lock` asks. These are its wheels for Linux on x86-64 and Python 3.11,
+# 3.12 and 3.13. The first was computed from the wheel; all three are what public lock files have from PyTorch's index.
+CPU_TORCH = (
+    "torch==2.13.0+cpu",
+    "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",
+    "4ca4a9394b0c771238a4f73590fdbbc4debad85ed0fa63d026ae1b085da7d6e2",
+    "3fbf9c9d1f3c10c2d59d04aca426dee9ccc6ceb32d255c61e93acc3b4f75fae6",
+)
 # The lower ends of the ranges in pyproject.toml, of the packages that a verdict depends on most.
 LOWEST = (
     "iree-base-compiler==3.12.0", "iree-base-runtime==3.12.0", "jax==0.9.1", "jaxlib==0.9.1", "torch==2.13.0",
@@ -27,10 +45,11 @@ QUICK = ("tests/test_environment.py", "tests/test_builder.py", "tests/test_abi.p
 @nox.session(reuse_venv=True, default=False, venv_params=["--system-site-packages"] if WHEELS else [])
 def environment(session: nox.Session) -> None:
     """Install hloracle and its tools into the one virtual environment that all sessions share."""
-    wanted = "\n".join([str(Path.cwd()), WHEELS, *(Path(name).read_text() for name in ("pyproject.toml", CONSTRAINTS))])
+    files = [Path("pyproject.toml"), Path(CONSTRAINTS), *sorted(LOCK.glob("*.txt"))]
+    wanted = "\n".join([str(Path.cwd()), WHEELS, *(file.read_text() for file in files)])
     stamp = Path(session.virtualenv.location) / "installed.txt"
     if stamp.is_file() and stamp.read_text() == wanted:
-        session.log(f"nothing to install: pyproject.toml and {CONSTRAINTS} are the same")
+        session.log(f"nothing to install: pyproject.toml, {CONSTRAINTS} and {LOCK}/ are the same")
         return
     session.log("installing; the first time takes minutes (torch, IREE, JAX)")
     if WHEELS:
@@ -39,10 +58,68 @@ def environment(session: nox.Session) -> None:
             session.error(f"HLORACLE_WHEELS={WHEELS}: holds no wheels; name the folder that `unpack.sh` made")
         session.install("--no-index", "--no-deps", *wheels)
         session.install("--no-index", "--no-deps", "--no-build-isolation", "-e", ".")
-    else:
-        # pip would compile all of torch and transformers, which takes as long as to install them; `run` what is imported.
+    elif other := unlocked():
+        session.warn(f"{LOCK}/ is not for {other}: versions are those of {CONSTRAINTS}, and no file is held to a hash")
         session.install("--no-compile", "-c", CONSTRAINTS, "-e", ".[test,browser,lint]")
+    else:
+        install_environment(session)
+        session.install("--no-deps", "--no-build-isolation", "-e", ".")
+        session.run("python", "-m", "pip", "check")
     stamp.write_text(wanted)
+
+
+def unlocked() -> str:
+    """What this machine is, if it is none that lock/ was made for."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return f"{platform.system()} on {platform.machine()}"
+    version = sys.version_info[:2]
+    return "" if (3, 11) <= version <= (3, 13) else "Python {}.{}".format(*version)
+
+
+def install_locked(session: nox.Session, name: str) -> None:
+    """Install what lock/NAME.txt lists, and nothing else. pip refuses a file whose hash is not there."""
+    # pip would compile all of torch and transformers, which takes as long as to install them; `run` what is imported.
+    session.install("--no-compile", "--no-deps", "--require-hashes", "-r", str(LOCK / f"{name}.txt"))
+
+
+def install_environment(session: nox.Session) -> None:
+    """Install all that hloracle and its checks need: of torch the build without CUDA, if pip finds it."""
+    install_locked(session, "environment")
+    listed = session.run("python", "-m", "pip", "index", "versions", "torch", silent=True)
+    install_locked(session, "torch-cpu" if CPU_TORCH[0].removeprefix("torch==") in str(listed) else "torch-cuda")
+
+
+def locked(*names: str) -> list[str]:
+    """The requirements in these files of lock/, each with its hashes."""
+    found = (re.findall(r"^\w.*(?:\n .*)*\n", (LOCK / f"{name}.txt").read_text(), re.MULTILINE) for name in names)
+    return [requirement for requirements in found for requirement in requirements]
+
+
+@nox.session(default=False)
+def lock(session: nox.Session) -> None:
+    """Write lock/ anew, for pyproject.toml and constraints.txt. Arguments go to uv: `nox -s lock -- --upgrade`."""
+    install_locked(session, "tools")
+
+    def resolve(name: str, *what: str) -> None:
+        """What the file has already stays as it is, where it fits."""
+        how = ["--universal", "--python-version", "3.11", "--fork-strategy", "fewest", "--generate-hashes"]
+        form = ["--no-annotate", "--no-header", "--constraint", CONSTRAINTS, "--output-file", str(LOCK / f"{name}.txt")]
+        session.run("uv", "pip", "compile", "--quiet", "--no-config", *how, *form, *what, *session.posargs)
+
+    def write(name: str, requirements: list[str]) -> None:
+        (LOCK / f"{name}.txt").write_text("# Written by `nox -s lock`.\n" + "".join(sorted(requirements)))
+
+    write("environment", locked("environment", "torch-cuda"))
+    resolve("environment", "pyproject.toml", "--extra", "test", "--extra", "browser", "--extra", "lint")
+    for group in GROUPS:
+        resolve(group, "--group", group, "--constraint", str(LOCK / "environment.txt"))
+        write(group, locked(group))
+    found = locked("environment")
+    write("environment", [requirement for requirement in found if not requirement.startswith(CUDA)])
+    write("torch-cuda", [requirement for requirement in found if requirement.startswith(CUDA)])
+    write("torch-cpu", [" \\\n    --hash=sha256:".join(CPU_TORCH) + "\n"])
+    if not any(requirement.startswith(CPU_TORCH[0].replace("+cpu", " ")) for requirement in found):
+        session.error(f"noxfile.py has hashes of {CPU_TORCH[0]}: put those of the locked version there")
 
 
 def run(session: nox.Session, program: str, *arguments: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,19 @@ def test_the_checkout_keeps_no_token(name: str) -> None:
 
 
 @each_workflow
+def test_pip_installs_what_is_locked(name: str) -> None:
+    """From lock/, where each file has its hash, or the checkout; what sessions of nox install is in tests/test_lock.py."""
+    lines = [
+        line for found in steps(name) for line in found.get("run", "").splitlines() if re.search(r"\bpip3?\b", line)
+    ]
+    assert lines
+    for line in lines:
+        found = re.fullmatch(r"python -m pip install --require-hashes --no-deps -r (lock/\w+\.txt)", line.strip())
+        assert found or line.strip() == "python -m pip install --no-deps --no-build-isolation .", line
+        assert not found or (ROOT / found[1]).is_file()
+
+
+@each_workflow
 def test_artifacts_go_away(name: str) -> None:
     for found in steps(name, uses="actions/upload-artifact"):
         assert 0 < found["with"]["retention-days"] <= 14
@@ -246,13 +260,11 @@ def test_the_comment_follows_the_conformance_run() -> None:
 
 
 def test_installs_what_reports_need_and_no_more() -> None:
-    project = (ROOT / "pyproject.toml").read_text()
-    found = re.findall(r"'([a-z0-9]+)>=([\d.]+),<\d+'", step("comment", "Install hloracle")["run"])
-    assert {name for name, _ in found} == {
-        "click", "filelock", "jinja2", "markupsafe", "platformdirs", "psutil", "pydantic", "rich"
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert {re.split("[<>=]", package)[0] for package in groups["reports"]} == {
+        "click", "filelock", "jinja2", "platformdirs", "psutil", "pydantic", "rich", "setuptools"
     }  # fmt: skip
-    for name, version in found:
-        assert re.search(rf'"{name}>={re.escape(version)}[",]', project) or name == "markupsafe"
+    assert "-r lock/reports.txt" in step("comment", "Install hloracle")["run"]
 
 
 # ---- what users copy
