@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import unquote, urlsplit
 
 from hloracle.core.cache import cache_root, digest
 from hloracle.core.errors import InputError
@@ -20,7 +23,7 @@ PACKAGES = {
 
 VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 INSTALL_SECONDS = 1200
-SEAL = "installed.txt"  # written last
+SEAL = "installed.json"  # written last: what pip installed, each file with its SHA-256
 
 
 class NotInstalled(InputError):
@@ -45,9 +48,26 @@ def environment(compiler: str, version: str) -> Path:
                 shutil.rmtree(folder, ignore_errors=True)
                 _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], compiler, version)
                 pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-                _run([*pip, "install", "--quiet", "--no-compile", *packages], compiler, version)
-                write_file(folder / SEAL, "\n".join(packages) + "\n")
+                with TemporaryDirectory() as beside:
+                    report = Path(beside) / "report.json"
+                    install = ["install", "--quiet", "--no-compile", "--report", str(report), *packages]
+                    _run([*pip, *install], compiler, version)
+                    write_file(folder / SEAL, json.dumps(_installed(report), indent=1) + "\n")
     return python
+
+
+def _installed(report: Path) -> list[dict[str, str]]:
+    """What pip reports to have installed. Addresses are left out, because an index's may hold a password."""
+    found = []
+    for row in json.loads(report.read_text("utf-8"))["install"]:
+        about, download = row["metadata"], row["download_info"]
+        file = unquote(urlsplit(download["url"]).path).rpartition("/")[2]
+        archive = download["archive_info"]
+        sha256 = (
+            archive["hashes"]["sha256"] if "hashes" in archive else archive["hash"].removeprefix("sha256=")
+        )  # pip 22
+        found.append({"name": about["name"], "version": about["version"], "file": file, "sha256": sha256})
+    return sorted(found, key=lambda row: row["name"].lower())
 
 
 def _run(command: list[str], compiler: str, version: str) -> None:

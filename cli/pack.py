@@ -25,6 +25,9 @@ from hloracle.core.files import write_file
 from hloracle.core.program import run_command_line
 from hloracle.reference.fixtures.named import SOURCE, resolve
 
+# This file's own place, not that of the link through which it is imported.
+CHECKOUT = Path(__file__).resolve().parents[1]
+LOCK = CHECKOUT / "lock" / "environment.txt"
 MIB = 1024 * 1024
 # What a machine with a GPU has, built for its driver.
 LEFT_OUT = ("torch",)
@@ -69,32 +72,52 @@ def needs(name: str) -> list[str]:
     return [re.sub(r"[-_.]+", "-", re.split(r"[ ;<>=!~\[(]", r, maxsplit=1)[0]).lower() for r in requirements]
 
 
-def download(packages: dict[str, str], python: str, folder: Path) -> list[str]:
-    """Wheels into `folder`; returns what there is none of. Raises InputError where pip cannot be run."""
-    missing = []
+def known_hashes(package: str) -> list[str]:
+    """pip's options with the SHA-256 of each file of `NAME==VERSION` in lock/; none for a version that is not there."""
+    locked = LOCK.read_text("utf-8") if LOCK.is_file() else ""
+    found = re.search(rf"^{re.escape(package)} .*(?:\n .*)*", locked, re.MULTILINE)
+    return re.findall(r"--hash=\S+", found[0]) if found else []
+
+
+def download(packages: dict[str, str], python: str, folder: Path) -> tuple[list[str], list[str]]:
+    """Wheels into `folder`; returns what there is none of, and what has no hash in lock/ to be held to.
+
+    Raises InputError where pip cannot be run, and for a wheel that has another hash.
+    """
+    missing, unchecked = [], []
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder),
+        "--python-version", python, "--implementation", "cp", *platforms,
+    ]  # fmt: skip
     for name, version in packages.items():
-        command = [
-            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder),
-            "--python-version", python, "--implementation", "cp", *platforms, f"{name}=={version}",
-        ]  # fmt: skip
+        package = f"{name}=={version}"
+        hashes = known_hashes(package)
+        listed = ["--require-hashes"] if hashes else []
+        asked = [*command, *listed, "--requirement", "/dev/stdin"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                asked, input=" ".join([package, *hashes]), capture_output=True, text=True, check=False
+            )
         except OSError as error:
             raise InputError(f"cannot be run ({error.strerror})", "pip", "install it") from None
+        if "DO NOT MATCH THE HASHES" in done.stderr:
+            fix = "see which index pip takes it from; `nox -s lock` writes what the index has"
+            raise InputError(f"is another file than {LOCK.parent.name}/{LOCK.name} has", package, fix)
         if done.returncode:
-            missing.append(f"{name}=={version}")
-    return missing
+            missing.append(package)
+        elif not hashes:
+            unchecked.append(package)
+    return missing, unchecked
 
 
 def own_wheel(folder: Path) -> None:
     """Build hloracle's own wheel into a folder. Raises InputError outside of a checkout."""
-    source = Path(__file__).parent.parent
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(CHECKOUT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         words = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise InputError(f"its wheel is not built ({words})", source, "run this in a checkout of hloracle")
+        raise InputError(f"its wheel is not built ({words})", CHECKOUT, "run this in a checkout of hloracle")
 
 
 def slices(content: Path, out: Path, size: int) -> list[Path]:
@@ -137,12 +160,14 @@ def command(out: Path, python: str, mib: int, model: str, leave_out: tuple[str, 
         content = Path(folder)
         (content / "wheels").mkdir()
         own_wheel(content / "wheels")
-        missing = download(closure(["hloracle"], (*LEFT_OUT, *leave_out)), python, content / "wheels")
+        missing, unchecked = download(closure(["hloracle"], (*LEFT_OUT, *leave_out)), python, content / "wheels")
         shutil.copyfile(file, content / "model.gguf")
         made = slices(content, out, mib * MIB)
     write_file(out / "unpack.sh", UNPACK % {"jax": JAX_FOLDER})
     for name in missing:
         click.echo(f"no wheel of {name} for Python {python}: the other machine must have it", err=True)
+    for name in unchecked:
+        click.echo(f"{name} is not in {LOCK.parent.name}/: its wheel was held to no hash", err=True)
     click.echo("\n".join(str(path) for path in (*made, out / "unpack.sh")))
     return 0
 

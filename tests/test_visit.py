@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +20,9 @@ import pytest
 from hloracle.backends.devices import Device, Facts
 from hloracle.bench.device import Measured, bandwidth, emitted, measured, oracle, transformers
 from hloracle.cli import pack, visit
+from hloracle.core.cache import file_digest
 from hloracle.core.child import ChildDied
+from hloracle.core.errors import InputError
 from hloracle.core.program import run_command_line
 from hloracle.mutants import MUTANTS
 
@@ -205,14 +208,44 @@ def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "slice.77").write_bytes(b"of before")
     monkeypatch.setattr(pack, "own_wheel", lambda folder: (folder / "hloracle.whl").write_bytes(b"own"))
-    monkeypatch.setattr(pack, "download", lambda packages, python, folder: ["rare==1"])
+    monkeypatch.setattr(pack, "download", lambda packages, python, folder: (["rare==1"], ["own==2"]))
     assert run_command_line(pack.command, [str(tmp_path / "out"), "--model", str(model), "--mib", "1"]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["slice.00", "slice.01", "unpack.sh"]
     said = capsys.readouterr()
-    assert said.err == "no wheel of rare==1 for Python 3.12: the other machine must have it\n"
+    assert said.err.splitlines() == [
+        "no wheel of rare==1 for Python 3.12: the other machine must have it",
+        "own==2 is not in lock/: its wheel was held to no hash",
+    ]
     script = (tmp_path / "out" / "unpack.sh").read_text()
     assert "hloracle.cli.visit --model" in script
     assert subprocess.run(["sh", "-n", str(tmp_path / "out" / "unpack.sh")], check=False).returncode == 0
+
+
+def test_its_own_wheel_is_of_the_checkout() -> None:
+    assert (pack.CHECKOUT / "pyproject.toml").is_file()
+
+
+@pytest.mark.parametrize(("locked", "said"), [("right", ([], [])), ("none", ([], ["tiny==1"])), ("wrong", None)])
+def test_wheels_are_held_to_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: str, said: tuple[list[str], list[str]] | None
+) -> None:
+    wheel = tmp_path / "tiny-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n")
+        archive.writestr("tiny-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.dist-info/RECORD", "")
+    sha256 = {"right": file_digest(wheel), "wrong": "0" * 64}.get(locked)
+    (tmp_path / "lock.txt").write_text(f"tiny==1 \\\n    --hash=sha256:{sha256}\n" if sha256 else "")
+    monkeypatch.setattr(pack, "LOCK", tmp_path / "lock.txt")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    (out := tmp_path / "out").mkdir()
+    if said is None:
+        with pytest.raises(InputError, match="tiny==1: is another file than"):
+            pack.download({"tiny": "1"}, "3.12", out)
+    else:
+        assert pack.download({"tiny": "1"}, "3.12", out) == said
+    assert [path.name for path in out.iterdir()] == ([] if said is None else [wheel.name])
 
 
 def test_a_model_that_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
