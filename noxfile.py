@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import platform
 import re
 import sys
+import tarfile
+from io import BytesIO
 from pathlib import Path
 
 import nox
@@ -120,6 +124,82 @@ def lock(session: nox.Session) -> None:
     write("torch-cpu", [" \\\n    --hash=sha256:".join(CPU_TORCH) + "\n"])
     if not any(requirement.startswith(CPU_TORCH[0].replace("+cpu", " ")) for requirement in found):
         session.error(f"noxfile.py has hashes of {CPU_TORCH[0]}: put those of the locked version there")
+
+
+@nox.session(default=False)
+def sbom(session: nox.Session) -> None:
+    """List what lock/ has for the sessions' environment as CycloneDX does, an SBOM: out/sbom.cdx.json."""
+    install_locked(session, "tools")
+    Path("out").mkdir(exist_ok=True)
+    requirements = locked("environment", "torch-cuda")
+    both, made = Path(session.create_tmp()) / "locked.txt", Path("out/sbom.cdx.json")
+    both.write_text("".join(requirements))
+    how = ["--output-reproducible", "--pyproject", "pyproject.toml", "--mc-type", "library", "--output-file", str(made)]
+    session.run("cyclonedx-py", "requirements", *how, str(both))
+    listed = {f"{part['name']}=={part['version']}" for part in json.loads(made.read_text())["components"]}
+    if listed != {requirement.split()[0] for requirement in requirements}:
+        session.error(f"{made} does not list what {LOCK}/ lists")
+
+
+@nox.session(default=False)
+def audit(session: nox.Session) -> None:
+    """Ask the package index whether anything in lock/ is known to be vulnerable. What it knows nothing of fails, too."""
+    install_locked(session, "tools")
+    # The index has no build of torch without CUDA; torch-cuda.txt has the same version.
+    names = ("environment", "torch-cuda", *GROUPS)
+    files = [word for name in names for word in ("--requirement", str(LOCK / f"{name}.txt"))]
+    session.run("pip-audit", "--strict", "--require-hashes", "--disable-pip", "--progress-spinner", "off", *files)
+
+
+@nox.session(default=False)
+def dist(session: nox.Session) -> None:
+    """Build the sdist, and the wheel from it, twice and byte for byte alike, and check their metadata: dist/."""
+    install_locked(session, "tools")
+    epoch = str(session.run("git", "log", "-1", "--format=%ct", external=True, silent=True)).strip()
+    built: list[dict[str, bytes]] = []
+    for folder in (Path(session.create_tmp()) / "again", Path("dist")):
+        for old in folder.glob("*"):
+            old.unlink()
+        build = ["python", "-m", "build", "--no-isolation", "--outdir", str(folder)]
+        session.run(*build, env={"SOURCE_DATE_EPOCH": epoch}, silent=True)
+        for archive in folder.glob("*.tar.gz"):
+            normalize(archive, int(epoch))
+        built.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    if built[0] != built[1]:
+        session.error("dist/: two builds of one commit differ")
+    session.run("twine", "check", "--strict", *(f"dist/{name}" for name in sorted(built[1])))
+
+
+def normalize(archive: Path, epoch: int) -> None:
+    """Write a .tar.gz anew so that it depends on its files alone. setuptools gives each the time of the build."""
+    with tarfile.open(archive) as tar:
+        held = [(m, (tar.extractfile(m) or BytesIO()).read() if m.isfile() else b"") for m in tar.getmembers()]
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", mtime=epoch, fileobj=file) as packed,
+        tarfile.open(fileobj=packed, mode="w") as tar,
+    ):
+        for member, content in sorted(held, key=lambda pair: pair[0].name):
+            about = tarfile.TarInfo(member.name)
+            about.type, about.size, about.mtime = member.type, len(content), epoch
+            about.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            tar.addfile(about, BytesIO(content))
+
+
+@nox.session(default=False)
+def released(session: nox.Session) -> None:
+    """Install the wheel in dist/ as a user does, in an environment of its own, and run the README's example."""
+    install_environment(session)
+    (wheel,) = Path("dist").glob("*.whl")
+    session.install("--no-deps", "--force-reinstall", str(wheel))
+    (example,) = re.findall(r"^```console\n(.*?)^```", Path("README.md").read_text(), re.MULTILINE | re.DOTALL)
+    commands = [line.removeprefix("$ ") for line in example.splitlines() if line.startswith("$ ")]
+    with session.chdir(session.create_tmp()):
+        session.run("hloracle", "check", "--help", silent=True)
+        for command in commands:
+            said = session.run("bash", "-c", command, external=True, success_codes=[0, 1], silent=True)
+        if "emitter-fault" not in str(said):
+            session.error(f"README.md's example does not end as it says: {said}")
 
 
 def run(session: nox.Session, program: str, *arguments: str) -> None:

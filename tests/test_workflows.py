@@ -23,12 +23,14 @@ Workflow = dict[Any, Any]
 
 # What may run besides shell, each at the one commit that was looked at.
 ACTIONS = {
+    "actions/attest-build-provenance": "a2bbfa25375fe432b6a289bc6b6cd05ecd0c4c32",
     "actions/checkout": "08c6903cd8c0fde910a37f88322edcfb5dd907a8",
     "actions/setup-python": "e797f83bcb11b83ae66e0230d6156d7c80228e7c",
     "actions/cache/restore": "0057852bfaa89a56745cba8c7296529d2fc39830",
     "actions/cache/save": "0057852bfaa89a56745cba8c7296529d2fc39830",
     "actions/download-artifact": "d3f86a106a0bac45b974a628896c90dbdf5c8093",
     "actions/upload-artifact": "ea165f8d65b6e75b540449e92b4886f43607fa02",
+    "pypa/gh-action-pypi-publish": "dc37677b2e1c63e2034f94d8a5b11f265b73ba33",
 }
 # What each job may do. Whoever adds a permission writes it here too, and says in the workflow what for.
 PERMISSIONS = {
@@ -37,7 +39,12 @@ PERMISSIONS = {
     ("conformance", "cpu"): {"contents": "read"},
     ("comment", "draw"): {"actions": "read", "contents": "read", "pull-requests": "read"},
     ("comment", "post"): {"pull-requests": "write"},
+    ("nightly", "audit"): {"contents": "read"},
     ("nightly", "cpu"): {"contents": "read"},
+    ("release", "attest"): {"attestations": "write", "id-token": "write"},
+    ("release", "build"): {"contents": "read"},
+    ("release", "publish"): {"id-token": "write"},
+    ("release", "release"): {"contents": "write"},
 }
 
 
@@ -83,7 +90,7 @@ def strings(node: Any) -> Iterator[str]:
 
 
 def test_there_are_these() -> None:
-    assert list(WORKFLOWS) == ["ci", "comment", "conformance", "nightly"]
+    assert list(WORKFLOWS) == ["ci", "comment", "conformance", "nightly", "release"]
     assert {name: workflow["name"] for name, workflow in WORKFLOWS.items()} == {name: name for name in WORKFLOWS}
     assert set(PERMISSIONS) == set(JOBS)
 
@@ -122,7 +129,7 @@ def test_runs_of_one_kind_do_not_pile_up(name: str) -> None:
 
 @each_workflow
 def test_no_trigger_gives_a_strangers_code_a_token(name: str) -> None:
-    allowed = {"comment": {"workflow_run"}, "nightly": {"schedule", "workflow_dispatch"}}
+    allowed = {"comment": {"workflow_run"}, "nightly": {"schedule", "workflow_dispatch"}, "release": {"push"}}
     assert set(events(WORKFLOWS[name])) == allowed.get(name, {"push", "pull_request"})
 
 
@@ -267,6 +274,63 @@ def test_installs_what_reports_need_and_no_more() -> None:
     assert "-r lock/reports.txt" in step("comment", "Install hloracle")["run"]
 
 
+# ---- the one that publishes
+
+
+def test_a_tag_alone_is_released() -> None:
+    assert events(WORKFLOWS["release"]) == {"push": {"tags": ["v*"]}}
+    assert WORKFLOWS["release"]["concurrency"]["cancel-in-progress"] is False, "half a release is none"
+
+
+def test_a_release_reads_no_cache() -> None:
+    """Other workflows write caches, on the word of less than a tag."""
+    assert list(steps("release", uses="actions/cache")) == []
+    for found in steps("release", uses="actions/setup-python"):
+        assert "cache" not in found["with"]
+
+
+def test_what_signs_or_publishes_runs_no_code_of_the_repository() -> None:
+    for job, may in ((job, may) for (name, job), may in PERMISSIONS.items() if name == "release"):
+        if "write" in may.values():
+            assert not list(steps("release", job, uses="actions/checkout"))
+            assert not list(steps("release", job, uses="actions/setup-python"))
+        if "id-token" in may:
+            assert not [found for found in steps("release", job) if "run" in found]
+    jobs = WORKFLOWS["release"]["jobs"]
+    assert [job for job in jobs if any("github.token" in text for text in strings(jobs[job]))] == ["release"]
+
+
+def test_a_release_is_built_then_checked_then_signed_then_published() -> None:
+    jobs = WORKFLOWS["release"]["jobs"]
+    assert {name: job.get("needs") for name, job in jobs.items()} == {
+        "build": None, "attest": "build", "publish": ["build", "attest"], "release": "publish"
+    }  # fmt: skip
+    sessions = [found["run"] for found in steps("release", "build") if found.get("run", "").startswith("nox")]
+    assert sessions == ["nox -s dist", "nox -s released", "nox -s sbom"]
+    assert jobs["publish"]["environment"] == "pypi"
+    (publish,) = steps("release", "publish", uses="pypa/gh-action-pypi-publish")
+    assert publish["with"] == {"attestations": True}, "no password: the index trusts this workflow in this environment"
+    assert "continue-on-error" not in str(jobs)
+    uploaded = {found["with"]["name"] for found in steps("release", "build", uses="actions/upload-artifact")}
+    (attest,) = steps("release", "attest", uses="actions/attest-build-provenance")
+    assert set(re.findall(r"built/(\w+)/", attest["with"]["subject-path"])) == uploaded == {"dist", "sbom"}
+
+
+@pytest.mark.parametrize(
+    ("tag", "passes"), [("v1.2.3", True), ("v1.2.4", False), ("v1.2.3.1", False), ("1.2.3", False)]
+)
+def test_the_tag_is_the_version(tag: str, passes: bool, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    script = step("release", "See that the tag is the version")["run"]
+    environment = {"PATH": os.environ["PATH"], "GITHUB_REF_NAME": tag}
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script], cwd=tmp_path, env=environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode == 0) == passes, done.stderr
+    assert ("::error::" in done.stdout) != passes
+
+
 # ---- what users copy
 
 
@@ -296,7 +360,7 @@ def test_the_documented_workflow_is_as_safe() -> None:
 def test_commands_and_options_are_there(file: Path) -> None:
     commands = re.sub(r" *\\?\n +(?=--)", " ", file.read_text())
     found = re.findall(r"hloracle (run|check|diff|annotate|comment) ((?:\S+ )*?-.*)", commands)
-    assert found or file.stem in ("ci", "nightly")
+    assert found or file.stem in ("ci", "nightly", "release")
     for name, arguments in found:
         known = {option for parameter in cli.cli.commands[name].params for option in parameter.opts}
         assert set(re.findall(r"(?<= )--?[a-z][\w-]*|^-[\w-]+", arguments.split("`")[0])) <= known
