@@ -13,7 +13,7 @@ import numpy as np
 from hloracle.backends.compiled import Program, compiled, is_compiled, program_of
 from hloracle.backends.custom_calls import registered
 from hloracle.backends.session import Backend, Buffer, Executable
-from hloracle.backends.workers.shared import ENTRY, XLA_OUT_OF_MEMORY, entered_at_main
+from hloracle.backends.workers.shared import ENTRY, XLA_OUT_OF_MEMORY, entered_at_main, refuse_callbacks
 from hloracle.core.abi import Graph
 from hloracle.core.environment import host_cpu, installed
 from hloracle.core.errors import OutOfMemory, ToolchainError
@@ -77,6 +77,7 @@ class XlaCpu(Backend):
         try:
             with _context():
                 module = entered_at_main(ir, ir.Module.parse(graph.text), graph.abi.function)
+                refuse_callbacks(ir, module)
                 executable = compiler.backend_compile_and_load(
                     self._client, module, self._devices, self._options, host_callbacks=[]
                 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from models import model
 
+from hloracle.backends import iree
 from hloracle.cli import main as cli
 from hloracle.conformance.checks.check import Question
 from hloracle.conformance.runs.gate_zero import Gate
@@ -57,6 +58,25 @@ def spoil(folder: Path) -> None:
 
 
 # ---- what comes of it
+
+
+@pytest.mark.parametrize(
+    "flag", ["--iree-llvmcpu-system-linker-path=/tmp/evil", "-o", "@evil.txt", "evil.mlir", "--a=b c"]
+)
+def test_a_flag_that_names_a_file_is_refused(flag: str, folder: Path) -> None:
+    """The compiler would run it, load it, read it or write to it; and the folder may be a stranger's."""
+    file = folder / "reproducer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "flags": ["--iree-opt-level=O3", flag]}))
+    with pytest.raises(InputError, match=r"reproducer\.json: has a flag that may name a file"):
+        read_case(folder, Given())
+
+
+def test_flags_of_ours_are_taken(folder: Path) -> None:
+    flags = [flag for some in iree.FLAG_SETS.values() for flag in some]
+    flags += [*iree.CPU_FLAGS, f"{iree.TARGET_CPU}=sapphirerapids", f"{iree.TARGET_CPU}-features=+avx2,+fma"]
+    file = folder / "reproducer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "flags": flags}))
+    assert list(read_case(folder, Given()).graph.flags) == flags
 
 
 @pytest.mark.parametrize("word", ["iree", "xla", "stablehlo"])

@@ -68,6 +68,21 @@ def test_the_example_passes_gate_zero() -> None:
     assert gate_zero(Context(backends=(example,)), "example").check.status == "passed"
 
 
+@pytest.mark.parametrize("target", ["xla_ffi_python_cpu_callback", "xla_ffi_python_cpu\\5Fcallback"])
+@pytest.mark.parametrize(
+    "open_xla", [lambda: named.make_backend("xla-cpu", 1), lambda: opened(*XLA)], ids=["here", "worker"]
+)
+def test_xla_calls_no_python_for_a_graph(open_xla: Callable[[], Any], target: str) -> None:
+    """It would take a number that stands in the graph for one of a function that nobody has given: a crash, or worse."""
+    call = 'api_version = 4 : i32, call_target_name = "' + target + '", backend_config = {index = 5 : ui64}'
+    text = f"""module {{ func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {{
+      %0 = "stablehlo.custom_call"(%a) {{{call}}} : (tensor<4xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32> }} }}"""
+    port = Tensor("tap", "a", (4,), "f32")
+    with pytest.raises(ToolchainError, match="@xla_ffi_python_cpu_callback calls back into the Python that traced it"):
+        open_xla().load(Graph("callback", text, Abi("decode", (port,), (port,))))
+
+
 def test_the_example_runs_a_model() -> None:
     """Its logits are XLA's, to the last bits."""
     model = hloracle.open_model("tiny-llama")

@@ -6,6 +6,7 @@ Imports nothing heavy: graphs are parsed in a process of their own, because MLIR
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, read_bytes
+from hloracle.core.given import as_text, read_bytes, shown
 from hloracle.core.typed import problem
 
 if TYPE_CHECKING:  # it imports JAX
@@ -28,6 +29,8 @@ GRAPH, CASE = "subgraph.mlir", "reproducer.json"
 LARGEST_CASE = 2**20  # bytes
 PARSE_SECONDS = 300
 FIX = "name a reproducer's folder, or a graph's file"
+# Of a flag in a reproducer, which may be a stranger's: IREE's compiler runs, loads or writes to a file that a flag names.
+FLAG = re.compile(r"--[\w-]+(=[\w.,:+=-]*)?", re.ASCII)
 
 
 class CaseFile(TypedDict):
@@ -105,6 +108,8 @@ def _of_folder(folder: Path) -> tuple[Path, Given, tuple[str, ...]]:
     case = cast(CaseFile, found)
     if outside := next((n for n in [*case["inputs"], case["expected"] or ""] if Path(n).name != n), None):
         raise InputError(f"names {outside!r}, which is not in its folder", file, "name files of the folder")
+    if odd := next((flag for flag in case["flags"] if not FLAG.fullmatch(flag)), None):
+        raise InputError(f"has a flag that may name a file ({shown(odd)})", file, "look at its reproduce.sh")
     if libraries := sorted(folder.glob("*.so")):
         what = f"calls functions of {libraries[0].name}, which is not loaded here"
         raise InputError(what, folder, "run its reproduce.sh")

@@ -28,6 +28,26 @@ def entered_at_main(ir: Any, module: Any, function: str) -> Any:
     return module
 
 
+def refuse_callbacks(ir: Any, module: Any) -> None:
+    """Raise ValueError for a module that calls a Python function of the process that traced it.
+
+    It is not here, and XLA does not look: a number of the graph's is taken for the place of a function in an empty list, and
+    what lies there is called.
+    """
+    found: list[str] = []
+
+    def visit(operation: Any) -> Any:
+        if "call_target_name" in operation.attributes:
+            target = ir.StringAttr(operation.attributes["call_target_name"]).value
+            if target.startswith("xla_") and "python" in target:
+                found.append(target)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if found:
+        raise ValueError(f"custom_call @{found[0]} calls back into the Python that traced it")
+
+
 def first_error(printed: str) -> str:
     """The first line of a compiler's that speaks of an error, or its first one; empty where it printed nothing."""
     lines = [line for line in printed.splitlines() if line.strip()]

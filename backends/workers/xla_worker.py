@@ -16,10 +16,10 @@ import numpy as np
 
 if TYPE_CHECKING:  # run by its path, it finds its neighbours in its folder
     from hloracle.backends.workers.serving import Failed, Runtime, serve
-    from hloracle.backends.workers.shared import XLA_OUT_OF_MEMORY, entered_at_main
+    from hloracle.backends.workers.shared import XLA_OUT_OF_MEMORY, entered_at_main, refuse_callbacks
 else:
     from serving import Failed, Runtime, serve
-    from shared import XLA_OUT_OF_MEMORY, entered_at_main
+    from shared import XLA_OUT_OF_MEMORY, entered_at_main, refuse_callbacks
 
 OURS = "library"  # what JAX calls the plugin of a library
 
@@ -64,6 +64,7 @@ class Xla(Runtime):
         try:
             with mlir.make_ir_context():
                 module = entered_at_main(ir, ir.Module.parse(path.read_text()), function)
+                refuse_callbacks(ir, module)
                 if hasattr(by_version, "backend_compile_and_load"):
                     return by_version.backend_compile_and_load(
                         self._client, module, devices, options, host_callbacks=[]
