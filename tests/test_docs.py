@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING, CHANGELOG and docs/ against the code: their links, paths, commands, and tables."""
+"""README, CONTRIBUTING, CHANGELOG, SECURITY and docs/ against the code: their links, paths, commands, and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hloracle.reports.facts import VERDICTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *DOCS]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")), *DOCS]
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 README_LINES = 180
 
