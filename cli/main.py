@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from hloracle.cli import options
 from hloracle.cli.bench import BENCH_COMMANDS
+from hloracle.cli.fleet import fleet
 from hloracle.cli.ops import OPS_COMMANDS
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
@@ -474,7 +475,7 @@ def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads
     return 1 if any(row.message for row in rows if row.kind in ("cpu", "cuda")) else 0
 
 
-for _command in (*BENCH_COMMANDS, *RECORD_COMMANDS, *VERSION_COMMANDS, *OPS_COMMANDS):
+for _command in (*BENCH_COMMANDS, *RECORD_COMMANDS, *VERSION_COMMANDS, *OPS_COMMANDS, fleet):
     cli.add_command(_command)
 
 

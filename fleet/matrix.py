@@ -6,6 +6,7 @@ Jobs are made one after the other, and never all held: a matrix may have a hundr
 from __future__ import annotations
 
 import itertools
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ MOST_JOBS = 1_000_000
 FORM = "see docs/fleet.md"
 TIMEOUT_SECONDS = 3600.0
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+TAKEN = ("model", "graph", "operation", "mutant", "family", "architecture")  # keys of commands' arguments
 SETTINGS = ("fleet", "exclude", "place", "fault")
 
 Value = str | int | float | bool | tuple[str, ...]
@@ -35,7 +37,7 @@ class Command:
 
     words: what it is run by, after `python -m`. takes: the key of its arguments; empty where it has none.
     options: key -> the flag, such as `--precision`. flags: the keys of those that take no value. paths: the keys whose values are
-    files or folders.
+    files or folders. writes: whether it takes `--out`.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Command:
     options: Mapping[str, str]
     flags: frozenset[str]
     paths: frozenset[str]
+    writes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,16 @@ class Job:
         return " ".join([self.command, *(_named(key, value) for key, value in self.values)])
 
     @property
+    def texts(self) -> dict[str, str]:
+        """Its values as text."""
+        return {key: _text(value) for key, value in self.values}
+
+    @property
+    def model(self) -> str:
+        """The model that it is about; empty where it names none."""
+        return self.texts.get("model", "")
+
+    @property
     def key(self) -> str:
         """16 hex digits that stand for the name."""
         return digest(self.id)[:16]
@@ -109,9 +122,37 @@ class Matrix:
                     fault = next((f["kind"] for f in self.file.get("fault", ()) if _matches(f["match"], found)), None)
                     yield Job(command.name, job, self._place(found), self.timeout, fault)
 
+    def places(self) -> list[Place]:
+        """What its jobs need, each once."""
+        return list(dict.fromkeys(job.place for job in self))
+
     def command(self, name: str) -> Command:
         """The command of a job."""
         return next(command for command, _ in self.tables if command.name == name)
+
+    def words(self, job: Job, attempt: int) -> list[str]:
+        """What `python -m` is called with; `{out}` stands for the folder that it may write to."""
+        command, given = self.command(job.command), dict(job.values)
+        words = list(command.words)
+        for key, value in job.values:
+            several = value if isinstance(value, tuple) else (value,)
+            if key == command.takes:
+                words += map(str, several)
+            elif key in command.flags:
+                words += [command.options[key]] * bool(value)
+            else:
+                words += [word for one in several for word in (command.options[key], str(one))]
+        for key in ("threads", "jobs"):  # of which each job would take all cores of its machine
+            if key in command.options and key not in given:
+                words += [command.options[key], str(max(1, int(job.place.cpus)))]
+        if command.writes:
+            words += ["--out", "{out}"]
+        return ["hloracle.fleet.fault", job.fault, str(attempt), *words] if job.fault else words
+
+    def inputs(self, job: Job) -> list[str]:
+        """The paths that it names which are there: `_words` has made them whole."""
+        words = [word for _, value in job.values for word in (value if isinstance(value, tuple) else (value,))]
+        return [word for word in words if isinstance(word, str) and os.path.isabs(word) and os.path.exists(word)]
 
     def _place(self, found: Mapping[str, Value]) -> Place:
         """What is needed: of all rules that match, a later one's word counts."""

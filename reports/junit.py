@@ -43,7 +43,7 @@ def _suite(
     suite = ET.SubElement(
         root,
         "testsuite",
-        name=_clean(name),
+        name=clean(name),
         tests=str(len(cases)),
         failures=str(sum(case.find("failure") is not None for case in cases)),
         errors=str(sum(case.find("error") is not None for case in cases)),
@@ -63,7 +63,7 @@ def _properties(record: Record) -> ET.Element:
     pairs |= {label.lower().replace(" ", "-"): phrases for label, phrases in comparisons(record)}
     properties = ET.Element("properties")
     for name, value in pairs.items():
-        ET.SubElement(properties, "property", name=name, value=_clean(value))
+        ET.SubElement(properties, "property", name=name, value=clean(value))
     return properties
 
 
@@ -72,13 +72,13 @@ def _seconds(seconds: float) -> str:
 
 
 def _case(suite: str, name: str, outcome: str = "", kind: str = "", message: str = "", detail: str = "") -> ET.Element:
-    case = ET.Element("testcase", classname=_clean(f"hloracle.{suite}"), name=_clean(name))
+    case = ET.Element("testcase", classname=clean(f"hloracle.{suite}"), name=clean(name))
     if outcome == "system-out":
-        ET.SubElement(case, outcome).text = _clean("\n".join(filter(None, (message, detail))))
+        ET.SubElement(case, outcome).text = clean("\n".join(filter(None, (message, detail))))
     elif outcome:
-        element = ET.SubElement(case, outcome, type=kind, message=_clean(text.one_line(message, 400)))
+        element = ET.SubElement(case, outcome, type=kind, message=clean(text.one_line(message, 400)))
         # GitLab shows the text alone, others the attribute alone.
-        element.text = _clean("\n".join(filter(None, (message, detail))))
+        element.text = clean("\n".join(filter(None, (message, detail))))
     return case
 
 
@@ -87,7 +87,7 @@ def _outcome(class_: Class) -> str:
     return "error" if VERDICTS[class_].kind == "error" else "failure"
 
 
-def _clean(value: str) -> str:
+def clean(value: str) -> str:
     return _NOT_XML.sub("", value)
 
 
@@ -122,7 +122,7 @@ def _family(row: Family) -> Iterator[ET.Element]:
     for check in row["failed"]:
         case = _check(check)
         case.set("classname", "hloracle.families")
-        case.set("name", _clean(f"{row['model']} {check['id']}"))
+        case.set("name", clean(f"{row['model']} {check['id']}"))
         yield case
 
 

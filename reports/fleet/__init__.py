@@ -1,0 +1,1 @@
+"""The record of a fleet, and what is drawn from it."""
