@@ -20,7 +20,7 @@ from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import exit_words
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.errors import OutOfMemory, ToolchainError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 
 LONGEST = 2**16  # bytes that are read of what a tool printed
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, read_bytes, shown
+from hloracle.core.given import as_text, read_bytes
+from hloracle.core.shown import shown
 
 FIX = "write it as docs/backends.md describes it"
 KEYS = ("name", "family", "timeout", "compile", "run")

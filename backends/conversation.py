@@ -15,7 +15,7 @@ from typing import IO, Any
 from hloracle.backends.guarded import Guarded
 from hloracle.core.child import exit_words
 from hloracle.core.errors import OutOfMemory, ToolchainError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 
 LONGEST = 2**20  # bytes of an answer
 TOLD = 300  # characters of what a program said

@@ -20,7 +20,7 @@ from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
 from hloracle.cli.versions import VERSION_COMMANDS
 from hloracle.core.cache import write_file
-from hloracle.core.console import Output, terminal, verdict_stands
+from hloracle.core.console import Output, say, terminal, verdict_stands
 from hloracle.core.errors import InputError
 from hloracle.core.folder import begin_report
 from hloracle.core.program import Interrupted, run_command_line, run_program
@@ -244,7 +244,7 @@ def abi(
         click.echo(output)
     else:
         click.echo(text, nl=False)
-    click.echo(f"hloracle: {proposal.closing}", err=True)
+    say(proposal.closing)
     return 0 if proposal.right else 1
 
 
@@ -488,7 +488,7 @@ def _finish(
 
     write_all(record, out)
     if line := untried_line(record["environment"]["untried"]):
-        click.echo(f"hloracle: {line}", err=True)
+        say(line)
     with verdict_stands():
         if as_json:
             click.echo(to_json(record), nl=False)

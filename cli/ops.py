@@ -14,7 +14,7 @@ from rich.markup import escape
 from hloracle.cli import options
 from hloracle.core.console import Output, terminal, verdict_stands
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 
 if TYPE_CHECKING:
     from hloracle.ops.case import Case

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from hloracle.core.console import Output, terminal
 from hloracle.core.environment import threads_available
@@ -155,9 +156,11 @@ def progress_shown() -> Iterator[Any]:
     with terminal.status("starting") as status:
 
         def finished(stage: str, seconds: float, reused: bool) -> None:
-            terminal.print(f"[green]✓[/] {stage:<28} [dim]{seconds:6.1f} s{'  reused' if reused else ''}[/]")
+            terminal.print(
+                f"[green]✓[/] {escape(f'{stage:<28}')} [dim]{seconds:6.1f} s{'  reused' if reused else ''}[/]"
+            )
 
-        yield Progress(lambda line: status.update(f"[dim]{line}[/]"), finished)
+        yield Progress(lambda line: status.update(f"[dim]{escape(line)}[/]"), finished)
 
 
 def tell(found: Any, as_json: bool, words: Callable[[Console], None]) -> None:

@@ -14,7 +14,7 @@ from hloracle.cli import options
 from hloracle.cli.options import progress_shown, tell
 from hloracle.core.console import verdict_stands
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 WORDS = 200  # characters of what is said of a release; --json has all

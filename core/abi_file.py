@@ -14,7 +14,8 @@ from typing import Any
 
 from hloracle.core.abi import ARGUMENT_ROLES, DTYPE_BYTES, ENCODINGS, INPUTS, OWN_NAMES, RESULT_ROLES, Abi, Tensor
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, quoted, read_bytes
+from hloracle.core.given import as_text, read_bytes
+from hloracle.core.shown import quoted
 
 LARGEST = 64 * 2**20  # bytes; a model of 100 layers with every weight in three parts has 1 MiB
 LARGEST_SIZE = 2**31 - 1  # of an axis: tokens and positions are i32

@@ -38,15 +38,3 @@ def as_text(data: bytes, path: Path, fix: str) -> str:
     if not text.strip():
         raise InputError("is empty", path, fix)
     return text
-
-
-def shown(text: str, limit: int = 200) -> str:
-    """Someone else's words on one line of at most `limit` characters, with an escape for each that cannot be printed."""
-    line = " ".join(text[: limit * 4].split())
-    line = line if len(line) <= limit else f"{line[: limit - 1]}…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-
-
-def quoted(text: str) -> str:
-    """A string of someone else's in quotation marks, cut after 60 characters."""
-    return repr(text if len(text) <= 60 else f"{text[:59]}…")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 
 _EXPECTED: Final = "Input should be "
 

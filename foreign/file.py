@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, quoted, read_bytes, shown
+from hloracle.core.given import as_text, read_bytes
+from hloracle.core.shown import quoted, shown
 
 LARGEST = 2**20  # bytes
 VERSION = 2

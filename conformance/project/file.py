@@ -19,7 +19,8 @@ from hloracle.conformance.matrix import EMITTER
 from hloracle.conformance.project.form import ProjectFile
 from hloracle.core.errors import InputError
 from hloracle.core.formula import names_in
-from hloracle.core.given import as_text, quoted, read_bytes
+from hloracle.core.given import as_text, read_bytes
+from hloracle.core.shown import quoted
 from hloracle.core.typed import problem
 
 NAME = "hloracle.toml"

@@ -27,7 +27,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError
 from hloracle.core.folder import prepare_reproducer
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 from hloracle.production.choice import LAYOUTS, Choice, production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
