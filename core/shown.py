@@ -5,6 +5,9 @@ They may hold anything: an escape sequence would be carried out by the terminal,
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+
 
 def printable(text: str) -> str:
     """The text with an escape for each character that cannot be printed, the ends of lines too."""
@@ -26,3 +29,16 @@ def quoted(text: str) -> str:
 def cut(text: str, limit: int) -> str:
     """The text, or as much of it as fits into so many characters."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def path_words(parts: Iterable[str | int]) -> str:
+    """A path into a value, as it is written in JavaScript; empty for the value itself."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier():
+            path += f".{part}" if path else part
+        else:
+            path += f"[{json.dumps(shown(part, 80))}]"
+    return path

@@ -131,9 +131,9 @@ NORM = "model.layers.1.post_attention_layernorm.weight"
 BAD_MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "no such model": (lambda folder: folder / "absent", ("absent", "no such model")),
     "empty directory": (lambda folder: folder, ("has no config.json",)),
-    "config is not JSON": (with_file("config.json", b"{'a': 1}"), ("config.json", "not valid JSON")),
+    "config is not JSON": (with_file("config.json", b"{'a': 1}"), ("config.json", "is not JSON")),
     "config is not an object": (with_file("config.json", b"[]"), ("config.json", "not a JSON object")),
-    "config is not text": (with_file("config.json", b"\xff\xfe"), ("config.json", "not valid JSON")),
+    "config is not text": (with_file("config.json", b"\xff\xfe"), ("config.json", "is not text")),
     "unknown model_type": (edited_config(model_type="mamba"), ("'mamba' is not supported", "llama")),
     "unknown key": (edited_config(sliding_window=512), ("unknown key 'sliding_window'",)),
     "no weights": (with_file("model.safetensors", None), ("has no model.safetensors",)),

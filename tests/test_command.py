@@ -184,7 +184,7 @@ RUN = 'run = ["true", "{graph}", "{input}", "{output}"]'
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name = ", "is no TOML ("),
+        ("name = ", "is not TOML ("),
         ("", "is empty"),
         (f'name = "a"\nrunn = 1\n{RUN}', "has the key 'runn', which means nothing; keys are name, family, timeout, compile"),
         (RUN, "has no name; give a string as name"),

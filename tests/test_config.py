@@ -328,14 +328,19 @@ def test_rope_refused(changes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{'model_type': 'llama'}", "is not valid JSON"),
-        (b"", "is not valid JSON"),
-        (b'{"model_type": "llama"', "is not valid JSON"),
-        (b"\xff\xfe{}", "is not valid JSON"),
+        (b"{'model_type': 'llama'}", "is not JSON"),
+        (b"", "is empty"),
+        (b'{"model_type": "llama"', "is not JSON"),
+        (b"\xff\xfe{}", "is not text"),
+        (b"\xef\xbb\xbf{}", "begins with a byte order mark"),
+        (b'{"hidden_size": 1, "hidden_size": 2}', "has the key 'hidden_size' twice"),
+        (b'{"rms_norm_eps": 1e999}', "rms_norm_eps is inf, not a finite number"),
         (b"[]", "is not a JSON object"),
         (b"{}", "model_type None is not supported"),
-        (b'{"model_type": "llama", "rope_theta": 1' + b"0" * 5000 + b"}", "is not valid JSON"),
-        (b"[" * 100_000, "is not valid JSON"),
+        (b'{"model_type": "llama", "rope_theta": 1' + b"0" * 5000 + b"}", "holds a number of more than 40 digits"),
+        (b"[" * 100_000, "is nested more than 100 deep"),
+        (b"[" * 101 + b"]" * 101, "is nested more than 100 deep"),
+        (b"[" * 100 + b"]" * 100, "is not a JSON object"),
     ],
 )
 def test_config_json_that_cannot_be_read(tmp_path: Path, content: bytes, words: str) -> None:

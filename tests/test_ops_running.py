@@ -325,7 +325,7 @@ def test_another_family_is_not_concerned() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("[[fault", "is no TOML"),
+        ("[[fault", "is not TOML"),
         ("x = 1", "has something else than [[fault]]"),
         ('[[fault]]\ncases = "a"\nfamily = "iree"\nresult = "wrong"', "lacks reason"),
         (

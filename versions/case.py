@@ -5,7 +5,6 @@ Imports nothing heavy: graphs are parsed in a process of their own, because MLIR
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, read_bytes
+from hloracle.core.given import read_json
 from hloracle.core.typed import problem
 
 if TYPE_CHECKING:  # it imports JAX
@@ -96,10 +95,7 @@ def read_case(path: Path, given: Given) -> Case:
 def _of_folder(folder: Path) -> tuple[Path, Given, tuple[str, ...]]:
     """The graph of a reproducer, what is given of it, and its own flags of IREE's compiler."""
     file = folder / CASE
-    try:
-        found = json.loads(as_text(read_bytes(file, LARGEST_CASE, FIX), file, FIX))
-    except ValueError as error:
-        raise InputError(f"is not JSON ({error})", file, FIX) from None
+    found = read_json(file, LARGEST_CASE, FIX)
     if wrong := problem(CaseFile, found):
         raise InputError(f"is not a reproducer's ({wrong})", file, FIX)
     case = cast(CaseFile, found)
