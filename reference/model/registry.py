@@ -49,7 +49,9 @@ class Family:
         Raises InputError that names `where` and the key, for a key that is understood and has no value that is supported.
         """
         keys = Keys(raw, where)
-        return self.parse(keys), keys.unknown()
+        config = self.parse(keys)
+        keys.hold(config)
+        return config, keys.unknown()
 
 
 # ---- what a layer goes through
