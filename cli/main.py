@@ -19,6 +19,7 @@ from hloracle.cli.ops import OPS_COMMANDS
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
 from hloracle.cli.versions import VERSION_COMMANDS
+from hloracle.core.bounds import TRIES
 from hloracle.core.cache import write_file
 from hloracle.core.console import Output, say, terminal, verdict_stands
 from hloracle.core.errors import InputError
@@ -205,11 +206,11 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
 )
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @click.option(
-    "--tries", type=click.IntRange(1), default=1000, show_default=True,
+    "--tries", type=click.IntRange(1, TRIES), default=1000, show_default=True,
     help="How often each graph may be run, to find out what names and types leave open.",
 )  # fmt: skip
 @click.option(
-    "--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, metavar="SECONDS",
+    "--timeout", "seconds", type=options.seconds(1), default=600, show_default=True, metavar="SECONDS",
     help="How long that may take.",
 )  # fmt: skip
 def abi(

@@ -35,11 +35,11 @@ LISTED = 20  # failures on the terminal; the page has all
 @options.device
 @options.jobs
 @click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), default=60, show_default=True, metavar="SECONDS",
+    "--timeout", type=options.seconds(), default=60, show_default=True, metavar="SECONDS",
     help="What a module may take to be compiled and run; a case that takes longer by itself is `hang`.",
 )  # fmt: skip
 @click.option(
-    "--batch", type=click.IntRange(1), default=32, show_default=True,
+    "--batch", type=click.IntRange(1, 10_000), default=32, show_default=True,
     help="Most cases in one module. What is wrong there runs again by itself; 1 runs each by itself at once.",
 )  # fmt: skip
 @click.option(

@@ -9,6 +9,7 @@ from pathlib import Path
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.named import built_in, make_backend
 from hloracle.backends.session import Session
+from hloracle.core.bounds import CAPACITY
 from hloracle.core.errors import InputError
 from hloracle.core.given import read_json
 from hloracle.production.choice import Tuned, production_graphs, tuned, untuned
@@ -47,6 +48,8 @@ def generate_text(
     precision, device = engine.precision, engine.device
     if count < 1:
         raise InputError(f"is {count}", "-n", "ask for at least one token")
+    if count > CAPACITY:
+        raise InputError(f"is more than {CAPACITY:,}", "-n", "ask for fewer tokens")
     directory = resolve(model, precision=precision, as_=engine.as_)
     checkpoint = open_checkpoint(directory)
     tokenizer = load_tokenizer(directory)

@@ -315,7 +315,7 @@ ROPE_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"rope_type": "yarn", "factor": 2, "mscale": 1e308}}, "key 'mscale' is not from 1.2e-38"),
     (
         {"rope_parameters": {"rope_type": "yarn", "factor": 3e38, "mscale": 3e38, "mscale_all_dim": 1e-37}},
-        "attention_factor comes to 2.638e+39, which float32 does not hold",
+        "attention_factor comes to 2.65791e+39, which float32 does not hold",
     ),
     ({"rope_parameters": {"rope_theta": 1e308}}, "key 'rope_theta' is not from 1.2e-38 to 3.4e+38"),
     ({"rope_parameters": {"rope_type": "yarn", "factor": 10**400}}, "key 'factor' is not from 1.2e-38 to 3.4e+38"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hloracle.core.bounds import LAYERS
 from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Config, Rope
 
@@ -46,7 +47,7 @@ ROPE_KEYS: dict[str, frozenset[str]] = {
 # times the widest layer that is published. The graph of 512 layers, four times the deepest model's, takes 7 s.
 LARGEST = 2**24
 LARGEST_OF = {
-    "num_hidden_layers": 512, "num_attention_heads": 1024, "n_shared_experts": 64,
+    "num_hidden_layers": LAYERS, "num_attention_heads": 1024, "n_shared_experts": 64,
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 2048),
     **dict.fromkeys(("head_dim", "qk_nope_head_dim", "v_head_dim"), 2**16),
     # Positions, and layers that need not be there.
