@@ -14,12 +14,12 @@ import numpy as np
 
 from hloracle.backends.command_file import PLACE, REPEATED, Commands, Template, places
 from hloracle.backends.guarded import Guarded
-from hloracle.backends.scratch import Scratch
 from hloracle.backends.session import Backend, Executable
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import exit_words
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.errors import OutOfMemory, ToolchainError
+from hloracle.core.scratch import Scratch
 from hloracle.core.shown import shown
 
 LONGEST = 2**16  # bytes that are read of what a tool printed

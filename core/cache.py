@@ -21,6 +21,7 @@ import filelock
 import platformdirs
 
 from hloracle.core.errors import InputError
+from hloracle.core.scratch import noted
 
 UNWRITABLE = (
     errno.EACCES,
@@ -41,7 +42,12 @@ SETTLED_NS = 2_000_000_000
 def cache_root() -> Path:
     """`$HLORACLE_CACHE`, or the user's cache folder of this platform."""
     named = os.environ.get("HLORACLE_CACHE")
-    return Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("hloracle")
+    if not named:
+        return platformdirs.user_cache_path("hloracle")
+    try:
+        return Path(named).expanduser().absolute()
+    except RuntimeError:
+        raise InputError(f"is {named!r}, and there is no such user", "HLORACLE_CACHE", "name a folder") from None
 
 
 def digest(*parts: str | bytes) -> str:
@@ -221,4 +227,4 @@ def writing(path: Path) -> Iterator[None]:
 
 def _beside(path: Path) -> Path:
     """Another name in the same folder, which nobody else has. What tempfile makes could be read by its owner alone."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    return noted(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))

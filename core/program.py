@@ -12,6 +12,7 @@ import click
 from hloracle.core.child import ChildDied, kill_descendants
 from hloracle.core.console import say, terminal, unwritten
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.scratch import keep_here
 from hloracle.core.shown import shown
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -33,6 +34,7 @@ def run_program(command: click.Command, name: str | None = None) -> None:
             signal.signal(number, _interrupt)
     # As in child processes: `hloracle generate` imports JAX in this one.
     os.environ["JAX_PLATFORMS"] = "cpu"
+    keep_here()
     sys.exit(run_command_line(command, sys.argv[1:], name))
 
 
@@ -43,7 +45,7 @@ def run_command_line(command: click.Command, arguments: list[str], name: str | N
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise Interrupted
 
 
 def _status(command: click.Command, arguments: list[str], name: str | None) -> int:

@@ -14,7 +14,7 @@ from hloracle.core.errors import InputError
 from hloracle.core.given import read_json
 from hloracle.production.choice import Tuned, production_graphs, tuned, untuned
 from hloracle.reference.fixtures.named import resolve
-from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer
+from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer, refuse_unknown
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.contract import BUCKETS, bucket_for
@@ -55,6 +55,7 @@ def generate_text(
     tokenizer = load_tokenizer(directory)
     ids = encode(tokenizer, prompt, chat=not raw) if prompt else []
     bucket = bucket_for(len(ids))
+    refuse_unknown(ids, checkpoint.config.vocab_size, directory)
     capacity = BUCKETS[-1]
     while capacity < len(ids) + count - 1:
         capacity *= 2

@@ -17,11 +17,11 @@ from hloracle.backends import named
 from hloracle.backends.command import CommandLine
 from hloracle.backends.command_file import read_commands
 from hloracle.backends.guarded import MEMORY_VARIABLE
-from hloracle.backends.scratch import PREFIX, Scratch
 from hloracle.conformance.context import Context
 from hloracle.conformance.runs.gate_zero import gate_zero, sum_graph
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
+from hloracle.core.scratch import PREFIX, Scratch
 from hloracle.emitters.builder import Builder, TensorType
 
 IREE = Path(__file__).parents[1] / "examples" / "command" / "iree.toml"
@@ -113,7 +113,7 @@ def test_words_are_repeated_in_groups_and_files_are_removed(tmp_path: Path) -> N
 
 def test_an_older_process_that_was_killed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    script = "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]; from hloracle.backends.scratch import Scratch; kept = Scratch(); os.kill(os.getpid(), signal.SIGKILL)"
+    script = "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]; from hloracle.core.scratch import Scratch; kept = Scratch(); os.kill(os.getpid(), signal.SIGKILL)"
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert len([*tmp_path.glob(f"{PREFIX}*")]) == 1
     first, second = Scratch(), Scratch()
