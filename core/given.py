@@ -24,6 +24,7 @@ from hloracle.core.shown import path_words, quoted, shown
 DEEPEST = 100
 # Of an integer: files of tokenizers have 1000000000000000019884624838656 for what has no limit. Python itself reads 4300.
 DIGITS = 40
+SPECIAL = "is a pipe or a device, and neither is read"
 TOO_DEEP = f"is nested more than {DEEPEST} deep"
 TOO_LONG = f"holds a number of more than {DIGITS} digits"
 # More names joined by dots than DEEPEST, each of which is a table in TOML: its reader takes minutes for a file of them.
@@ -38,7 +39,7 @@ def read_bytes(path: Path, most: int, fix: str) -> bytes:
     try:
         with open(path, "rb", opener=_open) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InputError("is a pipe or a device, and neither is read", path, fix)
+                raise InputError(SPECIAL, path, fix)
             data = file.read(most + 1)
     except FileNotFoundError:
         raise InputError("no such file", path, fix) from None
@@ -54,6 +55,12 @@ def read_bytes(path: Path, most: int, fix: str) -> bytes:
 def _open(path: str, flags: int) -> int:
     """To open a pipe would else wait for somebody who writes to it."""
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+def refuse_special(path: Path, fix: str) -> None:
+    """Raises InputError for a pipe or a device, of which somebody else's code would wait for what comes out."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(SPECIAL, path, fix)
 
 
 def as_text(data: bytes, where: object, fix: str) -> str:

@@ -11,18 +11,22 @@ from typing import Any
 import pytest
 
 from hloracle.backends.command_file import read_commands
+from hloracle.backends.custom_calls import open_targets
+from hloracle.cli import main as cli
 from hloracle.conformance.project.file import read_project
-from hloracle.core.abi import Abi
+from hloracle.core.abi import Abi, Tensor
 from hloracle.core.errors import InputError
 from hloracle.core.given import DEEPEST, DIGITS, parse_json, read_bytes, read_json, read_toml
 from hloracle.foreign.file import read_abi_file
 from hloracle.ops.files import read_tests
 from hloracle.ops.known import read_faults
 from hloracle.production.generate import end_of_text
+from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import Adapted
 from hloracle.reference.model.registry import config_json
 from hloracle.reports.history.store import read as read_history
 from hloracle.reports.record import load
+from hloracle.versions.case import load_array
 
 Reader = Callable[[Path], Any]
 
@@ -133,6 +137,12 @@ def test_what_else_is_no_file(tmp_path: Path) -> None:
     assert "cannot be read (Is a directory)" in refused(lambda path: read_bytes(path, 9, "fix"), tmp_path)
     assert "is no name of a file" in refused(lambda path: read_bytes(path, 9, "fix"), Path("a\0b"))
     os.mkfifo(tmp_path / "hloracle.json")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    pipe = tmp_path / "pipe.gguf"
+    assert "is a pipe or a device" in refused(lambda path: resolve(str(path)), pipe)
+    assert "is a pipe or a device" in refused(lambda path: open_targets([f"gemm={path}"]), pipe)
+    assert "is a pipe or a device" in refused(lambda path: load_array(path, Tensor("token", "token", (), "i32")), pipe)
+    assert cli.invoke(["ops", "--of", str(pipe)]) == 2
     assert Adapted.of(tmp_path) == Adapted()
     with pytest.raises(InputError, match="no such file or folder"):
         read_tests([tmp_path / "hloracle.json"])

@@ -17,7 +17,7 @@ from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.errors import InputError
-from hloracle.core.given import read_json
+from hloracle.core.given import read_json, refuse_special
 from hloracle.core.typed import problem
 
 if TYPE_CHECKING:  # it imports JAX
@@ -156,9 +156,10 @@ def load_array(path: Path, tensor: Tensor) -> np.ndarray:
 
     NumPy has no word for bfloat16, and writes it as two bytes.
     """
+    refuse_special(path, "name a file that numpy.save wrote")
     try:
         found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
         raise InputError(f"is no array that can be read ({error})", path, "write it with numpy.save") from None
     wanted = numpy_type(tensor.dtype)
     if found.dtype.kind == "V" and found.dtype.itemsize == wanted.itemsize:

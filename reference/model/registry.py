@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.errors import InputError
-from hloracle.core.given import parse_json, read_bytes
+from hloracle.core.given import parse_json, read_bytes, refuse_special
 from hloracle.reference.model import parsers
 from hloracle.reference.model.config import Config, Layer
 from hloracle.reference.model.keys import Keys
@@ -229,9 +229,8 @@ def config_json(directory: Path) -> dict[str, Any]:
         raise InputError(
             "has no config.json", directory, "name a Hugging Face checkpoint directory (config.json, *.safetensors)"
         )
-    for other in directory.iterdir():  # transformers would wait for ever for what comes out of a pipe
-        if other.exists() and not other.is_file() and not other.is_dir():
-            raise InputError("is a pipe or a device, and neither is read", other, "remove it")
+    for other in directory.iterdir():  # transformers opens some of them
+        refuse_special(other, "remove it")
     data = read_bytes(path, LARGEST_CONFIG, RESTORE)
     if data.startswith(codecs.BOM_UTF8):
         raise InputError("begins with a byte order mark, which transformers does not read", path, "save it without one")
