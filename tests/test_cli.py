@@ -147,6 +147,16 @@ BAD_MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         edited_weights(lambda w: w.update(more=np.zeros(3, np.float32))),
         ("extra more in model.safetensors",),
     ),
+    "weight whose name clears the screen": (
+        edited_weights(lambda w: w.update({"\x1b[2Jmore\u202e": np.zeros(3, np.float32)})),
+        (r"extra \x1b[2Jmore\u202e in model.safetensors",),
+    ),
+    "config with a number of 5000 digits": (
+        with_file("config.json", b'{"rms_norm_eps": 1%s}' % (b"0" * 5000)),
+        ("holds a number of more than 40 digits",),
+    ),
+    "config that is deep": (with_file("config.json", b"[" * 100_000), ("is nested more than 100 deep",)),
+    "too many layers": (edited_config(num_hidden_layers=10**5), ("key 'num_hidden_layers' is not at most 512",)),
     "misshapen weight": (
         edited_weights(lambda w: w.update({NORM: np.zeros(85, np.float32)})),
         (f"{NORM} in model.safetensors is [85], not [84]",),
@@ -413,6 +423,13 @@ def test_cache_that_cannot_be_written(refused: Refused, tmp_path: Path, monkeypa
     monkeypatch.setenv("HLORACLE_CACHE", str(tmp_path / "file" / "cache"))
     line = refused("run", "tiny-llama", "--out", tmp_path / "out")
     assert "cannot be written" in line
+    assert nothing_at(tmp_path / "out")
+
+
+def test_cache_in_the_home_of_nobody(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HLORACLE_CACHE", "~nosuchuser/x")
+    for arguments in (("fetch", "tiny-llama"), ("run", "tiny-llama", "--out", str(tmp_path / "out"))):
+        assert "HLORACLE_CACHE: is '~nosuchuser/x', and there is no such user" in refused(*arguments)
     assert nothing_at(tmp_path / "out")
 
 
