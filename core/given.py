@@ -28,7 +28,8 @@ SPECIAL = "is a pipe or a device, and neither is read"
 TOO_DEEP = f"is nested more than {DEEPEST} deep"
 TOO_LONG = f"holds a number of more than {DIGITS} digits"
 # More names joined by dots than DEEPEST, each of which is a table in TOML: its reader takes minutes for a file of them.
-_DOTTED = re.compile(rf"""(?<![\w.-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEEPEST}}}+""")
+_NAME = r"""(?:[\w-]++|"(?:\\.|[^"\\\n])*+"|'[^'\n]*+')"""
+_DOTTED = re.compile(rf"(?<![\w.-])(?:{_NAME}[ \t]*+\.[ \t]*+){{{DEEPEST}}}+")
 
 
 def read_bytes(path: Path, most: int, fix: str) -> bytes:

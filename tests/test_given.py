@@ -99,6 +99,7 @@ def test_json(kind: str, content: bytes, words: str, tmp_path: Path) -> None:
         (b"a = " + b"[" * 60_000, DEEP),
         (b"a" + b".a" * 30_000 + b" = 1", DEEP),
         (b"[a" + b' . "a"' * 10_000 + b"]", DEEP),
+        (b'"a\\"b"' + b".a" * 30_000 + b" = 1", DEEP),
         (b"a = " + b"9" * 5000, LONG),
         (b"a = 0x" + b"f" * 5000, f"a {LONG}"),
         (b"a = ", "is not TOML"),
