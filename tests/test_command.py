@@ -45,6 +45,9 @@ if what == "eats":
     found = [b"x" * 2**24 for _ in range(10**6)]
 if what == "nothing":
     sys.exit()
+if what == "pipe":
+    os.mkfifo(output)
+    sys.exit()
 if what == "text":
     open(output, "w").write("11 22 33 44")
     sys.exit()
@@ -129,6 +132,7 @@ def test_an_older_process_that_was_killed_leaves_nothing(tmp_path: Path, monkeyp
         ("leaves", f"acme: {sys.executable} ended with exit status 3: acme: error: no licence"),
         ("crashes", f"acme: {sys.executable} ended with signal SIGKILL"),
         ("nothing", "acme wrote no file of the result sum"),
+        ("pipe", "acme wrote no file of the result sum"),
         ("text", "acme wrote no .npy file of the result sum ("),
         ("pickle", "acme wrote no .npy file of the result sum ("),
         ("shape", "acme gave sum as [1, 4] float32, and it is [4] f32"),
