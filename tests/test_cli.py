@@ -707,7 +707,11 @@ def test_check_refuses_tokens(tokens: str, refused: Refused, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("prompt", "words"),
-    [("", "prompt: is empty"), ("a " * 257, "has 257 tokens, more than the largest bucket of 256"), (" ", "is empty")],
+    [
+        ("", "prompt: is empty"),
+        ("a " * 257, "has 257 tokens, more than the largest bucket of 256"),
+        (" ", "makes no token of ' '; give another prompt"),
+    ],
 )
 def test_generate_refuses_a_prompt(
     prompt: str, words: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

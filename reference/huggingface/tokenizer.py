@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hloracle.core.errors import InputError, told
+from hloracle.core.shown import quoted
 
 # What none takes a hundredth of, on a machine that is busy.
 LOADING_SECONDS, ENCODING_SECONDS = 120.0, 30.0
@@ -51,7 +52,7 @@ def encode(tokenizer: Any, text: str, chat: bool) -> list[int]:
     else:
         ids = _within(ENCODING_SECONDS, lambda: list(tokenizer(text)["input_ids"]), "its tokenizer fails", where)
     if not ids:
-        raise InputError("its tokenizer makes no token of a prompt", where, FIX)
+        raise InputError(f"its tokenizer makes no token of {quoted(text)}", where, f"give another prompt, or {FIX}")
     return ids
 
 

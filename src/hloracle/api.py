@@ -46,12 +46,12 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "jobs": ((int, type(None)), f"an int from 1 to {JOBS}"),
     **dict.fromkeys(("device", "cuda_target", "precision", "as_"), ((str,), "a string")),
     **dict.fromkeys(("reuse", "quick"), ((bool,), "True or False")),
-    "timeout": ((int, float), f"a number of seconds, more than 0 and at most {SECONDS:.0f}"),
+    "timeout": ((int, float), "a number of seconds"),
     "fused": ((bool, type(None)), "True or False"),
     "out": ((str, os.PathLike, type(None)), "a folder"),
     "project": ((str, os.PathLike, type(None)), "the name of a file"),
 }
-_MOST = {"threads": THREADS, "jobs": JOBS, "timeout": SECONDS}
+_MOST = {"threads": THREADS, "jobs": JOBS}
 
 
 class _Shared(TypedDict, total=False):
@@ -453,8 +453,8 @@ def _context(backends: Any, options: _Shared) -> Context:
     given = cast(Options, options)
     device = open_device(given.get("device", "cpu"), given.get("cuda_target", ""))
     timeout = given.get("timeout", TIMEOUT_SECONDS)
-    if not timeout > 0:
-        raise InputError(f"is {timeout:g}", "--timeout", "give a number of seconds")
+    if not 0 < timeout <= SECONDS:
+        raise InputError(f"is {timeout:g}", "--timeout", f"give a number of seconds, at most {SECONDS:.0f}")
     return Context(
         given.get("progress") or Progress(),
         chosen(backends_on(device) if backends is None else _several(backends), device),
