@@ -21,7 +21,7 @@ from hloracle.cli.records import RECORD_COMMANDS
 from hloracle.cli.versions import VERSION_COMMANDS
 from hloracle.core.bounds import TRIES
 from hloracle.core.cache import write_file
-from hloracle.core.console import Output, say, terminal, verdict_stands
+from hloracle.core.console import Output, harmless, say, terminal, verdict_stands
 from hloracle.core.errors import InputError
 from hloracle.core.folder import begin_report
 from hloracle.core.program import Interrupted, run_command_line, run_program
@@ -325,7 +325,7 @@ def generate(model: str, prompt: str, count: int, stream: bool, raw: bool, **ask
         )  # fmt: skip
         first = next(pieces, "")
     for piece in chain([first], pieces) if stream else [first, *pieces]:
-        click.echo(piece, nl=False)  # which flushes
+        click.echo(harmless(piece), nl=False)  # which flushes
     click.echo()
     return 0
 

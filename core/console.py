@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -60,6 +61,13 @@ def say(line: str) -> None:
             print(f"hloracle: {printable(line)}", file=sys.stderr, flush=True)
     except OSError:
         _give_up("stderr")
+
+
+def harmless(text: str) -> str:
+    """Text for stdout: as it is for a file or a pipe, and with escapes for its control characters on a terminal."""
+    if text.isprintable() or sys.stdout is None or not sys.stdout.isatty():
+        return text
+    return "".join(printable(c) if unicodedata.category(c) == "Cc" and c not in "\n\t" else c for c in text)
 
 
 def unwritten(error: OSError | None = None) -> str:

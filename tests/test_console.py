@@ -12,7 +12,7 @@ import pytest
 from rich.table import Table
 
 from hloracle.core import console
-from hloracle.core.console import Output, say, verdict_stands
+from hloracle.core.console import Output, harmless, say, verdict_stands
 from hloracle.core.errors import InputError, told
 from hloracle.core.shown import printable, quoted, shown
 
@@ -57,6 +57,13 @@ def test_a_line_on_stderr(capfd: pytest.CaptureFixture[str], monkeypatch: pytest
     assert capfd.readouterr().err == f"hloracle: {SAFE}\n"
     monkeypatch.setattr(sys, "stderr", None)
     say("to nobody")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_text_that_a_model_has_written(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    text = "one\n\ttwo \x1b[2J\x9b \U0001f468\u200d\U0001f469"
+    assert harmless(text) == (text.replace("\x1b", r"\x1b").replace("\x9b", r"\x9b") if terminal else text)
 
 
 @pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
