@@ -14,13 +14,13 @@ import numpy as np
 
 from hloracle.backends.command_file import PLACE, REPEATED, Commands, Template, places
 from hloracle.backends.guarded import Guarded
-from hloracle.backends.scratch import Scratch
 from hloracle.backends.session import Backend, Executable
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import exit_words
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.errors import OutOfMemory, ToolchainError
-from hloracle.core.given import shown
+from hloracle.core.scratch import Scratch
+from hloracle.core.shown import shown
 
 LONGEST = 2**16  # bytes that are read of what a tool printed
 
@@ -60,7 +60,7 @@ class CommandLine(Backend):
             files = {"input": [str(a.path) for a in arguments], "output": [str(r.path) for r in results]}
             self._do("run", self._commands.run, words | files)
             for result, type in zip(results, graph.abi.results, strict=True):
-                if not result.path.exists():
+                if not result.path.is_file():  # a pipe is none: nothing may come out of it
                     raise ToolchainError("run", f"{self.name} wrote no file of the result {type.name}")
             return results
 
@@ -82,7 +82,7 @@ class CommandLine(Backend):
         name = buffer.type.name if buffer.type else ""
         try:
             found: np.ndarray = np.load(buffer.path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
             message = f"{self.name} wrote no .npy file of the result {name} ({shown(str(error))})"
             raise ToolchainError("run", message) from None
         wanted = buffer.type

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, read_bytes, shown
+from hloracle.core.given import read_toml
+from hloracle.core.shown import shown
 
 FIX = "write it as docs/backends.md describes it"
 KEYS = ("name", "family", "timeout", "compile", "run")
@@ -45,11 +45,7 @@ class Commands:
 
 def read_commands(path: Path) -> Commands:
     """A file of commands. Raises InputError that names the key, or the word, that cannot be used."""
-    text = as_text(read_bytes(path, LONGEST, FIX), path, FIX)
-    try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"is no TOML ({error})", path, FIX) from None
+    data = read_toml(path, LONGEST, FIX)
     if unknown := [key for key in data if key not in KEYS]:
         raise InputError(f"has the key {shown(unknown[0])!r}, which means nothing", path, f"keys are {', '.join(KEYS)}")
     name = _string(data, "name", path)

@@ -14,8 +14,9 @@ from typing import IO, Any
 
 from hloracle.backends.guarded import Guarded
 from hloracle.core.child import exit_words
-from hloracle.core.errors import OutOfMemory, ToolchainError
-from hloracle.core.given import shown
+from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
+from hloracle.core.given import parse_json
+from hloracle.core.shown import shown
 
 LONGEST = 2**20  # bytes of an answer
 TOLD = 300  # characters of what a program said
@@ -55,8 +56,8 @@ class Conversation:
             if not line.endswith(b"\n"):
                 raise self._ended(stage, line)
             try:
-                answer = json.loads(line)
-            except (ValueError, RecursionError):
+                answer = parse_json(line, self.name, "")
+            except InputError:
                 raise self.rubbish(stage, line.decode(errors="replace")) from None
             if not isinstance(answer, dict) or answer.get("id") != self._count:
                 raise self.rubbish(stage, answer)

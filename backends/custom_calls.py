@@ -10,6 +10,7 @@ from pathlib import Path
 from hloracle.core.cache import file_digest
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError
+from hloracle.core.given import refuse_special
 
 TIMEOUT_SECONDS = 120
 FLAG = "--allow-custom-call"
@@ -40,6 +41,7 @@ def open_targets(words: Sequence[str]) -> tuple[Target, ...]:
         if name in found:
             raise InputError("stands twice", f"{FLAG} {name}", "name one library for it")
         library = Path(file).absolute()
+        refuse_special(library, "name a shared library")
         try:
             found[name] = Target(name, library, file_digest(library))
         except OSError as error:

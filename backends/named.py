@@ -17,7 +17,7 @@ from hloracle.backends.words import INTERPRETER as INTERPRETER
 from hloracle.backends.words import KINDS_OF_WORDS, by_word, tools_of
 from hloracle.backends.words import interpreter as interpreter
 from hloracle.core.errors import InputError, told
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 
 ENTRY_POINTS = "hloracle.backends"
 BUILT_IN = ("iree-cpu", "xla-cpu")

@@ -23,7 +23,7 @@ from hloracle.backends.tools import Tools
 from hloracle.backends.worker import Program, Worker
 from hloracle.core.cache import known_digest
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 
 INTERPRETER = "stablehlo"
 PROGRAMS = Path(str(workers.__file__)).parent

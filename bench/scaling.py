@@ -7,7 +7,6 @@ comes from the cache, and does not go there.
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import resource
 import statistics
@@ -32,7 +31,7 @@ from hloracle.production.choice import production_graph, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.contract import graph_abi
-from hloracle.reference.model.registry import from_hf
+from hloracle.reference.model.registry import config_json, from_hf
 from hloracle.reference.model.weights import default_layout
 
 SCHEMA = "hloracle-scaling/1"
@@ -96,7 +95,7 @@ def run_scaling(plan: Plan, progress: Progress) -> Figures:
     if {"decode", "prefill"} & set(plan.parts):
         found |= _speeds(plan, found["failures"], progress)
     if "layers" in plan.parts:
-        raw = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        raw = config_json(directory)
         found["layers"] = _layers(plan, raw, progress)
         found["growth"] = growth(found["layers"])
     if "memory" in plan.parts:

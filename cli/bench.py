@@ -9,6 +9,7 @@ import click
 
 from hloracle.cli import options
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
+from hloracle.core.bounds import CAPACITY, LAYERS, ROUNDS
 from hloracle.core.folder import prepare_folder
 
 SCALING_PARTS = ("decode", "prefill", "layers", "memory")
@@ -17,11 +18,17 @@ SCALING_PARTS = ("decode", "prefill", "layers", "memory")
 @click.command(epilog=MODEL_HELP)
 @options.model(DEFAULT_MODEL)
 @options.precisions
-@options.several("--context", "contexts", click.IntRange(0), (16,), "Position of the first decode step that is timed")
-@options.several("--length", "lengths", click.IntRange(1), (32, 256), "Tokens of a prompt that is timed")
-@click.option("--tokens", type=click.IntRange(1), default=16, show_default=True, help="Decode steps a round.")
+@options.several(
+    "--context", "contexts", click.IntRange(0, CAPACITY), (16,), "Position of the first decode step that is timed"
+)
+@options.several("--length", "lengths", click.IntRange(1, CAPACITY), (32, 256), "Tokens of a prompt that is timed")
+@click.option("--tokens", type=click.IntRange(1, CAPACITY), default=16, show_default=True, help="Decode steps a round.")
 @click.option(
-    "--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds; contenders take turns in each."
+    "--rounds",
+    type=click.IntRange(1, ROUNDS),
+    default=5,
+    show_default=True,
+    help="Rounds; contenders take turns in each.",
 )
 @options.as_json
 @options.threads
@@ -58,7 +65,7 @@ def bench(precisions: tuple[str, ...], rounds: int, as_json: bool, out: Path, **
     "What to compile for, in LLVM's words (`host`, `x86-64-v3`, `znver3`), of which the fastest is taken", metavar="NAME",
 )  # fmt: skip
 @click.option(
-    "--rounds", type=click.IntRange(3), default=5, show_default=True, help="In which two candidates take turns."
+    "--rounds", type=click.IntRange(3, ROUNDS), default=5, show_default=True, help="In which two candidates take turns."
 )
 @options.as_json
 @options.threads
@@ -88,9 +95,15 @@ def tune(device: str, cuda_target: str, as_json: bool, **asked: Any) -> int:
     "--phase", type=click.Choice(["decode", "prefill"]), default="decode", show_default=True,
     help="A step at the middle of the cache, or a prompt.",
 )  # fmt: skip
-@click.option("--length", type=click.IntRange(1), default=256, show_default=True, help="Tokens of the prompt.")
 @click.option(
-    "--capacity", type=click.IntRange(1), default=256, show_default=True, help="Slots of the key and value caches."
+    "--length", type=click.IntRange(1, CAPACITY), default=256, show_default=True, help="Tokens of the prompt."
+)
+@click.option(
+    "--capacity",
+    type=click.IntRange(1, CAPACITY),
+    default=256,
+    show_default=True,
+    help="Slots of the key and value caches.",
 )
 @options.precision
 @options.as_json
@@ -115,13 +128,21 @@ def profile(as_json: bool, **asked: Any) -> int:
 @options.model("synthetic-llama-135m")
 @options.several("--part", "parts", click.Choice(SCALING_PARTS), SCALING_PARTS, "What is measured")
 @options.several(
-    "--context", "contexts", click.IntRange(1), (256, 512, 1024, 2048, 4096), "Cache slots at which decode is timed"
+    "--context",
+    "contexts",
+    click.IntRange(1, CAPACITY),
+    (256, 512, 1024, 2048, 4096),
+    "Cache slots at which decode is timed",
 )
 @options.several(
-    "--length", "lengths", click.IntRange(1), (32, 64, 128, 256, 512, 1024), "Tokens of a prompt that is timed"
+    "--length",
+    "lengths",
+    click.IntRange(1, CAPACITY),
+    (32, 64, 128, 256, 512, 1024),
+    "Tokens of a prompt that is timed",
 )
 @options.several(
-    "--layers", "layers", click.IntRange(1), (8, 16, 24, 32, 48, 64, 80),
+    "--layers", "layers", click.IntRange(1, LAYERS), (8, 16, 24, 32, 48, 64, 80),
     "Layers of a model of MODEL's shape that is emitted and compiled",
 )  # fmt: skip
 @options.several(
@@ -129,9 +150,11 @@ def profile(as_json: bool, **asked: Any) -> int:
     "A model whose memory is measured after MODEL's", metavar="MODEL",
 )  # fmt: skip
 @options.precision
-@click.option("--tokens", type=click.IntRange(1), default=16, show_default=True, help="Decode steps of a measurement.")
 @click.option(
-    "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, of which medians are taken."
+    "--tokens", type=click.IntRange(1, CAPACITY), default=16, show_default=True, help="Decode steps of a measurement."
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, ROUNDS), default=3, show_default=True, help="Rounds, of which medians are taken."
 )
 @options.as_json
 @options.threads

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from hloracle.cli import options
-from hloracle.core.console import terminal, verdict_stands
+from hloracle.core.console import Output, terminal, verdict_stands
+from hloracle.core.shown import shown
 
 if TYPE_CHECKING:
     from hloracle.fleet.matrix import Command
     from hloracle.fleet.outcome import Outcome
+    from hloracle.reports.fleet.record import Head
 
+MOST_TOLD = 20  # jobs that do not pass, on the terminal
 # What a command of a matrix takes as its arguments is called.
 TAKES = {"run": "model", "check": "graph", "suite": "family", "ops": "operation", "mutants": "mutant"}
 RANDOM_MODELS = "random-models"
@@ -76,6 +81,7 @@ def fleet(
     all jobs pass, each time. See docs/fleet.md.
     """
     from hloracle.fleet.matrix import read_matrix
+    from hloracle.fleet.report import RECORD
     from hloracle.fleet.run import run_fleet
     from hloracle.reference.fixtures.named import FIXTURES
 
@@ -87,10 +93,33 @@ def fleet(
             click.echo(" ".join(found.words(job, 1)))
         return 0
     with _progress(sum(1 for _ in found)) as tell:
-        counts = run_fleet(found, address, out, resume, tell)
+        head = run_fleet(found, address, out, resume, tell)
     with verdict_stands():
-        click.echo(counts)
-    return 0
+        if as_json:
+            click.echo((out / RECORD).read_text("utf-8"), nl=False)
+        else:
+            _print(head, out, Output(highlight=False))
+    return 0 if head["passed"] else 1
+
+
+def _print(head: Head, out: Path, console: Console) -> None:
+    """What does not pass, the new failures first; the counts; and where the report is."""
+    from hloracle.fleet.report import PAGE, RECORD
+    from hloracle.reports.fleet.record import jobs_in
+
+    bad = [job for job in jobs_in(out / RECORD) if job["status"] != "passed"]
+    for job in sorted(bad, key=lambda job: job["change"] != "new failure")[:MOST_TOLD]:
+        new = " [bold](new failure)[/]" if job["change"] == "new failure" else ""
+        console.print(f"[red]{job['status']}[/] {escape(shown(job['id'], 200))}{new}", soft_wrap=True)
+        console.print(f"  [dim]{escape(shown(job['tries'][-1]['words'], 200))}[/]", soft_wrap=True)
+    if len(bad) > MOST_TOLD:
+        console.print(f"and {len(bad) - MOST_TOLD} more")
+    others = "".join(f", {n} {status}" for status, n in head["counts"].items() if status != "passed")
+    minutes = f"{head['seconds'] / 60:.1f} min"
+    console.print(
+        f"{head['counts'].get('passed', 0)} of {sum(head['counts'].values())} jobs passed{others}; took {minutes}"
+    )
+    console.print(f"report: {out / PAGE}", soft_wrap=True)
 
 
 @contextmanager
@@ -105,7 +134,7 @@ def _progress(total: int) -> Iterator[Any]:
         counts = Counter[str]()
 
         def tell(outcome: Outcome) -> None:
-            counts["flaky" if outcome.flaky else outcome.last.status] += 1
+            counts[outcome.status] += 1
             speed = progress.tasks[0].speed or 0
             bad = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "passed")
             progress.update(task, advance=1, rate=f"{60 * speed:.0f}/min", bad=bad)

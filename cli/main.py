@@ -20,7 +20,8 @@ from hloracle.cli.ops import OPS_COMMANDS
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
 from hloracle.cli.versions import VERSION_COMMANDS
-from hloracle.core.console import Output, terminal, verdict_stands
+from hloracle.core.bounds import TRIES
+from hloracle.core.console import Output, harmless, say, terminal, verdict_stands
 from hloracle.core.errors import InputError
 from hloracle.core.files import is_special, write_file
 from hloracle.core.folder import begin_report
@@ -206,11 +207,11 @@ def check(graphs: tuple[Path, ...], backends: tuple[str, ...], as_json: bool, ou
 )
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @click.option(
-    "--tries", type=click.IntRange(1), default=1000, show_default=True,
+    "--tries", type=click.IntRange(1, TRIES), default=1000, show_default=True,
     help="How often each graph may be run, to find out what names and types leave open.",
 )  # fmt: skip
 @click.option(
-    "--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, metavar="SECONDS",
+    "--timeout", "seconds", type=options.seconds(1), default=600, show_default=True, metavar="SECONDS",
     help="How long that may take.",
 )  # fmt: skip
 def abi(
@@ -245,7 +246,7 @@ def abi(
         options.written(output)
     else:
         click.echo(text, nl=False)
-    click.echo(f"hloracle: {proposal.closing}", err=True)
+    say(proposal.closing)
     return 0 if proposal.right else 1
 
 
@@ -327,7 +328,7 @@ def generate(model: str, prompt: str, count: int, stream: bool, raw: bool, **ask
         )  # fmt: skip
         first = next(pieces, "")
     for piece in chain([first], pieces) if stream else [first, *pieces]:
-        click.echo(piece, nl=False)  # which flushes
+        click.echo(harmless(piece), nl=False)  # which flushes
     click.echo()
     return 0
 
@@ -491,7 +492,7 @@ def _finish(
 
     write_all(record, out)
     if line := untried_line(record["environment"]["untried"]):
-        click.echo(f"hloracle: {line}", err=True)
+        say(line)
     with verdict_stands():
         if as_json:
             click.echo(to_json(record), nl=False)

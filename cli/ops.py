@@ -14,7 +14,8 @@ from rich.markup import escape
 from hloracle.cli import options
 from hloracle.core.console import Output, terminal, verdict_stands
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
+from hloracle.core.given import read_bytes
+from hloracle.core.shown import shown
 
 if TYPE_CHECKING:
     from hloracle.ops.case import Case
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hloracle.reports.ops.record import OpsRecord
 
 BYTECODE = b"ML\xefR"
+LARGEST = 2**30  # bytes of a graph
 LISTED = 20  # failures on the terminal; the page has all
 
 
@@ -35,11 +37,11 @@ LISTED = 20  # failures on the terminal; the page has all
 @options.device
 @options.jobs
 @click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), default=60, show_default=True, metavar="SECONDS",
+    "--timeout", type=options.seconds(), default=60, show_default=True, metavar="SECONDS",
     help="What a module may take to be compiled and run; a case that takes longer by itself is `hang`.",
 )  # fmt: skip
 @click.option(
-    "--batch", type=click.IntRange(1), default=32, show_default=True,
+    "--batch", type=click.IntRange(1, 10_000), default=32, show_default=True,
     help="Most cases in one module. What is wrong there runs again by itself; 1 runs each by itself at once.",
 )  # fmt: skip
 @click.option(
@@ -142,10 +144,7 @@ def _cases_of(graph: Path) -> list[Case]:
     from hloracle.ops.files_case import FileCase
     from hloracle.ops.of_graph import cases_of
 
-    try:
-        data = graph.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", graph, "name a graph's file") from None
+    data = read_bytes(graph, LARGEST, "name a graph's file")
     found = cases_of(data if data.startswith(BYTECODE) else data.decode("utf-8", "replace"), str(graph))
     refused = [FileCase(operation, operation, "", (), (), refused=why) for operation, why in found.skipped.items()]
     return [*found.cases, *refused]

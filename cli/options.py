@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
+from hloracle.core.bounds import JOBS, SECONDS, THREADS
 from hloracle.core.console import Output, terminal
 from hloracle.core.environment import threads_available
 from hloracle.core.files import is_special
@@ -20,6 +23,22 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
 MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
 Option = Callable[[Callable[..., int]], Callable[..., int]]
+
+
+class Number(click.FloatRange):
+    """A number in a range; NaN is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number that a word stands for."""
+        found = float(super().convert(value, param, ctx))
+        if math.isnan(found):
+            self.fail("is no number", param, ctx)
+        return found
+
+
+def seconds(least: float = 0.0) -> Number:
+    """More than 0 seconds, or at least so many."""
+    return Number(least, SECONDS, min_open=not least)
 
 
 def model(default: str | None = None) -> Option:
@@ -99,11 +118,11 @@ def device(function: Callable[..., int]) -> Callable[..., int]:
 
 
 threads: Option = click.option(
-    "--threads", type=click.IntRange(1), default=threads_available,
+    "--threads", type=click.IntRange(1, THREADS), default=threads_available,
     help="CPU threads of IREE, and of what is timed beside it; XLA takes all cores. All that are available when not given.",
 )  # fmt: skip
 jobs: Option = click.option(
-    "--jobs", type=click.IntRange(1), default=threads_available,
+    "--jobs", type=click.IntRange(1, JOBS), default=threads_available,
     help="How many run at a time; all processors by default.",
 )  # fmt: skip
 as_json: Option = click.option(
@@ -140,7 +159,7 @@ capacity: Option = click.option(
     "--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches."
 )
 timeout: Option = click.option(
-    "--timeout", type=float, default=1800, show_default=True, metavar="SECONDS",
+    "--timeout", type=seconds(), default=1800, show_default=True, metavar="SECONDS",
     help="What a graph on a backend may take; after one that does not end, the others are given a tenth of it.",
 )  # fmt: skip
 
@@ -156,9 +175,11 @@ def progress_shown() -> Iterator[Any]:
     with terminal.status("starting") as status:
 
         def finished(stage: str, seconds: float, reused: bool) -> None:
-            terminal.print(f"[green]✓[/] {stage:<28} [dim]{seconds:6.1f} s{'  reused' if reused else ''}[/]")
+            terminal.print(
+                f"[green]✓[/] {escape(f'{stage:<28}')} [dim]{seconds:6.1f} s{'  reused' if reused else ''}[/]"
+            )
 
-        yield Progress(lambda line: status.update(f"[dim]{line}[/]"), finished)
+        yield Progress(lambda line: status.update(f"[dim]{escape(line)}[/]"), finished)
 
 
 def written(*paths: Path) -> None:

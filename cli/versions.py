@@ -12,9 +12,10 @@ from rich.markup import escape
 
 from hloracle.cli import options
 from hloracle.cli.options import progress_shown, tell
+from hloracle.core.bounds import ROUNDS
 from hloracle.core.console import verdict_stands
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 WORDS = 200  # characters of what is said of a release; --json has all
@@ -30,7 +31,7 @@ def given(function: Callable[..., int]) -> Callable[..., int]:
         ),
         click.option(
             "--tolerance",
-            type=click.FloatRange(0),
+            type=options.Number(0),
             default=0.0,
             show_default=True,
             help="How far from what is expected an element may be.",
@@ -45,7 +46,7 @@ def given(function: Callable[..., int]) -> Callable[..., int]:
 
 
 timeout = click.option(
-    "--timeout", type=click.FloatRange(1), default=600, show_default=True, metavar="SECONDS",
+    "--timeout", type=options.seconds(1), default=600, show_default=True, metavar="SECONDS",
     help="What a graph may take on a backend; one that takes longer is wrong.",
 )  # fmt: skip
 
@@ -55,7 +56,7 @@ timeout = click.option(
 @click.option("--backend", required=True, metavar="WORD", help="What compiles and runs it, as in `hloracle run`.")
 @click.option("--against", default="", metavar="WORD", help="Time it in turns with this backend.")
 @click.option(
-    "--ratio", type=click.FloatRange(0, min_open=True), default=None,
+    "--ratio", type=options.Number(0, min_open=True), default=None,
     help="Beside --against: how many times its time is too slow.",
 )  # fmt: skip
 @given
@@ -112,7 +113,7 @@ def _print_tried(word: str, found: Any, out: Console) -> None:
 @click.option("--bad", required=True, metavar="VERSION", help="A later one, in which it is not.")
 @click.option("--flag", "flags", multiple=True, metavar="--FLAG", help="Of the compiler; may be given several times.")
 @click.option(
-    "--slower", type=click.FloatRange(0, min_open=True), metavar="RATIO",
+    "--slower", type=options.Number(0, min_open=True), metavar="RATIO",
     help="It is wrong, too, where it takes so many times as long as in the good release, timed in turns.",
 )  # fmt: skip
 @click.option("--every", is_flag=True, help="Try every release: it may have been right again in between.")
@@ -177,7 +178,7 @@ def _print_bisection(package: str, found: Any, out: Console) -> None:
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--real", is_flag=True, help=f"Judge {options.DEFAULT_MODEL} too, in full.")
 @click.option(
-    "--rounds", type=click.IntRange(0), default=15, show_default=True,
+    "--rounds", type=click.IntRange(0, ROUNDS), default=15, show_default=True,
     help="In which decode steps of the two take turns; 0 for none.",
 )  # fmt: skip
 @options.jobs

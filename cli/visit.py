@@ -26,6 +26,7 @@ from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.suite import Told, family_run, run_families, selected
+from hloracle.core.bounds import SECONDS
 from hloracle.core.child import ChildDied, run_in_child, threads
 from hloracle.core.environment import describe, threads_available
 from hloracle.core.errors import InputError, ToolchainError
@@ -248,7 +249,11 @@ def _mutants(visit: Visit) -> None:
     "--model", default=DEFAULT_MODEL, show_default=True, help="A name, a checkpoint directory or a .gguf file."
 )
 @click.option(
-    "--minutes", type=click.FloatRange(0.5), default=MINUTES, show_default=True, help="All of it takes at most so long."
+    "--minutes",
+    type=options.Number(0.5, SECONDS / 60),
+    default=MINUTES,
+    show_default=True,
+    help="All of it takes at most so long.",
 )
 @click.option("--brief", is_flag=True, help="One family instead of all: to try the script itself.")
 @options.out("records, reports and visit.json")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloracle.conformance.project.file import Project
+from hloracle.core.bounds import CAPACITY, ROUNDS
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Choice
 from hloracle.reference.model.contract import BUCKETS
@@ -59,12 +60,14 @@ class Settings:
 
     def validate(self) -> None:
         """Raises InputError that names the flag, unless graphs of this capacity can be asked for these tokens."""
-        if self.rounds < 0:
-            raise InputError(f"is {self.rounds}", "--rounds", "ask for at least one, or for none with 0")
+        if not 0 <= self.rounds <= ROUNDS:
+            raise InputError(f"is {self.rounds}", "--rounds", f"ask for none with 0, or for at most {ROUNDS}")
         if self.tokens < 1:
             raise InputError(f"is {self.tokens}", "--tokens", "ask for at least one")
         if self.capacity < BUCKETS[0]:
             raise InputError(f"is {self.capacity}", "--capacity", f"give at least the smallest bucket, {BUCKETS[0]}")
+        if self.capacity > CAPACITY:
+            raise InputError(f"is more than {CAPACITY:,}", "--capacity", "ask for fewer slots")
         if self.tokens > self.capacity:
             raise InputError(
                 f"is {self.tokens}, more than the {self.capacity} cache slots", "--tokens",

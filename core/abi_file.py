@@ -14,7 +14,8 @@ from typing import Any
 
 from hloracle.core.abi import ARGUMENT_ROLES, DTYPE_BYTES, ENCODINGS, INPUTS, OWN_NAMES, RESULT_ROLES, Abi, Tensor
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, quoted, read_bytes
+from hloracle.core.given import read_json
+from hloracle.core.shown import quoted
 
 LARGEST = 64 * 2**20  # bytes; a model of 100 layers with every weight in three parts has 1 MiB
 LARGEST_SIZE = 2**31 - 1  # of an axis: tokens and positions are i32
@@ -25,17 +26,11 @@ KEYS = tuple(field.name for field in dataclasses.fields(Abi))
 ENTRY_KEYS = tuple(field.name for field in dataclasses.fields(Tensor))
 
 
-class _Object(dict[str, Any]):
-    """A JSON object, and a key that stands in it twice."""
-
-    twice: str | None = None
-
-
 def read_abi(path: Path) -> Abi:
     """Raises InputError that names the file, the entry in it, and what to write there."""
-    text = as_text(read_bytes(path, LARGEST, "name the graph's .abi.json with --abi"), path, FORM)
+    raw = read_json(path, LARGEST, "name the graph's .abi.json with --abi", FORM)
     try:
-        abi = _abi(_json(text))
+        abi = _abi(raw)
         abi.validate()
     except ValueError as error:
         what, *fix = error.args
@@ -44,34 +39,6 @@ def read_abi(path: Path) -> Abi:
 
 
 # All below raise ValueError: what is wrong and, where there is more to say than FORM, what to do.
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=_object_of, parse_int=_integer, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON ({error.msg}: line {error.lineno}, column {error.colno})") from None
-    except RecursionError:
-        raise ValueError("is nested too deep") from None
-
-
-def _object_of(pairs: list[tuple[str, Any]]) -> _Object:
-    found = _Object()
-    for key, value in pairs:
-        if key in found:
-            found.twice = key
-        found[key] = value
-    return found
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > 20:  # Python reads no more than 4,300
-        raise ValueError(f"holds a number of {len(digits):,} digits")
-    return int(digits)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"is not JSON (it holds {name})")
 
 
 def _abi(raw: Any) -> Abi:
@@ -121,13 +88,11 @@ def _tensor(raw: Any, place: str, roles: Sequence[str]) -> Tensor:
     return tensor
 
 
-def _object(raw: Any, place: str, known: Sequence[str], optional: Sequence[str]) -> _Object:
+def _object(raw: Any, place: str, known: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
     """An object with these keys and no others; the whole file where `place` is empty."""
-    if not isinstance(raw, _Object):
+    if not isinstance(raw, dict):
         raise ValueError(f"{place} is {_shown(raw)}, not an object".lstrip())
     keys, of = f"its keys are {', '.join(known)}", f"{place} has".lstrip()
-    if raw.twice is not None:
-        raise ValueError(f"{of} the key {quoted(raw.twice)} twice")
     for key in raw:
         if key not in known:
             near = difflib.get_close_matches(key[:100], known, 1)

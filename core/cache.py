@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import platformdirs
 
+from hloracle.core.errors import InputError
 from hloracle.core.files import beside, locked, write_file, writing
 
 T = TypeVar("T")
@@ -34,7 +35,12 @@ LARGE = 16 << 20
 def cache_root() -> Path:
     """`$HLORACLE_CACHE`, or the user's cache folder of this platform."""
     named = os.environ.get("HLORACLE_CACHE")
-    return Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("hloracle")
+    if not named:
+        return platformdirs.user_cache_path("hloracle")
+    try:
+        return Path(named).expanduser().absolute()
+    except RuntimeError:
+        raise InputError(f"is {named!r}, and there is no such user", "HLORACLE_CACHE", "name a folder") from None
 
 
 def digest(*parts: str | bytes) -> str:

@@ -214,13 +214,19 @@ def kill_descendants(only: Collection[int] | None = None) -> None:
     Only multiprocessing's own resource tracker is left: it ends with this process, and is missed before.
     """
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
-    for process in psutil.Process().children():
-        if process.pid != tracker and (only is None or process.pid in only):
-            _kill_tree(process)
+    left = [
+        process for process in psutil.Process().children()
+        if process.pid != tracker and (only is None or process.pid in only)
+    ]  # fmt: skip
+    while left:
+        left += _kill(left.pop())
 
 
-def _kill_tree(process: psutil.Process) -> None:
-    """Held still first: what a process starts after its children were listed would outlive it, and nobody would know."""
+def _kill(process: psutil.Process) -> list[psutil.Process]:
+    """Kill a process; returns its children.
+
+    Held still first: what it starts after its children were listed would outlive it, and nobody would know.
+    """
     children: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         process.suspend()
@@ -229,8 +235,7 @@ def _kill_tree(process: psutil.Process) -> None:
             time.sleep(0.001)
         children = process.children()
         process.kill()
-    for child in children:
-        _kill_tree(child)
+    return children
 
 
 def side_by_side(work: Sequence[Callable[[], Answer]]) -> list[Answer]:
@@ -285,7 +290,8 @@ def _kill_group(process: BaseProcess) -> None:
     that it has started as this one was, each in a group of its own.
     """
     alive, group = process.is_alive(), process.pid
-    assert group  # 0 would be our own
+    if not group:  # it was never started; 0 would be our own
+        return
     # A second Ctrl-C in between would leave one that is held still, and is waited for at the end.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import traceback
 
+from hloracle.core.shown import shown
+
 
 class InputError(Exception):
     """Something the user gave cannot be used: exit status 2, one line on stderr.
@@ -23,12 +25,7 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         # One line that can be read, whatever a toolchain put into the parts, or who gave a graph's text for a file's name.
-        where, what = _cut(self.where, 300), _cut(self.what, 2000)
-        return " ".join(f"{where}: {what}; {self.fix}".split())
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+        return f"{shown(self.where, 300)}: {shown(self.what, 2000)}; {shown(self.fix, 2000)}"
 
 
 class ToolchainError(Exception):
@@ -53,7 +50,7 @@ def told(error: BaseException, place: bool = False) -> str:
     """An error of somebody else's code on one line; place: with the file and the line that raised it."""
     at = traceback.extract_tb(error.__traceback__)[-1:] if place else []
     where = "".join(f" ({os.path.basename(frame.filename)}:{frame.lineno})" for frame in at)
-    return " ".join(f"{type(error).__name__}: {error}".split())[:400] + where
+    return shown(f"{type(error).__name__}: {error}", 400) + where
 
 
 class OutOfMemory(ToolchainError):

@@ -15,6 +15,7 @@ from pathlib import Path
 import filelock
 
 from hloracle.core.errors import InputError
+from hloracle.core.scratch import noted
 
 UNWRITABLE = (
     errno.EACCES,
@@ -77,7 +78,7 @@ def is_special(path: Path) -> bool:
 
 def beside(path: Path) -> Path:
     """Another name in the same folder, which nobody else has. What tempfile makes could be read by its owner alone."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    return noted(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
 
 
 @contextmanager

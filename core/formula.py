@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hloracle.core.given import quoted
+from hloracle.core.shown import quoted
 
 LONGEST = 500  # characters
 LARGEST = 10**18  # of a whole number

@@ -11,8 +11,13 @@ import click
 
 from hloracle.core.cache import damage_line, noting
 from hloracle.core.child import ChildDied, kill_descendants
-from hloracle.core.console import terminal
+from hloracle.core.console import say, terminal, unwritten
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.scratch import keep_here
+from hloracle.core.shown import shown
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LONGEST = 4000  # characters of a line
 
 
 class Interrupted(BaseException):
@@ -25,26 +30,29 @@ def run_program(command: click.Command, name: str | None = None) -> None:
     Args:
       name: what the program is called; as it was called when not given.
     """
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, and a shell for what runs behind it
+            signal.signal(number, _interrupt)
     # As in child processes: `hloracle generate` imports JAX in this one.
     os.environ["JAX_PLATFORMS"] = "cpu"
+    keep_here()
     sys.exit(run_command_line(command, sys.argv[1:], name))
 
 
 def run_command_line(command: click.Command, arguments: list[str], name: str | None = None) -> int:
     """Run a command line; returns the exit status. Whatever the user gave wrong is one line on stderr."""
     with noting() as damaged:
-        status = _status_of(command, arguments, name)
+        status = _status(command, arguments, name)
     if line := damage_line(damaged):
-        click.echo(f"hloracle: {line}", err=True)
-    return status
+        say(line)
+    return _failed_stdout(why) if (why := unwritten()) else status
 
 
-def _status_of(command: click.Command, arguments: list[str], name: str | None) -> int:
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
+def _status(command: click.Command, arguments: list[str], name: str | None) -> int:
     try:
         return int(command.main(arguments, prog_name=name, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -55,15 +63,27 @@ def _status_of(command: click.Command, arguments: list[str], name: str | None) -
     except (InputError, ToolchainError, ChildDied) as error:
         return _fail(str(error))
     except (Interrupted, KeyboardInterrupt, click.Abort):
+        for number in STOPPING:  # a second one would cut the cleaning up short
+            if signal.getsignal(number) is _interrupt:
+                signal.signal(number, signal.SIG_IGN)
         kill_descendants()
-        # On a terminal, ^C stands in this line.
-        terminal.print("\nhloracle: interrupted" if terminal.is_terminal else "hloracle: interrupted")
+        if terminal.is_terminal:  # on which ^C stands in this line
+            terminal.print()
+        say("interrupted")
         return 130
+    except MemoryError:
+        return _fail("memory: this process got no more of it; free some, or ask for something smaller")
     except OSError as error:
+        if why := unwritten(error):
+            return _failed_stdout(why)
         # A name that is too long, a folder that may not be entered: whatever no part of ours has met by itself.
         return _fail(f"{error.filename or 'a file'}: {error.strerror or error}; name one that can be used")
 
 
+def _failed_stdout(why: str) -> int:
+    return _fail(f"stdout: cannot be written ({why}); free some space, or send it elsewhere")
+
+
 def _fail(line: str) -> int:
-    click.echo(f"hloracle: {' '.join(line.split())}", err=True)
+    say(shown(line, LONGEST))
     return 2

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from hloracle.core.given import shown
+from hloracle.core.shown import path_words, shown
 
 _EXPECTED: Final = "Input should be "
 
@@ -28,7 +28,7 @@ def problem(of: Any, value: Any) -> str:
         # Of a union each member says what it expects.
         said = dict.fromkeys(e["msg"] for e in found if _place([value], e["loc"]) == place)
         words = " or ".join([next(iter(said)), *(other.removeprefix(_EXPECTED) for other in list(said)[1:])])
-        return f"{path_words(place[1:])}: {shown(words + _instead(found[0]), 240)}"
+        return f"{path_words(place[1:]) or 'the record'}: {shown(words + _instead(found[0]), 240)}"
     return ""
 
 
@@ -56,19 +56,6 @@ def _place(value: Any, loc: Sequence[str | int]) -> tuple[str | int, ...]:
             path.append(part)
             value = value[part]
     return tuple(path)
-
-
-def path_words(parts: Iterable[str | int]) -> str:
-    """A path into a value, as it is written in JavaScript."""
-    path = ""
-    for part in parts:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part.isidentifier():
-            path += f".{part}" if path else part
-        else:
-            path += f"[{json.dumps(shown(part, 80))}]"
-    return path or "the record"
 
 
 def schema_text(of: Any, id: str, title: str) -> str:

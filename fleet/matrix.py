@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,7 +15,8 @@ from typing import Any
 
 from hloracle.core.cache import digest
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, quoted, read_bytes, shown
+from hloracle.core.given import read_toml
+from hloracle.core.shown import quoted, shown
 from hloracle.core.typed import problem
 from hloracle.fleet.form import FaultKind, MatrixFile
 
@@ -172,11 +172,7 @@ def read_matrix(path: Path, commands: Mapping[str, Command], models: Sequence[st
     Args:
       commands: those that there are. models: the names of models, for patterns such as `tiny-*`.
     """
-    text = as_text(read_bytes(path, LARGEST, "name a matrix"), path, FORM)
-    try:
-        raw = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"is not TOML ({shown(str(error))})", path, FORM) from None
+    raw = read_toml(path, LARGEST, "name a matrix", FORM)
     try:
         matrix = _matrix(path, raw, commands, models)
         _distinct(matrix)

@@ -21,8 +21,8 @@ import psutil
 from hloracle.core.cache import cache_root
 from hloracle.core.environment import PACKAGES, threads_available, versions
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
 from hloracle.core.revision import revision
+from hloracle.core.shown import shown
 from hloracle.fleet import moved
 from hloracle.fleet.driver import Finished, Lost
 from hloracle.fleet.matrix import Job, Matrix, Place

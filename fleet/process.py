@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.child import exit_words
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 from hloracle.fleet.outcome import Attempt, Status
 
 STATUSES: dict[int, Status] = {0: "passed", 1: "failed", 2: "refused"}

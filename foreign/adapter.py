@@ -25,7 +25,7 @@ import numpy as np
 from hloracle.core.abi import CACHES, Abi, Tensor
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.formula import evaluate, names_in
-from hloracle.core.given import quoted, shown
+from hloracle.core.shown import quoted, shown
 from hloracle.foreign.binding import AXIS, PAIR, ROTARY, Binding, Value, sides
 from hloracle.foreign.state import hands_on_caches, never_returned
 from hloracle.reference.model.config import Config, Rope

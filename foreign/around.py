@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from hloracle.core.abi import JUDGED_ROW, Abi, Graph, Taken
 from hloracle.core.dtypes import numpy_type
-from hloracle.core.given import quoted
+from hloracle.core.shown import quoted
 from hloracle.foreign.adapter import EMBEDDING, FUNCTION, Adapter
 from hloracle.foreign.binding import Weight
 from hloracle.foreign.signature import head_of, quoted_symbol

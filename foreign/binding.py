@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hloracle.core.formula import names_in
-from hloracle.core.given import quoted
+from hloracle.core.shown import quoted
 from hloracle.foreign.file import AbiFile, Entry, Phase
 from hloracle.foreign.signature import Port, Signature
 from hloracle.reference.model.expressions import STAGE, Names, substituted, tensors_in, typed

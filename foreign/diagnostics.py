@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 from hloracle.localize.text import without_locations
 
 # Where the parser says that something stands in the text it was given, and not in a file that a location names.

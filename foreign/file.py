@@ -8,14 +8,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, quoted, read_bytes, shown
+from hloracle.core.given import read_toml
+from hloracle.core.shown import quoted
 
 LARGEST = 2**20  # bytes
 VERSION = 2
@@ -59,12 +59,7 @@ class AbiFile:
 
 def read_abi_file(path: Path) -> AbiFile:
     """Raises InputError that names the file, the entry in it, and what to write there."""
-    text = as_text(read_bytes(path, LARGEST, "name the emitter's ABI file with --abi"), path, FORM)
-    try:
-        raw = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        why = "it is nested too deep" if isinstance(error, RecursionError) else shown(str(error))
-        raise InputError(f"is not TOML ({why})", path, FORM) from None
+    raw = read_toml(path, LARGEST, "name the emitter's ABI file with --abi", FORM)
     try:
         return _abi(path, raw)
     except ValueError as error:

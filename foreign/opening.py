@@ -14,7 +14,7 @@ from jaxlib.mlir import ir
 
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 from hloracle.foreign.adapter import Adapter, opaque_of
 from hloracle.foreign.around import adapted
 from hloracle.foreign.binding import Binding, Value, bind, phase_of

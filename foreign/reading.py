@@ -12,7 +12,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, read_bytes, shown
+from hloracle.core.given import as_text, read_bytes
+from hloracle.core.shown import shown
 
 LARGEST = 2**30  # bytes
 BYTECODE = b"ML\xefR"

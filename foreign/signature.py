@@ -14,8 +14,8 @@ from jaxlib.mlir import ir
 
 from hloracle.core.abi import DTYPE_BYTES
 from hloracle.core.errors import InputError
-from hloracle.core.given import shown
 from hloracle.core.locations import name_of
+from hloracle.core.shown import shown
 from hloracle.localize.text import code_of
 
 TYPE = re.compile(r"tensor<((?:\d+x)*)(\w+)>")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hloracle.core.errors import InputError
+from hloracle.core.given import as_text, read_bytes
 from hloracle.ops.case import Case, Expected
 from hloracle.ops.files_case import Check, FileCase, checked
 from hloracle.ops.files_text import generic, modules
@@ -16,6 +17,7 @@ from hloracle.ops.outcome import one_line
 from hloracle.semantics.numbers import Unsupported
 
 LARGEST = 2**26  # bytes of a test file
+_ANOTHER = "give a file of MLIR's text, or leave it out"
 
 
 def files_of(path: Path) -> list[Path]:
@@ -50,19 +52,13 @@ def judged(case: Case, results: Sequence[np.ndarray]) -> Judged:
 
 def _tests(path: Path) -> Iterator[FileCase | InputError]:
     try:
-        if path.stat().st_size > LARGEST:
-            yield InputError(f"has more than {LARGEST >> 20} MiB", path, "give a smaller test")
-            return
-        text = path.read_text("utf-8")
-    except OSError as error:
-        yield InputError(f"cannot be read ({error.strerror})", path, "give a file that can be")
-        return
-    except UnicodeDecodeError:
-        yield InputError("is no text", path, "give a file of MLIR's text")
+        text = as_text(read_bytes(path, LARGEST, _ANOTHER), path, _ANOTHER)
+    except InputError as error:
+        yield error
         return
     parts = modules(text)
     if not parts:
-        yield InputError("is empty", path, "write a module into it, or leave it out")
+        yield InputError("is empty", path, _ANOTHER)
     for part, line in parts:
         name = str(path) if len(parts) == 1 else f"{path}:{line}"
         yield _test(part, name)

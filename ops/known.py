@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -14,10 +13,12 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from hloracle.core.errors import InputError
+from hloracle.core.given import read_toml
 from hloracle.ops.outcome import FAILURES, Outcome
 from hloracle.reports.ops.record import State
 
 KNOWN = Path(__file__).with_name("known.toml")
+LARGEST = 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,7 @@ def state(outcome: Outcome, family: str, version: str, faults: Iterable[Fault]) 
 
 def read_faults(path: Path = KNOWN) -> list[Fault]:
     """The faults of a file. Raises InputError for what cannot be read."""
-    try:
-        read = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror})", path, "name a file of known faults (docs/ops.md)"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"is no TOML ({error})", path, "see docs/ops.md") from None
+    read = read_toml(path, LARGEST, "name a file of known faults (docs/ops.md)", "see docs/ops.md")
     rows = read.pop("fault", [])
     if read or not isinstance(rows, list):
         raise InputError("has something else than [[fault]]", path, "see docs/ops.md")

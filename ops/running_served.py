@@ -19,7 +19,7 @@ from hloracle.backends.workers.serving import Failed, Runtime, serve
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import jax_on_the_processor
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 
 
 def served(choice: Choice) -> Worker:

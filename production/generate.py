@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,16 @@ from pathlib import Path
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.named import built_in, make_backend
 from hloracle.backends.session import Session
+from hloracle.core.bounds import CAPACITY
 from hloracle.core.errors import InputError
+from hloracle.core.given import read_json
 from hloracle.production.choice import Tuned, production_graphs, tuned, untuned
 from hloracle.reference.fixtures.named import resolve
-from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer
+from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer, refuse_unknown
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.contract import BUCKETS, bucket_for
+from hloracle.reference.model.registry import LARGEST_CONFIG, RESTORE
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,14 @@ def generate_text(
     precision, device = engine.precision, engine.device
     if count < 1:
         raise InputError(f"is {count}", "-n", "ask for at least one token")
+    if count > CAPACITY:
+        raise InputError(f"is more than {CAPACITY:,}", "-n", "ask for fewer tokens")
     directory = resolve(model, precision=precision, as_=engine.as_)
     checkpoint = open_checkpoint(directory)
     tokenizer = load_tokenizer(directory)
     ids = encode(tokenizer, prompt, chat=not raw) if prompt else []
     bucket = bucket_for(len(ids))
+    refuse_unknown(ids, checkpoint.config.vocab_size, directory)
     capacity = BUCKETS[-1]
     while capacity < len(ids) + count - 1:
         capacity *= 2
@@ -90,11 +95,14 @@ def end_of_text(directory: Path) -> set[int]:
     """The tokens at which transformers' generate stops: generation_config.json's, else config.json's."""
     for name in ("generation_config.json", "config.json"):
         path = directory / name
-        if path.is_file():
-            try:
-                stop = json.loads(path.read_text()).get("eos_token_id")
-            except (ValueError, AttributeError) as error:
-                raise InputError(f"is not valid JSON ({error})", path, "restore the file") from None
-            if stop is not None:
-                return set(stop) if isinstance(stop, list) else {stop}
+        if path.exists():
+            raw = read_json(path, LARGEST_CONFIG, RESTORE)
+            if not isinstance(raw, dict):
+                raise InputError("is not a JSON object", path, RESTORE)
+            stop = raw.get("eos_token_id")
+            stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
+            if not all(type(token) is int for token in stops):
+                raise InputError("key 'eos_token_id' is neither a token's id nor a list of such", path, RESTORE)
+            if stops:
+                return set(stops)
     return set()

@@ -15,12 +15,11 @@ from hloracle.core.record import Record
 from hloracle.reports import summary
 from hloracle.reports.compare import summary as compare_summary
 from hloracle.reports.compare.comparison import compare
-from hloracle.reports.record import parse
+from hloracle.reports.record import LARGEST, parse
 
 MARKER = "<!-- hloracle -->"  # how the next run finds the comment
 WHOSE = "<sub>Drawn from records that the pull request's own run has left.</sub>"
 HEAD, BASE = "head.json", "base.json"  # in the archive
-LARGEST = 32 * 2**20  # bytes of a record: some twenty times that of a model with 30 layers
 # Bytes of the comment. Linux passes 128 KiB in one environment variable, and in one it comes to who writes it; GitHub's
 # own limit, of characters, is kept by what draws it.
 MOST = 120_000

@@ -12,12 +12,15 @@ from typing import Any, cast
 from hloracle.core.errors import InputError
 from hloracle.core.files import write_file
 from hloracle.core.folder import remove_files, remove_reproducer
+from hloracle.core.given import parse_json, read_bytes
 from hloracle.core.record import SCHEMA, Answer, Family, Record, Speed
-from hloracle.core.typed import path_words, problem, schema_text
+from hloracle.core.shown import path_words
+from hloracle.core.typed import problem, schema_text
 from hloracle.reports.facts import VERDICTS, answers_of, differences, limits_of, of_limit
 from hloracle.reports.text import one_line
 
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
+LARGEST = 32 * 2**20  # bytes of a record: some twenty times that of a model with 30 layers
 FIX = "name a report.json that this version of hloracle wrote"
 
 # A list of numbers as json writes it, a number a line. Strings have no line break there, so none is touched.
@@ -38,21 +41,12 @@ def validate(record: Any) -> None:
 
 def load(path: Path) -> Record:
     """Read a record. Raises InputError that names the file and what is wrong with it."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError("no such file", path, FIX) from None
-    except OSError as error:
-        raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", path, FIX) from None
-    return parse(data, path)
+    return parse(read_bytes(path, LARGEST, FIX), path)
 
 
 def parse(data: bytes, where: Path | str) -> Record:
     """The record that a file holds. Raises InputError that says of `where` what is wrong with it."""
-    try:
-        record = json.loads(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not a readable JSON file ({one_line(str(error), 120)})", where, FIX) from None
+    record = parse_json(data, where, FIX)
     found = record.get("schema") if isinstance(record, dict) else None
     if found != SCHEMA:
         words = "names no schema" if found is None else f"has the schema {one_line(repr(found), 60)}"

@@ -70,7 +70,7 @@ def have_a_child_eat() -> None:
 INSTEAD: dict[str, Callable[[], None]] = {
     "crash": crash, "leave": leave, "hang": hang, "stop answering": stop_answering, "no end": answer_without_end,
     "in part": answer_in_part, "eat": eat, "child eats": have_a_child_eat, "rubbish": lambda: say("Hello, world"),
-    "bytes": lambda: sys.exit(os.write(1, b"\xff\xfe\n")), "nested": lambda: say("[" * 100_000), "a list": lambda: say("[1, 2]"),
+    "bytes": lambda: sys.exit(os.write(1, b"\xff\xfe\n")), "nested": lambda: say("[" * 100_000), "deep": lambda: say("[" * 900 + "]" * 900), "a list": lambda: say("[1, 2]"),
     "empty": lambda: say(""),
 }  # fmt: skip
 

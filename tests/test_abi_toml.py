@@ -78,8 +78,8 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "no version": ("version = 2", "", "version is missing; write `version = 2` at the top"),
     "another version": ("version = 2", "version = 3", "version is 3; write `version = 2` at the top"),
     "a version in quotes": ("version = 2", 'version = "2"', "version is '2'; write `version = 2` at the top"),
-    "a huge version": ("version = 2", f"version = {'9' * 4000}", "version is a huge number; write `version = 2` at the top"),
-    "a huge hex version": ("version = 2", f"version = 0x{'f' * 9000}", "version is a huge number; write `version = 2` at the top"),
+    "a huge version": ("version = 2", f"version = {'9' * 4000}", f"version holds a number of more than 40 digits; {FORM}"),
+    "a huge hex version": ("version = 2", f"version = 0x{'f' * 9000}", f"version holds a number of more than 40 digits; {FORM}"),
     "a version of a day": ("version = 2", "version = 2026-01-01", "version is 2026-01-01; write `version = 2` at the top"),
     "an unknown table": ("[weights]", "[weigths]", "the file has an unknown key 'weigths'; did you mean 'weights'?"),
     "a table like no other": ("version = 2", "version = 2\nqqq = 1", f"the file has an unknown key 'qqq'; take it out: {KNOWN}"),
@@ -115,7 +115,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "a ragged list": ("[[1, 0], [0, 1]]", "[[1, 0], [0]]", f"decode.inputs.'mask' is a list of unlike things; {FORM}"),
     "a list of words": ("[[1, 0], [0, 1]]", '["1"]', f"decode.inputs.'mask' is '1', neither an expression nor a constant; {FORM}"),
     "a list of tables": ("[[1, 0], [0, 1]]", "[{a = 1}]", f"decode.inputs.'mask' is a table, neither an expression nor a constant; {FORM}"),
-    "a deep list": ("[[1, 0], [0, 1]]", "[" * 100 + "1" + "]" * 100, f"decode.inputs.'mask' is a list that is nested too deep; {FORM}"),
+    "a deep list": ("[[1, 0], [0, 1]]", "[" * 50 + "1" + "]" * 50, f"decode.inputs.'mask' is a list that is nested too deep; {FORM}"),
 }  # fmt: skip
 
 
@@ -139,7 +139,8 @@ FILES: dict[str, tuple[bytes, str]] = {
     "a NUL": (b"version = 2\na\0", f":2:2: is not text (there is a NUL); {FORM}"),
     "JSON": (b'{"phase": "decode"}', f"is not TOML (Invalid statement (at line 1, column 1)); {FORM}"),
     "twice": (b"a = 1\na = 2", f"is not TOML (Cannot overwrite a value (at end of document)); {FORM}"),
-    "deep": (b"a = " + b"[" * 100_000, f"is not TOML (it is nested too deep); {FORM}"),
+    "deep": (b"a = " + b"[" * 100_000, f"is nested more than 100 deep; {FORM}"),
+    "deep names": (b"a" + b".a" * 50_000 + b" = 1", f"is nested more than 100 deep; {FORM}"),
     "large": (b"# " + b"x" * 2**20, f"has more than 1,048,576 bytes, and no more is read; {FORM}"),
 }  # fmt: skip
 
@@ -154,7 +155,7 @@ def test_a_file_that_is_no_abi(name: str, tmp_path: Path) -> None:
 
 
 def test_a_number_of_5000_digits(tmp_path: Path) -> None:
-    assert refused(b"version = " + b"9" * 5000, tmp_path).startswith("is not TOML (")
+    assert refused(b"version = " + b"9" * 5000, tmp_path) == f"holds a number of more than 40 digits; {FORM}"
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

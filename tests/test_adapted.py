@@ -168,7 +168,7 @@ def test_strange_keys_and_values_end_in_a_model_or_in_one_line(tmp_path: Path, k
         found, refused = None, str(error)
     if found is None:
         assert "\n" not in refused
-        assert "unknown key" in refused or "nested too deep" in refused
+        assert any(words in refused for words in ("unknown key", "is nested", "holds a number", "not a finite number"))
     else:
         assert found.adapted.ignored_keys == tuple(keys)
         record = told_of(*keys)

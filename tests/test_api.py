@@ -543,10 +543,24 @@ def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[G
             ]
         ),
         (lambda: hloracle.suite(model="tiny-llama", rounds=cast(Any, "5")), "rounds: is '5'; give an int"),
-        (lambda: hloracle.suite("llama", jobs=0), "jobs: is 0; give an int, at least 1"),
+        (lambda: hloracle.suite("llama", jobs=0), "jobs: is 0; give an int from 1 to 256"),
         (lambda: hloracle.suite("nobody"), "'nobody': is no family"),
         (lambda: hloracle.emit("tiny-llama", capacity=cast(Any, "64")), "capacity: is '64'; give an int"),
-        (lambda: hloracle.open_session("tiny-llama", threads=0), "threads: is 0; give an int, at least 1"),
+        (lambda: hloracle.open_session("tiny-llama", threads=0), "threads: is 0; give an int from 1 to 1024"),
+        (lambda: hloracle.open_session("tiny-llama", threads=10**6), "threads: is 1000000; give an int from 1 to 1024"),
+        (
+            lambda: hloracle.run("tiny-llama", timeout=float("nan")),
+            "--timeout: is nan; give a number of seconds, at most 604800",
+        ),
+        (
+            lambda: hloracle.run("tiny-llama", timeout=1e9),
+            "--timeout: is 1e+09; give a number of seconds, at most 604800",
+        ),
+        (
+            lambda: hloracle.run("tiny-llama", rounds=10**9),
+            "--rounds: is 1000000000; ask for none with 0, or for at most 1000",
+        ),
+        (lambda: hloracle.emit("tiny-llama", capacity=10**20), "--capacity: is more than 131,072; ask for fewer slots"),
         (
             lambda: hloracle.check(hloracle.emit("tiny-llama"), model="tiny-llama"),
             "a graph: is of type Graph, not the name of a",

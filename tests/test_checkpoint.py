@@ -165,15 +165,18 @@ def test_index_that_names_a_file_elsewhere(tmp_path: Path) -> None:
     directory = write_sharded(tmp_path / "sharded", 2)
     index = directory / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {EMBEDDING: "../other/model.safetensors"}}))
-    with pytest.raises(InputError, match=r"names model\.safetensors, which is not there"):
+    with pytest.raises(InputError, match=r"names \.\./other/model\.safetensors, which is not there"):
         open_checkpoint(directory)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"w": 1}}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"w": 1}}', "[" * 100_000, '{"w": %s}' % ("9" * 5000)],
+)
 def test_index_that_is_not_an_index(tmp_path: Path, content: str) -> None:
     write_sharded(tmp_path, 2)
     (tmp_path / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(InputError, match="is not a valid index"):
+    with pytest.raises(InputError, match=r"is empty|has no weight_map|is nested|holds a number"):
         open_checkpoint(tmp_path)
 
 

@@ -243,6 +243,28 @@ def test_kill_descendants_though_one_would_start_more(monkeypatch: pytest.Monkey
         assert all(gone(p.pid) for p in late)
 
 
+def test_kill_descendants_of_any_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of processes that is longer than Python's stack."""
+    killed: list[int] = []
+
+    def kill(pid: int) -> list[int]:
+        killed.append(pid)
+        return [pid + 1] if pid < 5000 else []
+
+    with subprocess.Popen(["sleep", "60"]) as sleeping:
+        monkeypatch.setattr(
+            module, "_kill", lambda process: kill(1 if isinstance(process, psutil.Process) else process)
+        )
+        kill_descendants([sleeping.pid])
+        sleeping.kill()
+    assert killed == [*range(1, 5001)]
+
+
+def test_no_process_group_is_killed_for_a_process_that_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("this is our own"))
+    module._kill_group(multiprocessing.get_context("spawn").Process())
+
+
 def test_only_some_descendants() -> None:
     with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
         kill_descendants([one.pid])
@@ -416,6 +438,7 @@ def running(tmp_path: Path, interrupted_cache: Path) -> Iterator[Callable[..., R
         pytest.param("sleep 600", os.killpg, signal.SIGINT, id="while compiling"),
         nightly("sleep 600", os.kill, signal.SIGINT, id="to the run alone"),
         nightly("sleep 600", os.kill, signal.SIGTERM, id="SIGTERM"),
+        nightly("sleep 600", os.kill, signal.SIGHUP, id="SIGHUP"),
     ],
 )
 def test_interrupt(during: str, send: Any, number: int, running: Callable[..., Running]) -> None:

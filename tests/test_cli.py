@@ -131,9 +131,9 @@ NORM = "model.layers.1.post_attention_layernorm.weight"
 BAD_MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "no such model": (lambda folder: folder / "absent", ("absent", "no such model")),
     "empty directory": (lambda folder: folder, ("has no config.json",)),
-    "config is not JSON": (with_file("config.json", b"{'a': 1}"), ("config.json", "not valid JSON")),
+    "config is not JSON": (with_file("config.json", b"{'a': 1}"), ("config.json", "is not JSON")),
     "config is not an object": (with_file("config.json", b"[]"), ("config.json", "not a JSON object")),
-    "config is not text": (with_file("config.json", b"\xff\xfe"), ("config.json", "not valid JSON")),
+    "config is not text": (with_file("config.json", b"\xff\xfe"), ("config.json", "is not text")),
     "unknown model_type": (edited_config(model_type="mamba"), ("'mamba' is not supported", "llama")),
     "unknown key": (edited_config(sliding_window=512), ("unknown key 'sliding_window'",)),
     "no weights": (with_file("model.safetensors", None), ("has no model.safetensors",)),
@@ -147,6 +147,16 @@ BAD_MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         edited_weights(lambda w: w.update(more=np.zeros(3, np.float32))),
         ("extra more in model.safetensors",),
     ),
+    "weight whose name clears the screen": (
+        edited_weights(lambda w: w.update({"\x1b[2Jmore\u202e": np.zeros(3, np.float32)})),
+        (r"extra \x1b[2Jmore\u202e in model.safetensors",),
+    ),
+    "config with a number of 5000 digits": (
+        with_file("config.json", b'{"rms_norm_eps": 1%s}' % (b"0" * 5000)),
+        ("holds a number of more than 40 digits",),
+    ),
+    "config that is deep": (with_file("config.json", b"[" * 100_000), ("is nested more than 100 deep",)),
+    "too many layers": (edited_config(num_hidden_layers=10**5), ("key 'num_hidden_layers' is not at most 512",)),
     "misshapen weight": (
         edited_weights(lambda w: w.update({NORM: np.zeros(85, np.float32)})),
         (f"{NORM} in model.safetensors is [85], not [84]",),
@@ -242,6 +252,14 @@ def test_names_that_are_no_names(model: str, refused: Refused, tmp_path: Path) -
         (("--capacity", "512"), ("--capacity: is 512", "465 tokens")),
         (("--capacity", "64", "--tokens", "8"), ("97", "64 cache slots")),
         (("--threads", "0"), ("--threads",)),
+        (("--threads", "1000000"), ("--threads", "is not in the range 1<=x<=1024")),
+        (("--threads", "9" * 5000), ("Invalid value for '--threads'", "…")),
+        (("--capacity", "1000000000", "--tokens", "1000000000"), ("--capacity: is more than 131,072",)),
+        (("--rounds", "1000000"), ("--rounds: is 1000000", "at most 1000")),
+        (("--timeout", "nan"), ("--timeout", "is no number")),
+        (("--timeout", "inf"), ("--timeout", "is not in the range 0.0<x<=604800.0")),
+        (("--timeout", "0"), ("--timeout", "is not in the range")),
+        (("--timeout", "1e308"), ("--timeout", "is not in the range")),
         (("--device", "tpu"), ("--device 'tpu': is no device", "use cpu, cuda, cuda:1, vulkan or emulated")),
         (("--device", "cuda:one"), ("--device 'cuda:one': is no device",)),
         (("--device", "cpu:0"), ("--device 'cpu:0'", "there is one processor")),
@@ -293,6 +311,17 @@ def test_taps(source: str, tmp_path: Path) -> None:
         (("emit", "tiny-llama", "--phase", "prefill", "--bucket", "48", "-o", "x.mlir"), "--bucket: is 48"),
         (("emit", "tiny-llama", "--phase", "prefill", "--capacity", "32", "-o", "x.mlir"), "bucket 64 does not fit"),
         (("emit", "tiny-llama", "--phase", "decode", "--capacity", "0", "-o", "x.mlir"), "--capacity: is 0"),
+        (
+            ("emit", "tiny-llama", "--phase", "decode", "--capacity", "1" + "0" * 20, "-o", "x.mlir"),
+            "is more than 131,072",
+        ),
+        (("emit", "tiny-llama", "--phase", "prefill", "--bucket", "1" + "0" * 20, "-o", "x.mlir"), "--bucket: is 1000"),
+        (("generate", "tiny-llama", "-p", "x", "-n", "1" + "0" * 20), "-n: is more than 131,072"),
+        (("abi", "x.mlir", "--model", "tiny-llama", "--tries", "10000000"), "is not in the range 1<=x<=1000000"),
+        (("abi", "x.mlir", "--model", "tiny-llama", "--timeout", "nan"), "is no number"),
+        (("suite", "llama", "--jobs", "100000"), "is not in the range 1<=x<=256"),
+        (("bench", "tiny-llama", "--rounds", "100000"), "is not in the range 1<=x<=1000"),
+        (("bench", "tiny-llama", "--length", "100000000"), "is not in the range 1<=x<=131072"),
         (("emit", "tiny-llama", "--phase", "decode", "-o", "."), "names no file"),
         (("emit", "tiny-llama", "--phase", "decode", "--precision", "int2", "-o", "x.mlir"), "'int2' is not one of"),
         (("emit", "tiny-llama", "--phase", "decode", "--layout", "x", "-o", "x.mlir"), "'x' is not one of"),
@@ -394,6 +423,13 @@ def test_cache_that_cannot_be_written(refused: Refused, tmp_path: Path, monkeypa
     monkeypatch.setenv("HLORACLE_CACHE", str(tmp_path / "file" / "cache"))
     line = refused("run", "tiny-llama", "--out", tmp_path / "out")
     assert "cannot be written" in line
+    assert nothing_at(tmp_path / "out")
+
+
+def test_cache_in_the_home_of_nobody(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HLORACLE_CACHE", "~nosuchuser/x")
+    for arguments in (("fetch", "tiny-llama"), ("run", "tiny-llama", "--out", str(tmp_path / "out"))):
+        assert "HLORACLE_CACHE: is '~nosuchuser/x', and there is no such user" in refused(*arguments)
     assert nothing_at(tmp_path / "out")
 
 
@@ -671,7 +707,11 @@ def test_check_refuses_tokens(tokens: str, refused: Refused, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("prompt", "words"),
-    [("", "prompt: is empty"), ("a " * 257, "has 257 tokens, more than the largest bucket of 256"), (" ", "is empty")],
+    [
+        ("", "prompt: is empty"),
+        ("a " * 257, "has 257 tokens, more than the largest bucket of 256"),
+        (" ", "makes no token of ' '; give another prompt"),
+    ],
 )
 def test_generate_refuses_a_prompt(
     prompt: str, words: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

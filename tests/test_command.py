@@ -17,11 +17,11 @@ from hloracle.backends import named
 from hloracle.backends.command import CommandLine
 from hloracle.backends.command_file import read_commands
 from hloracle.backends.guarded import MEMORY_VARIABLE
-from hloracle.backends.scratch import PREFIX, Scratch
 from hloracle.conformance.context import Context
 from hloracle.conformance.runs.gate_zero import gate_zero, sum_graph
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
+from hloracle.core.scratch import PREFIX, Scratch
 from hloracle.emitters.builder import Builder, TensorType
 
 IREE = Path(__file__).parents[1] / "examples" / "command" / "iree.toml"
@@ -44,6 +44,9 @@ if what == "crashes":
 if what == "eats":
     found = [b"x" * 2**24 for _ in range(10**6)]
 if what == "nothing":
+    sys.exit()
+if what == "pipe":
+    os.mkfifo(output)
     sys.exit()
 if what == "text":
     open(output, "w").write("11 22 33 44")
@@ -113,7 +116,7 @@ def test_words_are_repeated_in_groups_and_files_are_removed(tmp_path: Path) -> N
 
 def test_an_older_process_that_was_killed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    script = "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]; from hloracle.backends.scratch import Scratch; kept = Scratch(); os.kill(os.getpid(), signal.SIGKILL)"
+    script = "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]; from hloracle.core.scratch import Scratch; kept = Scratch(); os.kill(os.getpid(), signal.SIGKILL)"
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert len([*tmp_path.glob(f"{PREFIX}*")]) == 1
     first, second = Scratch(), Scratch()
@@ -129,6 +132,7 @@ def test_an_older_process_that_was_killed_leaves_nothing(tmp_path: Path, monkeyp
         ("leaves", f"acme: {sys.executable} ended with exit status 3: acme: error: no licence"),
         ("crashes", f"acme: {sys.executable} ended with signal SIGKILL"),
         ("nothing", "acme wrote no file of the result sum"),
+        ("pipe", "acme wrote no file of the result sum"),
         ("text", "acme wrote no .npy file of the result sum ("),
         ("pickle", "acme wrote no .npy file of the result sum ("),
         ("shape", "acme gave sum as [1, 4] float32, and it is [4] f32"),
@@ -184,7 +188,7 @@ RUN = 'run = ["true", "{graph}", "{input}", "{output}"]'
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name = ", "is no TOML ("),
+        ("name = ", "is not TOML ("),
         ("", "is empty"),
         (f'name = "a"\nrunn = 1\n{RUN}', "has the key 'runn', which means nothing; keys are name, family, timeout, compile"),
         (RUN, "has no name; give a string as name"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -493,6 +494,16 @@ def test_a_file_named_in_a_precision(tmp_path: Path, empty_cache: Path) -> None:
 
 
 # --- files that are not whole, and what the child process says
+
+
+@pytest.mark.parametrize("kind", [0, 8, 9], ids=["bytes", "strings", "arrays"])
+def test_an_array_that_is_longer_than_the_file(tmp_path: Path, kind: int) -> None:
+    """The reader would look for each of its elements behind the end."""
+    path = tmp_path / "model.gguf"
+    key = struct.pack("<Q", 1) + b"a" + struct.pack("<IIQ", 9, kind, 2**40)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + b"x" * 100)
+    with pytest.raises(InputError, match="is damaged or cut short"):
+        convert_gguf(path, tmp_path)
 
 
 @pytest.mark.parametrize("kept", [4, 20, 100, 3000, -1], ids=["magic", "counts", "keys", "tokens", "last-byte"])

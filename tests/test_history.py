@@ -235,7 +235,7 @@ def test_all_are_added_or_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (10**400, r"is not a valid record \(memory\.peak_bytes: |is not a readable JSON file"),
+        (10**400, r"memory\.peak_bytes holds a number of more than 40 digits"),
         (2**53, r"cannot be kept \(peak_bytes: "),
     ],
     ids=["endless", "large"],
@@ -280,9 +280,9 @@ def _line(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "Expecting value"),
+        ("", "is empty"),
         ("<<<<<<< HEAD", "Expecting value"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "is nested more than 100 deep"),
         ("[]", "the schema is None, not 'hloracle-history/5'"),
         (_line(schema="hloracle-history/9"), "the schema is 'hloracle-history/9', not"),
         (_line(extra=1), "extra: Extra inputs are not permitted"),
@@ -293,14 +293,14 @@ def _line(**changes: Any) -> str:
         (_line(peak_bytes=2**53), "peak_bytes: Input should be less than or equal to"),
         (
             _line(seconds=152.15).replace('"seconds": 152.15', '"seconds": NaN'),
-            "seconds: Input should be a finite number",
+            "seconds is nan, not a finite number",
         ),
         (
             _line(seconds=152.15).replace('"seconds": 152.15', '"seconds": 1e999'),
-            "seconds: Input should be a finite number",
+            "seconds is inf, not a finite number",
         ),
-        (_line(seconds=152.15).replace("152.15", f"1{'0' * 400}"), "seconds: Input should be a "),
-        (_line(seconds=152.15).replace("152.15", "9" * 5000), "Exceeds the limit"),
+        (_line(seconds=152.15).replace("152.15", f"1{'0' * 400}"), "seconds holds a number of more than 40 digits"),
+        (_line(seconds=152.15).replace("152.15", "9" * 5000), "holds a number of more than 40 digits"),
         (_line(verdict=VERDICT | {"class": "fine"}), "verdict.class: Input should be 'conforms'"),
         (_line(tokens={"agreed": 5, "total": 3, "compared": 1, "planned": 1}), "tokens: 5 agreed of 3"),
         (_line(tokens={"agreed": 3, "total": 3, "compared": 2, "planned": 1}), "tokens: 2 compared of 1"),
@@ -338,7 +338,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> No
     store = tmp_path / "history.jsonl"
     if content is not None:
         store.write_bytes(content)
-    with pytest.raises(InputError, match="cannot be read" if content else "no such file; add a run to it with"):
+    with pytest.raises(InputError, match="is not text" if content else "no such file; add a run to it with"):
         read(store)
 
 

@@ -56,7 +56,7 @@ def test_a_wrong_expectation_is_found(case: FileCase) -> None:
     [
         ("arguments", "has a main function with arguments"),
         ("attribute", "has a check.expect_close whose max_ulp_difference is no whole number"),
-        ("bytes", "is no text"),
+        ("bytes", "is not text"),
         ("check_used", "uses the result of a check"),
         ("elsewhere", "has a check elsewhere"),
         ("empty", "is empty"),

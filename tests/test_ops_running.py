@@ -325,7 +325,7 @@ def test_another_family_is_not_concerned() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("[[fault", "is no TOML"),
+        ("[[fault", "is not TOML"),
         ("x = 1", "has something else than [[fault]]"),
         ('[[fault]]\ncases = "a"\nfamily = "iree"\nresult = "wrong"', "lacks reason"),
         (
@@ -395,7 +395,7 @@ def test_the_cases_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["nothing"], "is no operation that there are cases of"),
         (["add", "--backend", "nothing"], "is no backend"),
-        (["add", "--known", "nowhere.toml"], "cannot be read"),
+        (["add", "--known", "nowhere.toml"], "no such file"),
         (["add", "--batch", "0"], "--batch"),
         (["add", "--timeout", "0"], "--timeout"),
         (["add", "--of", "nowhere.mlir"], "cannot be read"),

@@ -307,20 +307,20 @@ def test_conforming_demands_every_token() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "is not a readable JSON file"),
-        (b"\xff\xfe", "is not a readable JSON file"),
-        (b"[" * 100_000, "is not a readable JSON file"),
-        (b'{"schema": NaN}', f"has the schema nan, not '{SCHEMA}'"),
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "is not text"),
+        (b"[" * 100_000, "is nested more than 100 deep"),
+        (b'{"schema": NaN}', "schema is nan, not a finite number"),
         (b"[]", f"names no schema, not '{SCHEMA}'"),
         (b'{"schema": "hloracle-report/5"}', f"has the schema 'hloracle-report/5', not '{SCHEMA}'"),
         (b'{"schema": "%s"}' % SCHEMA.encode(), "is not a valid record .*passed: Field required"),
         (
-            b'{"schema": "%s", "passed": %s}' % (SCHEMA.encode(), b"[" * 900 + b"]" * 900),
+            b'{"schema": "%s", "passed": %s}' % (SCHEMA.encode(), b"[" * 90 + b"]" * 90),
             "passed: Input should be a valid bo",
         ),
         (
             b'{"schema": "%s", "passed": %s}' % (SCHEMA.encode(), b"9" * 5000),
-            "is not a readable JSON file|is not a valid",
+            "holds a number of more than 40 digits",
         ),
     ],
 )
@@ -341,14 +341,16 @@ def test_load_refuses_a_number_that_others_cannot_read(tmp_path: Path, part: str
     record = conforms()
     record[part][key] = {"rope_theta": "HERE"} if key == "config" else "HERE"
     (tmp_path / "report.json").write_text(to_json(record).replace('"HERE"', number))
-    with pytest.raises(InputError, match=rf"is not a valid record \({part}\.{key}"):
+    with pytest.raises(
+        InputError, match=rf"report\.json: {part}\.{key}\S* (is .*, not a finite number|holds a number of)"
+    ):
         load(tmp_path / "report.json")
 
 
 def test_load_without_a_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         load(tmp_path / "report.json")
-    with pytest.raises(InputError, match="is not a readable JSON file"):
+    with pytest.raises(InputError, match="cannot be read"):
         load(tmp_path)
 
 

@@ -262,6 +262,7 @@ MISTREATMENTS = [
     ("empty", "call", "run", SAYS + "an empty line"),
     ("bytes", "call", "run", SAYS + "��"),
     ("nested", "call", "run", SAYS + "[[["),
+    ("deep", "call", "run", SAYS + "[[["),
     ("a list", "describe", "load", SAYS + "[1, 2]"),
     ("no end", "call", "run", SAYS + "a line of more than 1048576 bytes: xxx"),
     ("in part", "call", "run", "acme ended without an answer (exit status 0)"),

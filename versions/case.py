@@ -5,7 +5,6 @@ Imports nothing heavy: graphs are parsed in a process of their own, because MLIR
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, read_bytes, shown
+from hloracle.core.given import read_json, refuse_special
+from hloracle.core.shown import shown
 from hloracle.core.typed import problem
 
 if TYPE_CHECKING:  # it imports JAX
@@ -99,10 +99,7 @@ def read_case(path: Path, given: Given) -> Case:
 def _of_folder(folder: Path) -> tuple[Path, Given, tuple[str, ...]]:
     """The graph of a reproducer, what is given of it, and its own flags of IREE's compiler."""
     file = folder / CASE
-    try:
-        found = json.loads(as_text(read_bytes(file, LARGEST_CASE, FIX), file, FIX))
-    except ValueError as error:
-        raise InputError(f"is not JSON ({error})", file, FIX) from None
+    found = read_json(file, LARGEST_CASE, FIX)
     if wrong := problem(CaseFile, found):
         raise InputError(f"is not a reproducer's ({wrong})", file, FIX)
     case = cast(CaseFile, found)
@@ -165,9 +162,10 @@ def load_array(path: Path, tensor: Tensor) -> np.ndarray:
 
     NumPy has no word for bfloat16, and writes it as two bytes.
     """
+    refuse_special(path, "name a file that numpy.save wrote")
     try:
         found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
         raise InputError(f"is no array that can be read ({error})", path, "write it with numpy.save") from None
     wanted = numpy_type(tensor.dtype)
     if found.dtype.kind == "V" and found.dtype.itemsize == wanted.itemsize:

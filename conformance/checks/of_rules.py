@@ -15,7 +15,7 @@ from hloracle.conformance.project.file import COUNTED, Bound, Project, Rules, ne
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.core.formula import names_in, whole
-from hloracle.core.given import quoted
+from hloracle.core.shown import quoted
 from hloracle.reference.model.anchors import products
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.expressions import is_expression, names_of, tensors_in

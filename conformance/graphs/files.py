@@ -14,7 +14,8 @@ from typing import Any
 
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import InputError
-from hloracle.core.given import as_text, read_bytes, shown
+from hloracle.core.given import as_text, read_bytes
+from hloracle.core.shown import shown
 from hloracle.emitters.builder import TensorType
 from hloracle.foreign.diagnostics import invalid
 from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint

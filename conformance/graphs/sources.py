@@ -21,7 +21,7 @@ from hloracle.conformance.graphs.files import fits, read_graph
 from hloracle.conformance.matrix import EMITTER, FILE, ORACLE
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError, ToolchainError, told
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 from hloracle.foreign.file import AbiFile, read_abi_file
 from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.model.checkpoint import Checkpoint

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +18,8 @@ from hloracle.conformance.matrix import EMITTER
 from hloracle.conformance.project.form import ProjectFile
 from hloracle.core.errors import InputError
 from hloracle.core.formula import names_in
-from hloracle.core.given import as_text, quoted, read_bytes
+from hloracle.core.given import read_toml
+from hloracle.core.shown import quoted
 from hloracle.core.typed import problem
 
 NAME = "hloracle.toml"
@@ -127,11 +127,7 @@ def bundled(source: str) -> tuple[Rules, ...]:
 
 def read_project(path: Path) -> Project:
     """Raises InputError that names the file, the entry in it, and what would fit."""
-    text = as_text(read_bytes(path, LARGEST, f"name the project's {NAME} with --project"), path, FORM)
-    try:
-        raw = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"is not TOML ({error})", path, FORM) from None
+    raw = read_toml(path, LARGEST, f"name the project's {NAME} with --project", FORM)
     try:
         _known(ProjectFile, raw, "")
         if wrong := problem(ProjectFile, raw):

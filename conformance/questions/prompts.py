@@ -14,7 +14,7 @@ import numpy as np
 from hloracle.core.cache import Entry, digest, file_digest
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
-from hloracle.reference.huggingface.tokenizer import encode, has_tokenizer, load_tokenizer
+from hloracle.reference.huggingface.tokenizer import encode, has_tokenizer, load_tokenizer, refuse_unknown
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import BUCKETS, bucket_for
 
@@ -81,6 +81,7 @@ def suite(
     }
     for name, (text, ids) in texts.items():
         ids = ids[:fill] if name == "capacity" else ids
+        refuse_unknown(ids, config.vocab_size, directory)
         if len(ids) + count - 1 > capacity or len(ids) > max(buckets, default=BUCKETS[-1]):
             if only_fitting:
                 continue

@@ -11,7 +11,6 @@ import signal
 import string
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from hloracle.backends.custom_calls import Target
 from hloracle.backends.devices import CPU, Device
 from hloracle.backends.tools import Tools
 from hloracle.core.folder import refuse_other, remove_reproducer
+from hloracle.core.scratch import folder_in
 
 if TYPE_CHECKING:  # it imports JAX, which a run's first process does not need
     from hloracle.localize.operations import Found
@@ -146,8 +146,8 @@ def write_reproducer(folder: Path, found: Found, way: Way, anchor: str) -> Repro
     """
     refuse_other(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".reproducer-") as name:
-        work = Path(name) / folder.name
+    with folder_in(folder.parent, "reproducer") as outer:
+        work = outer / folder.name
         work.mkdir()
         files, command = _write(work, found, way, anchor)
         tools = way.tools.folder if way.tools else Path(sys.executable).parent

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.foreign.file import VERSION, Entry
 from hloracle.foreign.proposal.choices import UNKNOWN, Place

@@ -23,7 +23,7 @@ from hloracle.backends.xla import XlaCpu
 from hloracle.core.abi import CACHES, Abi, Graph
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 from hloracle.foreign.adapter import Adapter
 from hloracle.foreign.binding import Binding, bind
 from hloracle.foreign.file import AbiFile, Entry, Phase

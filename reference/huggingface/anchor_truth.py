@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import numpy as np
 from hloracle.core.cache import build_directory, cache_root, is_whole, remove_damaged
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
+from hloracle.core.scratch import folder_in
 from hloracle.reference.huggingface.truth import (
     DAMAGED,
     TIMEOUT_SECONDS,
@@ -221,10 +221,10 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
     torch.set_num_threads(1)  # as in the truth: the same sums on every machine
     config = checkpoint.config
     (root := cache_root() / "anchors").mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".passes-", dir=root) as passes:
+    with folder_in(root, "passes") as passes:
 
         def saved(question: int, anchor: str, nudge: int) -> Path:
-            return Path(passes) / f"{question}-{anchor}.{nudge}.npy"
+            return passes / f"{question}-{anchor}.{nudge}.npy"
 
         def passing(precision: str, question: int) -> Callable[[str], None]:
             many = f", sequence {question + 1} of {len(questions)}" if len(questions) > 1 else ""

@@ -6,6 +6,7 @@ A checkpoint is data: only safetensors is read, nothing is unpickled, no code fr
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -18,10 +19,12 @@ import safetensors
 
 from hloracle.core.cache import digest, known_digest
 from hloracle.core.errors import InputError
+from hloracle.core.given import read_json
+from hloracle.core.shown import shown
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, Layout, argument_parts, exactly
 from hloracle.reference.model.expressions import is_expression, load, names_of
-from hloracle.reference.model.registry import FAMILIES, load_config
+from hloracle.reference.model.registry import FAMILIES, LARGEST_CONFIG, RESTORE, load_config
 from hloracle.reference.model.tensor_file import NAMES
 from hloracle.reference.model.weights import (
     default_layout,
@@ -35,6 +38,7 @@ from hloracle.reference.model.weights import (
 )
 
 DTYPES = ("BF16", "F16", "F32")
+LARGEST_INDEX = 64 * 2**20  # bytes; that of DeepSeek V3, of 91,991 tensors, has 9 MB
 # What the encoded weights of a quantized checkpoint are made of; transformers reads the float ones, which are the same.
 ENCODED = "encoded.safetensors"
 QUANTIZED = ("int8", "int4")
@@ -65,9 +69,9 @@ class Adapted:
     def of(directory: Path) -> Adapted:
         """What a directory has word of. It is told and decides nothing, so a file of another form is none of ours."""
         try:
-            found = json.loads((directory / ADAPTED).read_text(encoding="utf-8"))
+            found = read_json(directory / ADAPTED, LARGEST_CONFIG, RESTORE)
             name, own_type, keys = found["directory_name"], found["own_type"], found["ignored_keys"]
-        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        except (InputError, KeyError, TypeError):
             return Adapted()
         words = isinstance(name, str) and isinstance(own_type, str | None) and isinstance(keys, list)
         return Adapted(name, own_type, tuple(keys)) if words and all(isinstance(k, str) for k in keys) else Adapted()
@@ -281,15 +285,15 @@ def _weight_files(directory: Path) -> list[Path]:
         return [single]
     index = directory / "model.safetensors.index.json"
     if index.exists():
-        try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-            paths = [directory / name for name in names]
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise InputError(f"is not a valid index ({error!r})", index, "restore the file") from None
-        for path in paths:
-            if path.parent != directory or not path.is_file():
-                raise InputError(f"names {path.name}, which is not there", index, "download the missing file")
-        return paths
+        raw = read_json(index, LARGEST_INDEX, RESTORE)
+        places = raw.get("weight_map") if isinstance(raw, dict) else None
+        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+            raise InputError("has no weight_map of file names", index, RESTORE)
+        names = sorted(set(places.values()))
+        for name in names:
+            if os.path.basename(name) != name or not os.path.isfile(directory / name):  # which takes any string
+                raise InputError(f"names {shown(name)}, which is not there", index, "download the missing file")
+        return [directory / name for name in names]
     raise InputError(
         "has no model.safetensors", directory, "convert the weights to safetensors; other formats are not read"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloracle.core.abi import Abi, Tensor
+from hloracle.core.bounds import CAPACITY
 from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, Layout
@@ -25,6 +26,8 @@ def check_contract(phase: str, head: str, capacity: int, bucket: int) -> None:
             raise InputError(f"is {given!r}", flag, f"give one of {', '.join(known)}")
     if type(capacity) is not int or capacity < 1:
         raise InputError(f"is {capacity!r}", "--capacity", "give at least one slot")
+    if capacity > CAPACITY:
+        raise InputError(f"is more than {CAPACITY:,}", "--capacity", "ask for fewer slots")
     if phase == "prefill" and (type(bucket) is not int or bucket not in BUCKETS):
         raise InputError(f"is {bucket!r}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.formula import names_in, number, whole
-from hloracle.core.given import quoted, shown
+from hloracle.core.shown import quoted, shown
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, argument_parts
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from hloracle.core.bounds import LAYERS
 from hloracle.core.errors import InputError
-from hloracle.reference.model.config import Rope
+from hloracle.reference.model.config import Config, Rope
 
 # Keys that do not change what the model computes at inference, with a prompt and a cache.
 IGNORED_KEYS = frozenset(
@@ -40,6 +43,21 @@ ROPE_KEYS: dict[str, frozenset[str]] = {
     "longrope": _TYPES
     | {"factor", "attention_factor", "short_factor", "long_factor", "original_max_position_embeddings"},
 }
+# The most that a key of a whole number may say, so that a graph is written in seconds and its sizes fit an i32: a hundred
+# times the widest layer that is published. The graph of 512 layers, four times the deepest model's, takes 7 s.
+LARGEST = 2**24
+LARGEST_OF = {
+    "num_hidden_layers": LAYERS, "num_attention_heads": 1024, "n_shared_experts": 64,
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 2048),
+    **dict.fromkeys(("head_dim", "qk_nope_head_dim", "v_head_dim"), 2**16),
+    # Positions, and layers that need not be there.
+    **dict.fromkeys(
+        ("max_position_embeddings", "original_max_position_embeddings", "sliding_window", "max_window_layers"), 2**31 - 1
+    ),
+}  # fmt: skip
+LARGEST_ROPE = 4096  # of a head's dimensions: a graph holds their angles at every position
+# Of a number that need not be whole: graphs compute in float32, without subnormal numbers.
+LEAST_FLOAT, LARGEST_FLOAT = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 REQUIRED: Any = object()
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -71,17 +89,20 @@ class Keys:
             if other is REQUIRED:
                 raise self.error(f"key {key!r} is missing")
             return other
-        if type(value) is int and not _finite(value):
-            raise self.error(f"key {key!r} is an integer that no float can hold")
-        if kind is float and type(value) is int:
-            value = float(value)
+        if kind in (int, float) and type(value) in (int, kind):
+            return self._number(key, value, kind, zero)
         if type(value) is not kind:
             raise self.error(f"key {key!r} is {value!r}, not of type {kind.__name__}")
-        if zero and value == 0:
-            return value
-        if isinstance(value, int | float) and kind is not bool and not 0 < value < math.inf:
-            raise self.error(f"key {key!r} is {value}, not a positive finite number")
         return value
+
+    def _number(self, key: str, value: float, kind: type, zero: bool) -> float:
+        least, most = (1, LARGEST_OF.get(key, LARGEST)) if kind is int else (LEAST_FLOAT, LARGEST_FLOAT)
+        if least <= value <= most or (zero and value == 0):
+            return kind(value)  # type: ignore[no-any-return]
+        if not 0 < value < math.inf:
+            raise self.error(f"key {key!r} is {value}, not a positive finite number")
+        bound = f"at most {most:,}" if kind is int else f"from {least:.2g} to {most:.2g}, as float32 holds it"
+        raise self.error(f"key {key!r} is not {bound}")
 
     def fix(self, **values: Sequence[Any] | Any) -> None:
         """More keys that are understood with these values only; several of them as a tuple."""
@@ -103,7 +124,7 @@ class Keys:
         found = self.get(key, list, None)
         if found is None:
             return None
-        numbers = all(type(n) in (int, float, bool) and _finite(n) for n in found)
+        numbers = all(type(n) in (int, float, bool) and _in_float32(n) for n in found)
         if len(found) != count or not numbers or (positive and min(found) <= 0):
             raise self.error(f"key {key!r} is not a list of {count} {'positive numbers' if positive else 'numbers'}")
         return tuple(float(n) for n in found)
@@ -121,6 +142,13 @@ class Keys:
             raise self.error(f"key 'layer_types' is not a list of {layers} times {FULL!r} or {SLIDING!r}")
         return tuple(name == SLIDING for name in found)
 
+    def hold(self, config: Config) -> None:
+        """Raises InputError for a number of the config, made from several keys, that is none of float32."""
+        for part in (config, *config.ropes, config.experts, config.latent):
+            for name, value in vars(part).items() if part else ():
+                if isinstance(value, float) and not _in_float32(value):
+                    raise self.error(f"{name} comes to {value:g}, which float32 does not hold")
+
     def unknown(self) -> tuple[str, ...]:
         """The keys that nothing has read, in order. Raises InputError for one that is fixed to another value."""
         for key, values in self.fixed.items():
@@ -130,12 +158,8 @@ class Keys:
         return tuple(sorted(set(self.raw) - self.read - set(self.fixed)))
 
 
-def _finite(number: float) -> bool:
-    """False of an integer that no float can hold, too."""
-    try:
-        return math.isfinite(number)
-    except OverflowError:
-        return False
+def _in_float32(number: float) -> bool:
+    return number == 0 or LEAST_FLOAT <= abs(number) <= LARGEST_FLOAT
 
 
 @dataclass(frozen=True)
@@ -224,6 +248,8 @@ def _one_rope(keys: Keys, raw: dict[str, Any], head_dim: int, defaults: RopeDefa
     dim = int(head_dim * share)
     if dim % 2 or not dim:
         raise keys.error(f"RoPE turns {dim} of {head_dim} dimensions, and it turns pairs")
+    if dim > LARGEST_ROPE:
+        raise keys.error(f"RoPE turns {dim:,} dimensions of a head, more than {LARGEST_ROPE:,}")
     longest = keys.get("max_position_embeddings", int)
     found = Rope(kind, inner.get("rope_theta", float, defaults.theta), dim, defaults.interleaved)
     if kind == "default":

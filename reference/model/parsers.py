@@ -76,6 +76,8 @@ def _decoder(
     kv_heads = keys.get("num_key_value_heads", int, heads if kv_head_each else REQUIRED, heads)
     head_dim = fields.pop("head_dim", 0)
     head_dim = head_dim or keys.get("head_dim", int, usual_head_dim or hidden // heads, hidden // heads)
+    if not head_dim:
+        raise keys.error(f"num_attention_heads {heads} is more than hidden_size {hidden}")
     if heads % kv_heads:
         raise keys.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
     if head_dim % 2 and "latent" not in fields:

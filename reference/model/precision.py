@@ -17,6 +17,7 @@ import numpy as np
 from hloracle.core.errors import InputError
 from hloracle.reference.model.checkpoint import ENCODED, Checkpoint, encoded_types
 from hloracle.reference.model.encodings import ENCODINGS, NARROW, Layout
+from hloracle.reference.model.registry import config_json
 from hloracle.reference.model.tensor_file import NAMES, write_tensors
 from hloracle.reference.model.weights import default_layout, matrices, stored
 
@@ -36,7 +37,7 @@ def write_in_precision(base: Checkpoint, directory: Path, precision: str, given:
     given = given or {}
     for path in beside(base.directory):
         shutil.copyfile(path, directory / path.name)
-    raw = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    raw = config_json(directory)
     for key in {"dtype", "torch_dtype"} & raw.keys():  # in which transformers would load it
         raw[key] = {"bf16": "bfloat16", "f16": "float16"}.get(precision, "float32")
     (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")

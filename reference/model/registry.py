@@ -6,17 +6,21 @@ nothing knows which architecture it is in: `Config` says what to compute, `archi
 
 from __future__ import annotations
 
-import json
+import codecs
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hloracle.core.errors import InputError
+from hloracle.core.given import parse_json, read_bytes, refuse_special
 from hloracle.reference.model import parsers
 from hloracle.reference.model.config import Config, Layer
 from hloracle.reference.model.keys import Keys
 from hloracle.reference.model.parts import PARTS, Part, Weight
+
+LARGEST_CONFIG = 16 * 2**20  # bytes; the longest are lists of the labels of a classifier
+RESTORE = "restore the file that came with the model"
 
 PartsOf = Callable[[Config, Layer], Sequence[str]]
 
@@ -45,7 +49,9 @@ class Family:
         Raises InputError that names `where` and the key, for a key that is understood and has no value that is supported.
         """
         keys = Keys(raw, where)
-        return self.parse(keys), keys.unknown()
+        config = self.parse(keys)
+        keys.hold(config)
+        return config, keys.unknown()
 
 
 # ---- what a layer goes through
@@ -219,16 +225,18 @@ def config_json(directory: Path) -> dict[str, Any]:
         raise InputError(
             "no such model", directory, "name a checkpoint directory, a .gguf file, or one of `hloracle models`"
         )
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         raise InputError(
             "has no config.json", directory, "name a Hugging Face checkpoint directory (config.json, *.safetensors)"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:  # also numbers that are too long, and lists too deep
-        raise InputError(f"is not valid JSON ({error})", path, "restore the file that came with the model") from None
+        )
+    for other in directory.iterdir():  # transformers opens some of them
+        refuse_special(other, "remove it")
+    data = read_bytes(path, LARGEST_CONFIG, RESTORE)
+    if data.startswith(codecs.BOM_UTF8):
+        raise InputError("begins with a byte order mark, which transformers does not read", path, "save it without one")
+    raw = parse_json(data, path, RESTORE)
     if not isinstance(raw, dict):
-        raise InputError("is not a JSON object", path, "restore the file that came with the model")
+        raise InputError("is not a JSON object", path, RESTORE)
     return raw
 
 

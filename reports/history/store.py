@@ -19,6 +19,7 @@ from hloracle.core import record as record_types
 from hloracle.core.cache import digest
 from hloracle.core.errors import InputError
 from hloracle.core.files import locked, write_file
+from hloracle.core.given import parse_json, read_bytes
 from hloracle.core.record import Phase, Record
 from hloracle.core.typed import problem, schema_text
 from hloracle.reports.facts import VERDICTS, badness, limits_of, of_limit, token_totals, took
@@ -43,6 +44,7 @@ from hloracle.reports.record import load, with_named_floats
 from hloracle.reports.text import moment, one_line
 
 SCHEMA_FILE = Path(__file__).with_name("history.schema.json")
+LARGEST = 64 * 2**20  # bytes; a run has some 3 KiB
 
 
 def schema() -> str:
@@ -147,28 +149,29 @@ def _line(row: Row) -> str:
 
 
 def _text(store: Path) -> str:
+    if not store.exists():
+        raise InputError("no such file", store, "add a run to it with `hloracle history add REPORT.json`")
+    fix = "name a file that `hloracle history add` wrote"
+    data = read_bytes(store, LARGEST, fix)
     try:
-        return store.read_bytes().decode()
-    except FileNotFoundError:
-        raise InputError("no such file", store, "add a run to it with `hloracle history add REPORT.json`") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = one_line(str(error), 120)
-        raise InputError(f"cannot be read ({reason})", store, "name a file that `hloracle history add` wrote") from None
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not text ({one_line(str(error), 120)})", store, fix) from None
 
 
 def _rows(text: str, store: Path) -> Iterator[Row]:
     seen: dict[str, Row] = {}
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
+        where, fix = f"{store}, line {number}", "mend this line or remove it"
         try:
-            row = json.loads(line)
+            row = parse_json(line.encode(), where, fix)
             _check(row)
             # git's union of two branches may bring a line twice.
             if seen.setdefault(row["run"], row) != row:
                 raise ValueError("its run stands further up, and differs")
-        except (ValueError, RecursionError) as error:
-            words = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-            reason = f"is no run of a history ({one_line(words, 200)})"
-            raise InputError(reason, f"{store}, line {number}", "mend this line or remove it") from None
+        except (InputError, ValueError) as error:
+            words = error.what if isinstance(error, InputError) else str(error)
+            raise InputError(f"is no run of a history ({one_line(words, 200)})", where, fix) from None
         yield row
 
 

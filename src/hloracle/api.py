@@ -24,10 +24,11 @@ from hloracle.conformance.project.file import Project, find_project
 from hloracle.conformance.settings import Settings
 from hloracle.core import record as records
 from hloracle.core.abi import Graph
+from hloracle.core.bounds import JOBS, SECONDS, THREADS
 from hloracle.core.environment import threads_available
 from hloracle.core.errors import InputError
 from hloracle.core.folder import prepare_reproducer
-from hloracle.core.given import shown
+from hloracle.core.shown import shown
 from hloracle.production.choice import LAYOUTS, Choice, production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
@@ -41,7 +42,8 @@ BackendLike = str | Callable[[int], Backend] | BackendChoice
 # What options may be, and how that is said. What is no key here is refused where it is used.
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("tokens", "capacity", "rounds", "bucket"), ((int,), "an int")),
-    **dict.fromkeys(("threads", "jobs"), ((int, type(None)), "an int, at least 1")),
+    "threads": ((int, type(None)), f"an int from 1 to {THREADS}"),
+    "jobs": ((int, type(None)), f"an int from 1 to {JOBS}"),
     **dict.fromkeys(("device", "cuda_target", "precision", "as_"), ((str,), "a string")),
     **dict.fromkeys(("reuse", "quick"), ((bool,), "True or False")),
     "timeout": ((int, float), "a number of seconds"),
@@ -49,6 +51,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "out": ((str, os.PathLike, type(None)), "a folder"),
     "project": ((str, os.PathLike, type(None)), "the name of a file"),
 }
+_MOST = {"threads": THREADS, "jobs": JOBS}
 
 
 class _Shared(TypedDict, total=False):
@@ -384,7 +387,7 @@ def _typed(options: Mapping[str, Any]) -> None:
     for key, value in options.items():
         types, words = _TYPES.get(key, ((object,), ""))
         wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types and object not in types)
-        if wrong or (key in ("threads", "jobs") and value is not None and value < 1):
+        if wrong or (key in _MOST and value is not None and not 0 < value <= _MOST[key]):
             raise InputError(f"is {shown(repr(value), 100)}", key, f"give {words}")
 
 
@@ -450,8 +453,8 @@ def _context(backends: Any, options: _Shared) -> Context:
     given = cast(Options, options)
     device = open_device(given.get("device", "cpu"), given.get("cuda_target", ""))
     timeout = given.get("timeout", TIMEOUT_SECONDS)
-    if not timeout > 0:
-        raise InputError(f"is {timeout:g}", "--timeout", "give a number of seconds")
+    if not 0 < timeout <= SECONDS:
+        raise InputError(f"is {timeout:g}", "--timeout", f"give a number of seconds, at most {SECONDS:.0f}")
     return Context(
         given.get("progress") or Progress(),
         chosen(backends_on(device) if backends is None else _several(backends), device),
