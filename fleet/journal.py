@@ -72,15 +72,19 @@ class Journal:
         if next(lines, None) != head:
             fix = "put the matrix back as it was, or leave --resume out"
             raise InputError(f"is not of {matrix.path} as it is now", self.path, fix)
+        lost: set[str] = set()
         for line in lines:
             if "key" in line:
-                self.done.add(line["key"])
+                (lost if line["attempts"][-1]["status"] == "lost" else self.done).add(line["key"])
                 at = line["at"]
             else:
                 self.seconds, at = self.seconds + at, 0.0
                 self.resumed = line["resumed"]
         self.seconds += at
         self.resumed += 1
+        if lost:  # for want of a machine: they run again
+            kept = (line for line in self._lines() if line.get("key") not in lost)
+            write_file(self.path, "".join(f"{json.dumps(line)}\n" for line in kept))
 
     def _write(self, line: dict[str, Any]) -> None:
         with writing(self.path):

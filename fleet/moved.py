@@ -25,7 +25,7 @@ INPUTS = "inputs"
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file or a folder of the driver's machine that a job names. digest: of all its bytes."""
+    """A file or a folder of the driver's machine that a job names, with the ABI files beside it. digest: of all their bytes."""
 
     path: str
     digest: str
@@ -34,6 +34,12 @@ class Input:
 def input_of(path: Path) -> Input:
     """The input at a path that is there."""
     return Input(str(path), _digest(path))
+
+
+def companions(path: Path) -> list[str]:
+    """The names of an input and of what is read beside it: a graph's ABI file, or that of its emitter."""
+    beside = () if path.is_dir() else (f"{path.stem}.abi.json", "abi.toml")
+    return [path.name, *(name for name in beside if (path.parent / name).is_file())]
 
 
 def pack(root: Path, names: Iterable[str]) -> bytes:
@@ -127,7 +133,10 @@ def _extract(packed: bytes, folder: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    if path.is_file():
-        return known_digest(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    return digest(*(part for file in files for part in (file.relative_to(path).as_posix(), known_digest(file))))
+    parts: list[str] = []
+    for name in companions(path):
+        there = path.parent / name
+        files = [there] if there.is_file() else sorted(file for file in there.rglob("*") if file.is_file())
+        for file in files:
+            parts += [file.relative_to(path.parent).as_posix(), known_digest(file)]
+    return digest(*parts)

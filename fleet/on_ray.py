@@ -20,7 +20,7 @@ import psutil
 
 from hloracle.core.cache import cache_root
 from hloracle.core.environment import PACKAGES, threads_available, versions
-from hloracle.core.errors import InputError
+from hloracle.core.errors import InputError, told
 from hloracle.core.revision import revision
 from hloracle.core.shown import shown
 from hloracle.fleet import moved
@@ -67,7 +67,7 @@ class Ray:
         self._looked = -LOOK_SECONDS
         self._made: dict[str, list[tuple[list[str], Ref]]] = defaultdict(list)  # by model
         self._run = ray.remote(max_retries=0, num_returns=2)(_on_machine)
-        self._put = cache(lambda path: ray.put(moved.pack(Path(path).parent, [Path(path).name])))
+        self._put = cache(lambda path: ray.put(moved.pack(Path(path).parent, moved.companions(Path(path)))))
         self._digests = cache(lambda path: moved.input_of(Path(path)))
 
     def room(self, place: Place) -> int:
@@ -92,9 +92,18 @@ class Ray:
         ref, made = self._run.options(**options).remote(task)
         self._running[ref] = job, made
 
+    def drop(self, job: Job) -> None:
+        """Cancel its run."""
+        for ref in [ref for ref, (running, _) in self._running.items() if running.key == job.key]:
+            del self._running[ref]
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                self._ray.cancel(ref, force=True)
+
     def wait(self, seconds: float) -> Sequence[Finished]:
         """All that have ended, once one has."""
-        refs = list(self._running)
+        if not (refs := list(self._running)):
+            time.sleep(seconds)
+            return []
         ready, _ = self._ray.wait(refs, num_returns=1, timeout=seconds, fetch_local=False)
         if ready:
             ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
@@ -102,9 +111,8 @@ class Ray:
 
     def cancel(self) -> None:
         """End all that runs."""
-        for ref in self._running:
-            with contextlib.suppress(self._ray.exceptions.RayError):
-                self._ray.cancel(ref, force=True)
+        for job, _ in list(self._running.values()):
+            self.drop(job)
 
     def _finished(self, ref: Ref) -> Finished:
         job, made = self._running.pop(ref)
@@ -133,36 +141,50 @@ def connected(address: str | None, matrix: Matrix) -> Iterator[Ray]:
     Raises InputError where Ray is not installed or not reached, an address is not this machine's and no token is set, or what a
     job needs no machine has.
     """
+    if address is not None:
+        refuse_without_token(address)
     try:
         import ray
     except ImportError:
         raise InputError("is not installed", "Ray, which a fleet runs on", 'pip install "hloracle[fleet]"') from None
+    where, fix = "Ray", "see that this machine has memory and ports left"
+    how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address is None:
         memory = int(psutil.virtual_memory().total * SHARE_OF_MEMORY)
-        ray.init(
-            address="local", num_cpus=threads_available(), object_store_memory=memory, include_dashboard=False,
-            log_to_driver=False, logging_level=logging.ERROR,
-        )  # fmt: skip
+        how |= {"num_cpus": threads_available(), "object_store_memory": memory, "include_dashboard": False}
     else:
-        refuse_without_token(address)
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            raise InputError(
-                f"is not reached ({shown(str(error), 200)})",
-                f"--address {address}",
-                "`ray start --head` says what it is",
-            ) from None
-    nodes: Any = ray.nodes
+        where, fix = (
+            f"--address {address}",
+            "give what `ray start --head` printed, and set the token of that cluster here",
+        )
+    try:
+        with _nothing_printed():
+            ray.init(address=address or "local", **how)
+    except Exception as error:  # of many kinds: an address that is none, nobody there, another token, no room
+        raise InputError(f"is not reached ({told(error)})", where, fix) from None
     marker = moved.mark()
     engine = Ray(ray, matrix, marker)
     try:
+        nodes: Any = ray.nodes
         refuse_unplaceable(matrix, nodes())
         yield engine
     finally:
         (cache_root() / marker).unlink(missing_ok=True)
         engine.cancel()
         ray.shutdown()
+
+
+@contextmanager
+def _nothing_printed() -> Iterator[None]:
+    """What Ray's C++ writes to stderr while it connects, over and over, the error says in the end."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def refuse_without_token(address: str) -> None:
@@ -224,7 +246,7 @@ def _on_machine(task: _Task) -> tuple[tuple[Ended, list[str]], bytes]:
     """
     import ray
 
-    name = socket.gethostname()
+    name = f"{socket.gethostname()}/{ray.get_runtime_context().get_node_id()[:6]}"
     if other := [f"{p} {v}" for p, v in versions(PACKAGES).items() if task.packages[p] != v]:
         raise InputError(
             f"has other versions than the driver ({', '.join(other)})", name, "install the same on all machines"
