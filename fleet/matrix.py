@@ -6,6 +6,7 @@ Jobs are made one after the other, and never all held: a matrix may have a hundr
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -206,7 +207,7 @@ def _matrix(path: Path, raw: dict[str, Any], commands: Mapping[str, Command], mo
         _bytes(rule.get("memory", "0 KB"))
     settings = file.get("fleet", {})
     return Matrix(
-        path, settings.get("name", path.stem), settings.get("retries", 1), digest(repr(tables), repr(file)), tuple(tables),
+        path, settings.get("name", path.stem), settings.get("retries", 1), digest(json.dumps([[command.name, axes] for command, axes in tables]), json.dumps(file)), tuple(tables),
         settings.get("timeout", TIMEOUT_SECONDS), file,
     )  # fmt: skip
 

@@ -104,10 +104,11 @@ class Ray:
         if not (refs := list(self._running)):
             time.sleep(seconds)
             return []
-        ready, _ = self._ray.wait(refs, num_returns=1, timeout=seconds, fetch_local=False)
-        if ready:
-            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        return [self._finished(ref) for ref in ready]
+        with _interruptible():
+            ready, _ = self._ray.wait(refs, num_returns=1, timeout=seconds, fetch_local=False)
+            if ready:
+                ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+            return [self._finished(ref) for ref in ready]
 
     def cancel(self) -> None:
         """End all that runs."""
@@ -172,6 +173,17 @@ def connected(address: str | None, matrix: Matrix) -> Iterator[Ray]:
         (cache_root() / marker).unlink(missing_ok=True)
         engine.cancel()
         ray.shutdown()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """What a signal's handler raises while Ray waits comes out of Ray as a SystemError (seen with 2.60)."""
+    try:
+        yield
+    except SystemError as error:
+        if error.__cause__ is None or isinstance(error.__cause__, Exception):
+            raise
+        raise error.__cause__ from None
 
 
 @contextmanager

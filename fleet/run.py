@@ -46,8 +46,9 @@ def run_fleet(matrix: Matrix, address: str | None, out: Path, resume: bool, tell
                     if files:
                         unpack(files, folder)
 
-            with connected(address, matrix) as engine:
-                conduct(matrix, engine, journal, keep, tell)
+            if any(job.key not in journal.done for job in matrix):
+                with connected(address, matrix) as engine:
+                    conduct(matrix, engine, journal, keep, tell)
             return write_report(matrix, journal, before, out)
 
 
