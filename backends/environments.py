@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
-from hloracle.core.cache import cache_root, digest
+from hloracle.core.cache import SEAL, cache_root, digest, remove_damaged
 from hloracle.core.errors import InputError
 from hloracle.core.files import locked, write_file, writing
 
@@ -23,7 +22,7 @@ PACKAGES = {
 
 VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 INSTALL_SECONDS = 1200
-SEAL = "installed.json"  # written last: what pip installed, each file with its SHA-256
+INSTALLED = "installed.json"  # what pip installed, each file with its SHA-256
 
 
 class NotInstalled(InputError):
@@ -43,17 +42,36 @@ def environment(compiler: str, version: str) -> Path:
     folder = cache_root() / "environments" / f"{compiler}-{version}-{key[:8]}"
     python = folder / "bin" / "python"
     with locked(folder):
-        if not (folder / SEAL).is_file() or not python.exists():
+        if not _whole(folder):
             with writing(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_damaged(folder)
                 _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], compiler, version)
                 pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
                 with TemporaryDirectory() as beside:
                     report = Path(beside) / "report.json"
                     install = ["install", "--quiet", "--no-compile", "--report", str(report), *packages]
                     _run([*pip, *install], compiler, version)
-                    write_file(folder / SEAL, json.dumps(_installed(report), indent=1) + "\n")
+                    write_file(folder / INSTALLED, json.dumps(_installed(report), indent=1) + "\n")
+                    write_file(folder / SEAL, _state(folder))  # last
     return python
+
+
+def _whole(folder: Path) -> bool:
+    """Whether an environment is as it was installed, and not written to since: to hash it all would take seconds each time."""
+    try:
+        return (folder / SEAL).read_text("utf-8") == _state(folder)
+    except (OSError, ValueError):
+        return False
+
+
+def _state(folder: Path) -> str:
+    """What tells that none of its files was written to. What Python compiles as it runs is left out."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc" and path != folder / SEAL:
+            about = path.stat()
+            found.append([path.relative_to(folder).as_posix(), about.st_size, about.st_mtime_ns])
+    return digest(json.dumps(found))
 
 
 def _installed(report: Path) -> list[dict[str, str]]:

@@ -9,12 +9,11 @@ import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import psutil
 
@@ -37,12 +36,11 @@ SHARE_OF_MEMORY = 0.1  # for what jobs leave, until the driver has written it do
 Ref = Any  # to an object of Ray's
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What a machine is told of a job.
+class Task(TypedDict):
+    """What a machine is told of a job. Of plain types, which Ray packs in a tenth of the time that pickling takes.
 
-    inputs: what its words name on the driver's machine. packed: refs to these, in order. entries: for each ref the names of the
-    entries that it holds. marker: see `moved.shares`. packages: the versions that the driver has.
+    inputs: the paths that its words name on the driver's machine, with their digests. packed: refs to these, in order. entries: for
+    each ref the names of the entries that it holds. marker: see `moved.shares`. packages: the versions that the driver has.
     """
 
     words: list[str]
@@ -50,25 +48,29 @@ class _Task:
     environment: dict[str, str]
     marker: str
     packages: dict[str, str]
-    inputs: list[Input]
+    inputs: list[tuple[str, str]]
     packed: list[Ref]
     entries: list[tuple[list[str], Ref]]
+
+
+Answer = tuple[tuple[Ended, list[str]], bytes]
+Run = Callable[[Task], Answer]
 
 
 class Ray:
     """A cluster that this process is connected to: see `connected`."""
 
-    def __init__(self, ray: Any, matrix: Matrix, marker: str) -> None:
+    def __init__(self, ray: Any, matrix: Matrix, marker: str, run: Run) -> None:
         self._ray, self._matrix, self._marker = ray, matrix, marker
-        self._environment = {"HLORACLE_COMMIT": commit} if (commit := revision()) else {}
+        self.environment = {"HLORACLE_COMMIT": commit} if (commit := revision()) else {}
         self._packages = versions(PACKAGES)
         self._running: dict[Ref, tuple[Job, Ref]] = {}
         self._nodes: list[Mapping[str, Any]] = []
         self._looked = -LOOK_SECONDS
         self._made: dict[str, list[tuple[list[str], Ref]]] = defaultdict(list)  # by model
-        self._run = ray.remote(max_retries=0, num_returns=2)(_on_machine)
+        self._run = ray.remote(max_retries=0, num_returns=2)(run)
         self._put = cache(lambda path: ray.put(moved.pack(Path(path).parent, moved.companions(Path(path)))))
-        self._digests = cache(lambda path: moved.input_of(Path(path)))
+        self._digests = cache(lambda path: (path, moved.input_of(Path(path)).digest))
 
     def room(self, place: Place) -> int:
         """How many jobs with these needs all machines hold at a time."""
@@ -84,11 +86,16 @@ class Ray:
             options["memory"] = place.memory
         elsewhere = len(self._nodes) > 1
         paths = self._matrix.inputs(job) if elsewhere else []
-        task = _Task(
-            self._matrix.words(job, attempt), job.timeout, self._environment, self._marker, self._packages,
-            [self._digests(path) for path in paths], [self._put(path) for path in paths],
-            self._made[job.model] if elsewhere else [],
-        )  # fmt: skip
+        task: Task = {
+            "words": self._matrix.words(job, attempt),
+            "timeout": job.timeout,
+            "environment": self.environment,
+            "marker": self._marker,
+            "packages": self._packages,
+            "inputs": [self._digests(path) for path in paths],
+            "packed": [self._put(path) for path in paths],
+            "entries": self._made[job.model] if elsewhere else [],
+        }
         ref, made = self._run.options(**options).remote(task)
         self._running[ref] = job, made
 
@@ -136,8 +143,11 @@ class Ray:
 
 
 @contextmanager
-def connected(address: str | None, matrix: Matrix) -> Iterator[Ray]:
+def connected(address: str | None, matrix: Matrix, run: Run | None = None, cores: int = 0) -> Iterator[Ray]:
     """Start Ray on this machine, or connect to the cluster at an address; all that runs there for us ends with this.
+
+    Args:
+      run: what is done of a job on a machine, in place of running it. cores: as many as this machine is said to have.
 
     Raises InputError where Ray is not installed or not reached, an address is not this machine's and no token is set, or what a
     job needs no machine has.
@@ -152,7 +162,7 @@ def connected(address: str | None, matrix: Matrix) -> Iterator[Ray]:
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address is None:
         memory = int(psutil.virtual_memory().total * SHARE_OF_MEMORY)
-        how |= {"num_cpus": threads_available(), "object_store_memory": memory, "include_dashboard": False}
+        how |= {"num_cpus": cores or threads_available(), "object_store_memory": memory, "include_dashboard": False}
     else:
         where, fix = (
             f"--address {address}",
@@ -164,7 +174,7 @@ def connected(address: str | None, matrix: Matrix) -> Iterator[Ray]:
     except Exception as error:  # of many kinds: an address that is none, nobody there, another token, no room
         raise InputError(f"is not reached ({told(error)})", where, fix) from None
     marker = moved.mark()
-    engine = Ray(ray, matrix, marker)
+    engine = Ray(ray, matrix, marker, run or _on_machine)
     try:
         nodes: Any = ray.nodes
         refuse_unplaceable(matrix, nodes())
@@ -251,7 +261,7 @@ def _described(node: Mapping[str, Any]) -> str:
     return f"{node['NodeManagerHostname']} with {', '.join([cores, *gpus, memory, *labels])}"
 
 
-def _on_machine(task: _Task) -> tuple[tuple[Ended, list[str]], bytes]:
+def _on_machine(task: Task) -> Answer:
     """On the machine where it runs: how it ended, with the names of the entries that it made, and these, packed.
 
     Raises InputError where the machine has other versions, or not what the job names.
@@ -259,21 +269,21 @@ def _on_machine(task: _Task) -> tuple[tuple[Ended, list[str]], bytes]:
     import ray
 
     name = f"{socket.gethostname()}/{ray.get_runtime_context().get_node_id()[:6]}"
-    if other := [f"{p} {v}" for p, v in versions(PACKAGES).items() if task.packages[p] != v]:
+    if other := [f"{p} {v}" for p, v in versions(PACKAGES).items() if task["packages"][p] != v]:
         raise InputError(
             f"has other versions than the driver ({', '.join(other)})", name, "install the same on all machines"
         )
-    words = list(task.words)
-    for asked, ref in zip(task.inputs, task.packed, strict=True):
+    words = list(task["words"])
+    for asked, ref in zip((Input(*one) for one in task["inputs"]), task["packed"], strict=True):
         path = moved.here(asked, None) or moved.here(asked, ray.get(ref))
         words = [path or word if word == asked.path else word for word in words]
-    shared = moved.shares(task.marker)
+    shared = moved.shares(task["marker"])
     before = set() if shared else moved.entries()
-    for names, ref in [] if shared else task.entries:
+    for names, ref in [] if shared else task["entries"]:
         if not before.issuperset(names):
             with contextlib.suppress(ray.exceptions.RayError):  # its machine is gone: they are made here
                 moved.take(ray.get(ref))
     before = set() if shared else moved.entries()
-    ended = run_job(words, task.timeout, task.environment, name)
+    ended = run_job(words, task["timeout"], task["environment"], name)
     made = [] if shared else moved.small_enough(sorted(moved.entries() - before))
     return (ended, made), moved.pack(cache_root(), made) if made else b""

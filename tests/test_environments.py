@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hloracle.backends import environments
+from hloracle.core.cache import SEAL, noting
 
 METADATA = "Metadata-Version: 2.1\nName: tiny\nVersion: {}\n"
 
@@ -33,14 +35,37 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_was_installed_is_listed_with_its_hash(wheel: Path) -> None:
     python = environments.environment("iree", "1.0")
-    seal = python.parents[1] / environments.SEAL
+    listed = python.parents[1] / environments.INSTALLED
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    assert json.loads(seal.read_text()) == [{"name": "tiny", "version": "1.0", "file": wheel.name, "sha256": sha256}]
+    assert json.loads(listed.read_text()) == [{"name": "tiny", "version": "1.0", "file": wheel.name, "sha256": sha256}]
     wheel.unlink()
     assert environments.environment("iree", "1.0") == python, "it is made once"
-    seal.unlink()
+    listed.unlink()
     with pytest.raises(environments.NotInstalled, match=r"iree==1\.0: cannot be installed"):
         environments.environment("iree", "1.0")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: next(folder.rglob("tiny.py")).write_text("x = 1"),
+        lambda folder: next(folder.rglob("tiny.py")).unlink(),
+        lambda folder: (folder / "installed.json").write_text(""),
+        lambda folder: (folder / SEAL).unlink(),
+        lambda folder: (folder / SEAL).write_text(""),
+    ],
+)
+def test_one_that_is_damaged_is_made_anew(damage: Callable[[Path], object], wheel: Path) -> None:
+    folder = environments.environment("iree", "1.0").parents[1]
+    (next(folder.rglob("tiny.py")).parent / "__pycache__").mkdir(exist_ok=True)
+    (next(folder.rglob("tiny.py")).parent / "__pycache__" / "tiny.cpython-311.pyc").write_bytes(b"")  # as it runs
+    with noting() as none:
+        environments.environment("iree", "1.0")
+    damage(folder)
+    with noting() as found:
+        assert environments.environment("iree", "1.0").exists()
+    assert (none, found) == ([], [f"environments/{folder.name}"])
+    assert next(folder.rglob("tiny.py")).read_text() == ""
 
 
 @pytest.mark.parametrize("archive", [{"hashes": {"sha256": "0" * 64}}, {"hash": f"sha256={'0' * 64}"}])
