@@ -64,7 +64,7 @@ def environment(session: nox.Session) -> None:
         session.install("--no-index", "--no-deps", "--no-build-isolation", "-e", ".")
     elif other := unlocked():
         session.warn(f"{LOCK}/ is not for {other}: versions are those of {CONSTRAINTS}, and no file is held to a hash")
-        session.install("--no-compile", "-c", CONSTRAINTS, "-e", ".[test,browser,lint]")
+        session.install("--no-compile", "-c", CONSTRAINTS, "-e", ".[test,browser,lint,fleet]")
     else:
         install_environment(session)
         session.install("--no-deps", "--no-build-isolation", "-e", ".")
@@ -114,7 +114,7 @@ def lock(session: nox.Session) -> None:
         (LOCK / f"{name}.txt").write_text("# Written by `nox -s lock`.\n" + "".join(sorted(requirements)))
 
     write("environment", locked("environment", "torch-cuda"))
-    resolve("environment", "pyproject.toml", "--extra", "test", "--extra", "browser", "--extra", "lint")
+    resolve("environment", "pyproject.toml", "--extra", "test", "--extra", "browser", "--extra", "lint", "--extra", "fleet")
     for group in GROUPS:
         resolve(group, "--group", group, "--constraint", str(LOCK / "environment.txt"))
         write(group, locked(group))

@@ -24,7 +24,7 @@ PLAIN = set(
     """
     --as --batch --beside --bucket --capacity --commit --context --every --fail-on --function --fused --gemm --head --help
     --jobs --json --kind --layers --layout --length --link --list --mutant --no-cache --part --phase --portable
-    --precision --prompt --ratio --raw --real --result --rounds --separate --slower --stream --taps --threads --timeout
+    --precision --prompt --ratio --raw --real --result --resume --rounds --separate --slower --stream --taps --threads --timeout
     --tokens --tolerance --tries --version -h -n -p
     """.split()
 )

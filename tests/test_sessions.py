@@ -70,7 +70,7 @@ def test_without_a_lock_the_environment_says_so(folder: Path, monkeypatch: pytes
     monkeypatch.setattr(NOX, "unlocked", lambda: "Python 3.14")
     session = Session(folder)
     NOX.environment(session)
-    assert session.asked == ["--no-compile -c constraints.txt -e .[test,browser,lint]"]
+    assert session.asked == ["--no-compile -c constraints.txt -e .[test,browser,lint,fleet]"]
     assert session.said[-1] == (
         "lock/ is not for Python 3.14: versions are those of constraints.txt, and no file is held to a hash"
     )
