@@ -114,7 +114,9 @@ def lock(session: nox.Session) -> None:
         (LOCK / f"{name}.txt").write_text("# Written by `nox -s lock`.\n" + "".join(sorted(requirements)))
 
     write("environment", locked("environment", "torch-cuda"))
-    resolve("environment", "pyproject.toml", "--extra", "test", "--extra", "browser", "--extra", "lint", "--extra", "fleet")
+    resolve(
+        "environment", "pyproject.toml", "--extra", "test", "--extra", "browser", "--extra", "lint", "--extra", "fleet"
+    )
     for group in GROUPS:
         resolve(group, "--group", group, "--constraint", str(LOCK / "environment.txt"))
         write(group, locked(group))

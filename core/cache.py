@@ -25,7 +25,7 @@ from hloracle.core.files import beside, locked, write_file, writing
 
 T = TypeVar("T")
 FORM = "2"  # of an entry's file: one of another form has another name
-SEAL = "sealed.json"  # of a directory: whose it is, and the hex SHA-256 of each of its files
+SEAL = ".sealed"  # of a directory: whose it is, and the hex SHA-256 of each of its files
 # From then on a file's times tell that it was not written to: file systems count them in hundredths of a second, or whole ones.
 SETTLED_NS = 2_000_000_000
 # Bytes of a file from which on it is hashed again only when it was written to: a gigabyte takes a second.
@@ -205,6 +205,7 @@ def build_directory(path: Path, build: Callable[[Path], object]) -> Path:
             new.mkdir()
             try:
                 build(new)
+                (new / SEAL).unlink(missing_ok=True)  # a link to another entry's, which would be written through
                 (new / SEAL).write_text(json.dumps({"of": entry_name(path), "files": _digests(new)}), encoding="utf-8")
                 remove_damaged(path)
                 os.replace(new, path)

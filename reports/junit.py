@@ -88,6 +88,7 @@ def _outcome(class_: Class) -> str:
 
 
 def clean(value: str) -> str:
+    """The text without what XML cannot hold."""
     return _NOT_XML.sub("", value)
 
 

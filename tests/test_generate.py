@@ -163,7 +163,7 @@ def test_what_was_tuned_here_is_taken_or_ignored_with_a_word(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, told = [], []
-    monkeypatch.setattr(choices, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(choices, "FOLDER", str(tmp_path))
 
     def emitted(checkpoint: Checkpoint, precision: str, choice: Choice, specs: list[tuple[Any, ...]]) -> list[Graph]:
         taken.append(choice)

@@ -398,7 +398,7 @@ def test_the_cases_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["add", "--known", "nowhere.toml"], "no such file"),
         (["add", "--batch", "0"], "--batch"),
         (["add", "--timeout", "0"], "--timeout"),
-        (["add", "--of", "nowhere.mlir"], "cannot be read"),
+        (["add", "--of", "nowhere.mlir"], "no such file"),
         (["add", "--device", "nothing"], "nothing"),
     ],
 )
