@@ -178,7 +178,9 @@ def connected(address: str | None, matrix: Matrix, run: Run | None = None, cores
     try:
         nodes: Any = ray.nodes
         refuse_unplaceable(matrix, nodes())
-        yield engine
+        # Ray prints there, in a thread of its own, what it hears of machines that are gone.
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+            yield engine
     finally:
         (cache_root() / marker).unlink(missing_ok=True)
         engine.cancel()

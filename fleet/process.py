@@ -27,6 +27,7 @@ LOG = "log.txt"
 TAIL = 64 << 10  # bytes at the end of the log that are read, and kept
 MOST_FILES = 64 << 20  # bytes of a job's files that come back
 GRACE_SECONDS = 20  # for a command that is told to end, to end what it has started
+WHERE = ("page: ", "report: ")  # lines of hloracle's that name a folder which is gone by now
 PR_SET_PDEATHSIG = 1
 # What an interpreter is started with in place of `-m MODULE`: a job that outlives who started it would run on unseen.
 WITH_PARENT = (
@@ -101,7 +102,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _attempt(code: int | None, timeout: float, seconds: float, node: str, tail: str, record: dict[str, Any]) -> Attempt:
-    lines = [line for line in tail.splitlines() if line.strip()]
+    lines = [line for line in tail.splitlines() if line.strip() and not line.startswith(WHERE)]
     said = shown(lines[-1], 300) if lines else "it said nothing"
     if code is None:
         return Attempt("hung", f"did not end within {timeout:g} s; the last line was: {said}", "", seconds, node)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,11 +114,12 @@ def test_a_label_that_no_machine_has(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
+def cluster() -> Iterator[dict[str, Any]]:
     """Two nodes on this machine, each with a label, a core and a cache of its own. Its address, and how to kill one."""
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the names of sockets are short
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
-        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_TMPDIR": str(tmp_path)[:60],
+        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_TMPDIR": folder,
     }  # fmt: skip
     ray = str(Path(sys.executable).with_name("ray"))
     port, nodes = 20_000 + os.getpid() % 10_000, {}
@@ -132,10 +136,13 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
         ]
         nodes[zone] = subprocess.Popen(
             [ray, "start", *where, *how, "--disable-usage-stats"] if zone == "a" else [ray, "start", *where, *how],
-            env={**environment, "HLORACLE_CACHE": str(tmp_path / f"cache-{zone}")}, stdout=subprocess.DEVNULL,
+            env={**environment, "HLORACLE_CACHE": f"{folder}/cache-{zone}"}, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        time.sleep(10)
+        wait_for(
+            lambda: any("raylet" in p.name() for p in psutil.Process(nodes[zone].pid).children(recursive=True)), 60
+        )
+        time.sleep(3)
 
     def kill(zone: str) -> None:
         for process in [*psutil.Process(nodes[zone].pid).children(recursive=True), psutil.Process(nodes[zone].pid)]:
@@ -144,10 +151,16 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
     yield {"address": f"127.0.0.1:{port}", "environment": environment, "kill": kill}
     for node in nodes.values():
-        for process in psutil.Process(node.pid).children(recursive=True):
-            process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(node.pid).children(recursive=True):
+                process.kill()
         node.kill()
         node.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def has_raylet(pid: int) -> bool:
+    return any("raylet" in process.name() for process in psutil.Process(pid).children(recursive=True))
 
 
 OPERATIONS = [f"{name}/f32" for name in ("divide", "maximum", "minimum", "negate", "abs", "sign", "floor", "ceil")]
@@ -176,7 +189,7 @@ def test_the_driver_is_killed_and_taken_up_again(cluster: dict[str, Any], tmp_pa
     journal = out / "fleet.jsonl"
     wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) >= 4, 300)
     process.kill()
-    process.wait()
+    process.communicate()
     done = [line for line in journal.read_text().splitlines() if '"key"' in line]
     process = fleet(*words, "--resume", environment=cluster["environment"])
     _, errors = process.communicate(timeout=600)
