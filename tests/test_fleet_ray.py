@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,7 @@ def cluster() -> Iterator[dict[str, Any]]:
             env={**environment, "HLORACLE_CACHE": f"{folder}/cache-{zone}"}, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        wait_for(
-            lambda: any("raylet" in p.name() for p in psutil.Process(nodes[zone].pid).children(recursive=True)), 60
-        )
+        wait_for(partial(has_raylet, nodes[zone].pid), 60)
         time.sleep(3)
 
     def kill(zone: str) -> None:
