@@ -67,10 +67,14 @@ store_option = click.option(
 @click.option("--commit", default=None, help="The revision that was judged, in place of what the records say.")
 @store_option
 def add(reports: tuple[Path, ...], commit: str | None, store: Path) -> int:
-    """Append the runs of records to the history. One that is there already stays as it is."""
+    """Append the runs of records to the history. One that is there already stays as it is.
+
+    A fleet.json stands for the records of all its jobs.
+    """
+    from hloracle.reports.fleet.record import records_of
     from hloracle.reports.history.store import add as add_runs
 
-    found = add_runs(store, reports, commit)
+    found = add_runs(store, [record for path in reports for record in records_of(path)], commit)
     new = sum(added for _, added in found)
     click.echo(f"{store}: {new} added, {len(found) - new} there already")
     return 0

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hloracle.core.child import exit_words
+from hloracle.core.scratch import Scratch
 from hloracle.core.shown import shown
 from hloracle.fleet.outcome import Attempt, Status
 
@@ -48,34 +48,26 @@ def run_job(words: Sequence[str], timeout: float, environment: dict[str, str], n
 
     Its crash is a result. What it has started ends with it, and it ends with this process.
     """
-    with tempfile.TemporaryDirectory(prefix="hloracle-job-", ignore_cleanup_errors=True) as name:
-        folder, began = Path(name), time.monotonic()
-        (out := folder / "out").mkdir()
-        command = [
-            sys.executable,
-            "-P",
-            "-c",
-            WITH_PARENT,
-            str(os.getpid()),
-            *(w.replace("{out}", str(out)) for w in words),
-        ]
-        with (folder / LOG).open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-            try:
-                code: int | None = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                _end(process)
-        seconds = time.monotonic() - began
-        tail = _tail(folder / LOG)
-        (out / LOG).write_bytes(tail)
-        return Ended(
-            _attempt(code, timeout, seconds, node, tail.decode("utf-8", "replace"), _record(out)), _packed(out)
-        )
+    scratch, began = Scratch(), time.monotonic()  # its folder goes with it, or with the next one if this is killed
+    folder, out = scratch.folder, scratch.folder / "out"
+    out.mkdir()
+    job = [word.replace("{out}", str(out)) for word in words]
+    with (folder / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", WITH_PARENT, str(os.getpid()), *job], cwd=folder, env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code: int | None = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end(process)
+    seconds = time.monotonic() - began
+    tail = _tail(folder / LOG)
+    (out / LOG).write_bytes(tail)
+    attempt = _attempt(code, timeout, seconds, node, tail.decode("utf-8", "replace"), _record(out))
+    return Ended(attempt, _packed(out))
 
 
 def run_with_parent(parent: int, words: Sequence[str]) -> None:

@@ -539,6 +539,20 @@ def test_the_junit_file(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_the_history_takes_the_records_of_all_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matrix = matrix_of(SMALL, tmp_path)
+    jobs = list(matrix)
+    for job, name in zip(jobs, ("conforms", "emitter-fault"), strict=False):
+        (folder := tmp_path / "jobs" / job.key).mkdir(parents=True)
+        (folder / "report.json").write_bytes((Path(__file__).parent / "records" / f"{name}.json").read_bytes())
+    reported(SMALL, {}, tmp_path, {})
+    add = ["history", "add", str(tmp_path / "fleet.json"), "--store", str(tmp_path / "store.jsonl")]
+    assert invoke(add) == invoke(add) == 0
+    assert [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [
+        "2 added, 0 there already", "0 added, 2 there already"
+    ]  # fmt: skip
+
+
 def test_a_page_of_hostile_words_and_of_many_jobs(tmp_path: Path) -> None:
     head = reported(SMALL, {}, tmp_path, {})
     row = next(form.jobs_in(tmp_path / "fleet.json"))

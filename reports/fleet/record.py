@@ -105,6 +105,19 @@ def jobs_in(path: Path) -> Iterator[Job]:
                 yield cast(Job, row)
 
 
+def records_of(path: Path) -> list[Path]:
+    """The records that the jobs of a fleet have left, where a file is a fleet's; of any other the file itself."""
+    try:
+        with path.open("rb") as file:
+            is_fleet = f'"{SCHEMA}"'.encode() in file.read(200)
+    except OSError:
+        is_fleet = False
+    if not is_fleet:
+        return [path]
+    found = (path.parent / job["folder"] / "report.json" for job in jobs_in(path) if job["folder"])
+    return [record for record in found if record.is_file()]
+
+
 def change_of(before: str, now: str) -> Change:
     """What is new of a job. before: its history, empty where it has none. now: the letter of this fleet."""
     if not before:
