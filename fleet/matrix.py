@@ -5,6 +5,7 @@ Jobs are made one after the other, and never all held: a matrix may have a hundr
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -120,7 +121,9 @@ class Matrix:
                 job = tuple(zip(axes, values, strict=True))
                 found = {"command": command.name, **dict(job)}
                 if not any(_matches(rule, found) for rule in self.file.get("exclude", ())):
-                    fault = next((f["kind"] for f in self.file.get("fault", ()) if _matches(f["match"], found)), None)
+                    fault: FaultKind | None = next(
+                        (f["kind"] for f in self.file.get("fault", ()) if _matches(f["match"], found)), None
+                    )
                     yield Job(command.name, job, self._place(found), self.timeout, fault)
 
     def places(self) -> list[Place]:
@@ -157,14 +160,13 @@ class Matrix:
 
     def _place(self, found: Mapping[str, Value]) -> Place:
         """What is needed: of all rules that match, a later one's word counts."""
-        needs: dict[str, Any] = {"cpus": 1.0}
-        labels: dict[str, str] = {}
+        place, labels = Place(), dict[str, str]()
         for rule in self.file.get("place", ()):
             if _matches(rule.get("match", {}), found):
-                needs |= {key: rule[key] for key in ("cpus", "gpus") if key in rule}
-                needs |= {"memory": _bytes(rule["memory"])} if "memory" in rule else {}
+                memory = _bytes(rule["memory"]) if "memory" in rule else place.memory
+                place = Place(rule.get("cpus", place.cpus), rule.get("gpus", place.gpus), memory)
                 labels |= rule.get("labels", {})
-        return Place(**needs, labels=tuple(sorted(labels.items())))
+        return dataclasses.replace(place, labels=tuple(sorted(labels.items())))
 
 
 def read_matrix(path: Path, commands: Mapping[str, Command], models: Sequence[str]) -> Matrix:

@@ -269,6 +269,7 @@ def _on_machine(task: Task) -> Answer:
     Raises InputError where the machine has other versions, or not what the job names.
     """
     import ray
+    from ray.exceptions import RayError
 
     name = f"{socket.gethostname()}/{ray.get_runtime_context().get_node_id()[:6]}"
     if other := [f"{p} {v}" for p, v in versions(PACKAGES).items() if task["packages"][p] != v]:
@@ -283,7 +284,7 @@ def _on_machine(task: Task) -> Answer:
     before = set() if shared else moved.entries()
     for names, ref in [] if shared else task["entries"]:
         if not before.issuperset(names):
-            with contextlib.suppress(ray.exceptions.RayError):  # its machine is gone: they are made here
+            with contextlib.suppress(RayError):  # its machine is gone: they are made here
                 moved.take(ray.get(ref))
     before = set() if shared else moved.entries()
     ended = run_job(words, task["timeout"], task["environment"], name)
