@@ -27,6 +27,7 @@ from nightly import nightly
 
 from hloracle.backends.iree import compiler_path
 from hloracle.core import child as module
+from hloracle.core.cache import SEAL
 from hloracle.core.child import ChildDied, TimedOut, alone, kill_descendants, run_in_child, side_by_side, threads
 from hloracle.core.errors import InputError, ToolchainError
 
@@ -407,7 +408,7 @@ class Running:
     def leftovers(self) -> list[str]:
         """Temporary files and folders, and files without their end."""
         found = [p for root in (self.cache, self.out) if root.exists() for p in root.rglob("*")]
-        return [str(p) for p in found if p.name.startswith(".") and p.suffix != ".lock"]
+        return [str(p) for p in found if p.name.startswith(".") and p.suffix != ".lock" and p.name != SEAL]
 
 
 @pytest.fixture(scope="module")

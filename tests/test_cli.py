@@ -26,6 +26,7 @@ from hloracle.conformance.context import Context
 from hloracle.conformance.runs.gate_zero import Gate
 from hloracle.core import folder
 from hloracle.core.abi import Abi
+from hloracle.core.cache import SEAL
 from hloracle.core.child import ChildDied, alone
 from hloracle.emitters.model import emit
 from hloracle.reference.fixtures import tiny
@@ -65,7 +66,7 @@ def nothing_at(folder: Path) -> bool:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    return [p for p in folder.rglob("*") if p.name.startswith(".") and p.suffix != ".lock"]
+    return [p for p in folder.rglob("*") if p.name.startswith(".") and p.name != SEAL and p.suffix != ".lock"]
 
 
 # ---- a model that cannot be used

@@ -84,7 +84,8 @@ def test_on_this_machine(tmp_path: Path) -> None:
     assert all((folder / "log.txt").is_file() for folder in folders)
     assert any((folder / "ops.json").is_file() for folder in folders)
     process = fleet(matrix, "--out", tmp_path / "out", "--resume")
-    assert process.communicate(timeout=100)[0].splitlines()[-2:] == told.splitlines()[-2:]
+    again, _ = process.communicate(timeout=100)
+    assert again.partition("; took")[0] == told.partition("; took")[0]
     assert children() <= before
 
 
