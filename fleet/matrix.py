@@ -290,11 +290,7 @@ def _matches(rule: Mapping[str, Any], found: Mapping[str, Value]) -> bool:
 
 
 def _named(key: str, value: Value) -> str:
-    return (
-        _text(value)
-        if key in ("model", "graph", "operation", "mutant", "family", "architecture")
-        else f"{key}={_text(value)}"
-    )
+    return _text(value) if key in TAKEN else f"{key}={_text(value)}"
 
 
 def _text(value: Value) -> str:

@@ -120,9 +120,8 @@ def test_emit_to_stdout_writes_the_graph_alone(name: str, tmp_path: Path) -> Non
     "command",
     [
         ["emit", "tiny-llama", "--phase", "decode", "-o", "{}"],
-        ["diff", "{records}/conforms.json", "{records}/emitter-fault.json", "-o", "{}", "--summary", "{}"],
+        ["diff", "{records}/conforms.json", "{records}/emitter-fault.json", "-o", "{}"],
         ["comment", "-o", "{}"],
-        ["history", "page", "--store", "{records}/../no-such-store", "-o", "{}"],
     ],
     ids=lambda command: command[0],
 )
@@ -135,6 +134,6 @@ def test_what_commands_write_leaves_a_device_a_device(
         place.symlink_to("/dev/null")
     records, left = Path(__file__).parent / "records", iter(places)
     words = [str(next(left)) if word == "{}" else word.replace("{records}", str(records)) for word in command]
-    assert invoke(words) in (0, 2)
+    assert invoke(words) == 0
     assert all(place.is_symlink() for place in places), capsys.readouterr().err
     assert _leftovers(tmp_path) == sorted(place.name for place in places)
