@@ -8,6 +8,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 FaultKind = Literal["crash", "hang", "flaky"]
+Timeout = Annotated[float, Field(gt=0, le=7 * 86400)]
 Match = dict[str, str | int | float | bool | list[str | int | float | bool]]
 
 
@@ -18,12 +19,12 @@ class Fleet(TypedDict, total=False):
     """What it is called in reports; by default as its file."""
     retries: Annotated[int, Field(ge=0, le=10)]
     """How often a job that does not pass is run again; one that passes then is flaky."""
-    timeout: Annotated[float, Field(gt=0, le=7 * 86400)]
+    timeout: Timeout
     """Seconds that a job may take."""
 
 
 class Place(TypedDict, total=False):
-    """What some jobs need of a machine."""
+    """What some jobs need: of a machine, and of time."""
 
     match: Match
     """Which jobs; all, where it is left out."""
@@ -34,6 +35,8 @@ class Place(TypedDict, total=False):
     """Such as `8 GB`."""
     labels: dict[str, str]
     """What the machine has to be called: `ray start --labels`."""
+    timeout: Timeout
+    """Seconds that they may take; as for the fleet where nobody says otherwise."""
 
 
 class Fault(TypedDict):

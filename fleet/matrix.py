@@ -124,7 +124,8 @@ class Matrix:
                     fault: FaultKind | None = next(
                         (f["kind"] for f in self.file.get("fault", ()) if _matches(f["match"], found)), None
                     )
-                    yield Job(command.name, job, self._place(found), self.timeout, fault)
+                    place, timeout = self._needs(found)
+                    yield Job(command.name, job, place, timeout, fault)
 
     def places(self) -> list[Place]:
         """What its jobs need, each once."""
@@ -158,15 +159,16 @@ class Matrix:
         words = [word for _, value in job.values for word in (value if isinstance(value, tuple) else (value,))]
         return [word for word in words if isinstance(word, str) and os.path.isabs(word) and os.path.exists(word)]
 
-    def _place(self, found: Mapping[str, Value]) -> Place:
-        """What is needed: of all rules that match, a later one's word counts."""
-        place, labels = Place(), dict[str, str]()
+    def _needs(self, found: Mapping[str, Value]) -> tuple[Place, float]:
+        """What is needed, of a machine and of time: of all rules that match, a later one's word counts."""
+        place, labels, timeout = Place(), dict[str, str](), self.timeout
         for rule in self.file.get("place", ()):
             if _matches(rule.get("match", {}), found):
                 memory = _bytes(rule["memory"]) if "memory" in rule else place.memory
                 place = Place(rule.get("cpus", place.cpus), rule.get("gpus", place.gpus), memory)
                 labels |= rule.get("labels", {})
-        return dataclasses.replace(place, labels=tuple(sorted(labels.items())))
+                timeout = rule.get("timeout", timeout)
+        return dataclasses.replace(place, labels=tuple(sorted(labels.items()))), timeout
 
 
 def read_matrix(path: Path, commands: Mapping[str, Command], models: Sequence[str]) -> Matrix:

@@ -21,7 +21,7 @@ from hloracle.core.errors import InputError
 from hloracle.fleet import driver, moved, on_ray, process
 from hloracle.fleet.driver import Finished, Lost, conduct
 from hloracle.fleet.journal import Journal
-from hloracle.fleet.matrix import Job, Matrix, Place, read_matrix
+from hloracle.fleet.matrix import TIMEOUT_SECONDS, Job, Matrix, Place, read_matrix
 from hloracle.fleet.outcome import Attempt, Outcome
 from hloracle.fleet.report import histories, write_report
 from hloracle.reports.fleet import record as form
@@ -95,6 +95,7 @@ def test_exclusions_places_and_faults(tmp_path: Path) -> None:
     match = { precision = "bf16" }
     gpus = 1
     labels = { gpu = "h100" }
+    timeout = 90
     [[fault]]
     match = { model = "tiny-mistral" }
     kind = "hang"
@@ -107,6 +108,7 @@ def test_exclusions_places_and_faults(tmp_path: Path) -> None:
     f32, bf16, mistral = found.values()
     assert f32.place == mistral.place == Place(memory=1_500_000_000)
     assert bf16.place == Place(gpus=1, memory=1_500_000_000, labels=(("gpu", "h100"),))
+    assert [job.timeout for job in found.values()] == [TIMEOUT_SECONDS, 90, TIMEOUT_SECONDS]
     assert [job.fault for job in found.values()] == [None, None, "hang"]
 
 
