@@ -6,10 +6,13 @@ import contextlib
 import ipaddress
 import logging
 import os
+import queue
+import signal
 import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -20,6 +23,7 @@ import psutil
 from hloracle.core.cache import cache_root
 from hloracle.core.environment import PACKAGES, threads_available, versions
 from hloracle.core.errors import InputError, told
+from hloracle.core.program import STOPPING
 from hloracle.core.revision import revision
 from hloracle.core.shown import shown
 from hloracle.fleet import moved
@@ -68,7 +72,8 @@ class Ray:
         self._nodes: list[Mapping[str, Any]] = []
         self._looked = -LOOK_SECONDS
         self._made: dict[str, list[tuple[list[str], Ref]]] = defaultdict(list)  # by model
-        self._run = ray.remote(max_retries=0, num_returns=2)(run)
+        self._ended: queue.SimpleQueue[tuple[Ref, Future[Any]]] = queue.SimpleQueue()
+        self._at = cache(lambda place: ray.remote(max_retries=0, num_returns=2, **_options(place))(run))
         self._put = cache(lambda path: ray.put(moved.pack(Path(path).parent, moved.companions(Path(path)))))
         self._digests = cache(lambda path: (path, moved.input_of(Path(path)).digest))
 
@@ -80,10 +85,6 @@ class Ray:
 
     def start(self, job: Job, attempt: int) -> None:
         """Hand it to Ray, which places it."""
-        place = job.place
-        options: dict[str, Any] = {"num_cpus": place.cpus, "num_gpus": place.gpus, "label_selector": dict(place.labels)}
-        if place.memory:
-            options["memory"] = place.memory
         elsewhere = len(self._nodes) > 1
         paths = self._matrix.inputs(job) if elsewhere else []
         task: Task = {
@@ -96,8 +97,10 @@ class Ray:
             "packed": [self._put(path) for path in paths],
             "entries": self._made[job.model] if elsewhere else [],
         }
-        ref, made = self._run.options(**options).remote(task)
+        ref, made = self._at(job.place).remote(task)
         self._running[ref] = job, made
+        # `ray.wait` would look through all that run each time that one ends.
+        ref.future().add_done_callback(lambda future: self._ended.put((ref, future)))
 
     def drop(self, job: Job) -> None:
         """Cancel its run."""
@@ -108,27 +111,25 @@ class Ray:
 
     def wait(self, seconds: float) -> Sequence[Finished]:
         """All that have ended, once one has."""
-        if not (refs := list(self._running)):
-            time.sleep(seconds)
-            return []
-        with _interruptible():
-            ready, _ = self._ray.wait(refs, num_returns=1, timeout=seconds, fetch_local=False)
-            if ready:
-                ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-            return [self._finished(ref) for ref in ready]
+        found = list[tuple[Ref, Future[Any]]]()
+        with contextlib.suppress(queue.Empty):
+            found.append(self._ended.get(timeout=seconds))
+            while True:
+                found.append(self._ended.get_nowait())
+        return [self._finished(ref, future) for ref, future in found if ref in self._running]
 
     def cancel(self) -> None:
         """End all that runs."""
         for job, _ in list(self._running.values()):
             self.drop(job)
 
-    def _finished(self, ref: Ref) -> Finished:
+    def _finished(self, ref: Ref, future: Future[Any]) -> Finished:
         job, made = self._running.pop(ref)
         errors = self._ray.exceptions
         try:
             ended: Ended
             names: list[str]
-            ended, names = self._ray.get(ref)
+            ended, names = future.result()
         except errors.OutOfMemoryError:
             return Finished(job, Attempt("crashed", "Ray killed it: its machine was out of memory", "", 0.0, ""))
         except errors.RayTaskError as error:
@@ -169,7 +170,7 @@ def connected(address: str | None, matrix: Matrix, run: Run | None = None, cores
             "give what `ray start --head` printed, and set the token of that cluster here",
         )
     try:
-        with _nothing_printed():
+        with _nothing_printed(), _own_signals():
             ray.init(address=address or "local", **how)
     except Exception as error:  # of many kinds: an address that is none, nobody there, another token, no room
         raise InputError(f"is not reached ({told(error)})", where, fix) from None
@@ -188,14 +189,15 @@ def connected(address: str | None, matrix: Matrix, run: Run | None = None, cores
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """What a signal's handler raises while Ray waits comes out of Ray as a SystemError (seen with 2.60)."""
+def _own_signals() -> Iterator[None]:
+    """Ray answers signals itself from then on: SIGTERM with a C++ stack trace (seen with 2.60)."""
+    os.environ["RAY_DISABLE_FAILURE_SIGNAL_HANDLER"] = "1"
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
     try:
         yield
-    except SystemError as error:
-        if error.__cause__ is None or isinstance(error.__cause__, Exception):
-            raise
-        raise error.__cause__ from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -245,6 +247,12 @@ def refuse_unplaceable(matrix: Matrix, nodes: Sequence[Mapping[str, Any]]) -> No
                 f"needs {place}, and no machine has that: there is {there}", f"{matrix.path}: {job.id}",
                 "change [[place]], or start a machine that has it",
             )  # fmt: skip
+
+
+def _options(place: Place) -> dict[str, Any]:
+    """What Ray is told of a job's needs."""
+    needs = {"num_cpus": place.cpus, "num_gpus": place.gpus, "label_selector": dict(place.labels)}
+    return {**needs, "memory": place.memory} if place.memory else needs
 
 
 def _holds(node: Mapping[str, Any], place: Place) -> int:

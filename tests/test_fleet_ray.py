@@ -89,14 +89,15 @@ def test_on_this_machine(tmp_path: Path) -> None:
     assert children() <= before
 
 
-def test_interrupted_it_ends_all_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_ends_all_and_goes_on(number: signal.Signals, tmp_path: Path) -> None:
     before = children()
     matrix = write(tmp_path, ["divide/f32", "subtract/f32"])  # the second hangs
     process = fleet(matrix, "--out", tmp_path / "out")
     journal = tmp_path / "out" / "fleet.jsonl"
     wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) == 2, 200)
-    process.send_signal(signal.SIGINT)
-    assert "interrupted" in process.communicate(timeout=60)[1]
+    process.send_signal(number)
+    assert process.communicate(timeout=60)[1] == "hloracle: interrupted\n"
     assert process.returncode == 130
     assert children() <= before
     (tmp_path / "again.toml").write_text(matrix.read_text())
