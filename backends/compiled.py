@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloracle.core.cache import build_directory, cache_root, digest, is_whole
+from hloracle.core.cache import FORM, build_directory, cache_root, digest, is_whole
 from hloracle.core.errors import ToolchainError
 from hloracle.core.files import write_file
 
@@ -70,5 +70,5 @@ def is_compiled(graph_text: str, identity: dict[str, str]) -> bool:
 
 
 def _entry(graph_text: str, identity: dict[str, str]) -> Path:
-    key = digest(graph_text, json.dumps(identity, sort_keys=True))
+    key = digest(FORM, graph_text, json.dumps(identity, sort_keys=True))
     return cache_root() / "compiled" / key[:2] / key

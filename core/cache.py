@@ -24,7 +24,7 @@ from hloracle.core.errors import InputError
 from hloracle.core.files import beside, locked, write_file, writing
 
 T = TypeVar("T")
-FORM = "2"  # of an entry's file: one of another form has another name
+FORM = "2"  # of entries: one of another form has another name
 SEAL = ".sealed"  # of a directory: whose it is, and the hex SHA-256 of each of its files
 # From then on a file's times tell that it was not written to: file systems count them in hundredths of a second, or whole ones.
 SETTLED_NS = 2_000_000_000
