@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from hloracle.fleet.trial import Cluster, cluster, wait_for
 from hloracle.reports.fleet.record import jobs_in
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="hloracle[fleet] is not installed")
 
-TOKEN = "0123456789abcdef0123456789abcdef"
 # Jobs of some seconds each: an operation on the interpreter.
 MATRIX = """
 [ops]
@@ -117,63 +111,22 @@ def test_a_label_that_no_machine_has(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def cluster() -> Iterator[dict[str, Any]]:
-    """Two nodes on this machine, each with a label, a core and a cache of its own. Its address, and how to kill one."""
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the names of sockets are short
-    environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
-        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_TMPDIR": folder,
-    }  # fmt: skip
-    ray = str(Path(sys.executable).with_name("ray"))
-    port, nodes = 20_000 + os.getpid() % 10_000, {}
-    for zone, where in (
-        ("a", ["--head", f"--port={port}", "--include-dashboard=false"]),
-        ("b", [f"--address=127.0.0.1:{port}"]),
-    ):
-        how = [
-            "--node-ip-address=127.0.0.1",
-            "--num-cpus=1",
-            f"--labels=zone={zone}",
-            "--object-store-memory=100000000",
-            "--block",
-        ]
-        nodes[zone] = subprocess.Popen(
-            [ray, "start", *where, *how, "--disable-usage-stats"] if zone == "a" else [ray, "start", *where, *how],
-            env={**environment, "HLORACLE_CACHE": f"{folder}/cache-{zone}"}, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        wait_for(partial(has_raylet, nodes[zone].pid), 60)
-        time.sleep(3)
-
-    def kill(zone: str) -> None:
-        for process in [*psutil.Process(nodes[zone].pid).children(recursive=True), psutil.Process(nodes[zone].pid)]:
-            if "raylet" in process.name():
-                process.kill()
-
-    yield {"address": f"127.0.0.1:{port}", "environment": environment, "kill": kill}
-    for node in nodes.values():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(node.pid).children(recursive=True):
-                process.kill()
-        node.kill()
-        node.wait()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def has_raylet(pid: int) -> bool:
-    return any("raylet" in process.name() for process in psutil.Process(pid).children(recursive=True))
+def nodes(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes on this machine, each with a cache of its own."""
+    with cluster({zone: tmp_path / f"cache-{zone}" for zone in "ab"}) as found:
+        yield found
 
 
 OPERATIONS = [f"{name}/f32" for name in ("divide", "maximum", "minimum", "negate", "abs", "sign", "floor", "ceil")]
 
 
 @pytest.mark.nightly
-def test_a_node_is_killed_and_nothing_is_lost(cluster: dict[str, Any], tmp_path: Path) -> None:
+def test_a_node_is_killed_and_nothing_is_lost(nodes: Cluster, tmp_path: Path) -> None:
     matrix, out = write(tmp_path, [*OPERATIONS, "add/f32", "multiply/f32"]), tmp_path / "out"
-    process = fleet(matrix, "--address", cluster["address"], "--out", out, environment=cluster["environment"])
+    process = fleet(matrix, "--address", nodes.address, "--out", out, environment=nodes.environment)
     journal = out / "fleet.jsonl"
     wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) >= 4, 300)
-    cluster["kill"]("b")
+    nodes.kill("b")
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 1, errors
     found = statuses(out)
@@ -183,24 +136,17 @@ def test_a_node_is_killed_and_nothing_is_lost(cluster: dict[str, Any], tmp_path:
 
 
 @pytest.mark.nightly
-def test_the_driver_is_killed_and_taken_up_again(cluster: dict[str, Any], tmp_path: Path) -> None:
+def test_the_driver_is_killed_and_taken_up_again(nodes: Cluster, tmp_path: Path) -> None:
     matrix, out = write(tmp_path, OPERATIONS), tmp_path / "out"
-    words = (matrix, "--address", cluster["address"], "--out", out)
-    process = fleet(*words, environment=cluster["environment"])
+    words = (matrix, "--address", nodes.address, "--out", out)
+    process = fleet(*words, environment=nodes.environment)
     journal = out / "fleet.jsonl"
     wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) >= 4, 300)
     process.kill()
     process.communicate()
     done = [line for line in journal.read_text().splitlines() if '"key"' in line]
-    process = fleet(*words, "--resume", environment=cluster["environment"])
+    process = fleet(*words, "--resume", environment=nodes.environment)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     assert statuses(out) == dict.fromkeys(OPERATIONS, "passed")
     assert [line for line in journal.read_text().splitlines() if '"key"' in line][: len(done)] == done
-
-
-def wait_for(what: Callable[[], bool], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.2)
