@@ -31,6 +31,8 @@ Answer = TypeVar("Answer")
 UNGUARDED = "runs again, or fails, when another process imports it for a backend that is defined there"
 GUARD = 'put what it runs under `if __name__ == "__main__":`, or the backend into a module'
 _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+# Signals that a process does not give itself by a mistake.
+KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STARTING = threading.Lock()
 _alone = False  # whether this process is itself such a child, of which everything runs inside
 
@@ -47,7 +49,8 @@ class ChildResult:
 class ChildDied(Exception):
     """The process ended without an answer: it crashed, was killed, or ran out of time.
 
-    cause: `memory` where it said itself that it had not enough, `crash` where it said nothing.
+    cause: `memory` where it said itself that it had not enough, `killed` where something else ended it, as
+      Linux does where memory is short, `crash` where it said nothing.
     """
 
     def __init__(self, message: str, cause: str = "") -> None:
@@ -100,13 +103,12 @@ def run_in_child(
             except (EOFError, OSError):  # OSError: it ended in the middle of a message
                 process.join(10)
                 # Python itself ends with a status: a script that runs again in each child, for one.
-                crashed = process.exitcode is None or process.exitcode < 0
-                if needs_main and not crashed:
+                ended = process.exitcode is None or process.exitcode < 0
+                if needs_main and not ended:
                     raise InputError(
                         UNGUARDED, getattr(sys.modules["__main__"], "__file__", "the script"), GUARD
                     ) from None
-                words = f"{function.__name__} died ({exit_words(process.exitcode)})"
-                raise ChildDied(words, "crash" if crashed else "") from None
+                raise _died(function, process.exitcode) from None
             if kind == "report":
                 if report:
                     report(payload)
@@ -124,6 +126,12 @@ def run_in_child(
         _kill_group(process)
         process.join()
         ours.close()
+
+
+def _died(function: Callable[..., Any], code: int | None) -> ChildDied:
+    """What is said of a process that ended without an answer, by the code that it left."""
+    cause = "killed" if code is not None and -code in KILLED else "crash" if code is None or code < 0 else ""
+    return ChildDied(f"{function.__name__} died ({exit_words(code)})", cause)
 
 
 def _names_main(call: bytes) -> bool:

@@ -105,7 +105,7 @@ def test_toolchain_error_passes_through() -> None:
         (children.leave, (3,), r"leave died \(exit status 3\)", ""),
         (children.leave, (0,), r"leave died \(exit status 0\)", ""),
         (children.leave_at_once, (4,), r"leave_at_once died \(exit status 4\)", ""),
-        (children.kill_itself, (signal.SIGKILL,), r"kill_itself died \(signal SIGKILL\)", "crash"),
+        (children.kill_itself, (signal.SIGKILL,), r"kill_itself died \(signal SIGKILL\)", "killed"),
         (children.kill_itself, (signal.SIGSEGV,), r"kill_itself died \(signal SIGSEGV\)", "crash"),
         (children.kill_itself, (signal.SIGABRT,), r"kill_itself died \(signal SIGABRT\)", "crash"),
         (children.add, (children.DiesWhenRead(), 1), r"add died \(exit status 6\)", ""),

@@ -14,12 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable
+from concurrent.futures import as_completed
 from functools import cache
 from pathlib import Path
 
 import click
 
+from hloracle.core.child import threads
 from hloracle.core.console import terminal
 from hloracle.core.errors import InputError
 from hloracle.core.program import run_program
@@ -46,15 +48,15 @@ def namespace() -> tuple[str, ...]:
     return ()
 
 
-def warm(base: Path) -> None:
-    """Run every command in a folder once: a cache that holds all, and the graph that `check` takes. Raises InputError."""
+def warm(base: Path, commands: Iterable[str] = COMMANDS) -> None:
+    """Run these commands in a folder once: a cache that holds all, and the graph that `check` takes. Raises InputError."""
     if (base / "whole").exists():
         return
     place = Place(base, [])
     for folder in (place.work, place.cache, place.tmp, place.home):
         folder.mkdir(parents=True, exist_ok=True)
     emit = ("emit", "tiny-llama", "--phase", "decode", "-o", "decode.mlir")
-    for name, words in {"emit": emit, **COMMANDS}.items():
+    for name, words in {"emit": emit, **{name: COMMANDS[name] for name in commands}}.items():
         place.words = list(words)
         ran = place.run()
         wrong = [*problems(CONFORMS, ran)] if name != "emit" else []
@@ -106,7 +108,7 @@ def _try_all(rows: list[Row], jobs: int, work: Path, pin: bool) -> int:
     began, found, skipped = time.monotonic(), dict[str, Tried](), list[str]()
     with terminal.status("the commands without a fault") as status:
         warm(work / "base")
-        with ThreadPoolExecutor(jobs) as pool:
+        with threads(jobs) as pool:
             futures = {pool.submit(try_row, row, work / "base", work / "rows"): row for row in rows}
             for number, future in enumerate(as_completed(futures), 1):
                 row, tried = futures[future], future.result()

@@ -99,7 +99,7 @@ class Place:
 
     def lift(self) -> None:
         """From now on nothing goes wrong."""
-        self.environment, self.limits, self.streams, self.beside, self.before = {}, [], {}, [], []
+        self.environment, self.plan, self.limits, self.streams, self.beside, self.before = {}, [], [], {}, [], []
         for name in ("plan.json", "jumped", "happened"):
             (self.hook / name).unlink(missing_ok=True)
         for act in self.lifts:
@@ -115,6 +115,7 @@ class Place:
         own = {
             "HLORACLE_CACHE": str(self.cache), "TMPDIR": str(self.tmp), "HOME": str(self.home),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)), "XLA_FLAGS": " ".join(PLAIN_XLA),
+            "PYTHONDONTWRITEBYTECODE": "",  # many images of containers set it, and each process would compile all modules
         }  # fmt: skip
         return {**os.environ, **own, **self.environment}
 

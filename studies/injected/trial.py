@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from hloracle.studies.injected.judge import CONFORMS, Ran, explanation_of, problems
+from hloracle.studies.injected.judge import CONFORMS, Expected, Ran, explanation_of, problems
 from hloracle.studies.injected.place import Place
 from hloracle.studies.injected.table import ROWS, Row
 
@@ -33,11 +33,14 @@ def tried(row: Row, base: Path, folder: Path) -> Tried:
     place.prepare(base)
     row.fault.put(place)
     ran = place.run()
-    wrong = list(problems(row.expected, ran))
     place.lift()
-    again = place.run()
-    wrong += [f"once it is lifted: {line}" for line in problems(CONFORMS, _without_damage(ran, again))]
-    return Tried(row.id, wrong, _said(ran), round(ran.seconds, 1))
+    return Tried(row.id, judged(row.expected, ran, place.run()), _said(ran), round(ran.seconds, 1))
+
+
+def judged(expected: Expected, ran: Ran, again: Ran) -> list[str]:
+    """What is wrong with what came of a command, and with what came of it once the fault was lifted."""
+    after = (f"once it is lifted: {line}" for line in problems(CONFORMS, _without_damage(ran, again)))
+    return [*problems(expected, ran), *after]
 
 
 def _without_damage(ran: Ran, again: Ran) -> Ran:
