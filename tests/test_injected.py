@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nightly import nightly
 
 from hloracle.studies.injected import faults, hook, page
+from hloracle.studies.injected.__main__ import namespace, try_row, warm
 from hloracle.studies.injected.judge import CONFORMS, Expected, Ran, problems
 from hloracle.studies.injected.place import Place
 from hloracle.studies.injected.table import COMMANDS, ROWS
