@@ -165,7 +165,9 @@ class Entry(Generic[T]):
     def save(self, value: T) -> None:
         """Keep a value, in place of whatever is there."""
         if self.writes:
-            if self.path.is_symlink() or self.path.is_dir():  # which would be written through, or which no file replaces
+            if (
+                self.path.is_symlink() or self.path.is_dir()
+            ):  # which would be written through, or which no file replaces
                 with suppress(FileNotFoundError):  # another process has just done it
                     remove_damaged(self.path)
             text = json.dumps(_adapter(self.type).dump_python(value))

@@ -33,6 +33,7 @@ GUARD = 'put what it runs under `if __name__ == "__main__":`, or the backend int
 _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 # Signals that a process does not give itself by a mistake.
 KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+PROCESSES = "end other programs, or allow more processes, open files or memory (ulimit -a)"
 _STARTING = threading.Lock()
 _alone = False  # whether this process is itself such a child, of which everything runs inside
 
@@ -83,13 +84,9 @@ def run_in_child(
             raise ChildDied(_failure(function, error)) from error
         return ChildResult(value, time.monotonic() - started, None)
     call = ForkingPickler.dumps((function, arguments))
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_child, args=(theirs,), daemon=False)
     started = time.monotonic()
     needs_main = _names_main(bytes(call))
-    _start(process, needs_main)
-    theirs.close()
+    process, ours = _started(needs_main)
     try:
         # Not through Process: it would wait forever for a child that dies before it has read large arguments.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -126,6 +123,24 @@ def run_in_child(
         _kill_group(process)
         process.join()
         ours.close()
+
+
+def _started(needs_main: bool) -> tuple[BaseProcess, Connection]:
+    """A child that waits for what it is to call, and our end of its pipe. Raises InputError where there can be none."""
+    context = multiprocessing.get_context("spawn")
+    try:
+        ours, theirs = context.Pipe()
+        with theirs:
+            process = context.Process(target=_child, args=(theirs,), daemon=False)
+            try:
+                _start(process, needs_main)
+            except BaseException:
+                ours.close()
+                raise
+        return process, ours
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot be started ({why})", "a process of hloracle's", PROCESSES) from error
 
 
 def _died(function: Callable[..., Any], code: int | None) -> ChildDied:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -94,6 +95,18 @@ def test_toolchain_error_passes_through() -> None:
         run(children.bad_toolchain)
     assert (caught.value.stage, caught.value.message) == ("compile", "no such op")
     assert caught.value.artifact == "/kept/graph.mlir"
+
+
+@pytest.mark.parametrize("which", ["hloracle.core.child._start", "multiprocessing.connection.Pipe"])
+def test_a_process_that_cannot_be_started(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(which, refuse)
+    with pytest.raises(
+        InputError, match=r"a process of hloracle's: cannot be started .resource temporarily unavailable.; end"
+    ):
+        run(children.add, 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -57,20 +57,26 @@ class Compiled:
         return found[1] if found else ""
 
 
-def compile_for(source: str, graph: Graph, device: Device) -> Compiled:
-    """Compile a graph, and keep what came of it: of a module that is not run, nothing else is of use."""
+def compile_for(source: str, graph: Graph, device: Device, seconds: float = 0) -> Compiled:
+    """Compile a graph, and keep what came of it: of a module that is not run, nothing else is of use.
+
+    Args:
+      seconds: that it may take, as `iree_compile` has them.
+    """
     flags = iree.flags_of(graph, device)
     of = host_cpu() if KINDS[device.kind].compiler == "llvm-cpu" else ""
     key = digest(graph.text, *flags, installed("iree-base-compiler"), iree.compiler_path(), of)
     entry: Entry[Compiled] = Entry("compiles", key, Compiled)
     named = Compiled(source, graph.name, device.kind, device.target)
     # What was killed, or took too long, may do the next time.
-    found, reused = entry.get(lambda: _compile(named, graph, flags), lambda of: of.ok or "error:" in of.message)
+    found, reused = entry.get(
+        lambda: _compile(named, graph, flags, seconds), lambda of: of.ok or "error:" in of.message
+    )
     # Another source, or another kind of device, may have the same graph and flags.
     return replace(named, seconds=found.seconds, message=found.message, arithmetic=found.arithmetic, reused=reused)
 
 
-def _compile(named: Compiled, graph: Graph, flags: Sequence[str]) -> Compiled:
+def _compile(named: Compiled, graph: Graph, flags: Sequence[str], seconds: float) -> Compiled:
     begun = time.monotonic()
     message = ""
     arithmetic: tuple[str, ...] = ()
@@ -78,7 +84,7 @@ def _compile(named: Compiled, graph: Graph, flags: Sequence[str]) -> Compiled:
         file = Path(folder) / f"{graph.name}.mlir"
         file.write_text(graph.text)
         try:
-            arithmetic = arithmetic_of(iree.iree_compile(file, flags))
+            arithmetic = arithmetic_of(iree.iree_compile(file, flags, seconds))
         except ToolchainError as error:
             message = " ".join(error.message.replace(f"{folder}{os.sep}", "").split()) or "it failed without a word"
     return replace(named, seconds=round(time.monotonic() - begun, 3), message=message, arithmetic=arithmetic)
@@ -97,10 +103,10 @@ def arithmetic_of(module: bytes) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def compile_all(wanted: Iterable[tuple[str, Graph, Device]], jobs: int) -> list[Compiled]:
-    """Each of (source, graph, device), `jobs` at a time."""
+def compile_all(wanted: Iterable[tuple[str, Graph, Device]], jobs: int, seconds: float = 0) -> list[Compiled]:
+    """Each of (source, graph, device), `jobs` at a time, for at most so many seconds."""
     with threads(jobs) as pool:
-        futures = [pool.submit(compile_for, *one) for one in wanted]
+        futures = [pool.submit(compile_for, *one, seconds) for one in wanted]
         return [future.result() for future in futures]
 
 

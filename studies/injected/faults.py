@@ -37,7 +37,7 @@ class Fault(Protocol):
 class In:
     """At a function, in whichever process it is called: the process is ended, hangs, or gets no memory.
 
-    at: `module:function`. do: an action of hook.py, with its number. first, times: of the calls, over all processes.
+    at: `module:function`, where the module is one of ours, or of a worker's if it has no package. do: an action of hook.py, with its number. first, times: of the calls, over all processes.
     """
 
     at: str
@@ -51,7 +51,8 @@ class In:
     def put(self, place: Place) -> None:
         """Write it into the plan."""
         how = {"do": self.do, "number": int(self.number), "first": self.first, "times": self.times, "after": self.after}
-        place.plan.append({"id": len(place.plan), "at": f"hloracle.{self.at}", "path": "", **how})
+        package = "hloracle." if "." in self.at.partition(":")[0] else ""
+        place.plan.append({"id": len(place.plan), "at": package + self.at, "path": "", **how})
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def closed(files: Sequence[Path]) -> None:
 
 @dataclass(frozen=True)
 class Torn:
-    """Every file of a kind of entry is damaged."""
+    """Every file of a kind of entry is damaged. kind: a folder of the cache, or a pattern of folders in one."""
 
     kind: str
     how: Callable[[Sequence[Path]], None]
@@ -195,7 +196,7 @@ class Torn:
 
     def put(self, place: Place) -> None:
         """Damage them."""
-        found = sorted(path for path in (place.cache / self.kind).rglob("*") if path.is_file())
+        found = sorted(path for path in place.cache.glob(f"{self.kind}/**/*") if path.is_file())
         files = [path for path in found if path.suffix != ".lock" and path.stat().st_size]
         if not files:
             raise ValueError(f"{self.kind}: the cache has no such entry")

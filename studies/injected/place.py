@@ -146,6 +146,8 @@ class Place:
         self, words: Sequence[str], environment: dict[str, str], streams: dict[str, Any]
     ) -> subprocess.Popen[bytes]:
         def limited() -> None:
+            for number in (signal.SIGINT, signal.SIGHUP):  # which what runs behind a shell ignores
+                signal.signal(number, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             for which, most in self.limits:
                 resource.setrlimit(which, (most, most))
