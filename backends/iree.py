@@ -69,7 +69,8 @@ def flags_of(graph: Graph, device: Device = CPU) -> tuple[str, ...]:
 
 
 def iree_compile(source: Path, flags: Sequence[str], seconds: float = 0) -> bytes:
-    """What `iree-compile` writes. Raises ToolchainError with its first error; where it was killed, of the stage `memory`.
+    """What `iree-compile` writes. Raises ToolchainError with its first error, of the stage `memory` where it was killed and
+    `timeout` where it did not end.
 
     Args:
       seconds: that it may take; COMPILE_SECONDS if 0.
@@ -95,7 +96,7 @@ def _iree_compile(source: Path, flags: Sequence[str], seconds: float) -> subproc
     except OSError as error:
         raise ToolchainError("compile", f"{compiler_path()} cannot be run ({error.strerror})") from None
     except subprocess.TimeoutExpired:
-        raise ToolchainError("compile", f"iree-compile took more than {limit:g} s") from None
+        raise ToolchainError("timeout", f"iree-compile took more than {limit:g} s") from None
 
 
 def compile_to_stream(graph: Graph, device: Device = CPU, seconds: float = 0) -> str:

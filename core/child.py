@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import pickletools
@@ -34,6 +35,8 @@ _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBI
 # Signals that a process does not give itself by a mistake.
 KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PROCESSES = "end other programs, or allow more processes, open files or memory (ulimit -a)"
+# As the loader says it of a library.
+NO_MEMORY = ("failed to map segment from shared object", "cannot allocate memory")
 _STARTING = threading.Lock()
 _alone = False  # whether this process is itself such a child, of which everything runs inside
 
@@ -81,6 +84,8 @@ def run_in_child(
         except (InputError, ToolchainError):
             raise
         except Exception as error:
+            if is_memory(error):
+                raise ChildDied(f"{function.__name__} ran out of memory", "memory") from error
             raise ChildDied(_failure(function, error)) from error
         return ChildResult(value, time.monotonic() - started, None)
     call = ForkingPickler.dumps((function, arguments))
@@ -174,10 +179,11 @@ def _child(pipe: Connection) -> None:
         pipe.send(("value", (value, peak_bytes())))
     except (InputError, ToolchainError) as error:
         pipe.send(("error", error))
-    except MemoryError:
-        pipe.send(("memory", f"{function.__name__} ran out of memory"))
     except Exception as error:
-        pipe.send(("died", _failure(function, error)))
+        if is_memory(error):
+            pipe.send(("memory", f"{function.__name__} ran out of memory"))
+        else:
+            pipe.send(("died", _failure(function, error)))
 
 
 def jax_on_the_processor() -> None:
@@ -204,6 +210,13 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def is_memory(error: Exception) -> bool:
+    """Whether there was not enough memory: for Python, for the system, or for the loader to load a library."""
+    if isinstance(error, ImportError | OSError) and any(words in str(error) for words in NO_MEMORY):
+        return True
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def _failure(function: Callable[..., Any], error: Exception) -> str:

@@ -37,7 +37,7 @@ _UNKNOWN = re.compile(
 )  # fmt: skip
 # As StableHLO's interpreter says so, which then ends its process.
 _REFUSED = re.compile(r"[Uu]nsupported op\b|Op not implemented")
-KILLED = "SIGKILL"  # by whoever runs out of memory, or of patience
+KILLED = ("SIGKILL", "SIGTERM")  # by whoever runs out of memory, or of patience
 # As a compiler that runs as a program of its own says that it crashed: what came out of it is a trace, and no diagnostic.
 _CRASHED = re.compile(
     r"exit status -\d+|signal SIG[A-Z]+|[Pp]lease report issues to|PLEASE submit a bug report|Stack dump:|Assertion [`']"
@@ -77,7 +77,9 @@ class Outcome:
     @property
     def lasting(self) -> bool:
         """Whether it may be kept: it would come of the case by itself again, however fast or full the machine is."""
-        depends = self.result in ("hang", "skipped") or (self.result == "crash" and KILLED in self.words)
+        depends = self.result in ("hang", "skipped") or (
+            self.result == "crash" and any(killed in self.words for killed in KILLED)
+        )
         return not (depends or self.beside)
 
     @property

@@ -48,11 +48,16 @@ def record_of(found: Found) -> form.OpsRecord:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": ["hloracle", *sys.argv[1:]],
         "packages": versions(),
-        "passed": not states & {"new-failure", "new-pass"},
+        "passed": not states & {"new-failure", "new-pass"} and not any(_untried(ran) for ran in found.ran),
         "backends": [_backend(ran) for ran in found.ran],
         "rows": rows,
         "malformed": [{"where": e.where, "what": e.what, "fix": e.fix} for e in found.malformed],
     }
+
+
+def _untried(ran: Ran) -> bool:
+    """Whether a backend was given cases and tried none, as where it gets no memory: who compares nothing passes nothing."""
+    return bool(ran.outcomes) and all(outcome.result == "skipped" for outcome in ran.outcomes)
 
 
 def _backend(ran: Ran) -> form.Backend:

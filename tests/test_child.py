@@ -115,6 +115,8 @@ def test_a_process_that_cannot_be_started(which: str, monkeypatch: pytest.Monkey
         (children.bug, (), r"bug failed: ValueError: one line and another \(children\.py:\d+\)", ""),
         (children.out_of_memory, (), "out_of_memory ran out of memory", "memory"),
         (children.not_picklable, (), "not_picklable failed: TypeError: cannot pickle '_thread.lock' object .*", ""),
+        (children.no_segment, (), "no_segment ran out of memory", "memory"),
+        (children.no_fork, (), "no_fork ran out of memory", "memory"),
         (children.leave, (3,), r"leave died \(exit status 3\)", ""),
         (children.leave, (0,), r"leave died \(exit status 0\)", ""),
         (children.leave_at_once, (4,), r"leave_at_once died \(exit status 4\)", ""),

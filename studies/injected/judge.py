@@ -117,7 +117,7 @@ def explanation_of(record: Any) -> str:
     if "verdict" in record:
         checks = [f"{c['id']}: {c['detail']}" for c in record["checks"] if c["status"] in ("failed", "error")]
         return "; ".join([record["verdict"]["explanation"], *checks])
-    outcomes = [o for row in record["rows"] for o in row["outcomes"] if o["state"] == "new-failure"]
+    outcomes = [o for row in record["rows"] for o in row["outcomes"] if o["state"] in ("new-failure", "open")]
     return "; ".join(f"{o['result']}: {o['words']}" for o in outcomes[:5])
 
 
