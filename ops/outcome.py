@@ -53,6 +53,7 @@ class Outcome:
       is wrong.
     words: why it is no pass, in one line; empty for a pass.
     beside: other cases of the module in which it is wrong, where it is right by itself.
+    starved: it was not tried because the backend got no memory for it.
     """
 
     case: str
@@ -63,6 +64,7 @@ class Outcome:
     share: float | None = None
     words: str = ""
     beside: tuple[str, ...] = ()
+    starved: bool = False
 
     @property
     def passed(self) -> bool:

@@ -56,8 +56,9 @@ def record_of(found: Found) -> form.OpsRecord:
 
 
 def _untried(ran: Ran) -> bool:
-    """Whether a backend was given cases and tried none, as where it gets no memory: who compares nothing passes nothing."""
-    return bool(ran.outcomes) and all(outcome.result == "skipped" for outcome in ran.outcomes)
+    """Whether a backend got no memory for a case and tried no other: who compares nothing passes nothing."""
+    outcomes = ran.outcomes
+    return any(outcome.starved for outcome in outcomes) and all(outcome.result == "skipped" for outcome in outcomes)
 
 
 def _backend(ran: Ran) -> form.Backend:

@@ -81,7 +81,7 @@ class Malformed(TypedDict):
 
 
 class OpsRecord(TypedDict):
-    """A whole run. passed: each backend was tried, nothing failed that is not known, and nothing passed that is known to
+    """A whole run. passed: no backend lacked the memory for every case, nothing failed that is not known, and nothing passed that is known to
     fail.
     """
 
