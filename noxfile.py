@@ -361,6 +361,15 @@ def random_faults(session: nox.Session) -> None:
     run(session, "python", "-m", "hloracle.studies.random_faults", *session.posargs)
 
 
+@nox.session(name="injected-faults", venv_backend="none", requires=["environment"], default=False)
+def injected_faults(session: nox.Session) -> None:
+    """Fill disks, tear entries of the cache, kill processes, stop clocks; see what comes of each: `-- --only 'ops-*'`.
+
+    Where all rows are green it writes docs/injected-faults.md.
+    """
+    run(session, "python", "-m", "hloracle.studies.injected", "--jobs", "2", "--pin", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def ops(session: nox.Session) -> None:
     """Try IREE and XLA on every operation. Arguments go to `hloracle ops`."""

@@ -68,13 +68,20 @@ def flags_of(graph: Graph, device: Device = CPU) -> tuple[str, ...]:
     return (*(flag for flag in usual if flag.partition("=")[0] not in named), *graph.flags)
 
 
-def iree_compile(source: Path, flags: Sequence[str]) -> bytes:
-    """What `iree-compile` writes. Raises ToolchainError with its first error."""
+def iree_compile(source: Path, flags: Sequence[str], seconds: float = 0) -> bytes:
+    """What `iree-compile` writes. Raises ToolchainError with its first error, of the stage `memory` where it was killed and
+    `timeout` where it did not end.
+
+    Args:
+      seconds: that it may take; COMPILE_SECONDS if 0.
+    """
     # Verifying the IR after each pass takes a third of the time and does not change the module;
     # it is worth its time where something failed, because the message is then about the cause.
-    done = _iree_compile(source, [*flags, "--verify=false"])
+    done = _iree_compile(source, [*flags, "--verify=false"], seconds)
     if done.returncode and -done.returncode not in STOPPED:
-        done = _iree_compile(source, flags)
+        done = _iree_compile(source, flags, seconds)
+    if done.returncode == -signal.SIGKILL:
+        raise ToolchainError("memory", "iree-compile was killed (signal SIGKILL), as Linux does where memory is short")
     if done.returncode:
         said = first_error(done.stderr.decode(errors="replace"))
         ended = f"iree-compile ended with {exit_words(done.returncode)} and no message"
@@ -82,34 +89,35 @@ def iree_compile(source: Path, flags: Sequence[str]) -> bytes:
     return done.stdout
 
 
-def _iree_compile(source: Path, flags: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    command = [compiler_path(), str(source), *flags, "-o", "-"]
+def _iree_compile(source: Path, flags: Sequence[str], seconds: float) -> subprocess.CompletedProcess[bytes]:
+    command, limit = [compiler_path(), str(source), *flags, "-o", "-"], seconds or COMPILE_SECONDS
     try:
-        return subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS, check=False)
+        return subprocess.run(command, capture_output=True, timeout=limit, check=False)
     except OSError as error:
         raise ToolchainError("compile", f"{compiler_path()} cannot be run ({error.strerror})") from None
     except subprocess.TimeoutExpired:
-        raise ToolchainError("compile", f"iree-compile took more than {COMPILE_SECONDS} s") from None
+        raise ToolchainError("timeout", f"iree-compile took more than {limit:g} s") from None
 
 
-def compile_to_stream(graph: Graph, device: Device = CPU) -> str:
-    """The graph in IREE's stream dialect, where every allocation and copy is explicit."""
-    return _compiled(graph, device, _stream_flags(graph, device))[0].read_text()
+def compile_to_stream(graph: Graph, device: Device = CPU, seconds: float = 0) -> str:
+    """The graph in IREE's stream dialect, where every allocation and copy is explicit. See `iree_compile` for `seconds`."""
+    return _compiled(graph, device, _stream_flags(graph, device), seconds)[0].read_text()
 
 
-def precompile(graph: Graph, device: Device = CPU, with_stream: bool = False) -> bool:
+def precompile(graph: Graph, device: Device = CPU, with_stream: bool = False, seconds: float = 0) -> bool:
     """Put the graph's module into the cache; returns whether it was there.
 
     Args:
       with_stream: when it is made, also keep what `compile_to_stream` gives, a stage on the way to the module.
+      seconds: as `iree_compile` takes them.
     """
     flags = flags_of(graph, device)
     if not with_stream:
-        return _compiled(graph, device, flags)[1]
+        return _compiled(graph, device, flags, seconds)[1]
 
     def build(source: Path) -> bytes:
         with TemporaryDirectory() as folder:
-            module = iree_compile(source, [*flags, f"--dump-compilation-phases-to={folder}"])
+            module = iree_compile(source, [*flags, f"--dump-compilation-phases-to={folder}"], seconds)
             stream = [*Path(folder).glob("*.stream.mlir")]
             if stream:
                 identity = _identity(_stream_flags(graph, device), device)
@@ -124,9 +132,9 @@ def module_path(graph: Graph, device: Device = CPU) -> Path:
     return _compiled(graph, device, flags_of(graph, device))[0]
 
 
-def _compiled(graph: Graph, device: Device, flags: Sequence[str]) -> tuple[Path, bool]:
+def _compiled(graph: Graph, device: Device, flags: Sequence[str], seconds: float = 0) -> tuple[Path, bool]:
     """What the compiler makes with these flags, and whether it was in the cache."""
-    return compiled(graph.text, _identity(flags, device), lambda source: iree_compile(source, flags))
+    return compiled(graph.text, _identity(flags, device), lambda source: iree_compile(source, flags, seconds))
 
 
 def _stream_flags(graph: Graph, device: Device) -> tuple[str, ...]:

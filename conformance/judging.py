@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from functools import partial
 
-from hloracle.backends.iree import precompile
+from hloracle.backends.iree import COMPILE_SECONDS, precompile
 from hloracle.conformance.checks.of_configurations import configuration_checks
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.sources import Emitter, production
@@ -171,7 +171,7 @@ def _until_settled(run: Run) -> None:
         if graph is not None:
             # Where it does not compile, its configuration says why.
             with context.progress.stage("compile to stream"), contextlib.suppress(ToolchainError):
-                precompile(graph, context.device, with_stream=True)
+                precompile(graph, context.device, True, context.at_most(COMPILE_SECONDS))
         on_device(run)
     for one in left:
         if not settled(run):

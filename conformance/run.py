@@ -222,6 +222,10 @@ def _read(run: Run, graphs: dict[str, list[Graph]]) -> tuple[dict[str, Inspected
 def _crashed(died: ChildDied, paths: Iterable[str]) -> Exception:
     """That MLIR's parser crashes on a graph; or what else became of the process that read it."""
     where = ", ".join(paths)
+    if where and died.cause == "killed":
+        return InputError(
+            f"was not read to its end ({died})", where, "free some memory if that is short, and run again"
+        )
     if died.cause != "crash" or not where:
         return died
     return InputError("MLIR's parser crashes on it", where, "look whether it is nested too deep, or too large")

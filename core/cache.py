@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -148,7 +148,9 @@ class Entry(Generic[T]):
         try:
             seal, _, text = self.path.read_text("utf-8").partition("\n")
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            if not self.path.is_symlink():
+                return None
+            seal = text = ""
         except (OSError, ValueError):
             seal = text = ""
         if seal != self._seal(text):
@@ -163,6 +165,11 @@ class Entry(Generic[T]):
     def save(self, value: T) -> None:
         """Keep a value, in place of whatever is there."""
         if self.writes:
+            if (
+                self.path.is_symlink() or self.path.is_dir()
+            ):  # which would be written through, or which no file replaces
+                with suppress(FileNotFoundError):  # another process has just done it
+                    remove_damaged(self.path)
             text = json.dumps(_adapter(self.type).dump_python(value))
             write_file(self.path, f"{self._seal(text)}\n{text}")
 

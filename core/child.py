@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import pickletools
@@ -31,6 +32,11 @@ Answer = TypeVar("Answer")
 UNGUARDED = "runs again, or fails, when another process imports it for a backend that is defined there"
 GUARD = 'put what it runs under `if __name__ == "__main__":`, or the backend into a module'
 _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+# Signals that a process does not give itself by a mistake.
+KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+PROCESSES = "end other programs, or allow more processes, open files or memory (ulimit -a)"
+# As the loader says it of a library.
+NO_MEMORY = ("failed to map segment from shared object", "cannot allocate memory")
 _STARTING = threading.Lock()
 _alone = False  # whether this process is itself such a child, of which everything runs inside
 
@@ -47,7 +53,8 @@ class ChildResult:
 class ChildDied(Exception):
     """The process ended without an answer: it crashed, was killed, or ran out of time.
 
-    cause: `memory` where it said itself that it had not enough, `crash` where it said nothing.
+    cause: `memory` where it said itself that it had not enough, `killed` where something else ended it, as
+      Linux does where memory is short, `crash` where it said nothing.
     """
 
     def __init__(self, message: str, cause: str = "") -> None:
@@ -77,16 +84,14 @@ def run_in_child(
         except (InputError, ToolchainError):
             raise
         except Exception as error:
+            if is_memory(error):
+                raise ChildDied(f"{function.__name__} ran out of memory", "memory") from error
             raise ChildDied(_failure(function, error)) from error
         return ChildResult(value, time.monotonic() - started, None)
     call = ForkingPickler.dumps((function, arguments))
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_child, args=(theirs,), daemon=False)
     started = time.monotonic()
     needs_main = _names_main(bytes(call))
-    _start(process, needs_main)
-    theirs.close()
+    process, ours = _started(needs_main)
     try:
         # Not through Process: it would wait forever for a child that dies before it has read large arguments.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -100,13 +105,12 @@ def run_in_child(
             except (EOFError, OSError):  # OSError: it ended in the middle of a message
                 process.join(10)
                 # Python itself ends with a status: a script that runs again in each child, for one.
-                crashed = process.exitcode is None or process.exitcode < 0
-                if needs_main and not crashed:
+                ended = process.exitcode is None or process.exitcode < 0
+                if needs_main and not ended:
                     raise InputError(
                         UNGUARDED, getattr(sys.modules["__main__"], "__file__", "the script"), GUARD
                     ) from None
-                words = f"{function.__name__} died ({exit_words(process.exitcode)})"
-                raise ChildDied(words, "crash" if crashed else "") from None
+                raise _died(function, process.exitcode) from None
             if kind == "report":
                 if report:
                     report(payload)
@@ -124,6 +128,30 @@ def run_in_child(
         _kill_group(process)
         process.join()
         ours.close()
+
+
+def _started(needs_main: bool) -> tuple[BaseProcess, Connection]:
+    """A child that waits for what it is to call, and our end of its pipe. Raises InputError where there can be none."""
+    context = multiprocessing.get_context("spawn")
+    try:
+        ours, theirs = context.Pipe()
+        with theirs:
+            process = context.Process(target=_child, args=(theirs,), daemon=False)
+            try:
+                _start(process, needs_main)
+            except BaseException:
+                ours.close()
+                raise
+        return process, ours
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot be started ({why})", "a process of hloracle's", PROCESSES) from error
+
+
+def _died(function: Callable[..., Any], code: int | None) -> ChildDied:
+    """What is said of a process that ended without an answer, by the code that it left."""
+    cause = "killed" if code is not None and -code in KILLED else "crash" if code is None or code < 0 else ""
+    return ChildDied(f"{function.__name__} died ({exit_words(code)})", cause)
 
 
 def _names_main(call: bytes) -> bool:
@@ -151,10 +179,11 @@ def _child(pipe: Connection) -> None:
         pipe.send(("value", (value, peak_bytes())))
     except (InputError, ToolchainError) as error:
         pipe.send(("error", error))
-    except MemoryError:
-        pipe.send(("memory", f"{function.__name__} ran out of memory"))
     except Exception as error:
-        pipe.send(("died", _failure(function, error)))
+        if is_memory(error):
+            pipe.send(("memory", f"{function.__name__} ran out of memory"))
+        else:
+            pipe.send(("died", _failure(function, error)))
 
 
 def jax_on_the_processor() -> None:
@@ -181,6 +210,13 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def is_memory(error: Exception) -> bool:
+    """Whether there was not enough memory: for Python, for the system, or for the loader to load a library."""
+    if isinstance(error, ImportError | OSError) and any(words in str(error) for words in NO_MEMORY):
+        return True
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def _failure(function: Callable[..., Any], error: Exception) -> str:

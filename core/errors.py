@@ -32,7 +32,7 @@ class ToolchainError(Exception):
     """A compiler or runtime failed on a graph we gave it: a result to report, not bad input.
 
     Args:
-      stage: ``compile``, ``load``, ``run``, or ``memory``.
+      stage: ``compile``, ``load``, ``run``, ``memory``, or ``timeout``.
       message: the tool's own words.
       artifact: where the graph was kept, so that the failure can be looked at.
     """

@@ -43,7 +43,7 @@ def run_command_line(command: click.Command, arguments: list[str], name: str | N
     """Run a command line; returns the exit status. Whatever the user gave wrong is one line on stderr."""
     with noting() as damaged:
         status = _status(command, arguments, name)
-    if line := damage_line(damaged):
+    if status != 2 and (line := damage_line(damaged)):  # else the one line is that of what went wrong
         say(line)
     return _failed_stdout(why) if (why := unwritten()) else status
 

@@ -37,7 +37,7 @@ _UNKNOWN = re.compile(
 )  # fmt: skip
 # As StableHLO's interpreter says so, which then ends its process.
 _REFUSED = re.compile(r"[Uu]nsupported op\b|Op not implemented")
-KILLED = "SIGKILL"  # by whoever runs out of memory, or of patience
+KILLED = ("SIGKILL", "SIGTERM")  # by whoever runs out of memory, or of patience
 # As a compiler that runs as a program of its own says that it crashed: what came out of it is a trace, and no diagnostic.
 _CRASHED = re.compile(
     r"exit status -\d+|signal SIG[A-Z]+|[Pp]lease report issues to|PLEASE submit a bug report|Stack dump:|Assertion [`']"
@@ -53,6 +53,7 @@ class Outcome:
       is wrong.
     words: why it is no pass, in one line; empty for a pass.
     beside: other cases of the module in which it is wrong, where it is right by itself.
+    starved: it was not tried because the backend got no memory for it.
     """
 
     case: str
@@ -63,6 +64,7 @@ class Outcome:
     share: float | None = None
     words: str = ""
     beside: tuple[str, ...] = ()
+    starved: bool = False
 
     @property
     def passed(self) -> bool:
@@ -77,7 +79,9 @@ class Outcome:
     @property
     def lasting(self) -> bool:
         """Whether it may be kept: it would come of the case by itself again, however fast or full the machine is."""
-        depends = self.result in ("hang", "skipped") or (self.result == "crash" and KILLED in self.words)
+        depends = self.result in ("hang", "skipped") or (
+            self.result == "crash" and any(killed in self.words for killed in KILLED)
+        )
         return not (depends or self.beside)
 
     @property

@@ -20,7 +20,7 @@ from hloracle import backends, semantics
 from hloracle.backends.named import Choice
 from hloracle.core.cache import Entry, digest
 from hloracle.core.environment import host_cpu
-from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.errors import InputError, OutOfMemory, ToolchainError
 from hloracle.ops.case import Case
 from hloracle.ops.files_case import FileCase
 from hloracle.ops.judge import Judged, judge
@@ -195,7 +195,7 @@ class _Trying:
             # A case before it may have written where it should not: what crashes is asked again in a process of its own.
             if result == "crash" and not fresh and isinstance(error, Ended):
                 return self._alone(part)
-            return Outcome(case.id, case.operation, result, words=words)
+            return Outcome(case.id, case.operation, result, words=words, starved=isinstance(error, OutOfMemory))
         return _judged(case, results, self.how.judge)
 
 

@@ -48,11 +48,17 @@ def record_of(found: Found) -> form.OpsRecord:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": ["hloracle", *sys.argv[1:]],
         "packages": versions(),
-        "passed": not states & {"new-failure", "new-pass"},
+        "passed": not states & {"new-failure", "new-pass"} and not any(_untried(ran) for ran in found.ran),
         "backends": [_backend(ran) for ran in found.ran],
         "rows": rows,
         "malformed": [{"where": e.where, "what": e.what, "fix": e.fix} for e in found.malformed],
     }
+
+
+def _untried(ran: Ran) -> bool:
+    """Whether a backend got no memory for a case and tried no other: who compares nothing passes nothing."""
+    outcomes = ran.outcomes
+    return any(outcome.starved for outcome in outcomes) and all(outcome.result == "skipped" for outcome in outcomes)
 
 
 def _backend(ran: Ran) -> form.Backend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -60,6 +61,14 @@ def bug(report: Any) -> None:
 
 def out_of_memory(report: Any) -> None:
     raise MemoryError
+
+
+def no_segment(report: Any) -> None:
+    raise ImportError("libjax_common.so: failed to map segment from shared object")
+
+
+def no_fork(report: Any) -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 def leave(report: Any, status: int) -> None:

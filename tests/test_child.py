@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -96,16 +97,30 @@ def test_toolchain_error_passes_through() -> None:
     assert caught.value.artifact == "/kept/graph.mlir"
 
 
+@pytest.mark.parametrize("which", ["hloracle.core.child._start", "multiprocessing.connection.Pipe"])
+def test_a_process_that_cannot_be_started(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(which, refuse)
+    with pytest.raises(
+        InputError, match=r"a process of hloracle's: cannot be started .resource temporarily unavailable.; end"
+    ):
+        run(children.add, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "words", "cause"),
     [
         (children.bug, (), r"bug failed: ValueError: one line and another \(children\.py:\d+\)", ""),
         (children.out_of_memory, (), "out_of_memory ran out of memory", "memory"),
         (children.not_picklable, (), "not_picklable failed: TypeError: cannot pickle '_thread.lock' object .*", ""),
+        (children.no_segment, (), "no_segment ran out of memory", "memory"),
+        (children.no_fork, (), "no_fork ran out of memory", "memory"),
         (children.leave, (3,), r"leave died \(exit status 3\)", ""),
         (children.leave, (0,), r"leave died \(exit status 0\)", ""),
         (children.leave_at_once, (4,), r"leave_at_once died \(exit status 4\)", ""),
-        (children.kill_itself, (signal.SIGKILL,), r"kill_itself died \(signal SIGKILL\)", "crash"),
+        (children.kill_itself, (signal.SIGKILL,), r"kill_itself died \(signal SIGKILL\)", "killed"),
         (children.kill_itself, (signal.SIGSEGV,), r"kill_itself died \(signal SIGSEGV\)", "crash"),
         (children.kill_itself, (signal.SIGABRT,), r"kill_itself died \(signal SIGABRT\)", "crash"),
         (children.add, (children.DiesWhenRead(), 1), r"add died \(exit status 6\)", ""),

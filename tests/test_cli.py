@@ -26,7 +26,7 @@ from hloracle.conformance.context import Context
 from hloracle.conformance.runs.gate_zero import Gate
 from hloracle.core import folder
 from hloracle.core.abi import Abi
-from hloracle.core.cache import SEAL
+from hloracle.core.cache import SEAL, tell_of_damage
 from hloracle.core.child import ChildDied, alone
 from hloracle.emitters.model import emit
 from hloracle.reference.fixtures import tiny
@@ -529,6 +529,18 @@ def test_a_process_that_dies(refused: Refused, tmp_path: Path, monkeypatch: pyte
     line = refused("emit", "tiny-llama", "--phase", "decode", "--source", "reference", "-o", output)
     assert line == "hloracle: _lower died (signal SIGKILL)\n"
     assert not output.exists()
+
+
+def test_what_was_damaged_is_not_told_beside_why_a_command_could_not_run(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any, **__: Any) -> None:
+        tell_of_damage("truth/one")
+        raise ChildDied("_lower died (signal SIGKILL)")
+
+    monkeypatch.setattr("hloracle.production.emit.run_in_child", dies)
+    line = refused("emit", "tiny-llama", "--phase", "decode", "--source", "reference", "-o", tmp_path / "graph.mlir")
+    assert line == "hloracle: _lower died (signal SIGKILL)\n"
 
 
 def test_two_processes_that_fetch(empty_cache: Path) -> None:

@@ -23,6 +23,7 @@ from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.settings import Settings
 from hloracle.conformance.verdict.verdict import decide
 from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.errors import ToolchainError
 
 IDS = [configuration.id for configuration in CONFIGURATIONS]
 XLA, IREE, TOKEN = "emitter/xla-cpu", "emitter/iree-cpu", "emitter/iree-cpu/token"
@@ -242,6 +243,22 @@ def test_a_source_without_logits_is_asked_for_its_token(
 # ---- what is compiled for a device that nothing runs on
 
 
+def test_once_a_compiler_has_not_ended_the_others_are_given_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be waited for one after the other."""
+    given: list[float] = []
+
+    def hangs(graph: Graph, device: Device, stream: bool, seconds: float) -> bool:
+        given.append(seconds)
+        raise ToolchainError("timeout" if len(given) > 1 else "compile", "no")
+
+    monkeypatch.setattr(compiling, "precompile", hangs)
+    patience = compiling.Patience(600)
+    for _ in range(4):
+        with pytest.raises(ToolchainError):
+            patience.precompiled(graphs("token")[0][0], compiled_for("cuda"), False)
+    assert given == [600, 600, 60, 60]
+
+
 @pytest.mark.parametrize(
     ("quick", "message", "asked"),
     [
@@ -256,7 +273,7 @@ def test_a_quick_run_compiles_the_oracle_where_a_judged_graph_does_not(
 ) -> None:
     """It tells a graph that is wrong from a compiler that is."""
 
-    def compile_for(source: str, graph: Graph, device: Device) -> Compiled:
+    def compile_for(source: str, graph: Graph, device: Device, seconds: float) -> Compiled:
         return Compiled(source, graph.name, device.kind, device.target, 0.0, message, () if message else ("fma f32",))
 
     monkeypatch.setattr(compiling, "compile_for", compile_for)

@@ -144,6 +144,7 @@ def test_what_is_wrong_among_others_alone_says_so() -> None:
         (Outcome("a", "b", "wrong"), True),
         (Outcome("a", "b", "crash", words="x ended without an answer (signal SIGSEGV)"), True),
         (Outcome("a", "b", "crash", words="x ended without an answer (signal SIGKILL)"), False),
+        (Outcome("a", "b", "crash", words="x ended without an answer (signal SIGTERM)"), False),
         (Outcome("a", "b", "hang"), False),
         (Outcome("a", "b", "skipped"), False),
         (Outcome("a", "b", "wrong", beside=("c",)), False),
@@ -562,6 +563,22 @@ def test_the_record_says_what_is_new() -> None:
     assert states["sort/i4/a", "xla-cpu"] == "open"
     assert not found["passed"]
     assert json.loads(to_json(found)) == found
+
+
+def test_who_tries_nothing_passes_nothing() -> None:
+    """As where a backend gets no memory for any case."""
+    from hloracle.ops.running_record import Found, record_of
+
+    case = Case("add/f32/a", "stablehlo.add", "", (), (), "", "")
+
+    def passed(*results: str) -> bool:
+        one = Ran(chosen(["xla"])[0], {"version": "1"})
+        one.outcomes += [
+            Outcome(case.id, case.operation, result, words="no", starved=result == "skipped") for result in results
+        ]  # type: ignore[arg-type]
+        return bool(record_of(Found([case], [one], []))["passed"])
+
+    assert [passed("skipped"), passed("unsupported"), passed("exact")] == [False, True, True]
 
 
 def test_the_record_is_of_its_schema() -> None:

@@ -117,6 +117,7 @@ def test_a_backend_that_does_not_end(folder: Path, monkeypatch: pytest.MonkeyPat
         (OutOfMemory("iree"), "untried"),
         (ChildDied("it died", "crash"), "wrong"),
         (ChildDied("it died", "memory"), "untried"),
+        (ChildDied("it died", "killed"), "untried"),
     ],
 )
 def test_whichever_way_it_ends(error: Exception, status: str) -> None:

@@ -239,6 +239,27 @@ def test_an_entry_that_is_no_text(content: bytes, empty_cache: Path) -> None:
     assert entry.load() is None
 
 
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda path: (path.mkdir(), (path / "file").write_text("x")),
+        lambda path: path.symlink_to("nowhere"),
+        lambda path: path.symlink_to(path.name),
+    ],
+)
+def test_something_else_in_the_place_of_an_entry(replace: Callable[[Path], object], empty_cache: Path) -> None:
+    """A folder, which a file cannot take the place of; a link, through which it would be written elsewhere."""
+    entry = entry_of()
+    entry.save(KEPT)
+    entry.path.unlink()
+    replace(entry.path)
+    with store.noting() as found:
+        assert entry.get(lambda: KEPT) == (KEPT, False)
+    assert found == [store.entry_name(entry.path)]
+    assert entry.load() == KEPT
+    assert [path.name for path in entry.path.parent.iterdir()] == [entry.path.name]
+
+
 def test_an_entry_of_another_type_is_none(empty_cache: Path) -> None:
     """As when the code of the type has changed: the key is the same, the value is not."""
     entry_of(of=list[int]).save([1, 2])

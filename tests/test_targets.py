@@ -137,6 +137,20 @@ def test_what_came_of_a_target_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert compile_for("emitter", broken, cuda).reused
 
 
+@pytest.mark.parametrize("stage", ["memory", "timeout"])
+def test_a_compiler_that_did_not_end_by_itself_is_not_wrong(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HLORACLE_CACHE", str(tmp_path))
+
+    def ended(*_: object) -> bytes:
+        raise ToolchainError(stage, "iree-compile did not end")
+
+    monkeypatch.setattr("hloracle.backends.iree.iree_compile", ended)
+    (check,) = compile_checks([compile_for("emitter", sum_graph(), compiled_for("cuda"))])
+    assert (check.status, check.error, check.detail) == ("error", stage, "gate_zero_add: iree-compile did not end")
+
+
 def test_a_compiler_that_was_killed_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLORACLE_CACHE", str(tmp_path))
 

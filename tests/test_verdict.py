@@ -28,7 +28,7 @@ from evidence import (
     verdict,
 )
 
-from hloracle.conformance.checks.check import Check
+from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.matrix import Configuration, Matrix, Witness
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.localization import plan
@@ -564,6 +564,14 @@ def test_only_the_device_breaks_what_its_caches_must_keep(change: Change) -> Non
 def test_what_a_target_is_not_compiled_for(id: str) -> None:
     found = verdict(more=broken(id))
     assert (found.class_, found.passed) == ("compiler-fault", False)
+
+
+@pytest.mark.parametrize(
+    ("error", "class_"), [("timeout", "timeout"), ("memory", "out-of-memory"), ("", "compiler-fault")]
+)
+def test_a_target_for_which_the_compiler_did_not_end(error: str, class_: str) -> None:
+    question = Question("compiles", "every graph compiles for cuda", "emitter", "iree-cuda")
+    assert verdict(more=[question.error("iree-compile did not end", error)]).class_ == class_
 
 
 @pytest.mark.parametrize("id", ["emitter.read-backs", "emitter.caches-in-place"])

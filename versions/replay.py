@@ -99,7 +99,7 @@ def judged(attempt: Callable[[], Tried]) -> Tried:
     except TimedOut as error:
         return Tried("wrong", f"it did not end: {error}")
     except ChildDied as error:
-        return Tried("untried" if error.cause == "memory" else "wrong", str(error))
+        return Tried("untried" if error.cause in ("memory", "killed") else "wrong", str(error))
     except ToolchainError as error:
         status: Status = "refused" if error.stage in ("compile", "load") else "wrong"
         return Tried("untried" if error.stage == "memory" else status, str(error))

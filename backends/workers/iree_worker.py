@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -51,6 +52,8 @@ class Iree(Runtime):
             done = subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             raise Failed("compile", f"iree-compile took more than {COMPILE_SECONDS} s") from None
+        if done.returncode == -signal.SIGKILL:
+            raise Failed("memory", "iree-compile was killed, as Linux does where memory is short")
         if done.returncode:
             said = first_error(done.stderr.decode(errors="replace"))
             raise Failed("compile", said or f"iree-compile ended with exit status {done.returncode} and no message")

@@ -26,6 +26,8 @@ PTX = re.compile(rb"\.target sm_\w+")
 PRODUCTS = re.compile(rb"\b(?:fma\.rn|(?:wg|w)?mma)\.[a-z0-9_.:]*")
 # As in `loc("layers.1.mlp.act"): failed to legalize …`: the anchor of what the compiler does not get past.
 PLACE = re.compile(r'loc\("([\w.]+)"[()]')
+# Stages of an error that says nothing of the compiler.
+UNENDED = ("memory", "timeout")
 TYPES = ("tf32", "bf16", "f16", "f32", "f64", "s8", "u8")
 
 
@@ -33,7 +35,7 @@ TYPES = ("tf32", "bf16", "f16", "f32", "f64", "s8", "u8")
 class Compiled:
     """One graph for one target. kind: a key of KINDS; target: what of it, empty where there is one.
 
-    message: the compiler's, where it failed. arithmetic: for CUDA, what the code multiplies with, such as `fma f32`.
+    message: the compiler's, where it failed. stage: `memory` or `timeout` where it did not end by itself. arithmetic: for CUDA, what the code multiplies with, such as `fma f32`.
     """
 
     source: str
@@ -44,6 +46,7 @@ class Compiled:
     message: str = ""
     arithmetic: tuple[str, ...] = ()
     reused: bool = False
+    stage: str = ""
 
     @property
     def ok(self) -> bool:
@@ -57,31 +60,41 @@ class Compiled:
         return found[1] if found else ""
 
 
-def compile_for(source: str, graph: Graph, device: Device) -> Compiled:
-    """Compile a graph, and keep what came of it: of a module that is not run, nothing else is of use."""
+def compile_for(source: str, graph: Graph, device: Device, seconds: float = 0) -> Compiled:
+    """Compile a graph, and keep what came of it: of a module that is not run, nothing else is of use.
+
+    Args:
+      seconds: that it may take, as `iree_compile` has them.
+    """
     flags = iree.flags_of(graph, device)
     of = host_cpu() if KINDS[device.kind].compiler == "llvm-cpu" else ""
     key = digest(graph.text, *flags, installed("iree-base-compiler"), iree.compiler_path(), of)
     entry: Entry[Compiled] = Entry("compiles", key, Compiled)
     named = Compiled(source, graph.name, device.kind, device.target)
     # What was killed, or took too long, may do the next time.
-    found, reused = entry.get(lambda: _compile(named, graph, flags), lambda of: of.ok or "error:" in of.message)
+    found, reused = entry.get(
+        lambda: _compile(named, graph, flags, seconds), lambda of: of.ok or "error:" in of.message
+    )
     # Another source, or another kind of device, may have the same graph and flags.
-    return replace(named, seconds=found.seconds, message=found.message, arithmetic=found.arithmetic, reused=reused)
+    return replace(
+        named, seconds=found.seconds, message=found.message, arithmetic=found.arithmetic, reused=reused, stage=found.stage
+    )  # fmt: skip
 
 
-def _compile(named: Compiled, graph: Graph, flags: Sequence[str]) -> Compiled:
+def _compile(named: Compiled, graph: Graph, flags: Sequence[str], seconds: float) -> Compiled:
     begun = time.monotonic()
-    message = ""
+    message = stage = ""
     arithmetic: tuple[str, ...] = ()
     with TemporaryDirectory() as folder:
         file = Path(folder) / f"{graph.name}.mlir"
         file.write_text(graph.text)
         try:
-            arithmetic = arithmetic_of(iree.iree_compile(file, flags))
+            arithmetic = arithmetic_of(iree.iree_compile(file, flags, seconds))
         except ToolchainError as error:
             message = " ".join(error.message.replace(f"{folder}{os.sep}", "").split()) or "it failed without a word"
-    return replace(named, seconds=round(time.monotonic() - begun, 3), message=message, arithmetic=arithmetic)
+            stage = error.stage if error.stage in UNENDED else ""
+    seconds_taken = round(time.monotonic() - begun, 3)
+    return replace(named, seconds=seconds_taken, message=message, arithmetic=arithmetic, stage=stage)
 
 
 def arithmetic_of(module: bytes) -> tuple[str, ...]:
@@ -97,10 +110,10 @@ def arithmetic_of(module: bytes) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def compile_all(wanted: Iterable[tuple[str, Graph, Device]], jobs: int) -> list[Compiled]:
-    """Each of (source, graph, device), `jobs` at a time."""
+def compile_all(wanted: Iterable[tuple[str, Graph, Device]], jobs: int, seconds: float = 0) -> list[Compiled]:
+    """Each of (source, graph, device), `jobs` at a time, for at most so many seconds."""
     with threads(jobs) as pool:
-        futures = [pool.submit(compile_for, *one) for one in wanted]
+        futures = [pool.submit(compile_for, *one, seconds) for one in wanted]
         return [future.result() for future in futures]
 
 
@@ -114,7 +127,10 @@ def compile_checks(rows: Sequence[Compiled]) -> list[Check]:
         bad = "; ".join(f"{row.graph}: {row.message}" for row in wrong)
         title = f"every graph compiles for cuda ({own[0].target or 'cuda'})"
         question = Question("compiles", title, source, "iree-cuda")
-        found.append(question.counted(len(right), len(own), bad, wrong[0].anchor if wrong else ""))
+        if wrong and all(row.stage for row in wrong):
+            found.append(question.error(bad, wrong[0].stage))
+        else:
+            found.append(question.counted(len(right), len(own), bad, wrong[0].anchor if wrong else ""))
         if right:
             found.append(arithmetic_check(source, "iree-cuda", {row.graph: row.arithmetic for row in right}))
     return found

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hloracle.backends.devices import CPU, Device, compiled_for
-from hloracle.backends.iree import compile_to_stream, module_path, precompile
+from hloracle.backends.iree import COMPILE_SECONDS, compile_to_stream, module_path, precompile
 from hloracle.backends.xla import has_compiled
 from hloracle.conformance.checks.census import NOT_PINNED
 from hloracle.conformance.checks.check import Check, Question
@@ -37,6 +38,35 @@ Elsewhere = tuple[str, Graph, Device]  # a source's graph for a device that noth
 PREPARE_SECONDS = 900
 
 
+@dataclass
+class Patience:
+    """The seconds that a compiler is given for a graph: once one has not ended, the others are given a tenth.
+
+    They would be waited for one after the other.
+    """
+
+    seconds: float
+    late: bool = False
+
+    def precompiled(self, graph: Graph, device: Device, stream: bool) -> bool:
+        """See `precompile`."""
+        try:
+            return precompile(graph, device, stream, self.seconds)
+        except ToolchainError as error:
+            self._note(error.stage)
+            raise
+
+    def compiled_for(self, source: str, graph: Graph, device: Device) -> Compiled:
+        """See `compile_for`."""
+        found = compile_for(source, graph, device, self.seconds)
+        self._note(found.stage)
+        return found
+
+    def _note(self, stage: str) -> None:
+        if stage == "timeout" and not self.late:
+            self.seconds, self.late = self.seconds / 10, True
+
+
 def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
     """The reference and the compiled modules, side by side: each is the work of one core.
 
@@ -56,13 +86,16 @@ def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
             seconds = round(progress.now() - begin, 3)
             parts.append({"name": name, "begin": begin, "seconds": seconds, "reused": reused})
 
+    patience = Patience(run.context.at_most(COMPILE_SECONDS))
     oracle = [(ORACLE, graph, compiled_for("cuda")) for graph in evidence.whole(ORACLE)]
     with threads(run.context.threads) as pool:
-        compiles = [pool.submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run)]
+        compiles = [pool.submit(timed, name, work, *arguments) for name, work, *arguments in _modules(run, patience)]
         if elsewhere and not run.settings.quick:
             elsewhere = [*elsewhere, *oracle]
         others = [
-            pool.submit(timed, f"IREE for {device.kind}, {source}, {graph.name}", compile_for, source, graph, device)
+            pool.submit(
+                timed, f"IREE for {device.kind}, {source}, {graph.name}", patience.compiled_for, source, graph, device
+            )
             for source, graph, device in elsewhere
         ]
         reference(run)
@@ -72,14 +105,16 @@ def truth_and_modules(run: Run, elsewhere: Sequence[Elsewhere] = ()) -> None:
                 future.exception()  # a module that does not compile is its configuration's to report
             evidence.compiled = [future.result() for future in others]
             if run.settings.quick and not all(row.ok for row in evidence.compiled):
-                evidence.compiled += compile_all(oracle, run.context.threads)  # they tell whose fault it is
+                evidence.compiled += compile_all(
+                    oracle, run.context.threads, patience.seconds
+                )  # they tell whose fault it is
             evidence.checks += compile_checks(evidence.compiled)
             stage["reused"] = all(not f.exception() and f.result() for f in compiles)
             stage["reused"] &= all(row.reused for row in evidence.compiled)
             stage["parts"] = sorted(parts, key=lambda part: part["begin"])
 
 
-def _modules(run: Run) -> list[tuple[Any, ...]]:
+def _modules(run: Run, patience: Patience) -> list[tuple[Any, ...]]:
     """What is compiled before it is run: a name, a function, and its arguments."""
     context, evidence = run.context, run.evidence
     found: list[tuple[Any, ...]] = []
@@ -98,7 +133,7 @@ def _modules(run: Run) -> list[tuple[Any, ...]]:
                 if device == context.device or graph.abi.head == "logits":
                     name = ", ".join(["IREE", *([str(device)] if device.remote else []), source, graph.name])
                     stream = graph == production(whole) and source != ORACLE and device == context.device
-                    found.append((name, precompile, graph, device, stream))
+                    found.append((name, patience.precompiled, graph, device, stream))
     return found
 
 
@@ -163,7 +198,7 @@ def precompile_xla(context: Context, graphs: list[Graph]) -> bool:
     """Put the graphs' executables into the cache; returns whether all were there."""
     if all(has_compiled(graph) for graph in graphs):
         return True
-    context.child(_compile_xla, graphs, timeout=PREPARE_SECONDS)
+    context.child(_compile_xla, graphs, timeout=context.at_most(PREPARE_SECONDS))
     return False
 
 
@@ -195,7 +230,7 @@ def on_device(run: Run) -> None:
             question = Question("caches-in-place", "no copy of a cache in IREE's stream form of decode", source.name)
             evidence.checks.append(question.skipped(why_not))
             continue
-        found = device_checks(source.name, graph, device)
+        found = device_checks(source.name, graph, device, run.context.at_most(COMPILE_SECONDS))
         evidence.checks += found
         if device.remote:
             read = next((check.figure for check in found if check.kind == "arithmetic"), "float32")
@@ -210,10 +245,10 @@ def _not_asked(run: Run, source: Source, graph: Graph | None) -> str:
     return "" if _on_iree(run) else NOT_IREE
 
 
-def device_checks(source: str, graph: Graph, device: Device) -> list[Check]:
-    """What IREE makes of the production graph of decode, before it is run."""
+def device_checks(source: str, graph: Graph, device: Device, seconds: float = 0) -> list[Check]:
+    """What IREE makes of the production graph of decode, before it is run; within so many seconds."""
     try:
-        stream = compile_to_stream(graph, device)
+        stream = compile_to_stream(graph, device, seconds)
     except ToolchainError as error:
         return [Question("caches-in-place", "no copy of a cache", source).error(str(error))]
     checks = [caches_in_place(graph, stream, source)]

@@ -363,7 +363,12 @@ def _gate(seen: _Seen) -> Finding | None:
 
 
 def _code(seen: _Seen) -> Finding | None:
-    if found := [c for c in seen.bad if c.about == "code"]:
+    bad = [c for c in seen.bad if c.about == "code"]
+    silent = [c for c in bad if c.error in UNANSWERED]
+    if silent and len(silent) == len(bad):  # it had no memory or no time, which accuses nobody
+        class_, words = UNANSWERED[silent[0].error]
+        return class_, f"{words}. {silent[0].detail}."
+    if found := [c for c in bad if c not in silent]:
         return "compiler-fault", f"The compiler breaks what it has to keep: {found[0].title}."
     return None
 

@@ -81,7 +81,9 @@ class Malformed(TypedDict):
 
 
 class OpsRecord(TypedDict):
-    """A whole run. passed: nothing failed that is not known, and nothing passed that is known to fail."""
+    """A whole run. passed: no backend lacked the memory for every case, nothing failed that is not known, and nothing passed that is known to
+    fail.
+    """
 
     schema: Literal["hloracle-ops/1"]
     date: str
