@@ -6,6 +6,7 @@ Jobs are made one after the other, and never all held: a matrix may have a hundr
 from __future__ import annotations
 
 import dataclasses
+import glob
 import itertools
 import json
 import os
@@ -257,13 +258,21 @@ def _words(
     if key not in command.paths and key != "model":
         return [value]
     if pattern:
-        if not (found := sorted(str(path.absolute()) for path in folder.glob(value))):
+        if not (found := _fitting(folder, value)):
             raise ValueError(
                 f"{place}: {quoted(value)} fits nothing", "see `hloracle models`, or name files beside the matrix"
             )
         return found
-    there = folder / Path(value).expanduser()
-    return [str(there.absolute()) if there.exists() else value]
+    there = os.path.join(folder, os.path.expanduser(value))
+    return [os.path.abspath(there) if os.path.exists(there) else value]  # which take any string
+
+
+def _fitting(folder: Path, pattern: str) -> list[str]:
+    """The whole paths that fit a pattern, in order; none for what no file can be called."""
+    try:
+        return sorted(map(os.path.abspath, glob.glob(os.path.join(glob.escape(str(folder)), pattern), recursive=True)))
+    except ValueError:  # a NUL
+        return []
 
 
 def _distinct(matrix: Matrix) -> None:

@@ -39,12 +39,29 @@ def _of_bytecode(data: bytes, path: Path) -> str:
     with jax_mlir.make_ir_context() as context:
         try:
             if b"StableHLO_v" in data[:64]:
-                module = stablehlo.deserialize_portable_artifact(context, data)
+                module = _of_portable(context, data)
             else:
                 module = ir.Module.parse(data)
         except (ir.MLIRError, ValueError) as error:
             raise InputError(f"cannot be read as MLIR bytecode ({shown(str(error))})", path, NAME_IT) from None
         return printed(module)
+
+
+def _of_portable(context: ir.Context, data: bytes) -> ir.Module:
+    """Raises ValueError with MLIR's own words, which it would else print on stderr."""
+    said: list[str] = []
+
+    def keep(diagnostic: ir.Diagnostic) -> bool:
+        said.append(diagnostic.message)
+        return True
+
+    handler = context.attach_diagnostic_handler(keep)
+    try:
+        return stablehlo.deserialize_portable_artifact(context, data)
+    except ValueError as error:
+        raise ValueError("; ".join([*said, *map(str, error.args[: not said])])) from None
+    finally:
+        handler.detach()
 
 
 def _of_archive(data: bytes, path: Path) -> str:

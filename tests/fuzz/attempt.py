@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
@@ -138,7 +139,8 @@ def _still_running() -> int:
     """Processes that were started and have not ended; they are ended here."""
     from hloracle.core.child import kill_descendants
 
-    children = [c for c in psutil.Process().children() if c.status() != psutil.STATUS_ZOMBIE]
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
+    children = [c for c in psutil.Process().children() if c.pid != tracker and c.status() != psutil.STATUS_ZOMBIE]
     if children:
         kill_descendants()
     return len(children)

@@ -14,6 +14,11 @@ from typing import Any
 LINK, PIPE, FOLDER = b"\0link:", b"\0pipe", b"\0folder"
 
 
+def is_special(data: bytes) -> bool:
+    """Whether these bytes stand for what is no file."""
+    return data.startswith(LINK) or data in (PIPE, FOLDER)
+
+
 @dataclass(frozen=True)
 class Case:
     """Files by their names in the working directory, the command line that reads them, and the variables that are set."""

@@ -137,7 +137,7 @@ def archive(rng: random.Random, data: bytes) -> bytes:
             if kind == 4:
                 content = any_bytes(rng, content)
             given = zipfile.ZipInfo(name)
-            given.compress_type = rng.choice((0, 8, 8, 12, 14))
+            given.compress_type = 8 if len(content) > 10**6 else rng.choice((0, 8, 8, 12, 14))
             if kind == 5:
                 given.external_attr = 0o120777 << 16
             new.writestr(given, content)

@@ -49,7 +49,8 @@ def _generator(seed: int, target: Target, number: int) -> random.Random:
 def tried(stage: Stage, command: Command, target: Target, case: Case) -> Result:
     """Give an input to the command line and judge what comes of it."""
     seen = stage.attempt(case, command)
-    return Result(seen.status, seen.seconds, tuple(findings(seen, target.statuses, target.outputs, target.told)), seen.raised)
+    wrong = findings(seen, target.statuses, target.outputs, target.told, target.listed)
+    return Result(seen.status, seen.seconds, tuple(wrong), seen.raised)
 
 
 def sample_wrong(seen: Observation, target: Target) -> str:

@@ -6,6 +6,7 @@ there in an instant. Each tries some hundred inputs and ends, so that what one i
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import multiprocessing
 import multiprocessing.connection
@@ -28,6 +29,7 @@ from fuzz.one import Result
 SECONDS = 20.0  # after which an input counts as one that hangs
 ADDRESSES = 12 * 2**30  # bytes of a worker's address space; of that, libraries take some
 INPUTS = 1000  # of a worker's life
+WHERE = "where.txt"  # a worker's traceback, where it hangs or crashes
 FORK = multiprocessing.get_context("fork")
 
 Work = Callable[[Stage, Any], Result]
@@ -57,7 +59,7 @@ def run_jobs(jobs: Iterator[Any], work: Work, workers: int, seconds: float = SEC
     try:
         while True:
             while more and len(running) < workers:
-                running.append(_start(work))
+                running.append(_start(work, seconds))
                 more = _give(running[-1], jobs)
             running = [w for w in running if w.job is not None or _stop(w)]
             if not running:
@@ -98,11 +100,11 @@ def in_a_child(function: Callable[[], Any]) -> Any:
         process.join()
 
 
-def _start(work: Work) -> _Worker:
+def _start(work: Work, seconds: float) -> _Worker:
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_memory_folder()))
     gc.freeze()  # a collection in a worker would else write to, and so copy, all that it shares with this process
     ours, theirs = FORK.Pipe()
-    process = FORK.Process(target=_serve, args=(theirs, ours, work, folder))
+    process = FORK.Process(target=_serve, args=(theirs, ours, work, folder, seconds))
     process.start()
     theirs.close()
     return _Worker(process, ours, folder)
@@ -113,19 +115,24 @@ def _memory_folder() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def _serve(pipe: Connection, other: Connection, work: Work, folder: Path) -> None:
+def _serve(pipe: Connection, other: Connection, work: Work, folder: Path, seconds: float) -> None:
     other.close()
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     stage = Stage(folder)
-    while True:
-        try:
-            job = pipe.recv()
-        except EOFError:
-            break
-        pipe.send(work(stage, job))
+    with (folder / WHERE).open("w") as where:
+        faulthandler.enable(where)
+        while True:
+            try:
+                job = pipe.recv()
+            except EOFError:
+                break
+            faulthandler.dump_traceback_later(0.9 * seconds, file=where)
+            result = work(stage, job)
+            faulthandler.cancel_dump_traceback_later()
+            pipe.send(result)
     os._exit(0)  # without what threads of libraries would wait for
 
 
@@ -143,7 +150,7 @@ def _answer(worker: _Worker, seconds: float, ready: bool) -> Result:
     took = time.monotonic() - worker.since
     if not ready:
         _end(worker)
-        return Result(None, took, (f"does not end within {seconds:.0f} s",))
+        return Result(None, took, (f"does not end within {seconds:.0f} s",), _where(worker))
     try:
         result: Result = worker.pipe.recv()
     except (EOFError, OSError):
@@ -151,8 +158,16 @@ def _answer(worker: _Worker, seconds: float, ready: bool) -> Result:
         code = worker.process.exitcode
         words = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
         _end(worker)
-        return Result(None, took, (f"ends the process ({words})",))
+        return Result(None, took, (f"ends the process ({words})",), _where(worker))
     return result
+
+
+def _where(worker: _Worker) -> str:
+    """Where a worker was when it hung or crashed."""
+    try:
+        return (worker.folder / WHERE).read_text("utf-8", "replace")[-5000:]
+    except OSError:
+        return ""
 
 
 def _stop(worker: _Worker) -> bool:

@@ -36,12 +36,12 @@ STOPS = {
 # What the commands import when they run, so that no input pays for it.
 IMPORTED = (
     "hloracle.api", "hloracle.cli.show", "hloracle.conformance.run", "hloracle.foreign.opening", "hloracle.fleet.matrix",
-    "hloracle.fleet.run", "hloracle.ops.files_rewrite", "hloracle.ops.known", "hloracle.ops.of_graph", "hloracle.ops.running_suite",
+    "hloracle.fleet.run", "hloracle.ops.files_rewrite", "hloracle.ops.known", "hloracle.ops.of_graph", "hloracle.ops.opened", "hloracle.ops.running_suite",
     "hloracle.production.emit", "hloracle.production.generate", "hloracle.reports.annotate", "hloracle.reports.comment",
     "hloracle.reports.compare.files", "hloracle.reports.explorer", "hloracle.reports.fleet.record", "hloracle.reports.history.page",
     "hloracle.reports.history.store", "hloracle.reports.history.table", "hloracle.versions.case", "hloracle.versions.replay",
     "hloracle.studies.random_models", "jax.export", "transformers", "hloracle.reference.huggingface.unread",
-    "hloracle.reference.fixtures.gguf", "rich.table", "unittest.mock",
+    "hloracle.reference.fixtures.gguf", "transformers.models.llama.modeling_llama", "rich.table", "unittest.mock",
 )  # fmt: skip
 
 

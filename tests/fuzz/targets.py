@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fuzz import formats, samples, spoil, trees
-from fuzz.case import Case
+from fuzz.case import Case, is_special
 from fuzz.spoil import Spoiler
 
 Files = dict[str, Spoiler]
@@ -19,7 +19,8 @@ class Target:
 
     samples: cases that are right; made once, in a process of its own. spoilers: what spoils which file, by its name.
     sample_statuses: what a command says of a sample. statuses: and of a spoilt one. outputs: patterns of files that it writes.
-    told: a pattern of words of somebody else's errors, which may be quoted. spoil_case: what spoils more than files.
+    told: a pattern of words of somebody else's errors, which may be quoted. listed: what each of several lines with status 2
+      may begin with. spoil_case: what spoils more than files.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Target:
     sample_statuses: tuple[int, ...] = (0,)
     outputs: tuple[str, ...] = ()
     told: str = ""
+    listed: str = ""
     spoil_case: Callable[[random.Random, Case], Case] | None = None
 
     def spoilt(self, rng: random.Random, case: Case) -> Case:
@@ -36,6 +38,8 @@ class Target:
         if self.spoil_case and (not self.spoilers or rng.random() < 0.5):
             return self.spoil_case(rng, case)
         name = rng.choice([name for name in self.spoilers if name in case.files] or sorted(case.files))
+        if is_special(case.files[name]):
+            return case
         spoiler = spoil.whole_file if rng.random() < 0.02 else self.spoilers.get(name, spoil.any_bytes)
         try:
             return case.with_file(name, spoiler(rng, case.files[name]))
@@ -58,12 +62,12 @@ TARGETS = (
     Target("project", samples.projects, {"hloracle.toml": TOML}),
     Target("records", samples.records, {"base.json": JSON, "head.json": JSON}, (0, 1, 2), (0, 1), ("*.html", "*.md", "out/*")),
     Target("comment", samples.archives, {"records.zip": formats.archive}, outputs=("comment.md",)),
-    Target("history", samples.histories, {"store.jsonl": spoil.one_of(TEXT, trees.json_lines)}, outputs=("*.html", "store.jsonl", ".store.jsonl.lock")),
+    Target("history", samples.histories, {"store.jsonl": spoil.one_of(TEXT, trees.json_lines)}, outputs=("*.html", "store.jsonl")),
     Target("matrix", samples.matrices, {"MATRIX.toml": TOML}),
-    Target("fleet", samples.fleets, {"fleet.json": JSON, "report.json": JSON}, outputs=("store.jsonl", ".store.jsonl.lock")),
+    Target("fleet", samples.fleets, {"fleet.json": JSON, "report.json": JSON}, outputs=("store.jsonl",)),
     Target("reproducer", samples.reproducers, {"case/reproducer.json": JSON, "case/subgraph.mlir": MLIR, "case/0-x.npy": formats.npy}),
     Target("arrays", samples.arrays, {"x.npy": formats.npy, "y.npy": formats.npy}),
-    Target("tests-of-operations", samples.operation_tests, {"test.mlir": MLIR}),
+    Target("tests-of-operations", samples.operation_tests, {"test.mlir": MLIR}, listed="malformed "),
     Target("operations", samples.own_operations, {"decode.mlir": MLIR}),
     Target("commands", samples.commands, {"tool.toml": TOML}),
     Target("known-faults", samples.known_faults, {"known.toml": TOML}),
