@@ -19,7 +19,7 @@ from typing import Any
 from hloracle.core.cache import digest
 from hloracle.core.errors import InputError
 from hloracle.core.given import read_toml
-from hloracle.core.shown import quoted, shown
+from hloracle.core.shown import quoted, said
 from hloracle.core.typed import problem
 from hloracle.fleet.form import FaultKind, MatrixFile
 
@@ -237,7 +237,7 @@ def _values(command: Command, key: str, value: Any, place: str, folder: Path, mo
     """What one word of an axis stands for."""
     if (key in command.flags) != isinstance(value, bool):
         raise ValueError(
-            f"{place} is {shown(repr(value), 60)}", "write true or false" if key in command.flags else FORM
+            f"{place} is {said(value)}", "write true or false" if key in command.flags else FORM
         )
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         return [tuple(word for one in value for word in _words(command, key, one, place, folder, models))]
@@ -245,7 +245,7 @@ def _values(command: Command, key: str, value: Any, place: str, folder: Path, mo
         return list(_words(command, key, value, place, folder, models))
     if isinstance(value, bool | int | float):
         return [value]
-    raise ValueError(f"{place} is {shown(repr(value), 60)}", "write a word, a number, or a list of words")
+    raise ValueError(f"{place} is {said(value)}", "write a word, a number, or a list of words")
 
 
 def _words(

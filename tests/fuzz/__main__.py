@@ -14,7 +14,11 @@ import click
 from fuzz.session import RATE, Found, Job, Session, chosen, summary, table
 from fuzz.targets import BY_NAME
 
+from hloracle.reference.fixtures.gguf import QUIET
+
 OUT = Path("out/fuzz")
+# Of what converts GGUF files, in a process that sets it before it imports anything; and of JAX, as `run_program` has it.
+ENVIRONMENT = {**QUIET, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
 
 
 @click.command()
@@ -26,6 +30,7 @@ OUT = Path("out/fuzz")
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Where findings are written.")
 def command(minutes: float, seed: int | None, jobs: int | None, names: Sequence[str], number: int | None, out: Path) -> None:
     """Give spoilt input of every kind to the command line, for a fixed time."""
+    os.environ |= ENVIRONMENT
     seed = secrets.randbelow(2**32) if seed is None else seed
     click.echo(f"seed {seed}")
     session = Session(chosen(names), seed, jobs or os.cpu_count() or 1)

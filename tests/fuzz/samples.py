@@ -295,3 +295,85 @@ link = "docs/toolchain-notes.md#iree-ignores-is_stable-of-a-sort"
 """
     line = ("ops", "add/f32/large", "--known", "known.toml", "--backend", "xla-cpu")
     return [Case({"known.toml": text.encode()}, line)]
+
+
+def ggufs() -> list[Case]:
+    """GGUF files of some architectures, converted."""
+    from gguf_files import write_gguf  # type: ignore[import-not-found]
+
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    line = ("emit", "model.gguf", "--phase", "decode", "--capacity", CAPACITY, "-o", "out.mlir")
+    made_of = {
+        "llama": made(lambda folder: write_gguf(folder / "model.gguf", **small, head_dim=16)),
+        "qwen2": made(lambda folder: write_gguf(folder / "model.gguf", architecture="qwen2", **small)),
+        "bare": made(lambda folder: write_gguf(folder / "model.gguf", tokenizer=False, **small, head_dim=16)),
+    }  # fmt: skip
+    return [Case(files, line) for files in made_of.values()]
+
+
+def _talking(template: str) -> dict[str, bytes]:
+    from tokenizer import add_words  # type: ignore[import-not-found]
+
+    files = model(**{**SMALL, "vocab_size": 257})
+
+    def make(folder: Path) -> None:
+        Case(files, ()).write(folder)
+        add_words(folder / "model", template=template)
+
+    return made(make)
+
+
+GENERATE = ("generate", "model", "-n", "4", "--backend", "xla-cpu", "--threads", "1")
+
+
+def tokenizers() -> list[Case]:
+    """A model with a tokenizer and a chat template, which is given a prompt."""
+    from tokenizer import CHAT
+
+    generation = {"model/generation_config.json": b'{"eos_token_id": [3, 5], "bos_token_id": 1}'}
+    return [Case(_talking(t) | generation, (*GENERATE, "-p", "a b w7")) for t in (CHAT, "")]
+
+
+def prompts() -> list[Case]:
+    """The same, for its prompts."""
+    return tokenizers()
+
+
+def command_lines() -> list[Case]:
+    """One command line of each kind that ends soon."""
+    files = {**_small(), "report.json": _record("conforms"), "sum.mlir": SUM.encode(), "x.npy": _array([1, 2, 3])}
+    files |= _emitted(files)
+    lines = (
+        "emit model --phase prefill --bucket 32 --capacity 32 --head token --precision f32 --layout rows --taps layers.* -o out.mlir",
+        "emit model --phase decode --capacity 8 --precision f32 --layout rows --separate --gemm acme -o out.mlir --portable",
+        "check decode.mlir --abi decode.abi.json --model model --tokens 4 --backend xla-cpu --timeout 5 --threads 1 --out o",
+        "run model --tokens 4 --capacity 32 --rounds 0 --precision f32 --layout panels --device cpu --source emitter --threads 1 --out o",
+        "replay sum.mlir --backend xla-cpu --inputs x.npy --inputs x.npy --expected x.npy --tolerance 1e-3 --result 1 --function main",
+        "diff report.json report.json -o page.html --summary s.md --link https://example.org/a --fail-on regression",
+        "history add report.json --commit abc --store store.jsonl",
+        "annotate report.json --graph decode.mlir",
+        "explorer report.json -o o",
+        "ops add/f32/large --list --json",
+        "ops --of decode.mlir --backend xla-cpu --timeout 5 --batch 3 --jobs 1 --reproducers none --out o",
+        "mutants rope --list",
+        "holes llama --list",
+        "models",
+    )
+    return [Case(files, tuple(line.split())) for line in lines]
+
+
+def environments() -> list[Case]:
+    """Command lines that read variables, with each of them set."""
+    variables = {
+        "HLORACLE_DEVICE": "cpu", "HLORACLE_CUDA_TARGET": "", "HLORACLE_COMMIT": "abc", "HLORACLE_WORKER_MEMORY": "2000000000",
+        "HLORACLE_CACHE": "own-cache", "COLUMNS": "80", "LINES": "24", "TERM": "dumb", "NO_COLOR": "1", "LANG": "C.UTF-8",
+        "TMPDIR": "", "HOME": "/root", "XLA_FLAGS": "", "PYTHONWARNINGS": "", "HLORACLE_EMULATED_DEVICES": "1",
+    }  # fmt: skip
+    del variables["TMPDIR"]
+    files = {**_small(), "report.json": _record("conforms"), "own-cache/.keep": b""}
+    lines = (
+        "run model --tokens 4 --capacity 32 --rounds 0 --out o", "run model --source emitter --precision bf16 --out o",
+        "emit model --phase decode --capacity 8 -o out.mlir", "history add report.json --store store.jsonl",
+        "emit model --phase decode --capacity 8 --precision f16 -o out.mlir", "models",
+    )  # fmt: skip
+    return [Case(files, tuple(line.split()), variables) for line in lines]

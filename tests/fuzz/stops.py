@@ -32,6 +32,9 @@ STOPS = {
     "hloracle.ops.running_suite.conduct": _reached,
     "hloracle.production.generate.production_graphs": _reached,
     "hloracle.fleet.run.connected": _reached,
+    "hloracle.reference.fixtures.named._from_package": _reached,
+    "hloracle.studies.mutants.run_mutants": _reached,
+    "hloracle.studies.holes.run_holes": _reached,
 }
 # What the commands import when they run, so that no input pays for it.
 IMPORTED = (

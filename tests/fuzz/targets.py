@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fuzz import formats, samples, spoil, trees
+from fuzz import formats, samples, spoil, trees, words
 from fuzz.case import Case, is_special
 from fuzz.spoil import Spoiler
 
@@ -49,6 +49,7 @@ class Target:
 
 JSON, TOML, TEXT, MLIR = trees.json_text, trees.toml_text, spoil.text, formats.mlir
 BINARY = spoil.any_bytes
+ANY = ("*",)  # what the words of a command line name
 
 TARGETS = (
     Target("config", samples.configs, {"model/config.json": JSON}, outputs=("out.mlir", "out.abi.json")),
@@ -70,6 +71,11 @@ TARGETS = (
     Target("tests-of-operations", samples.operation_tests, {"test.mlir": MLIR}, listed="malformed "),
     Target("operations", samples.own_operations, {"decode.mlir": MLIR}),
     Target("commands", samples.commands, {"tool.toml": TOML}),
+    Target("gguf", samples.ggufs, {"model.gguf": formats.gguf}, told=r"transformers cannot read it \(", outputs=("out.mlir", "out.abi.json")),
+    Target("tokenizer", samples.tokenizers, {"model/tokenizer.json": JSON, "model/tokenizer_config.json": JSON, "model/generation_config.json": JSON, "model/chat_template.jinja": TEXT}, told=r"its (tokenizer|chat template) (fails|does not load) \("),
+    Target("prompts", samples.prompts, {}, spoil_case=words.prompt),
+    Target("command-lines", samples.command_lines, {}, (0, 1, 2), outputs=ANY, spoil_case=words.arguments),
+    Target("environment", samples.environments, {}, outputs=ANY, spoil_case=words.environment),
     Target("known-faults", samples.known_faults, {"known.toml": TOML}),
 )  # fmt: skip
 BY_NAME = {target.name: target for target in TARGETS}
