@@ -11,14 +11,10 @@ from pathlib import Path
 
 import click
 
-from fuzz.session import RATE, Found, Job, Session, chosen, summary, table
+from fuzz.session import ENVIRONMENT, RATE, Found, Job, Session, chosen, summary, table
 from fuzz.targets import BY_NAME
 
-from hloracle.reference.fixtures.gguf import QUIET
-
 OUT = Path("out/fuzz")
-# Of what converts GGUF files, in a process that sets it before it imports anything; and of JAX, as `run_program` has it.
-ENVIRONMENT = {**QUIET, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
 
 
 @click.command()

@@ -18,8 +18,12 @@ from fuzz.pool import SECONDS, in_a_child, run_jobs
 from fuzz.stops import IMPORTED, stopped
 from fuzz.targets import BY_NAME, Target
 
+from hloracle.reference.fixtures.gguf import QUIET
+
 RATE = 20_000 / (20 * 60)  # inputs a second: the goal
 MOST_WRITTEN = 3  # of a kind
+# Of what converts GGUF files, in a process that sets it before it imports anything; and of JAX, as `run_program` has it.
+ENVIRONMENT = {**QUIET, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
 Tell = Callable[[str], None]
 
 
