@@ -39,7 +39,10 @@ class Job:
 
 @dataclass
 class Found:
-    """What a session has found: inputs by target, seconds by target, and each finding with its job."""
+    """What a session has found: inputs by target, seconds by target, and each finding with its job.
+
+    hung: what did not end in time, and did when it was tried again, as on a machine that stood still meanwhile.
+    """
 
     seed: int
     inputs: Counter[str] = field(default_factory=Counter)
@@ -47,6 +50,7 @@ class Found:
     seconds: Counter[str] = field(default_factory=Counter)
     slowest: dict[str, tuple[float, int]] = field(default_factory=dict)
     findings: list[tuple[Job, Result]] = field(default_factory=list)
+    hung: list[tuple[Job, Result]] = field(default_factory=list)
     took: float = 0.0
 
     def rate(self) -> float:
@@ -110,7 +114,14 @@ class Session:
         return found
 
     def again(self, job: Job, result: Result) -> Result:
-        """What came of an input that ended its worker, with the processes of its own that hloracle would have."""
+        """What comes of an input once more: of one that hung, whether it does again; of one that ended its worker, whether it
+        does with the processes of its own that hloracle would have.
+        """
+        if any(words.startswith("does not end") for words in result.wrong):
+            (once_more,) = self.results([job])
+            if not once_more.wrong:
+                self.found.hung.append((job, result))
+            return once_more
         if not any(words.startswith("ends the process") for words in result.wrong):
             return result
         (once_more,) = self.results([Job(job.target, job.number, job.left_out, children=True)])
@@ -180,4 +191,4 @@ def table(found: Found) -> str:
 def summary(found: Found) -> str:
     """The last line: how many inputs, how fast, and how many of them are findings."""
     return json.dumps({"seed": found.seed, "inputs": sum(found.inputs.values()), "seconds": round(found.took, 1),
-                       "per_second": round(found.rate(), 2), "findings": len(found.findings)})  # fmt: skip
+                       "per_second": round(found.rate(), 2), "findings": len(found.findings), "hung_once": len(found.hung)})  # fmt: skip

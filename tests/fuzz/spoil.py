@@ -9,7 +9,7 @@ from fuzz.case import FOLDER, LINK, PIPE
 
 Spoiler = Callable[[random.Random, bytes], bytes]
 LONG = 200_000
-SMALL_FILES = 2**22  # bytes up to which a file is made larger
+LARGEST = 300_000  # bytes of a file that is taken apart; a larger one has been made so, and is spoilt as bytes
 NUMBERS = (
     b"0", b"-1", b"1e999", b"-0.0", b"1e-400", b"NaN", b"inf", b"2147483648", b"9223372036854775808", b"18446744073709551616",
     b"1" * 50, b"9" * 5000, b"0x7fffffff", b"1_000", b"0.1e5", b"00", b"+1", b"1.", b"\xd9\xa1",

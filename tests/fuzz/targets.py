@@ -41,6 +41,8 @@ class Target:
         if is_special(case.files[name]):
             return case
         spoiler = spoil.whole_file if rng.random() < 0.02 else self.spoilers.get(name, spoil.any_bytes)
+        if len(case.files[name]) > spoil.LARGEST:
+            spoiler = spoil.any_bytes
         try:
             return case.with_file(name, spoiler(rng, case.files[name]))
         except Exception:  # it has been spoilt so far that it has no form any more
