@@ -90,7 +90,9 @@ def _template(data: Mapping[str, Any], key: str, path: Path) -> Template:
     if found:
         tool = found[0][0] if found[0] else ""
         if not shutil.which(tool) and not os.path.isfile(path.resolve().parent / tool):  # which takes any string
-            raise InputError(f"names {quoted(tool)} in {key}, which is no program here", path, "install it, or name its path")
+            raise InputError(
+                f"names {quoted(tool)} in {key}, which is no program here", path, "install it, or name its path"
+            )
     return found
 
 

@@ -236,9 +236,7 @@ def _axes(
 def _values(command: Command, key: str, value: Any, place: str, folder: Path, models: Sequence[str]) -> list[Value]:
     """What one word of an axis stands for."""
     if (key in command.flags) != isinstance(value, bool):
-        raise ValueError(
-            f"{place} is {said(value)}", "write true or false" if key in command.flags else FORM
-        )
+        raise ValueError(f"{place} is {said(value)}", "write true or false" if key in command.flags else FORM)
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         return [tuple(word for one in value for word in _words(command, key, one, place, folder, models))]
     if isinstance(value, str):

@@ -108,7 +108,9 @@ def _fault(row: Any, where: str) -> Fault:
     try:
         _ = fault.specifiers
     except InvalidSpecifier:
-        raise InputError(f"has the versions {quoted(fault.versions)}", where, "give some such as '>=3.12,<3.14'") from None
+        raise InputError(
+            f"has the versions {quoted(fault.versions)}", where, "give some such as '>=3.12,<3.14'"
+        ) from None
     return fault
 
 

@@ -72,7 +72,11 @@ def test_no_command_line_runs_a_strangers_program(target: Target) -> None:
 
 def test_a_case_is_kept(tmp_path: Path) -> None:
     sample = Case({"a": b"1", "b": b"2", "gone": b"3"}, ("x",))
-    case = Case({"a": b"1", "b": b"\xff", "link": LINK + b"a", "pipe": PIPE, "folder": FOLDER, "in/it": b""}, ("y", "\udcff"), {"K": "v"})
+    case = Case(
+        {"a": b"1", "b": b"\xff", "link": LINK + b"a", "pipe": PIPE, "folder": FOLDER, "in/it": b""},
+        ("y", "\udcff"),
+        {"K": "v"},
+    )
     kept = json.loads(json.dumps(as_json(case, sample)))
     assert "a" not in kept["files"]
     assert from_json(kept, sample) == case
@@ -115,7 +119,7 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(Session, "__init__", init)
     monkeypatch.setattr(Session, "check_samples", lambda self: found["samples"])
-    monkeypatch.setattr(Session, "write", lambda self, folder: [words for words in found["wrong"]])
+    monkeypatch.setattr(Session, "write", lambda self, folder: list(found["wrong"]))
     monkeypatch.setattr(Session, "run", run)
     return found
 

@@ -41,6 +41,7 @@ PERMISSIONS = {
     ("comment", "post"): {"pull-requests": "write"},
     ("nightly", "audit"): {"contents": "read"},
     ("nightly", "cpu"): {"contents": "read"},
+    ("nightly", "fuzz"): {"contents": "read"},
     ("release", "attest"): {"attestations": "write", "id-token": "write"},
     ("release", "build"): {"contents": "read"},
     ("release", "publish"): {"id-token": "write"},

@@ -359,15 +359,6 @@ def _walk(operations: Sequence[Any], ir: Any, allowed: Sequence[str]) -> dict[st
     }
 
 
-def _places_without_locations(text: str, ir: Any, count: int) -> Iterable[int | None]:
-    """The line of each operation; none where the text does not parse without its locations, such as an attribute that is one."""
-    try:
-        bare = ir.Module.parse(without_locations(text))
-    except (ir.MLIRError, ValueError):
-        return [None] * count
-    return map(line_of, (operation.location for operation in _all(bare.operation, ir)))
-
-
 class _Places:
     """Where operations stand: the line of each in the text, and its anchor."""
 
@@ -377,7 +368,8 @@ class _Places:
         if graph.written:  # each operation says where it was
             places: Iterable[int | None] = map(place_of, (operation.location for operation in operations))
         else:  # one without a location gets the place that it was parsed from
-            places = _places_without_locations(graph.text, ir, len(operations))
+            bare = ir.Module.parse(without_locations(graph.text))
+            places = map(line_of, (operation.location for operation in _all(bare.operation, ir)))
         self._lines = dict(zip(operations, places, strict=True))
 
     def spot(self, operation: Any, name: str = "") -> Spot:

@@ -18,13 +18,21 @@ OUT = Path("out/fuzz")
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=20.0, show_default=True, help="How long it takes.")
-@click.option("--seed", type=click.IntRange(0), default=None, help="What inputs are made of; drawn and printed if not given.")
+@click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), default=20.0, show_default=True, help="How long it takes."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=None, help="What inputs are made of; drawn and printed if not given."
+)
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Workers; all processors if not given.")
 @click.option("--only", "names", type=click.Choice(list(BY_NAME)), multiple=True, help="These targets alone.")
 @click.option("--number", type=click.IntRange(0), default=None, help="This input alone, of the target and the seed.")
-@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Where findings are written.")
-def command(minutes: float, seed: int | None, jobs: int | None, names: Sequence[str], number: int | None, out: Path) -> None:
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Where findings are written."
+)
+def command(
+    minutes: float, seed: int | None, jobs: int | None, names: Sequence[str], number: int | None, out: Path
+) -> None:
     """Give spoilt input of every kind to the command line, for a fixed time."""
     os.environ |= ENVIRONMENT
     seed = secrets.randbelow(2**32) if seed is None else seed

@@ -25,7 +25,11 @@ def safetensors(rng: random.Random, data: bytes) -> bytes:
         header = json.loads(data[8 : 8 + length])
     except ValueError:
         return any_bytes(rng, data)
-    names = [name for name, entry in header.items() if name != "__metadata__" and isinstance(entry, dict) and "shape" in entry]
+    names = [
+        name
+        for name, entry in header.items()
+        if name != "__metadata__" and isinstance(entry, dict) and "shape" in entry
+    ]
     match rng.randrange(9):
         case 0:
             return any_bytes(rng, data)
@@ -33,10 +37,30 @@ def safetensors(rng: random.Random, data: bytes) -> bytes:
             return struct.pack("<Q", rng.choice((*SIZES, length - 1, length + 1))) + data[8:]
         case 2 if names:
             entry = header[rng.choice(names)]
-            entry["data_offsets"] = rng.choice(([0, 4], entry["data_offsets"][::-1], [rng.choice(SIZES), rng.choice(SIZES)], [0], [-4, 0], [0, len(body)]))
+            entry["data_offsets"] = rng.choice(
+                (
+                    [0, 4],
+                    entry["data_offsets"][::-1],
+                    [rng.choice(SIZES), rng.choice(SIZES)],
+                    [0],
+                    [-4, 0],
+                    [0, len(body)],
+                )
+            )
         case 3 if names:
             entry = header[rng.choice(names)]
-            entry["shape"] = rng.choice(([2**32, 2**32], [*entry["shape"], 1], entry["shape"][::-1], [], [0], [2**63], [-1], [rng.choice(SIZES)]))
+            entry["shape"] = rng.choice(
+                (
+                    [2**32, 2**32],
+                    [*entry["shape"], 1],
+                    entry["shape"][::-1],
+                    [],
+                    [0],
+                    [2**63],
+                    [-1],
+                    [rng.choice(SIZES)],
+                )
+            )
         case 4 if names:
             header[rng.choice(names)]["dtype"] = rng.choice(TYPES)
         case 5 if names:
@@ -49,7 +73,9 @@ def safetensors(rng: random.Random, data: bytes) -> bytes:
             numbers = bytearray(body)
             for _ in range(rng.choice((1, 40))):
                 at = rng.randrange(0, max(1, len(body) - 4), 4)
-                numbers[at : at + 4] = rng.choice((b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff\xff\x7f\x7f", b"\1\0\0\0", rng.randbytes(4)))
+                numbers[at : at + 4] = rng.choice(
+                    (b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff\xff\x7f\x7f", b"\1\0\0\0", rng.randbytes(4))
+                )
             body = bytes(numbers)
         case _:
             header = spoil_tree(rng, header)
@@ -83,7 +109,13 @@ def gguf(rng: random.Random, data: bytes) -> bytes:
             keys = list(re.finditer(rb"(?:general|llama|qwen2|gemma2|phi3|tokenizer)\.[a-z_.0-9]+", data[:end]))
             at = rng.choice(keys).end()
             kind = struct.pack("<I", rng.randrange(14)) if rng.random() < 0.4 else data[at : at + 4]
-            value = rng.choice((rng.randbytes(4), struct.pack("<f", float("nan")), struct.pack("<I", rng.choice((0, 1, 2**31, 2**32 - 1)))))
+            value = rng.choice(
+                (
+                    rng.randbytes(4),
+                    struct.pack("<f", float("nan")),
+                    struct.pack("<I", rng.choice((0, 1, 2**31, 2**32 - 1))),
+                )
+            )
             return data[:at] + kind + value + data[at + 8 :]
         case 6:
             return any_bytes(rng, data[:end]) + data[end:]
@@ -99,15 +131,60 @@ def npy(rng: random.Random, data: bytes) -> bytes:
     words = header.decode("latin1")
     match rng.randrange(6):
         case 0:
-            kind = rng.choice(("<f8", "|O", "|V4", "<U9", "|S3", ">f4", "<c8", "<M8[ns]", "<m8", "[('a','<f4')]", "f" * 300, "<i4", "<f2", "|b1", ""))
+            kind = rng.choice(
+                (
+                    "<f8",
+                    "|O",
+                    "|V4",
+                    "<U9",
+                    "|S3",
+                    ">f4",
+                    "<c8",
+                    "<M8[ns]",
+                    "<m8",
+                    "[('a','<f4')]",
+                    "f" * 300,
+                    "<i4",
+                    "<f2",
+                    "|b1",
+                    "",
+                )
+            )
             words = re.sub(r"'descr': '[^']*'", f"'descr': {kind if kind.startswith('[') else repr(kind)}", words)
         case 1:
-            shape = rng.choice(("()", "(0,)", "(-1,)", "(2**62,)", "(9999999999999,)", "(4611686018427387904, 4)", "(1e3,)", "'x'", "(True,)", "((1,),)", "(3, 0)"))
+            shape = rng.choice(
+                (
+                    "()",
+                    "(0,)",
+                    "(-1,)",
+                    "(2**62,)",
+                    "(9999999999999,)",
+                    "(4611686018427387904, 4)",
+                    "(1e3,)",
+                    "'x'",
+                    "(True,)",
+                    "((1,),)",
+                    "(3, 0)",
+                )
+            )
             words = re.sub(r"\([^)]*\)", shape, words)
         case 2:
             words = words.replace("False", rng.choice(("True", "1", "None", "'x'")))
         case 3:
-            words = rng.choice(("[" * 500, "{}", "1", "__import__('os')", "{'descr': 1}", "(" * 5000, "{'a':" * 200, "-" * 3000 + "1", "", "{**1}"))
+            words = rng.choice(
+                (
+                    "[" * 500,
+                    "{}",
+                    "1",
+                    "__import__('os')",
+                    "{'descr': 1}",
+                    "(" * 5000,
+                    "{'a':" * 200,
+                    "-" * 3000 + "1",
+                    "",
+                    "{**1}",
+                )
+            )
         case _:
             words = text(rng, header).decode("latin1")
     written = words.encode("latin1", "replace") + b"\n"
@@ -129,7 +206,9 @@ def archive(rng: random.Random, data: bytes) -> bytes:
             if kind == 0:
                 continue
             if kind == 1:
-                name = rng.choice(("../" + name, "/" + name, name + "/", "./" + name, name.upper(), name + "\0x", "a/" + name))
+                name = rng.choice(
+                    ("../" + name, "/" + name, name + "/", "./" + name, name.upper(), name + "\0x", "a/" + name)
+                )
             if kind == 2:
                 new.writestr(name, content)
             if kind == 3:
@@ -196,6 +275,14 @@ def _mlir(rng: random.Random, data: bytes) -> bytes:
             return data[: one.start()] + (b'"%s"' % word if one[0].startswith(b'"') else word) + data[one.end() :]
         case _:
             n = rng.choice((50, 2000, 20000))
-            pairs = ((b"tuple<", b">"), (b"[", b"]"), (b"(", b")"), (b"{a = ", b"}"), (b"dense<[", b"]>"), (b"module {", b"}"), (b'loc(callsite("a" at ', b"))"))
+            pairs = (
+                (b"tuple<", b">"),
+                (b"[", b"]"),
+                (b"(", b")"),
+                (b"{a = ", b"}"),
+                (b"dense<[", b"]>"),
+                (b"module {", b"}"),
+                (b'loc(callsite("a" at ', b"))"),
+            )
             opened, closed = rng.choice(pairs)
             return data[: one.start()] + opened * n + one[0] + closed * n + data[one.end() :]

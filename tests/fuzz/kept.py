@@ -56,7 +56,9 @@ def replay(paths: Sequence[Path]) -> dict[str, Result]:
         return Result(seen.status, seen.seconds, tuple(wrong), seen.raised or seen.err)
 
     found = dict(run_jobs((Replay(path) for path in paths), work, 1))
-    crashed = [Replay(job.path, True) for job, r in found.items() if any(w.startswith("ends the process") for w in r.wrong)]
+    crashed = [
+        Replay(job.path, True) for job, r in found.items() if any(w.startswith("ends the process") for w in r.wrong)
+    ]
     found |= {Replay(job.path): result for job, result in run_jobs(iter(crashed), work, 1, SECONDS + 40)}
     return {job.path.stem: result for job, result in found.items()}
 
@@ -76,4 +78,6 @@ if __name__ == "__main__":
     else:
         given = [Path(word) for word in sys.argv[1:]] or sorted(FOLDER.glob("*.json"))
         for one, result in replay(given).items():
-            print(json.dumps({"name": one, "status": result.status, "wrong": result.wrong, "said": result.raised[-2000:]}))
+            print(
+                json.dumps({"name": one, "status": result.status, "wrong": result.wrong, "said": result.raised[-2000:]})
+            )

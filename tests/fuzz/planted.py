@@ -13,14 +13,15 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from fuzz import judge
 from fuzz.attempt import Reached, Stage
 from fuzz.case import Case
-from fuzz.judge import MEMORY, findings
 from fuzz.one import Result
 from fuzz.pool import run_jobs
 
 LINE = "hloracle: file: is wrong; mend it"
 SECONDS = 2.0
+MEMORY = 2**26  # bytes that one of them may take: fewer than an input
 CASE = Case({"file": b"x"}, ("planted",))
 
 
@@ -91,7 +92,7 @@ def from_a_library(words: list[str]) -> int:
 
 def eat_memory(words: list[str]) -> int:
     """Takes more than it needs."""
-    assert len(b"x" * (MEMORY + 2**28))
+    assert len(b"x" * 2 * MEMORY)
     return 0
 
 
@@ -135,9 +136,10 @@ PLANTED: dict[str, tuple[Callable[[list[str]], int], str]] = {
 def work(stage: Stage, name: str) -> Result:
     """Try one of them."""
     seen = stage.attempt(CASE, PLANTED[name][0])
-    return Result(seen.status, seen.seconds, tuple(findings(seen, (0, 2), ("out.mlir",))))
+    return Result(seen.status, seen.seconds, tuple(judge.findings(seen, (0, 2), ("out.mlir",))))
 
 
 if __name__ == "__main__":
+    judge.MEMORY = MEMORY
     for one, result in run_jobs(iter(PLANTED), work, 2, SECONDS):
         print(json.dumps({"name": one, "wrong": result.wrong, "raised": result.raised}))

@@ -29,7 +29,11 @@ def main(names: list[str]) -> None:
             for case in samples:
                 seen = stage.attempt(case, invoke)
                 seen = stage.attempt(case, invoke)
-                print(f"   {seen.seconds:.3f} s  {' '.join(case.arguments)} -> {seen.status} {seen.left}", sample_wrong(seen, target), seen.err[:300])
+                print(
+                    f"   {seen.seconds:.3f} s  {' '.join(case.arguments)} -> {seen.status} {seen.left}",
+                    sample_wrong(seen, target),
+                    seen.err[:300],
+                )
             begun, n = time.time(), 0
             while time.time() - begun < 4:
                 found = tried(stage, invoke, target, input_of(1, target, n, {name: samples}))

@@ -51,7 +51,16 @@ def _emitted(files: Mapping[str, bytes], *options: str) -> dict[str, bytes]:
 
     def emit(folder: Path) -> None:
         Case(files, ()).write(folder)
-        line = ["emit", str(folder / "model"), "--phase", "decode", "--capacity", CAPACITY, "-o", str(folder / "decode.mlir")]
+        line = [
+            "emit",
+            str(folder / "model"),
+            "--phase",
+            "decode",
+            "--capacity",
+            CAPACITY,
+            "-o",
+            str(folder / "decode.mlir"),
+        ]
         with contextlib.redirect_stdout(io.StringIO()):
             assert invoke([*line, *options]) == 0
 
@@ -60,7 +69,18 @@ def _emitted(files: Mapping[str, bytes], *options: str) -> dict[str, bytes]:
 
 def configs() -> list[Case]:
     """A config.json of each of some families, of which only the config is read."""
-    families = ("llama", "gemma2", "gemma3_text", "qwen2_moe", "deepseek_v3", "gpt_oss", "phi3", "stablelm", "mixtral", "qwen3")
+    families = (
+        "llama",
+        "gemma2",
+        "gemma3_text",
+        "qwen2_moe",
+        "deepseek_v3",
+        "gpt_oss",
+        "phi3",
+        "stablelm",
+        "mixtral",
+        "qwen3",
+    )
     line = ("emit", "model", "--phase", "decode", "--capacity", CAPACITY, "-o", "out.mlir")
     return [Case(model(family), line) for family in families]
 
@@ -276,7 +296,12 @@ def own_operations() -> list[Case]:
 
 def commands() -> list[Case]:
     """A tool's command line as a backend."""
-    tool = (TESTS.parent / "examples" / "command" / "iree.toml").read_bytes().replace(b"iree-compile", b"true").replace(b"iree-run-module", b"true")
+    tool = (
+        (TESTS.parent / "examples" / "command" / "iree.toml")
+        .read_bytes()
+        .replace(b"iree-compile", b"true")
+        .replace(b"iree-run-module", b"true")
+    )
     line = ("run", "model", "--backend", "command:tool.toml", "--capacity", "32", "--tokens", "4", "--rounds", "0")
     return [Case({**_small(), "tool.toml": tool}, line)]
 
@@ -301,7 +326,13 @@ def ggufs() -> list[Case]:
     """GGUF files of some architectures, converted."""
     from gguf_files import write_gguf  # type: ignore[import-not-found]
 
-    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    small = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
     line = ("emit", "model.gguf", "--phase", "decode", "--capacity", CAPACITY, "-o", "out.mlir")
     made_of = {
         "llama": made(lambda folder: write_gguf(folder / "model.gguf", **small, head_dim=16)),

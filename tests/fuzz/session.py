@@ -17,7 +17,6 @@ from fuzz.one import Result, Samples, input_of, sample_wrong, steps, tried
 from fuzz.pool import SECONDS, in_a_child, run_jobs
 from fuzz.stops import IMPORTED, stopped
 from fuzz.targets import BY_NAME, Target
-
 from hloracle.reference.fixtures.gguf import QUIET
 
 RATE = 20_000 / (20 * 60)  # inputs a second: the goal
@@ -86,7 +85,9 @@ class Session:
             return Result(seen.status, seen.seconds, (wrong,) if wrong else ())
 
         all_of = [(name, i) for name, samples in self.samples.items() for i in range(len(samples))]
-        return [f"{job[0]}: {w}" for job, result in run_jobs(iter(all_of), try_sample, self.jobs, 60) for w in result.wrong]
+        return [
+            f"{job[0]}: {w}" for job, result in run_jobs(iter(all_of), try_sample, self.jobs, 60) for w in result.wrong
+        ]
 
     def run(self, until: Callable[[Found], bool], tell: Tell) -> Found:
         """Try inputs until that says that it is enough. Targets take turns by the time that they have taken."""

@@ -106,7 +106,9 @@ def odd_word(rng: random.Random, word: str = "") -> str:
     """A word that nobody expects, or one that is a little off."""
     if word and rng.random() < 0.4:
         at = rng.randrange(len(word))
-        return rng.choice((word[:at], word[at:], word + word, word.upper(), word[:at] + "\u0301" + word[at:], word + " "))
+        return rng.choice(
+            (word[:at], word[at:], word + word, word.upper(), word[:at] + "\u0301" + word[at:], word + " ")
+        )
     return rng.choice(WORDS)
 
 

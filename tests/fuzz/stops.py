@@ -13,8 +13,6 @@ from unittest import mock
 
 from fuzz.attempt import Reached
 
-from hloracle.ops.suite import cases
-
 
 def _reached(*_: object, **__: object) -> NoReturn:
     raise Reached
@@ -27,13 +25,7 @@ def _read_and_stop(run: Any, graphs: Any) -> NoReturn:
     raise Reached
 
 
-def _some_cases(names: Sequence[str] = ()) -> Iterator[Any]:
-    """Of all operations, those of one stand for the others: to make them all takes half a minute."""
-    return cases(names or ("add",))
-
-
 STOPS = {
-    "hloracle.ops.suite.cases": _some_cases,
     "hloracle.conformance.run.gates": _read_and_stop,
     "hloracle.conformance.run.oracle_of": lambda context, graphs, config: ([], 0),
     "hloracle.versions.replay.replay": _reached,
@@ -63,8 +55,16 @@ def stopped(children: bool = False) -> Iterator[None]:
     children: leave what has a process of its own there.
     """
     from hloracle.core.child import alone
+    from hloracle.ops import suite
+
+    every = suite.cases
+
+    def some(names: Sequence[str] = ()) -> Iterator[Any]:
+        """Of all operations, those of one stand for the others: to make them all takes half a minute."""
+        return every(names or ("add",))
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(suite, "cases", some))
         for name, stop in STOPS.items():
             stack.enter_context(mock.patch(name, stop))
         if not children:

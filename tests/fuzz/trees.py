@@ -28,15 +28,35 @@ def odd_value(rng: random.Random, value: Any) -> Any:
             {str(i): i for i in range(2000)}, odd_word(rng), odd_word(rng), rng.choice(WORDS),
         ))  # fmt: skip
     if isinstance(value, int):
-        return rng.choice((value + 1, value - 1, -value, value * 2, value * 1000, value * 10**6, 0, 1, 3, 7, float(value), str(value), 2**40))
+        return rng.choice(
+            (
+                value + 1,
+                value - 1,
+                -value,
+                value * 2,
+                value * 1000,
+                value * 10**6,
+                0,
+                1,
+                3,
+                7,
+                float(value),
+                str(value),
+                2**40,
+            )
+        )
     if isinstance(value, float):
         return rng.choice((-value, value * 1e30, value * 1e-30, 0.0, int(value), str(value), 1e308))
     if isinstance(value, str):
         return odd_word(rng, value)
     if isinstance(value, list):
-        return rng.choice((value[:-1], value + value, value[::-1], [*value, None], value[:1] * 2000, [value], value[:1]))
+        return rng.choice(
+            (value[:-1], value + value, value[::-1], [*value, None], value[:1] * 2000, [value], value[:1])
+        )
     if isinstance(value, dict):
-        return rng.choice((dict(list(value.items())[:-1]), list(value), list(value.values()), {**value, odd_word(rng): 1}))
+        return rng.choice(
+            (dict(list(value.items())[:-1]), list(value), list(value.values()), {**value, odd_word(rng): 1})
+        )
     return odd_word(rng)
 
 
@@ -106,7 +126,10 @@ def toml_text(rng: random.Random, data: bytes) -> bytes:
         case 2:
             rows.insert(at, f"[{rng.choice(('a', 'a.b', json.dumps(odd_word(rng)), key.strip() or 'x'))}]")
         case 3:
-            rows.insert(at, f"{rng.choice(('x', json.dumps(odd_word(rng)), 'model', 'version', 'a.b.c'))} = {_toml(rng, odd_value(rng, 1))}")
+            rows.insert(
+                at,
+                f"{rng.choice(('x', json.dumps(odd_word(rng)), 'model', 'version', 'a.b.c'))} = {_toml(rng, odd_value(rng, 1))}",
+            )
         case _ if equals:
             quoted = re.sub(r'"[^"]*"', lambda _: json.dumps(odd_word(rng)), value, count=1)
             rows[at] = f"{key}={quoted}"

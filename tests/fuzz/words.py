@@ -10,7 +10,22 @@ from fuzz.spoil import odd_word
 
 # What would run a program, install a package, or take a GPU or minutes; and what a file may be replaced by on purpose.
 NOT_GIVEN = ("==", "worker:", "command:", "pjrt:", "emulated", "cuda", "vulkan", "--pin", "--no-cache")
-OTHERS = ("--help", "--json", "--force", "--stream", "--raw", "--tokens", "--nothing", "-", "--", "--out", "-o", "--abi", "--project", "--model")
+OTHERS = (
+    "--help",
+    "--json",
+    "--force",
+    "--stream",
+    "--raw",
+    "--tokens",
+    "--nothing",
+    "-",
+    "--",
+    "--out",
+    "-o",
+    "--abi",
+    "--project",
+    "--model",
+)
 
 
 def _word(rng: random.Random, word: str = "") -> str:
@@ -32,7 +47,9 @@ def arguments(rng: random.Random, case: Case) -> Case:
         case 2:
             words.insert(at, rng.choice(OTHERS))
         case 3 if words[at].lstrip("-").isdecimal():
-            words[at] = rng.choice(("0", "-1", "1", "3", "100000", "2147483648", "99999999999999999999", "1e3", "nan", "٣"))
+            words[at] = rng.choice(
+                ("0", "-1", "1", "3", "100000", "2147483648", "99999999999999999999", "1e3", "nan", "٣")
+            )
         case _:
             words[at] = _word(rng, words[at])
     if any(bad in word for word in words for bad in NOT_GIVEN):
@@ -44,7 +61,15 @@ def prompt(rng: random.Random, case: Case) -> Case:
     """Another prompt."""
     words = list(case.arguments)
     at = words.index("-p") + 1
-    given = rng.choice((_word(rng), _word(rng, words[at]), "a " * rng.choice((10, 300, 5000)), chr(rng.randrange(1, 0x11000)) * 3, "<unk>"))
+    given = rng.choice(
+        (
+            _word(rng),
+            _word(rng, words[at]),
+            "a " * rng.choice((10, 300, 5000)),
+            chr(rng.randrange(1, 0x11000)) * 3,
+            "<unk>",
+        )
+    )
     words[at] = given.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
     return replace(case, arguments=(*words, "--raw") if rng.random() < 0.3 else tuple(words))
 
@@ -52,7 +77,9 @@ def prompt(rng: random.Random, case: Case) -> Case:
 def environment(rng: random.Random, case: Case) -> Case:
     """A variable with another value."""
     name = rng.choice(list(case.environment))
-    value = rng.choice((_word(rng), _word(rng, case.environment[name]), "", "1", "0", "-1", "o", "report.json", "model/config.json"))
+    value = rng.choice(
+        (_word(rng), _word(rng, case.environment[name]), "", "1", "0", "-1", "o", "report.json", "model/config.json")
+    )
     if any(bad in value for bad in NOT_GIVEN):
         return case
     return replace(case, environment={**case.environment, name: value})
