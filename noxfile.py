@@ -371,6 +371,13 @@ def injected_faults(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
+def fuzz(session: nox.Session) -> None:
+    """Give spoilt input of every kind to the command line, and see each refused in one line: `-- --minutes 20 --seed 7`."""
+    session.env["PYTHONPATH"] = "tests"
+    run(session, "python", "-m", "fuzz", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
 def ops(session: nox.Session) -> None:
     """Try IREE and XLA on every operation. Arguments go to `hloracle ops`."""
     run(session, "hloracle", "ops", *session.posargs)

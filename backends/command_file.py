@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from hloracle.core.errors import InputError
 from hloracle.core.given import read_toml
-from hloracle.core.shown import shown
+from hloracle.core.shown import quoted, said
 
 FIX = "write it as docs/backends.md describes it"
 KEYS = ("name", "family", "timeout", "compile", "run")
@@ -47,13 +48,13 @@ def read_commands(path: Path) -> Commands:
     """A file of commands. Raises InputError that names the key, or the word, that cannot be used."""
     data = read_toml(path, LONGEST, FIX)
     if unknown := [key for key in data if key not in KEYS]:
-        raise InputError(f"has the key {shown(unknown[0])!r}, which means nothing", path, f"keys are {', '.join(KEYS)}")
+        raise InputError(f"has the key {quoted(unknown[0])}, which means nothing", path, f"keys are {', '.join(KEYS)}")
     name = _string(data, "name", path)
     if "/" in name:
-        raise InputError(f"has a slash in its name {name!r}", path, FIX)
+        raise InputError(f"has a slash in its name {quoted(name)}", path, FIX)
     timeout = data.get("timeout", TIMEOUT_SECONDS)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise InputError(f"has a timeout of {timeout!r}", path, "give seconds, a number above 0")
+        raise InputError(f"has a timeout of {said(timeout)}", path, "give seconds, a number above 0")
     compile, run = (_template(data, key, path) for key in ("compile", "run"))
     needed = ["output", "input", "program" if compile else "graph"]
     missing = [f"run has no {{{place}}}" for place in needed if place not in places(run)]
@@ -70,7 +71,7 @@ def _string(data: Mapping[str, Any], key: str, path: Path) -> str:
     value = data.get(key)
     if not isinstance(value, str) or not value.strip():
         raise InputError(
-            f"has no {key}" if value is None else f"has the {key} {value!r}", path, f"give a string as {key}"
+            f"has no {key}" if value is None else f"has the {key} {said(value)}", path, f"give a string as {key}"
         )
     return value
 
@@ -81,15 +82,17 @@ def _template(data: Mapping[str, Any], key: str, path: Path) -> Template:
         raise InputError(f"has no list of words as {key}", path, FIX)
     found = tuple(tuple(word) if isinstance(word, list) else (word,) for word in words)
     if wrong := [word for group in found for word in group if not isinstance(word, str)]:
-        raise InputError(f"has {wrong[0]!r} in {key}, which is no word", path, FIX)
+        raise InputError(f"has {said(wrong[0])} in {key}, which is no word", path, FIX)
     for place in places(found):
         if place not in PLACES[key]:
             known = ", ".join(f"{{{name}}}" for name in PLACES[key])
             raise InputError(f"has {{{place}}} in {key}, which means nothing", path, f"there are {known}")
     if found:
         tool = found[0][0] if found[0] else ""
-        if not shutil.which(tool) and not (path.resolve().parent / tool).is_file():
-            raise InputError(f"names {tool!r} in {key}, which is no program here", path, "install it, or name its path")
+        if not shutil.which(tool) and not os.path.isfile(path.resolve().parent / tool):  # which takes any string
+            raise InputError(
+                f"names {quoted(tool)} in {key}, which is no program here", path, "install it, or name its path"
+            )
     return found
 
 

@@ -14,7 +14,6 @@ from rich.markup import escape
 from hloracle.cli import options
 from hloracle.core.console import Output, terminal, verdict_stands
 from hloracle.core.errors import InputError
-from hloracle.core.given import read_bytes
 from hloracle.core.shown import shown
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from hloracle.ops.running_suite import Told
     from hloracle.reports.ops.record import OpsRecord
 
-BYTECODE = b"ML\xefR"
-LARGEST = 2**30  # bytes of a graph
 LISTED = 20  # failures on the terminal; the page has all
 
 
@@ -108,7 +105,7 @@ def ops(what: tuple[str, ...], graph: Path | None, listing: bool, as_json: bool,
 
 def _cases(what: tuple[str, ...], graph: Path | None) -> tuple[list[Case], list[InputError]]:
     """The cases that are asked for, and what cannot be read of files. Raises InputError."""
-    from hloracle.ops.files import read_tests
+    from hloracle.ops.opened import cases_in, tests_of
     from hloracle.ops.suite import cases, operations
 
     paths = [
@@ -124,8 +121,8 @@ def _cases(what: tuple[str, ...], graph: Path | None) -> tuple[list[Case], list[
     if names or (graph is None and not paths):
         found += cases(names)
     if graph is not None:
-        found += _cases_of(graph)
-    tests, malformed = read_tests(paths)
+        found += cases_in(graph)
+    tests, malformed = tests_of(paths)
     if not found and not tests and malformed:
         raise (
             malformed[0]
@@ -137,17 +134,6 @@ def _cases(what: tuple[str, ...], graph: Path | None) -> tuple[list[Case], list[
             )
         )
     return [*found, *tests], malformed
-
-
-def _cases_of(graph: Path) -> list[Case]:
-    """The cases of a graph's operations, and of those that have none, why. Raises InputError."""
-    from hloracle.ops.files_case import FileCase
-    from hloracle.ops.of_graph import cases_of
-
-    data = read_bytes(graph, LARGEST, "name a graph's file")
-    found = cases_of(data if data.startswith(BYTECODE) else data.decode("utf-8", "replace"), str(graph))
-    refused = [FileCase(operation, operation, "", (), (), refused=why) for operation, why in found.skipped.items()]
-    return [*found.cases, *refused]
 
 
 def _print_cases(cases: list[Case], as_json: bool) -> None:

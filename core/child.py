@@ -10,6 +10,7 @@ import pickletools
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -160,6 +161,33 @@ def _names_main(call: bytes) -> bool:
 
 
 def _child(pipe: Connection) -> None:
+    with _stderr_kept():
+        _serve(pipe)
+
+
+@contextlib.contextmanager
+def _stderr_kept() -> Iterator[None]:
+    """What this process writes to stderr appears there when this ends.
+
+    Where a library ends the process, as MLIR's parser may, the words that it leaves go with it: its caller says in one line
+    what became of it.
+    """
+    with tempfile.TemporaryFile() as kept:
+        stderr = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.flush()
+            os.dup2(stderr, 2)
+            kept.seek(0)
+            with contextlib.suppress(OSError):
+                while piece := kept.read(2**16):
+                    os.write(2, piece)
+
+
+def _serve(pipe: Connection) -> None:
     jax_on_the_processor()
     os.setpgrp()
     end_with_parent()

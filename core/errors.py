@@ -25,7 +25,8 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         # One line that can be read, whatever a toolchain put into the parts, or who gave a graph's text for a file's name.
-        return f"{shown(self.where, 300)}: {shown(self.what, 2000)}; {shown(self.fix, 2000)}"
+        where = shown(self.where, 300) or repr(self.where[:60])  # a name of spaces
+        return f"{where}: {shown(self.what, 2000)}; {shown(self.fix, 2000)}"
 
 
 class ToolchainError(Exception):

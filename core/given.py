@@ -13,9 +13,10 @@ import re
 import stat
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hloracle.core.errors import InputError
 from hloracle.core.shown import path_words, quoted, shown
@@ -37,20 +38,27 @@ def read_bytes(path: Path, most: int, fix: str) -> bytes:
 
     A pipe or a device is refused: nothing may ever come out of it, or no end.
     """
+    with opened(path, fix) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"has more than {most:,} bytes, and no more is read", path, fix)
+    return data
+
+
+@contextmanager
+def opened(path: Path, fix: str) -> Iterator[IO[bytes]]:
+    """A file to be read, piece by piece. Raises InputError as `read_bytes` does, also while it is read."""
     try:
         with open(path, "rb", opener=_open) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise InputError(SPECIAL, path, fix)
-            data = file.read(most + 1)
+            yield file
     except FileNotFoundError:
         raise InputError("no such file", path, fix) from None
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", path, fix) from None
     except ValueError:  # what no system call takes, such as a NUL
         raise InputError("is no name of a file", path, fix) from None
-    if len(data) > most:
-        raise InputError(f"has more than {most:,} bytes, and no more is read", path, fix)
-    return data
 
 
 def _open(path: str, flags: int) -> int:

@@ -77,7 +77,8 @@ def _status(command: click.Command, arguments: list[str], name: str | None) -> i
         if why := unwritten(error):
             return _failed_stdout(why)
         # A name that is too long, a folder that may not be entered: whatever no part of ours has met by itself.
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}; name one that can be used")
+        name = shown(os.fsdecode(error.filename), 300) if isinstance(error.filename, str | bytes) else "a file"
+        return _fail(f"{name}: {error.strerror or error}; name one that can be used")
 
 
 def _failed_stdout(why: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 
 def printable(text: str) -> str:
@@ -24,6 +25,15 @@ def shown(text: str, limit: int = 200) -> str:
 def quoted(text: str) -> str:
     """A string of someone else's in quotation marks, cut after 60 characters."""
     return repr(cut(text, 60))
+
+
+def said(value: Any) -> str:
+    """A value of somebody's TOML or JSON, in words that are not Python's."""
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    return "nothing" if value is None else cut(str(value).lower() if isinstance(value, bool) else str(value), 60)
 
 
 def cut(text: str, limit: int) -> str:

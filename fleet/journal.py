@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,8 +60,10 @@ class Journal:
         """Of all jobs that are done, in the order in which they ended."""
         for line in self._lines():
             if "key" in line:
-                attempts = tuple(Attempt(**attempt) for attempt in line["attempts"])
-                yield Outcome(line["key"], line["id"], line["command"], line["values"], attempts, line["lost"])
+                with self._of_form():
+                    attempts = tuple(Attempt(**attempt) for attempt in line["attempts"])
+                    found = Outcome(line["key"], line["id"], line["command"], line["values"], attempts, line["lost"])
+                yield found
 
     def _read(self, head: dict[str, str], matrix: Matrix) -> None:
         if not self.path.is_file():
@@ -73,12 +76,13 @@ class Journal:
             raise InputError(f"is not of {matrix.path} as it is now", self.path, fix)
         lost: set[str] = set()
         for line in lines:
-            if "key" in line:
-                (lost if line["attempts"][-1]["status"] == "lost" else self.done).add(line["key"])
-                at = line["at"]
-            else:
-                self.seconds, at = self.seconds + at, 0.0
-                self.resumed = line["resumed"]
+            with self._of_form():
+                if "key" in line:
+                    (lost if line["attempts"][-1]["status"] == "lost" else self.done).add(line["key"])
+                    at = 0.0 + line["at"]
+                else:
+                    self.seconds, at = self.seconds + at, 0.0
+                    self.resumed = 0 + line["resumed"]
         self.seconds += at
         self.resumed += 1
         if lost:  # for want of a machine: they run again
@@ -94,6 +98,14 @@ class Journal:
         """The bytes up to the end of the last whole line."""
         with self.path.open("rb") as file:
             return sum(len(line) for line in file if line.endswith(b"\n"))
+
+    @contextmanager
+    def _of_form(self) -> Iterator[None]:
+        """While this holds, a line that lacks something is an InputError."""
+        try:
+            yield
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise InputError("has a line that no journal has", self.path, "leave --resume out") from None
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         """The whole lines. Raises InputError for one that no journal has."""

@@ -6,6 +6,7 @@ Jobs are made one after the other, and never all held: a matrix may have a hundr
 from __future__ import annotations
 
 import dataclasses
+import glob
 import itertools
 import json
 import os
@@ -18,7 +19,7 @@ from typing import Any
 from hloracle.core.cache import digest
 from hloracle.core.errors import InputError
 from hloracle.core.given import read_toml
-from hloracle.core.shown import quoted, shown
+from hloracle.core.shown import quoted, said
 from hloracle.core.typed import problem
 from hloracle.fleet.form import FaultKind, MatrixFile
 
@@ -237,16 +238,14 @@ def _axes(
 def _values(command: Command, key: str, value: Any, place: str, folder: Path, models: Sequence[str]) -> list[Value]:
     """What one word of an axis stands for."""
     if (key in command.flags) != isinstance(value, bool):
-        raise ValueError(
-            f"{place} is {shown(repr(value), 60)}", "write true or false" if key in command.flags else FORM
-        )
+        raise ValueError(f"{place} is {said(value)}", "write true or false" if key in command.flags else FORM)
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         return [tuple(word for one in value for word in _words(command, key, one, place, folder, models))]
     if isinstance(value, str):
         return list(_words(command, key, value, place, folder, models))
     if isinstance(value, bool | int | float):
         return [value]
-    raise ValueError(f"{place} is {shown(repr(value), 60)}", "write a word, a number, or a list of words")
+    raise ValueError(f"{place} is {said(value)}", "write a word, a number, or a list of words")
 
 
 def _words(
@@ -259,13 +258,21 @@ def _words(
     if key not in command.paths and key != "model":
         return [value]
     if pattern:
-        if not (found := sorted(str(path.absolute()) for path in folder.glob(value))):
+        if not (found := _fitting(folder, value)):
             raise ValueError(
                 f"{place}: {quoted(value)} fits nothing", "see `hloracle models`, or name files beside the matrix"
             )
         return found
-    there = folder / Path(value).expanduser()
-    return [str(there.absolute()) if there.exists() else value]
+    there = os.path.join(folder, os.path.expanduser(value))
+    return [os.path.abspath(there) if os.path.exists(there) else value]  # which take any string
+
+
+def _fitting(folder: Path, pattern: str) -> list[str]:
+    """The whole paths that fit a pattern, in order; none for what no file can be called."""
+    try:
+        return sorted(map(os.path.abspath, glob.glob(os.path.join(glob.escape(str(folder)), pattern), recursive=True)))
+    except ValueError:  # a NUL
+        return []
 
 
 def _distinct(matrix: Matrix) -> None:

@@ -38,13 +38,27 @@ def _is_archive(data: bytes) -> bool:
 def _of_bytecode(data: bytes, path: Path) -> str:
     with jax_mlir.make_ir_context() as context:
         try:
-            if b"StableHLO_v" in data[:64]:
-                module = stablehlo.deserialize_portable_artifact(context, data)
-            else:
-                module = ir.Module.parse(data)
+            module = _of_portable(context, data) if b"StableHLO_v" in data[:64] else ir.Module.parse(data)
         except (ir.MLIRError, ValueError) as error:
             raise InputError(f"cannot be read as MLIR bytecode ({shown(str(error))})", path, NAME_IT) from None
         return printed(module)
+
+
+def _of_portable(context: ir.Context, data: bytes) -> ir.Module:
+    """Raises ValueError with MLIR's own words, which it would else print on stderr."""
+    said: list[str] = []
+
+    def keep(diagnostic: ir.Diagnostic) -> bool:
+        said.append(diagnostic.message)
+        return True
+
+    handler = context.attach_diagnostic_handler(keep)
+    try:
+        return stablehlo.deserialize_portable_artifact(context, data)
+    except ValueError as error:
+        raise ValueError("; ".join([*said, *map(str, error.args[: not said])])) from None
+    finally:
+        handler.detach()
 
 
 def _of_archive(data: bytes, path: Path) -> str:
@@ -52,11 +66,12 @@ def _of_archive(data: bytes, path: Path) -> str:
 
     try:
         found = export.deserialize(bytearray(data))
-    except Exception as error:  # whatever flatbuffers raises of what is none
-        raise InputError(f"is no archive of jax.export ({shown(str(error))})", path, NAME_IT) from None
-    if found.nr_devices != 1:
-        raise InputError(f"is for {found.nr_devices} devices", path, "export it for one")
-    return _of_bytecode(found.mlir_module_serialized, path)
+        devices, module = found.nr_devices, bytes(found.mlir_module_serialized)
+    except Exception:  # whatever flatbuffers and JAX raise of what is none, in words for nobody
+        raise InputError("is no archive of jax.export, or is damaged", path, NAME_IT) from None
+    if devices != 1:
+        raise InputError(f"is for {devices} devices", path, "export it for one")
+    return _of_bytecode(module, path)
 
 
 def printed(module: ir.Module) -> str:

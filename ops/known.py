@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from hloracle.core.errors import InputError
 from hloracle.core.given import read_toml
+from hloracle.core.shown import quoted, said
 from hloracle.ops.outcome import FAILURES, Outcome
 from hloracle.reports.ops.record import State
 
@@ -86,8 +87,10 @@ def read_faults(path: Path = KNOWN) -> list[Fault]:
 
 def _fault(row: Any, where: str) -> Fault:
     names, fix = {f.name for f in fields(Fault)}, "see docs/ops.md"
-    if not isinstance(row, dict) or (unknown := row.keys() - names):
-        raise InputError(f"has unknown keys {sorted(unknown) if isinstance(row, dict) else row}", where, fix)
+    if not isinstance(row, dict):
+        raise InputError(f"is {said(row)}, and no table", where, fix)
+    if unknown := sorted(row.keys() - names):
+        raise InputError(f"has the unknown key {quoted(unknown[0])}", where, f"there are {', '.join(sorted(names))}")
     row = {"versions": "", "link": "", **row}
     if missing := names - {"ulp", "sometimes"} - row.keys():
         raise InputError(f"lacks {', '.join(sorted(missing))}", where, fix)
@@ -96,16 +99,18 @@ def _fault(row: Any, where: str) -> Fault:
     if not _texts(cases) or not _texts(result) or not _texts([*row.values()]):
         raise InputError("has a value that is no text", where, fix)
     if ulp is not None and not isinstance(ulp, int | float):
-        raise InputError(f"has the ulp {ulp!r}", where, "give a number")
+        raise InputError(f"has the ulp {said(ulp)}", where, "give a number")
     if not isinstance(sometimes, bool):
-        raise InputError(f"has sometimes = {sometimes!r}", where, "give true or false")
+        raise InputError(f"has sometimes = {said(sometimes)}", where, "give true or false")
     if odd := next((one for one in result if one not in FAILURES), None):
-        raise InputError(f"has the result {odd!r}", where, f"give one of {', '.join(FAILURES)}")
+        raise InputError(f"has the result {quoted(odd)}", where, f"give one of {', '.join(FAILURES)}")
     fault = Fault(tuple(cases), result=tuple(result), ulp=ulp, sometimes=sometimes, **row)
     try:
         _ = fault.specifiers
     except InvalidSpecifier:
-        raise InputError(f"has the versions {fault.versions!r}", where, "give some such as '>=3.12,<3.14'") from None
+        raise InputError(
+            f"has the versions {quoted(fault.versions)}", where, "give some such as '>=3.12,<3.14'"
+        ) from None
     return fault
 
 

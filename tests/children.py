@@ -145,3 +145,9 @@ def product(report: Any, target: Target) -> list[list[float]]:
     (y,) = backend.load(graph)(values)
     found: list[list[float]] = backend.download(y).tolist()
     return found
+
+
+def write_and_leave(report: Any, words: str, signal: int) -> None:
+    os.write(2, words.encode())
+    if signal:
+        os.kill(os.getpid(), signal)

@@ -140,6 +140,15 @@ def test_no_answer(
     assert capfd.readouterr().err == "", "the one line is all there is to say"
 
 
+def test_what_it_writes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    """It is there when the process has ended; of one that a library ends, its caller says what became of it, in one line."""
+    run(children.write_and_leave, "a note\n", 0)
+    assert capfd.readouterr() == ("", "a note\n")
+    with pytest.raises(ChildDied, match=r"write_and_leave died \(signal SIGABRT\)"):
+        run(children.write_and_leave, "terminate called\n", signal.SIGABRT)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_text_that_speaks_of_main_is_no_call_of_it() -> None:
     """JAX writes such a location for what `python -m` lowers. The main module, pytest's, is not imported for it."""
     assert run(children.main_and, 'loc("tools/__main__.py":1:2)') == ("", 'loc("tools/__main__.py":1:2)')

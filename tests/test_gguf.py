@@ -12,6 +12,7 @@ import gguf as gguf_library
 import ml_dtypes
 import numpy as np
 import pytest
+import transformers
 from gguf import GGMLQuantizationType as Type
 from gguf_files import ARCHITECTURES, config_of, keys_of, weights_of, write_gguf
 from nightly import only
@@ -515,6 +516,25 @@ def test_cut_short(tmp_path: Path, kept: int) -> None:
         convert_gguf(path, tmp_path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_more_blocks_than_any_model_has(tmp_path: Path) -> None:
+    """transformers would make a list of as many types of layers."""
+    write_gguf(tmp_path / "model.gguf", keys={"block_count": 2**31})
+    with pytest.raises(InputError, match=r"has 2,147,483,648 blocks; use a model of at most 512"):
+        convert_gguf(tmp_path / "model.gguf", tmp_path)
+
+
+def test_what_transformers_raises_is_told_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("Padding_idx must be within num_embeddings")
+
+    write_gguf(tmp_path / "model.gguf")
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fails)
+    with pytest.raises(
+        InputError, match=r"model\.gguf: transformers cannot read it \(AssertionError: Padding_idx must be"
+    ):
+        convert_gguf(tmp_path / "model.gguf", tmp_path)
 
 
 def test_an_error_comes_out_of_the_child(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

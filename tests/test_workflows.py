@@ -42,6 +42,7 @@ PERMISSIONS = {
     ("nightly", "audit"): {"contents": "read"},
     ("nightly", "cpu"): {"contents": "read"},
     ("nightly", "faults"): {"contents": "read"},
+    ("nightly", "fuzz"): {"contents": "read"},
     ("release", "attest"): {"attestations": "write", "id-token": "write"},
     ("release", "build"): {"contents": "read"},
     ("release", "publish"): {"id-token": "write"},

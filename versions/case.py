@@ -6,6 +6,7 @@ Imports nothing heavy: graphs are parsed in a process of their own, because MLIR
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,9 +165,14 @@ def load_array(path: Path, tensor: Tensor) -> np.ndarray:
     """
     refuse_special(path, "name a file that numpy.save wrote")
     try:
-        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
-        raise InputError(f"is no array that can be read ({error})", path, "write it with numpy.save") from None
+        with np.errstate(over="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about headers as Python 2 wrote them
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+    # NumPy evaluates the header as a literal of Python, which fails in more ways than it says.
+    except Exception as error:
+        raise InputError(f"is no array that can be read ({_words(error)})", path, "write it with numpy.save") from None
+    if not isinstance(found, np.ndarray):  # an archive of arrays
+        raise InputError("is an archive, and not an array", path, "write the array with numpy.save")
     wanted = numpy_type(tensor.dtype)
     if found.dtype.kind == "V" and found.dtype.itemsize == wanted.itemsize:
         found = found.view(wanted)
@@ -174,6 +180,12 @@ def load_array(path: Path, tensor: Tensor) -> np.ndarray:
         given = f"is {list(found.shape)} {_dtype(found.dtype)}"
         raise InputError(f"{given}, and {tensor.name} is {tensor.type}", path, "write the array that the graph has")
     return found
+
+
+def _words(error: Exception) -> str:
+    """NumPy's words, where they are for a person; else what is wrong."""
+    words = str(error)
+    return words if isinstance(error, OSError | ValueError) and "<" not in words else "its header is damaged"
 
 
 def _dtype(dtype: np.dtype) -> str:

@@ -18,6 +18,7 @@ from hloracle.core.given import as_text, read_bytes
 from hloracle.core.shown import shown
 from hloracle.emitters.builder import TensorType
 from hloracle.foreign.diagnostics import invalid
+from hloracle.localize.text import without_locations
 from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint
 from hloracle.reference.model.encodings import ENCODINGS, argument_parts
 from hloracle.reference.model.weights import fusions, parts_in, taken_shapes, weight_shapes
@@ -28,6 +29,7 @@ BYTECODE = b"ML\xefR"
 _NAME_TEXT = "name a StableHLO text file"
 _ANOTHER = 'name another one in the ABI\'s "function" key'
 _ITS_ABI = "give the ABI that belongs to this graph with --abi"
+_NO_LOCATION = "write locations behind operations and arguments alone"
 _ITS_MODEL = "name the model that the graph was written for"
 
 
@@ -112,6 +114,10 @@ def refusal(graph: Graph, path: Path | str, of_file: bool = True) -> InputError 
             module.operation.verify()
         except (ir.MLIRError, ValueError) as error:
             return invalid(graph.text, error, path) if of_file else None
+        try:
+            ir.Module.parse(without_locations(graph.text))
+        except (ir.MLIRError, ValueError):  # what shows where an operation stands reads it so
+            return InputError("does not parse without its locations: one of them is an attribute", path, _NO_LOCATION)
         return _unlike(module, graph.abi, path)
 
 

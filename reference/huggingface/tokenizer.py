@@ -42,6 +42,8 @@ def encode(tokenizer: Any, text: str, chat: bool) -> list[int]:
 
     Raises InputError where the tokenizer or the template fails, does not end, or makes nothing of the prompt.
     """
+    if not _encodable(text):
+        raise InputError("is not text (some of it is no UTF-8)", f"the prompt {quoted(text)}", "give it in UTF-8")
     messages, where = [{"role": "user", "content": text}], tokenizer.name_or_path
 
     def templated() -> list[int]:
@@ -54,6 +56,15 @@ def encode(tokenizer: Any, text: str, chat: bool) -> list[int]:
     if not ids:
         raise InputError(f"its tokenizer makes no token of {quoted(text)}", where, f"give another prompt, or {FIX}")
     return ids
+
+
+def _encodable(text: str) -> bool:
+    """Whether a text has bytes in UTF-8: half of a surrogate pair has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def refuse_unknown(ids: Sequence[int], vocab_size: int, directory: Path) -> None:

@@ -6,6 +6,7 @@ A row stands on a line of its own, and is read and written as such: a fleet may 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -13,6 +14,7 @@ from typing import Final, Literal, cast
 from typing_extensions import TypedDict  # which pydantic asks for on older Pythons
 
 from hloracle.core.errors import InputError
+from hloracle.core.given import opened
 from hloracle.core.typed import problem, schema_text
 
 SCHEMA: Final = "hloracle-fleet/1"
@@ -23,6 +25,7 @@ LETTERS: Final[dict[str, str]] = {
     "passed": "P", "failed": "F", "refused": "R", "crashed": "C", "hung": "H", "lost": "L", "flaky": "K",
 }  # fmt: skip
 LONGEST_HISTORY: Final = 30
+NAME_ANOTHER: Final = "remove the file, or name another"
 Change = Literal["", "new failure", "fixed", "other failure", "new"]
 
 
@@ -91,31 +94,30 @@ def lines(head: Head, rows: Iterable[str]) -> Iterator[str]:
 
 def jobs_in(path: Path) -> Iterator[Job]:
     """The rows of a record's file, one after the other. Raises InputError for what is none."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with opened(path, NAME_ANOTHER) as file:
         for number, line in enumerate(file, 1):
-            if line.startswith('{"key"'):
-                try:
-                    row = json.loads(line.rstrip().removesuffix(","))
-                except (ValueError, RecursionError):
-                    row = None
-                if wrong := problem(Job, row):
-                    raise InputError(
-                        f"is no job of a fleet ({wrong})", f"{path}:{number}", "remove the file, or name another"
-                    )
-                yield cast(Job, row)
+            if line.startswith(b'{"key"'):
+                yield _job(line.decode("utf-8", "replace"), f"{path}:{number}")
+
+
+def _job(line: str, where: str) -> Job:
+    try:
+        row = json.loads(line.rstrip().removesuffix(","))
+    except (ValueError, RecursionError):
+        row = None
+    if wrong := problem(Job, row):
+        raise InputError(f"is no job of a fleet ({wrong})", where, NAME_ANOTHER)
+    return cast(Job, row)
 
 
 def records_of(path: Path) -> list[Path]:
     """The records that the jobs of a fleet have left, where a file is a fleet's; of any other the file itself."""
-    try:
-        with path.open("rb") as file:
-            is_fleet = f'"{SCHEMA}"'.encode() in file.read(200)
-    except OSError:
-        is_fleet = False
+    with opened(path, "name a report.json or a fleet.json that hloracle wrote") as file:
+        is_fleet = f'"{SCHEMA}"'.encode() in file.read(200)
     if not is_fleet:
         return [path]
     found = (path.parent / job["folder"] / "report.json" for job in jobs_in(path) if job["folder"])
-    return [record for record in found if record.is_file()]
+    return [record for record in found if os.path.isfile(record)]  # which takes any string
 
 
 def change_of(before: str, now: str) -> Change:
