@@ -59,7 +59,7 @@ def _status(command: click.Command, arguments: list[str], name: str | None) -> i
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
-        return _fail(f"{error.format_message()} (see hloracle --help)")
+        return _fail(f"{shown(error.format_message(), LONGEST // 2)} (see hloracle --help)")
     except (InputError, ToolchainError, ChildDied) as error:
         return _fail(str(error))
     except (Interrupted, KeyboardInterrupt, click.Abort):

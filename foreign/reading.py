@@ -5,8 +5,13 @@ Imports jaxlib, which carries MLIR; for a process of its own, because MLIR's par
 
 from __future__ import annotations
 
+import contextlib
+import resource
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -16,6 +21,7 @@ from hloracle.core.given import as_text, read_bytes
 from hloracle.core.shown import shown
 
 LARGEST = 2**30  # bytes
+MOST_MEMORY = 2**30  # bytes that reading bytecode may take, besides 64 for each of its own
 BYTECODE = b"ML\xefR"
 NAME_IT = "name StableHLO as text, as MLIR bytecode, or as an archive of jax.export"
 
@@ -38,10 +44,36 @@ def _is_archive(data: bytes) -> bool:
 def _of_bytecode(data: bytes, path: Path) -> str:
     with jax_mlir.make_ir_context() as context:
         try:
-            module = _of_portable(context, data) if b"StableHLO_v" in data[:64] else ir.Module.parse(data)
+            with _bounded(MOST_MEMORY + 64 * len(data)):
+                portable = b"StableHLO_v" in data[:64]
+                module = _of_portable(context, data) if portable else ir.Module.parse(data)
+        except MemoryError:
+            what = f"says that it holds more than {len(data):,} bytes can, or is damaged"
+            raise InputError(what, path, NAME_IT) from None
         except (ir.MLIRError, ValueError) as error:
             raise InputError(f"cannot be read as MLIR bytecode ({shown(str(error))})", path, NAME_IT) from None
         return printed(module)
+
+
+@contextlib.contextmanager
+def _bounded(most: int) -> Iterator[None]:
+    """While this holds, this process gets no more than so many bytes of memory besides what it has.
+
+    MLIR makes room for as many values as bytecode says that it has. Where there is none it ends the process, which is one of
+    its own.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [
+        psutil.Process().memory_info().vms + most,
+        *(one for one in (soft, hard) if one != resource.RLIM_INFINITY),
+    ]
+    with contextlib.suppress(OSError, ValueError):  # of a system that has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _of_portable(context: ir.Context, data: bytes) -> ir.Module:
@@ -52,7 +84,7 @@ def _of_portable(context: ir.Context, data: bytes) -> ir.Module:
         said.append(diagnostic.message)
         return True
 
-    handler = context.attach_diagnostic_handler(keep)
+    handler: Any = context.attach_diagnostic_handler(keep)
     try:
         return stablehlo.deserialize_portable_artifact(context, data)
     except ValueError as error:

@@ -44,7 +44,10 @@ IMPORTED = (
     "hloracle.reports.compare.files", "hloracle.reports.explorer", "hloracle.reports.fleet.record", "hloracle.reports.history.page",
     "hloracle.reports.history.store", "hloracle.reports.history.table", "hloracle.versions.case", "hloracle.versions.replay",
     "hloracle.studies.random_models", "jax.export", "transformers", "hloracle.reference.huggingface.unread",
-    "hloracle.reference.fixtures.gguf", "transformers.models.llama.modeling_llama", "rich.table", "unittest.mock",
+    "hloracle.reference.fixtures.gguf", "rich.table", "unittest.mock",
+    *(f"transformers.models.{family}.modeling_{family}" for family in (
+        "deepseek_v3", "gemma2", "gemma3", "gpt_oss", "llama", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "stablelm",
+    )),
 )  # fmt: skip
 
 
