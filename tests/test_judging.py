@@ -278,7 +278,7 @@ def test_a_quick_run_compiles_the_oracle_where_a_judged_graph_does_not(
 
     monkeypatch.setattr(compiling, "compile_for", compile_for)
     monkeypatch.setattr(code_generation, "compile_for", compile_for)
-    monkeypatch.setattr(compiling, "_modules", lambda run: [])
+    monkeypatch.setattr(compiling, "_modules", lambda run, patience: [])
     monkeypatch.setattr(compiling, "reference", lambda run: None)
     evidence = Evidence(graphs={"emitter": graphs("token"), "oracle": graphs("token")})
     some = [("emitter", graph, compiled_for("cuda")) for graph, _ in evidence.graphs["emitter"]]

@@ -27,6 +27,17 @@ SECONDS = 240  # that a command may take
 ENDING = 10  # seconds in which what a command has started has to end after it
 TORN = (".sealed",)  # of the hidden names in a cache, those that belong there
 
+# Starts what its words say, with limits; SIGINT and SIGHUP, which what runs behind a shell ignores, end it. A process of its own
+# does this: a function that runs between fork and exec is refused where JAX is loaded.
+LIMITED = """
+import json, os, resource, signal, sys
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+for which, most in json.loads(sys.argv[1]):
+    resource.setrlimit(which, (most, most))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
 
 @dataclass
 class Place:
@@ -145,16 +156,10 @@ class Place:
     def _start(
         self, words: Sequence[str], environment: dict[str, str], streams: dict[str, Any]
     ) -> subprocess.Popen[bytes]:
-        def limited() -> None:
-            for number in (signal.SIGINT, signal.SIGHUP):  # which what runs behind a shell ignores
-                signal.signal(number, signal.SIG_DFL)
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            for which, most in self.limits:
-                resource.setrlimit(which, (most, most))
-
+        limits = json.dumps([(resource.RLIMIT_CORE, 0), *self.limits])
         return subprocess.Popen(
-            [sys.executable, "-m", "hloracle", *words], cwd=self.work, env=environment, stdin=subprocess.DEVNULL,
-            start_new_session=True, preexec_fn=limited, **streams,
+            [sys.executable, "-I", "-S", "-c", LIMITED, limits, sys.executable, "-m", "hloracle", *words], cwd=self.work,
+            env=environment, stdin=subprocess.DEVNULL, start_new_session=True, **streams,
         )  # fmt: skip
 
     def _record(self) -> Any:
