@@ -150,6 +150,8 @@ class Entry(Generic[T]):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError):
+            if not os.path.lexists(self.path):  # nor can it be, such as under too long a name
+                return None
             seal = text = ""
         if seal != self._seal(text):
             tell_of_damage(entry_name(self.path))
