@@ -43,7 +43,8 @@ def seconds(least: float = 0.0) -> Number:
 
 def model(default: str | None = None) -> Option:
     """The argument MODEL, as MODEL_HELP says; it has to be given where there is no default."""
-    return click.argument("model", default=default, required=default is None)
+    # A default of None would be one for click, and no model would be missing.
+    return click.argument("model", required=True) if default is None else click.argument("model", default=default)
 
 
 as_: Option = click.option(

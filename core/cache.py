@@ -152,6 +152,8 @@ class Entry(Generic[T]):
                 return None
             seal = text = ""
         except (OSError, ValueError):
+            if not os.path.lexists(self.path):  # nor can it be, such as under too long a name
+                return None
             seal = text = ""
         if seal != self._seal(text):
             tell_of_damage(entry_name(self.path))

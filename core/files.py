@@ -65,6 +65,20 @@ def write_file(path: Path, data: str | bytes) -> None:
             raise
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Raises InputError where `write_file` could not write: before the first of several files is written."""
+    with writing(path):
+        if is_special(path):
+            return
+        path = Path(os.path.realpath(path))
+        if path.is_dir() or path.is_symlink():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = beside(path)
+        new.write_bytes(b"")
+        new.unlink()
+
+
 def is_special(path: Path) -> bool:
     """Whether something is there that is neither a file nor a folder: a device, a pipe, a link to one, or stdout."""
     if path == STDOUT:

@@ -81,7 +81,8 @@ def _of_portable(context: ir.Context, data: bytes) -> ir.Module:
     said: list[str] = []
 
     def keep(diagnostic: ir.Diagnostic) -> bool:
-        said.append(diagnostic.message)
+        with contextlib.suppress(Exception):  # words that are no UTF-8
+            said.append(diagnostic.message)
         return True
 
     handler: Any = context.attach_diagnostic_handler(keep)

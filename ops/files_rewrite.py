@@ -203,6 +203,9 @@ class _Rewriting:
     def _drop_uncalled(self) -> None:
         """What gave the arguments, and what was expected."""
         called = _called(self._function)
+        if strange := [op for op in self._module.body.operations if op.operation.name != "func.func"]:
+            name = strange[0].operation.name
+            raise Malformed(f"has {name} beside its functions", "move it into the main function, or leave it out")
         others = {f.attributes["sym_name"].value: f for f in self._module.body.operations if f != self._function}
         left = [name for name in others if name in called]
         while left:

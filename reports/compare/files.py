@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hloracle.core.errors import InputError
-from hloracle.core.files import write_file
+from hloracle.core.files import refuse_unwritable, write_file
 from hloracle.reports import record
 from hloracle.reports.compare import page as diff_page
 from hloracle.reports.compare import summary as compare_summary
@@ -34,6 +34,9 @@ def write_comparison(
         page: diff_page.render(comparison) if page else "",
         summary: compare_summary.render(comparison, link) if summary else "",
     }
+    for path in (page, summary):
+        if path is not None:
+            refuse_unwritable(path)
     for path, content in drawn.items():
         if path is not None:
             write_file(path, content)

@@ -77,7 +77,8 @@ class Stage:
         left = tuple(sorted(name for name, state in self._state().items() if before.get(name) != state))
         gone = tuple(sorted(f"{name} (gone)" for name in before.keys() - self._state().keys()))
         self._end()
-        return Observation(status, *said, raised, left + gone, processes, seconds, _most_resident() - grown)
+        out, err = said
+        return Observation(status, out, err, raised, left + gone, processes, seconds, _most_resident() - grown)
 
     def _begin(self, case: Case) -> None:
         os.environ.clear()
@@ -94,7 +95,7 @@ class Stage:
         os.chdir("/")
         os.environ.clear()
         os.environ.update(self._environment)
-        warnings.filters[:] = self._filters
+        warnings.filters[:] = self._filters  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]  # which tells the registries of modules
         for number, handler in self._handlers.items():
             signal.signal(number, handler)

@@ -94,7 +94,8 @@ def gguf(rng: random.Random, data: bytes) -> bytes:
         case 1:
             at = rng.choice((4, 8, 16))  # version, tensors, keys
             size = 4 if at == 4 else 8
-            return data[:at] + (rng.choice(SIZES) % 2 ** (8 * size)).to_bytes(size, "little") + data[at + size :]
+            count: int = rng.choice(SIZES) & ((1 << 8 * size) - 1)
+            return data[:at] + count.to_bytes(size, "little") + data[at + size :]
         case 2:
             at = rng.randrange(24, end)
             return data[:at] + struct.pack("<Q", rng.choice(SIZES)) + data[at + 8 :]

@@ -93,7 +93,7 @@ def weights() -> list[Case]:
 
 def sharded() -> list[Case]:
     """A checkpoint in two files with an index."""
-    from shards import write_sharded  # type: ignore[import-not-found]
+    from shards import write_sharded
 
     files = made(lambda folder: write_sharded(folder, 2, "llama", **SMALL), "model/")
     return [Case(files | _emitted(_small()), ("check", "decode.mlir", "--model", "model", "--tokens", "4"))]
@@ -106,7 +106,7 @@ def own_graphs() -> list[Case]:
 
 def _foreign() -> tuple[dict[str, bytes], dict[str, bytes], str]:
     import jax
-    from foreign_graph import ABI, text  # type: ignore[import-not-found]
+    from foreign_graph import ABI, text
 
     from hloracle.reference.model.checkpoint import open_checkpoint
 
@@ -202,7 +202,7 @@ def archives() -> list[Case]:
 
 def histories() -> list[Case]:
     """A history, drawn, listed and added to."""
-    from history_rows import runs  # type: ignore[import-not-found]
+    from history_rows import runs
 
     store = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in runs(6)).encode()
     files = {"store.jsonl": store, "report.json": _record("conforms")}
@@ -238,13 +238,13 @@ def fleets() -> list[Case]:
         "tries": [{"status": "passed", "words": "", "verdict": "conforms", "seconds": 1.5, "machine": "a"}], "lost": 0,
         "damaged": 0, "history": "P", "change": "new", "folder": f"jobs/{key}",
     }  # fmt: skip
-    head = {
+    head: Any = {
         "schema": "hloracle-fleet/1", "name": "small", "matrix": "0" * 64, "date": "2025-11-21T05:12:00+00:00", "commit": None,
         "packages": {"jax": "0.10.2"}, "seconds": 3.0, "resumed": 0, "passed": True, "counts": {"passed": 1}, "gone": [],
     }  # fmt: skip
     from hloracle.reports.fleet.record import lines
 
-    record = "".join(lines(head, [json.dumps(job)])).encode()  # type: ignore[arg-type]
+    record = "".join(lines(head, [json.dumps(job)])).encode()
     files = {"fleet.json": record, f"jobs/{key}/report.json": _record("conforms")}
     return [Case(files, ("history", "add", "fleet.json", "--store", "store.jsonl"))]
 
@@ -326,15 +326,11 @@ link = "docs/toolchain-notes.md#iree-ignores-is_stable-of-a-sort"
 
 def ggufs() -> list[Case]:
     """GGUF files of some architectures, converted."""
-    from gguf_files import write_gguf  # type: ignore[import-not-found]
+    from gguf_files import write_gguf
 
-    small = {
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    }
+    small: dict[str, Any] = {
+        "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+    }  # fmt: skip
     line = ("emit", "model.gguf", "--phase", "decode", "--capacity", CAPACITY, "-o", "out.mlir")
     made_of = {
         "llama": made(lambda folder: write_gguf(folder / "model.gguf", **small, head_dim=16)),
@@ -345,7 +341,7 @@ def ggufs() -> list[Case]:
 
 
 def _talking(template: str) -> dict[str, bytes]:
-    from tokenizer import add_words  # type: ignore[import-not-found]
+    from tokenizer import add_words
 
     files = model(**{**SMALL, "vocab_size": 257})
 

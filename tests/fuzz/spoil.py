@@ -93,7 +93,7 @@ def whole_file(rng: random.Random, data: bytes) -> bytes:
     """Another thing in place of the file."""
     return rng.choice((
         b"", b"\n", b"{}", b"[]", b"null", b"0", b'""', b"\0" * 64, PIPE, FOLDER, LINK + b"nothing-there", LINK + b"/dev/zero",
-        LINK + b".", LINK + b"/etc/hostname", b"PK\x05\x06" + b"\0" * 18, b"GGUF", b"ML\xefR", b"\x93NUMPY", b"\x1f\x8b\x08", b"#!/bin/sh\n",
+        LINK + b".", LINK + b"/proc/version", b"PK\x05\x06" + b"\0" * 18, b"GGUF", b"ML\xefR", b"\x93NUMPY", b"\x1f\x8b\x08", b"#!/bin/sh\n",
     ))  # fmt: skip
 
 
