@@ -19,7 +19,7 @@ import numpy as np
 from hloracle.backends.compiled import Program, compiled, program_of
 from hloracle.backends.devices import CPU, KINDS, Device, driver_library
 from hloracle.backends.session import Backend, Buffer, Executable
-from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error
+from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error, iree_module
 from hloracle.core.abi import Graph
 from hloracle.core.child import exit_words
 from hloracle.core.environment import host_cpu, installed
@@ -178,7 +178,7 @@ class Iree(Backend):
         """Compile and load a graph: see `Backend`. The module comes from the cache where it is there."""
         path = module_path(graph, self._device)
         try:
-            module = self._rt.VmModule.mmap(self._config.vm_instance, str(path))
+            module = iree_module(self._rt, self._config.vm_instance, path)
             context = self._rt.SystemContext(vm_modules=[module], config=self._config)
             function = context.modules[module.name][graph.abi.function]
         except Exception as error:  # the runtime raises bare RuntimeError, ValueError and KeyError

@@ -68,7 +68,13 @@ def known_digest(path: Path) -> str:
     written = max(found.st_mtime_ns, found.st_ctime_ns)
     state = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
     entry: Entry[str] = Entry("digests", digest(str(path.resolve()), json.dumps(state)), str)
-    return entry.get(lambda: file_digest(path), lambda _: time.time_ns() - written > SETTLED_NS)[0]
+    known = entry.load()
+    if known is None:
+        known = file_digest(path)
+        if time.time_ns() - written > SETTLED_NS:
+            with suppress(InputError):  # a cache that can only be read, or is full: it is hashed again the next time
+                entry.save(known)
+    return known
 
 
 # ---- what was damaged

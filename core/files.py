@@ -31,6 +31,11 @@ UNWRITABLE = (
     errno.EROFS,
 )
 
+# Of a disk that does not do its part, or a file that may not be so large.
+BROKEN = (errno.EFBIG, errno.EIO)
+# As NumPy says of a file of which not all could be written, without the system's error.
+PARTLY = re.compile(r"\d+ requested and \d+ written")
+
 STDOUT = Path("-")
 
 
@@ -110,7 +115,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """While this holds, a full disk and what may not be written are an InputError that names the path."""
+    """While this holds, a full or broken disk and what may not be written are an InputError that names the path."""
     try:
         yield
     except InputError:
@@ -119,10 +124,14 @@ def writing(path: Path) -> Iterator[None]:
         # safetensors, which is written in Rust, gives the system's error in words: `... (os error 28)`.
         words = re.search(r"\(os error (\d+)\)", str(error))
         code = error.errno if isinstance(error, OSError) else int(words[1]) if words else None
-        if code in (errno.ENOSPC, errno.EDQUOT):
+        if code in (errno.ENOSPC, errno.EDQUOT) or (code is None and PARTLY.search(str(error))):
             raise InputError(
                 "the disk is full", path, "free some space, or set HLORACLE_CACHE or --out to another disk"
             ) from error
+        if code in BROKEN:
+            reason = os.strerror(code).lower()
+            fix = "look after the disk and its limits (ulimit -f), or set HLORACLE_CACHE or --out to another one"
+            raise InputError(f"cannot be written ({reason})", path, fix) from error
         if code in UNWRITABLE:
             reason = os.strerror(code).lower()
             raise InputError(f"cannot be written ({reason})", path, "name a folder that you may write to") from error

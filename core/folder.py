@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hloracle.core.errors import InputError
@@ -45,6 +45,18 @@ def remove_files(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):  # not a file, or not ours: writing to it says so in better words
             path.unlink(missing_ok=True)
+
+
+def write_files(files: Mapping[Path, str | None]) -> None:
+    """Remove files of an earlier run, and write those that have a content: all or none."""
+    remove_files(files)
+    try:
+        for path, content in files.items():
+            if content is not None:
+                write_file(path, content)
+    except BaseException:
+        remove_files(files)
+        raise
 
 
 def refuse_other(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -50,8 +51,12 @@ def noted(path: Path) -> Path:
     """A path that is about to be written to and to be renamed, or removed: where neither happens, it goes with the program."""
     folder = os.environ.get("TMPDIR", "")
     if os.path.basename(folder).startswith(PREFIX):
-        with open(os.path.join(folder, NOTES), "ab") as notes:
-            notes.write(os.fsencode(os.path.abspath(path)) + b"\0")
+        try:
+            with open(os.path.join(folder, NOTES), "ab") as notes:
+                notes.write(os.fsencode(os.path.abspath(path)) + b"\0")
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # else it is only not noted: it may lie on another disk
+                raise
     return path
 
 

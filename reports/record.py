@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from hloracle.core.errors import InputError
-from hloracle.core.files import write_file
-from hloracle.core.folder import remove_files, remove_reproducer
+from hloracle.core.folder import remove_reproducer, write_files
 from hloracle.core.given import parse_json, read_bytes
 from hloracle.core.record import SCHEMA, Answer, Family, Record, Speed
 from hloracle.core.shown import path_words
@@ -114,16 +113,8 @@ def to_json(record: Mapping[str, Any]) -> str:
 
 
 def _replace(folder: Path, files: Mapping[str, str | None]) -> None:
-    """Remove files of an earlier run, and write those that have a content: all or none."""
-    paths = [folder / name for name in files]
-    remove_files(paths)
-    try:
-        for path, content in zip(paths, files.values(), strict=True):
-            if content is not None:
-                write_file(path, content)
-    except BaseException:
-        remove_files(paths)
-        raise
+    """Put these in place of the files of an earlier run: all or none."""
+    write_files({folder / name: content for name, content in files.items()})
 
 
 def with_named_floats(node: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -149,6 +150,18 @@ def test_what_was_just_written_is_read_again(old: Path, empty_cache: Path, monke
     monkeypatch.setattr(store, "SETTLED_NS", 2_000_000_000)
     known_digest(old)
     assert not list(empty_cache.rglob("digests/*"))
+
+
+def test_where_it_cannot_be_kept_it_is_read_each_time(
+    old: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that can only be read holds all that a run needs, but for this."""
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", read_only)
+    assert [known_digest(old), known_digest(old)] == [file_digest(old)] * 2
 
 
 def test_a_damaged_entry_is_read_again(old: Path, empty_cache: Path) -> None:

@@ -162,6 +162,33 @@ def test_iree_reuses_its_module(empty_cache: Path) -> None:
     assert not precompile(product_graph())
 
 
+READ_ONLY = """
+import errno, os, sys
+from pathlib import Path
+import iree.runtime as rt
+from hloracle.backends.workers.shared import iree_module
+
+def read_only(event, arguments):
+    if event == "open" and str(arguments[0]) == sys.argv[1] and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+sys.addaudithook(read_only)
+instance = rt.Config("local-task").vm_instance
+print(iree_module(rt, instance, Path(sys.argv[1])).name)
+try:
+    rt.VmModule.mmap(instance, sys.argv[1])
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_iree_takes_a_module_that_can_only_be_read(empty_cache: Path) -> None:
+    """Its own `VmModule.mmap` fails, and gate zero would say that IREE is broken where the cache is read-only."""
+    command = [sys.executable, "-c", READ_ONLY, str(iree.module_path(sum_graph()))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["gate_zero_add", "Read-only file system"]
+
+
 def test_iree_other_flags_are_another_module(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not precompile(sum_graph())
     assert "stream." in compile_to_stream(sum_graph())

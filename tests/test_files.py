@@ -14,7 +14,8 @@ import pytest
 
 from hloracle.cli.main import invoke
 from hloracle.core.errors import InputError
-from hloracle.core.files import is_special, write_file
+from hloracle.core.files import is_special, write_file, writing
+from hloracle.core.folder import write_files
 
 
 def _leftovers(folder: Path) -> list[str]:
@@ -43,6 +44,32 @@ def test_write_file_that_fails_keeps_the_old_one(tmp_path: Path, monkeypatch: py
         write_file(path, "new")
     assert path.read_text() == "old"
     assert _leftovers(tmp_path) == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError("1440 requested and 992 written"), "the disk is full; free some space"),  # as NumPy says it
+        (OSError(errno.EIO, "Input/output error"), r"cannot be written \(input/output error\); look after the disk"),
+        (OSError(errno.EFBIG, "File too large"), r"cannot be written \(file too large\); look after the disk"),
+    ],
+)
+def test_a_disk_that_does_not_do_its_part(error: OSError, says: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"entry: {says}"), writing(tmp_path / "entry"):
+        raise error
+
+
+def test_files_are_written_all_or_none(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in "abc"]
+    for path in paths:
+        path.write_text("of an earlier run")
+    paths[1].unlink()
+    paths[1].mkdir()
+    with pytest.raises(InputError, match="b: cannot be written"):
+        write_files(dict.fromkeys(paths, "new"))
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    write_files({paths[0]: "new", paths[2]: None})
+    assert paths[0].read_text() == "new"
 
 
 def test_a_folder_where_a_file_should_be(tmp_path: Path) -> None:

@@ -125,3 +125,7 @@ def test_what_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / f"{PREFIX}gone"))
     with pytest.raises(FileNotFoundError):
         noted(tmp_path / "x")
+    (tmp_path / f"{PREFIX}full").mkdir()
+    (tmp_path / f"{PREFIX}full" / "notes").symlink_to("/dev/full")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / f"{PREFIX}full"))
+    assert noted(tmp_path / "x") == tmp_path / "x", "it may lie on another disk"

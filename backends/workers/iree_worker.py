@@ -13,10 +13,10 @@ import numpy as np
 
 if TYPE_CHECKING:  # run by its path, it finds its neighbours in its folder
     from hloracle.backends.workers.serving import Failed, Runtime, serve
-    from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error
+    from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error, iree_module
 else:
     from serving import Failed, Runtime, serve
-    from shared import IREE_OUT_OF_MEMORY, first_error
+    from shared import IREE_OUT_OF_MEMORY, first_error, iree_module
 
 COMPILE_SECONDS = 600
 ALIGNMENT = 64  # of memory that IREE takes over
@@ -62,7 +62,7 @@ class Iree(Runtime):
     def load(self, path: Path, function: str, flags: list[str]) -> Any:
         """A function of the module."""
         try:
-            module = self._rt.VmModule.mmap(self._config.vm_instance, str(path))
+            module = iree_module(self._rt, self._config.vm_instance, path)
             context = self._rt.SystemContext(vm_modules=[module], config=self._config)
             return context.modules[module.name][function]
         except Exception as error:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
 from typing import Any
 
 ENTRY = "main"  # what XLA and StableHLO's interpreter call the function that they run
 # As errors for want of memory read: of IREE and its devices anywhere in the text, of XLA as it begins.
 IREE_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "VK_ERROR_OUT_OF_DEVICE_MEMORY")
 XLA_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+
+
+def iree_module(runtime: Any, instance: Any, path: Path) -> Any:
+    """A module in a file, mapped.
+
+    IREE's own `VmModule.mmap` opens the file for writing, too, which fails in a cache that can only be read.
+    """
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return runtime.VmModule.wrap_buffer(instance, mapped, close_buffer=True)
 
 
 def entered_at_main(ir: Any, module: Any, function: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hloracle.core.files import write_file
+from hloracle.core.folder import write_files
 from hloracle.reports.ops.record import OpsRecord, Outcome, Row, Tally, of_states, operations, tallies, to_json
 from hloracle.reports.page.base import draw
 
@@ -19,9 +19,8 @@ OPEN = 12  # failures up to which each is unfolded
 
 
 def write_ops(record: OpsRecord, out: Path) -> None:
-    """Write ops.json and ops.html into `out`, each whole or not at all."""
-    write_file(out / "ops.json", to_json(record))
-    write_file(out / "ops.html", render(record))
+    """Write ops.json and ops.html into `out`, both or none: one alone would be taken for what came of a run."""
+    write_files({out / "ops.json": to_json(record), out / "ops.html": render(record)})
 
 
 def render(record: OpsRecord) -> str:

@@ -77,7 +77,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Full:
-    """A file system of its own, with so many KiB more than lie in the folder."""
+    """A file system of its own, in which so many KiB are left beside what lies in the folder."""
 
     folder: str
     spare: int
@@ -90,9 +90,10 @@ class Full:
         shutil.move(where, held)
         where.mkdir()
         used = sum(-(-path.lstat().st_size // 4096) * 4 + 4 for path in held.rglob("*"))
-        _mount("-t", "tmpfs", "-o", f"size={used + self.spare}k", "tmpfs", str(where))
+        _mount("-t", "tmpfs", "-o", f"size={used + self.spare + 1024}k", "tmpfs", str(where))
         shutil.copytree(held, where, symlinks=True, dirs_exist_ok=True)
         shutil.rmtree(held)
+        (where / "filler").write_bytes(b"x" * (shutil.disk_usage(where).free - 1024 * self.spare))
         place.lifts.append(lambda: _mount("-o", "remount,size=1g", str(where)))
 
 

@@ -37,7 +37,7 @@ class Expected:
 
     status: of the command; minus a signal where it was killed. verdict: the class, or for `ops` whether it passed. says: a pattern,
     of what a finding says in the record, and of what stderr says otherwise. anew: the kind of the entries that the record says were
-    made anew. quiet: nobody can read what it prints. killed: it had no time to tidy up, which is the next one's to do.
+    made anew. quiet: nobody can read what it prints. stays: the report of an earlier run cannot be removed. killed: it had no time to tidy up, which is the next one's to do.
     """
 
     status: int
@@ -45,6 +45,7 @@ class Expected:
     says: str = ""
     anew: str = ""
     quiet: bool = False
+    stays: bool = False
     killed: bool = False
 
 
@@ -65,7 +66,7 @@ def problems(expected: Expected, ran: Ran) -> Iterator[str]:
     yield from _of_words(expected, ran)
     yield from _of_record(expected, ran)
     yield from (f"left running: {process}" for process in ran.processes)
-    if not expected.killed:
+    if not (expected.killed or expected.stays):
         yield from (f"left: {file}" for file in ran.files)
 
 
