@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import math
 import shutil
 import sys
@@ -374,6 +375,21 @@ def test_a_prompt_that_is_given_token_by_token(architecture: str, empty_cache: P
     assert apart[:turning].max() > 1e-3, "given at once, the first ones are turned by the long angles as well"
     short = [Sequenced(tokens[:turning], n, names) for n in (0, 1)]
     assert len({t.folder for t in anchor_truths(late, short)}) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), OSError("64 requested and 0 written")]
+)
+def test_a_disk_that_fills_up_between_the_passes(
+    error: OSError, plain: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(InputError, match="anchors: the disk is full"):
+        anchor_truth(plain, PROMPT)
+    assert not list(empty_cache.glob("anchors/.passes-*"))
 
 
 def test_moves_with_the_versions(plain: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 from hloracle.core.cache import build_directory, cache_root, is_whole, remove_damaged
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
+from hloracle.core.files import writing
 from hloracle.core.scratch import folder_in
 from hloracle.reference.huggingface.truth import (
     DAMAGED,
@@ -220,8 +221,11 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
 
     torch.set_num_threads(1)  # as in the truth: the same sums on every machine
     config = checkpoint.config
-    (root := cache_root() / "anchors").mkdir(parents=True, exist_ok=True)
-    with folder_in(root, "passes") as passes:
+    root = cache_root() / "anchors"
+    with ExitStack() as stack:
+        with writing(root):
+            root.mkdir(parents=True, exist_ok=True)
+            passes = stack.enter_context(folder_in(root, "passes"))
 
         def saved(question: int, anchor: str, nudge: int) -> Path:
             return passes / f"{question}-{anchor}.{nudge}.npy"
@@ -235,7 +239,8 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
             for nudge in range(1 + NUDGES):
 
                 def keep(anchor: str, single: np.ndarray, at: tuple[int, int] = (i, nudge)) -> None:
-                    np.save(saved(at[0], anchor, at[1]), single)
+                    with writing(root):
+                        np.save(saved(at[0], anchor, at[1]), single)
 
                 _Pass(model, config, passing("float32", i), nudge).over(asked, keep)
         # In place, tensor by tensor: the float32 and the float64 model are never both whole.

@@ -27,7 +27,7 @@ from hloracle.core.errors import InputError
 from hloracle.core.program import run_program
 from hloracle.studies.injected.judge import CONFORMS, problems
 from hloracle.studies.injected.page import write_page
-from hloracle.studies.injected.place import Place
+from hloracle.studies.injected.place import SECONDS, Place
 from hloracle.studies.injected.table import COMMANDS, ROWS, Row
 from hloracle.studies.injected.trial import Tried
 
@@ -52,7 +52,7 @@ def warm(base: Path, commands: Iterable[str] = COMMANDS) -> None:
     """Run these commands in a folder once: a cache that holds all, and the graph that `check` takes. Raises InputError."""
     if (base / "whole").exists():
         return
-    place = Place(base, [])
+    place = Place(base, [], seconds=6 * SECONDS)
     for folder in (place.work, place.cache, place.tmp, place.home):
         folder.mkdir(parents=True, exist_ok=True)
     emit = ("emit", "tiny-llama", "--phase", "decode", "-o", "decode.mlir")

@@ -23,7 +23,7 @@ from hloracle.studies.injected import hook
 from hloracle.studies.injected.judge import OWN, Ran
 
 STALE = "of an earlier run"  # what the reports hold that stand there before
-SECONDS = 240  # that a command may take
+SECONDS = 600  # that a command may take, also where other work slows it down
 ENDING = 10  # seconds in which what a command has started has to end after it
 TORN = (".sealed",)  # of the hidden names in a cache, those that belong there
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hloracle.studies.injected.faults import (
     CRASH,
@@ -36,6 +38,7 @@ from hloracle.studies.injected.faults import (
     half,
 )
 from hloracle.studies.injected.judge import CONFORMS, Expected
+from hloracle.studies.injected.place import SECONDS
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "check": ("check", "decode.mlir", "--model", "tiny-llama", "--tokens", "4", "--backend", "xla-cpu", "--out", "out"),
@@ -73,7 +76,7 @@ class Row:
     fault: Fault
     expected: Expected
     more: tuple[str, ...] = ()
-    seconds: float = 240
+    seconds: float = SECONDS
 
     @property
     def words(self) -> list[str]:
@@ -91,7 +94,13 @@ ROWS: list[Row] = []
 
 
 def row(
-    id: str, stage: str, what: str, fault: Fault, expected: Expected, more: tuple[str, ...] = (), seconds: float = 240
+    id: str,
+    stage: str,
+    what: str,
+    fault: Fault,
+    expected: Expected,
+    more: tuple[str, ...] = (),
+    seconds: float = SECONDS,
 ) -> None:
     """Add a row, whose id begins with its command."""
     ROWS.append(Row(id, id.partition("-")[0], stage, what, fault, expected, more, seconds))
@@ -99,12 +108,13 @@ def row(
 
 # ---- entries of the cache that are torn
 
-DAMAGES = {
+Way = Callable[[Sequence[Path]], None]  # what is done to the files of a kind of entry
+DAMAGES: dict[Way, str] = {
     bit: "one bit of each file is another", half: "half of each file is there", empty: "each file is empty",
     deep: "each file is JSON nested 100 000 deep", exchanged: "each file has another entry's content",
     folders: "a folder stands in the place of each file", closed: "a link to nowhere stands in the place of each file",
 }  # fmt: skip
-TORN = {
+TORN: dict[str, dict[str, tuple[Way, ...]]] = {
     "check": {
         "anchors": (bit, exchanged), "compiled": (half, exchanged), "configurations": (bit, empty, deep, exchanged, folders),
         "finite": (deep,), "interpreted": (half,), "models": (bit, half), "named": (deep, closed), "oracle": (bit,),
@@ -439,7 +449,6 @@ row(
     Tool('grep -q gate_zero "$1" && exec $real "$@"\nexec sleep 1000'),
     TIMEOUT,
     QUICK,
-    seconds=420,
 )
 row(
     "ops-call-hangs",
@@ -469,12 +478,12 @@ row(
 
 # ---- workers that lie
 
-for lie, request, number in (
+for lie, request, which in (
     ("rubbish", "call", 6), ("dtype", "call", 6), ("in part", "call", 6), ("memory", "call", 6),
     ("leave", "start", 1),
 ):  # fmt: skip
     row(
-        f"check-worker-{lie.replace(' ', '-')}", f"a worker at `{request}`", f"misbehaving_worker.py: {lie}", Worker(lie, request, number),
+        f"check-worker-{lie.replace(' ', '-')}", f"a worker at `{request}`", f"misbehaving_worker.py: {lie}", Worker(lie, request, which),
         Expected(1, "out-of-memory" if lie == "memory" else "compiler-fault"),
     )  # fmt: skip
 row("check-worker-hangs", "a worker at `call`", "it hangs", Worker("hang", "call", 6), TIMEOUT, QUICK)
@@ -521,7 +530,6 @@ row(
     "the disk has 64 KiB",
     after("compiled/[0-1]*", Full("tmp", 64)),
     CONFORMS,
-    seconds=420,
 )
 row(
     "check-quota",
