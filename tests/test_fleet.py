@@ -124,7 +124,7 @@ def test_exclusions_places_and_faults(tmp_path: Path) -> None:
         ("[run]\nmodel = {a = 1}\n", "run.model is"),
         ("[run]\nmodel = 'none-*'\n", "'none-\\*' fits nothing"),
         ("[run]\nmodel = 'x'\nno-cache = 'yes'\n", "run.no-cache is 'yes'; write true or false"),
-        ("[run]\nmodel = 'x'\nprecision = true\n", "run.precision is True"),
+        ("[run]\nmodel = 'x'\nprecision = true\n", "run.precision is true"),
         ("[[run]]\nmodel = 'x'\n[[run]]\nmodel = 'x'\n", "has 'run x' twice"),
         ("[run]\nmodel = 'x'\n[[exclude]]\nmodel = '*'\n", "has no job left"),
         ("[run]\nmodel = 'x'\n[[place]]\nmemory = '8 bytes'\n", "'8 bytes' is no size"),
