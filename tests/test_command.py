@@ -196,7 +196,7 @@ RUN = 'run = ["true", "{graph}", "{input}", "{output}"]'
         (f'name = "a/b"\n{RUN}', "has a slash in its name 'a/b'"),
         (f'name = "a"\nfamily = ""\n{RUN}', "has the family ''; give a string as family"),
         (f'name = "a"\ntimeout = 0\n{RUN}', "has a timeout of 0; give seconds, a number above 0"),
-        (f'name = "a"\ntimeout = true\n{RUN}', "has a timeout of True"),
+        (f'name = "a"\ntimeout = true\n{RUN}', "has a timeout of true"),
         ('name = "a"', "has no list of words as run"),
         ('name = "a"\nrun = "true {graph}"', "has no list of words as run"),
         ('name = "a"\nrun = ["true", 3]', "has 3 in run, which is no word"),
