@@ -124,8 +124,8 @@ TORN: dict[str, dict[str, tuple[Way, ...]]] = {
     "suite": {"configurations": (half,)},
     "ops": {"ops": (bit, deep, exchanged)},
 }  # fmt: skip
-for command, kinds in TORN.items():
-    for kind, ways in kinds.items():
+for command, torn in TORN.items():
+    for kind, ways in torn.items():
         for way in ways:
             name = kind.partition("/")[0]
             row(
