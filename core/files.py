@@ -106,6 +106,8 @@ def locked(path: Path) -> Iterator[None]:
     lock = filelock.FileLock(f"{path}.lock")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Where no file can be made, as under /proc, it would be tried for ever.
+        os.close(os.open(lock.lock_file, os.O_RDWR | os.O_CREAT, 0o644))
         lock.acquire()
     try:
         yield

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from hloracle.core.shown import path_words, shown
+from hloracle.core.shown import path_words, said, shown
 
 _EXPECTED: Final = "Input should be "
 
@@ -40,7 +40,9 @@ def _instead(error: Any) -> str:
     if isinstance(value, dict | list | tuple | set):
         return f", not a {type(value).__name__}"
     # An integer may have more digits than Python writes, and a string more characters than are worth a copy.
-    return f", not {value[:40]!r}" if isinstance(value, str) else "" if isinstance(value, int) else f", not {value!r}"
+    if isinstance(value, str | int):
+        return f", not {value[:40]!r}" if isinstance(value, str) else ""
+    return f", not {value!r}" if isinstance(value, float | None) else f", not {said(value)}"
 
 
 def _place(value: Any, loc: Sequence[str | int]) -> tuple[str | int, ...]:
