@@ -360,6 +360,16 @@ def test_compiler_that_cannot_be_run(stub: Path, tmp_path: Path) -> None:
         iree_compile(tmp_path / "graph.mlir", ())
 
 
+def test_compiler_for_which_there_is_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    with pytest.raises(ToolchainError, match=r"cannot be run \(Resource temporarily unavailable\)") as caught:
+        iree_compile(tmp_path / "graph.mlir", ())
+    assert caught.value.stage == "memory"
+
+
 def test_compiler_that_takes_too_long(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iree, "COMPILE_SECONDS", 0.2)
     write_stub(stub, "exec sleep 30")
