@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib.util
 import os
 import shutil
@@ -53,6 +54,8 @@ TARGET_CPU = "--iree-llvmcpu-target-cpu"
 COMPILE_SECONDS = 600
 # Of a buffer that a module may be given: what it loads in one go.
 ALIGNMENT = 64
+# Errors of the system that say nothing of the compiler: no process, no memory, no files for it.
+NO_PROCESS = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # Signals by which somebody else ended the compiler: nothing is learned from running it again.
 STOPPED = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
@@ -94,7 +97,8 @@ def _iree_compile(source: Path, flags: Sequence[str], seconds: float) -> subproc
     try:
         return subprocess.run(command, capture_output=True, timeout=limit, check=False)
     except OSError as error:
-        raise ToolchainError("compile", f"{compiler_path()} cannot be run ({error.strerror})") from None
+        stage = "memory" if error.errno in NO_PROCESS else "compile"
+        raise ToolchainError(stage, f"{compiler_path()} cannot be run ({error.strerror})") from None
     except subprocess.TimeoutExpired:
         raise ToolchainError("timeout", f"iree-compile took more than {limit:g} s") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -358,6 +359,16 @@ def test_compiler_that_cannot_be_run(stub: Path, tmp_path: Path) -> None:
     stub.chmod(0o755)
     with pytest.raises(ToolchainError, match="cannot be run"):
         iree_compile(tmp_path / "graph.mlir", ())
+
+
+def test_compiler_for_which_there_is_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    with pytest.raises(ToolchainError, match=r"cannot be run \(Resource temporarily unavailable\)") as caught:
+        iree_compile(tmp_path / "graph.mlir", ())
+    assert caught.value.stage == "memory"
 
 
 def test_compiler_that_takes_too_long(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

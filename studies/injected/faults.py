@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from hloracle.studies.injected.place import Place
+from hloracle.studies.injected.place import FILLER, Place
 
 EVERY = 10**6
 DEEP = b"[" * 100_000
@@ -93,7 +93,7 @@ class Full:
         _mount("-t", "tmpfs", "-o", f"size={used + self.spare + 1024}k", "tmpfs", str(where))
         shutil.copytree(held, where, symlinks=True, dirs_exist_ok=True)
         shutil.rmtree(held)
-        (where / "filler").write_bytes(b"x" * (shutil.disk_usage(where).free - 1024 * self.spare))
+        (where / FILLER).write_bytes(b"x" * (shutil.disk_usage(where).free - 1024 * self.spare))
         place.lifts.append(lambda: _mount("-o", "remount,size=1g", str(where)))
 
 

@@ -10,9 +10,9 @@ from hloracle.studies.injected.table import COMMANDS, ROWS, Row
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "injected-faults.md"
 HEAD = """# Injected faults
 
-`nox -s injected-faults` writes this page when every row is green. {count} faults are injected into whole commands: full
-disks, torn entries of the cache, killed and hanging processes, no memory, compilers and workers that do something else,
-clocks that jump, and commands that are stopped. Each row is a real command in a folder of its own, with a warm cache of
+`nox -s injected-faults` injects these {count} faults into whole commands, and fails where one ends in another way than
+stands here: full disks, torn entries of the cache, killed and hanging processes, no memory, compilers and workers that do
+something else, clocks that jump, and commands that are stopped. Each row is a real command in a folder of its own, with a warm cache of
 its own in which only what the fault needs is missing.
 
 Of each row one judge (`studies/injected/judge.py`) asks:

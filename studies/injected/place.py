@@ -25,6 +25,7 @@ from hloracle.studies.injected.judge import OWN, Ran
 STALE = "of an earlier run"  # what the reports hold that stand there before
 SECONDS = 600  # that a command may take, also where other work slows it down
 ENDING = 10  # seconds in which what a command has started has to end after it
+FILLER = "filler"  # a file that fills a disk
 TORN = (".sealed",)  # of the hidden names in a cache, those that belong there
 
 # Starts what its words say, with limits; SIGINT and SIGHUP, which what runs behind a shell ignores, end it. A process of its own
@@ -195,7 +196,7 @@ class Place:
     def left_files(self) -> Iterator[str]:
         """What a command may not leave: temporary files, files amid being written, reports of an earlier run."""
         for path in sorted([*self.tmp.rglob("*"), *self.home.rglob("*")]):
-            if path.is_file():
+            if path.is_file() and path.name != FILLER:
                 yield str(path.relative_to(self.folder))
         for path in sorted(self.work.rglob("*")):
             if path.is_file() and (path.name.startswith(".") or path.read_bytes() == STALE.encode()):
