@@ -331,7 +331,7 @@ def test_another_family_is_not_concerned() -> None:
         ('[[fault]]\ncases = "a"\nfamily = "iree"\nresult = "wrong"', "lacks reason"),
         (
             '[[fault]]\ncases = "a"\nfamily = "iree"\nresult = "wrong"\nreason = "r"\nmore = 1',
-            "has unknown keys ['more']",
+            "has the unknown key 'more'",
         ),
         ('[[fault]]\ncases = "a"\nfamily = "iree"\nresult = "odd"\nreason = "r"', "has the result 'odd'"),
         (
