@@ -216,8 +216,9 @@ class Dated:
         import os
         import time
 
+        then = time.time() + self.seconds
         for path in place.cache.rglob("*"):
-            os.utime(path, (time.time() + self.seconds,) * 2)
+            os.utime(path, (then, then))
 
 
 # ---- of the environment

@@ -160,7 +160,7 @@ class Place:
         limits = json.dumps([(resource.RLIMIT_CORE, 0), *self.limits])
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", LIMITED, limits, sys.executable, "-m", "hloracle", *words], cwd=self.work,
-            env=environment, stdin=subprocess.DEVNULL, start_new_session=True, **streams,
+            env=environment, stdin=subprocess.DEVNULL, start_new_session=True, stdout=streams["stdout"], stderr=streams["stderr"],
         )  # fmt: skip
 
     def _record(self) -> Any:
