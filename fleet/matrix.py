@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,11 @@ class Place:
         return ", ".join([*filter(None, parts), *(f"{key}={value}" for key, value in self.labels)])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """One command with its values, which runs as a process of its own.
+
+    What is asked of it over and over is made once: only the jobs that run are held.
 
     values: key -> value, in the order of the file. timeout: seconds. fault: what it does on purpose, to try the fleet itself.
     """
@@ -83,12 +86,12 @@ class Job:
     timeout: float
     fault: FaultKind | None = None
 
-    @property
+    @cached_property
     def id(self) -> str:
         """What it is called, e.g. `run tiny-llama precision=bf16`: no other job of a matrix has this name."""
         return " ".join([self.command, *(_named(key, value) for key, value in self.values)])
 
-    @property
+    @cached_property
     def texts(self) -> dict[str, str]:
         """Its values as text."""
         return {key: _text(value) for key, value in self.values}
@@ -98,7 +101,7 @@ class Job:
         """The model that it is about; empty where it names none."""
         return self.texts.get("model", "")
 
-    @property
+    @cached_property
     def key(self) -> str:
         """16 hex digits that stand for the name."""
         return digest(self.id)[:16]
@@ -128,9 +131,10 @@ class Matrix:
                     place, timeout = self._needs(found)
                     yield Job(command.name, job, place, timeout, fault)
 
-    def places(self) -> list[Place]:
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
         """What its jobs need, each once."""
-        return list(dict.fromkeys(job.place for job in self))
+        return tuple(dict.fromkeys(job.place for job in self))
 
     def command(self, name: str) -> Command:
         """The command of a job."""

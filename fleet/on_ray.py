@@ -239,7 +239,7 @@ def _is_here(address: str) -> bool:
 def refuse_unplaceable(matrix: Matrix, nodes: Sequence[Mapping[str, Any]]) -> None:
     """Raises InputError that names what jobs need and no machine has."""
     alive = [node for node in nodes if node["Alive"]]
-    for place in matrix.places():
+    for place in matrix.places:
         if not any(_holds(node, place) for node in alive):
             job = next(job for job in matrix if job.place == place)
             there = "; ".join(_described(node) for node in alive)
