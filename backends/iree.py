@@ -20,7 +20,7 @@ import numpy as np
 from hloracle.backends.compiled import Program, compiled, program_of
 from hloracle.backends.devices import CPU, KINDS, Device, driver_library
 from hloracle.backends.session import Backend, Buffer, Executable
-from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error, iree_module
+from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error, iree_module, out_of_room
 from hloracle.core.abi import Graph
 from hloracle.core.child import exit_words
 from hloracle.core.environment import host_cpu, installed
@@ -73,7 +73,7 @@ def flags_of(graph: Graph, device: Device = CPU) -> tuple[str, ...]:
 
 def iree_compile(source: Path, flags: Sequence[str], seconds: float = 0) -> bytes:
     """What `iree-compile` writes. Raises ToolchainError with its first error, of the stage `memory` where it was killed and
-    `timeout` where it did not end.
+    `timeout` where it did not end; InputError where it failed for want of room for its temporary files.
 
     Args:
       seconds: that it may take; COMPILE_SECONDS if 0.
@@ -85,6 +85,8 @@ def iree_compile(source: Path, flags: Sequence[str], seconds: float = 0) -> byte
         done = _iree_compile(source, flags, seconds)
     if done.returncode == -signal.SIGKILL:
         raise ToolchainError("memory", "iree-compile was killed (signal SIGKILL), as Linux does where memory is short")
+    if done.returncode and (folder := out_of_room()):
+        raise InputError("the disk is full", folder, "free some space there, or set TMPDIR to another disk")
     if done.returncode:
         said = first_error(done.stderr.decode(errors="replace"))
         ended = f"iree-compile ended with {exit_words(done.returncode)} and no message"

@@ -2,29 +2,30 @@
 
     python -m hloracle.fleet.trial [--models 24] [--out FOLDER]
 
-Each model is run with two layouts and twice as many lengths, and operations are tried beside: 120 jobs for all 24 models, of
-which five crash, three hang and two are flaky on purpose. Both nodes have one core, a label and the same cache. The matrix is run
+Each model is run with two layouts, two faults are planted into its graphs, and an operation is tried beside: 120 jobs for all 24
+models, of which five crash, three hang and two are flaky on purpose. Both nodes have one core, a label and the same cache. The
+matrix is run
 
-1. on the nodes, to fill the cache;
+1. on the nodes, with a driver that is killed in the midst, and one that takes it up again; this fills the cache;
 2. without Ray, two jobs at a time: the fastest that this machine has;
 3. on the nodes again, which gives what a fleet takes more;
-4. on the nodes, of which one is killed in the midst;
-5. on the nodes, with a driver that is killed in the midst, and one that takes it up again.
+4. on the nodes, of which one is killed in the midst.
 
-All four reports of fleets have to be equal but for times and machines.
+All three reports of fleets have to be equal but for times, machines and what was in the cache.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,11 +40,14 @@ from hloracle.core.cache import cache_root
 from hloracle.core.program import run_program
 from hloracle.fleet.journal import NAME as JOURNAL
 from hloracle.reports.fleet.record import Job, jobs_in
+from hloracle.studies.mutants import selected
 
 TOKEN = "0123456789abcdef0123456789abcdef"  # of a cluster that no other machine reaches
 ZONES = ("a", "b")
 START_SECONDS = 60
 TIMEOUT_SECONDS, HANG_SECONDS = 1800, 20
+VARIES = re.compile(r"; \d+ reused from the cache| in [\d.]+ s|, \d+ from the cache")
+MUTANTS = 2  # of each model; all have three
 MODELS = (
     "qwen3", "mistral", "gemma", "llama", "qwen2", "gpt_oss", "gemma2", "olmo2", "mixtral", "phi3", "gemma3_text", "olmo3",
     "smollm3", "granite", "cohere", "cohere2", "stablelm", "starcoder2", "glm4", "seed_oss", "qwen2_moe", "qwen3_moe", "olmoe",
@@ -61,10 +65,13 @@ RUN = """\
 [run]
 model = [{models}]
 layout = ["panels", "rows"]
-tokens = [4, 5]
+tokens = 4
 capacity = 128
 rounds = 0
 backend = "xla-cpu"
+
+[mutants]
+mutant = [{mutants}]
 
 [ops]
 operation = [{operations}]
@@ -74,12 +81,12 @@ backend = "stablehlo"
 timeout = {timeout}
 
 [[place]]
-match = {{ command = "run", model = [{hang}], layout = "rows", tokens = 5 }}
+match = {{ command = "run", model = [{hang}], layout = "rows" }}
 timeout = {hang_timeout}
 """
 FAULT = """
 [[fault]]
-match = {{ command = "run", model = [{models}], layout = "rows", tokens = 5 }}
+match = {{ command = "run", model = [{models}], layout = "rows" }}
 kind = "{kind}"
 """
 
@@ -87,13 +94,13 @@ kind = "{kind}"
 def matrix_text(models: int) -> str:
     """The matrix of so many models: five jobs for each."""
 
-    def listed(names: tuple[str, ...], form: str = '"tiny-{}"') -> str:
+    def listed(names: Sequence[str], form: str = '"tiny-{}"') -> str:
         return ", ".join(form.format(name) for name in names)
 
-    operations = listed(OPERATIONS[:models], '"{}/f32"')
+    planted = [mutant.id for name in MODELS[:models] for mutant in selected((name,))[:MUTANTS]]
     text = RUN.format(
-        models=listed(MODELS[:models]), operations=operations, hang=listed(FAULTS["hang"]), timeout=TIMEOUT_SECONDS,
-        hang_timeout=HANG_SECONDS,
+        models=listed(MODELS[:models]), mutants=listed(planted, '"{}"'), operations=listed(OPERATIONS[:models], '"{}/f32"'),
+        hang=listed(FAULTS["hang"]), timeout=TIMEOUT_SECONDS, hang_timeout=HANG_SECONDS,
     )  # fmt: skip
     return text + "".join(FAULT.format(models=listed(names), kind=kind) for kind, names in FAULTS.items())
 
@@ -178,7 +185,7 @@ def done(out: Path) -> int:
 def planned(job: Job) -> str:
     """The status that a job has to have."""
     values = job["values"]
-    if (job["command"], values.get("layout"), values.get("tokens")) == ("run", "rows", "5"):
+    if (job["command"], values.get("layout")) == ("run", "rows"):
         for kind, status in (("crash", "crashed"), ("hang", "hung"), ("flaky", "flaky")):
             if values["model"].removeprefix("tiny-") in FAULTS[kind]:
                 return status
@@ -186,9 +193,9 @@ def planned(job: Job) -> str:
 
 
 def found_by(out: Path) -> dict[str, Any]:
-    """What a fleet's report says of each job, but for times, machines and the fleets before."""
+    """What a fleet's report says of each job, but for times, machines, what was in the cache, and the fleets before."""
     return {
-        job["id"]: (job["status"], [(one["status"], one["verdict"], one["words"]) for one in job["tries"]])
+        job["id"]: (job["status"], [(one["status"], one["verdict"], VARIES.sub("", one["words"])) for one in job["tries"]])
         for job in jobs_in(out / "fleet.json")
     }  # fmt: skip
 
@@ -230,7 +237,7 @@ def without_ray(matrix: Path, folder: Path) -> float:
 )  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/fleet-trial"), show_default=True, help="Folder for the reports of the fleets.")  # fmt: skip
 def command(models: int, out: Path) -> int:
-    """Run a matrix in four ways, and hold the reports to one another."""
+    """Run a matrix in these four ways, and hold the reports to one another."""
     out.mkdir(parents=True, exist_ok=True)
     path, wrong = (out / "matrix.toml").absolute(), list[str]()
     path.write_text(matrix_text(models))
@@ -254,26 +261,25 @@ def command(models: int, out: Path) -> int:
             wrong.append(f"{name}: exit status {process.returncode}, and {errors!r} on stderr")
         return seconds
 
-    fleet("first")
+    fleet("driver-killed", lambda nodes, process: process.kill())
     plain = without_ray(path, out / "without-ray")
     shutil.rmtree(out / "without-ray")
-    second = fleet("second")
-    click.echo(f"without Ray {plain:.1f} s, with Ray {second:.1f} s: {100 * (second / plain - 1):+.1f} %")
+    whole = fleet("whole")
+    click.echo(f"without Ray {plain:.1f} s, with Ray {whole:.1f} s: {100 * (whole / plain - 1):+.1f} %")
     fleet("node-killed", lambda nodes, process: nodes.kill("b"))
-    fleet("driver-killed", lambda nodes, process: process.kill())
-    first = found_by(out / "first")
-    for name in ("first", "second", "node-killed", "driver-killed"):
+    expected = found_by(out / "whole")
+    for name in ("whole", "node-killed", "driver-killed"):
         found, jobs = found_by(out / name), list(jobs_in(out / name / "fleet.json"))
         wrong += [f"{name}: {job['id']} is {job['status']}" for job in jobs if job["status"] != planned(job)]
         if len(found) != 5 * models:
             wrong.append(f"{name}: has {len(found)} jobs")
         wrong += [
-            f"{name}: {id}: {found.get(id)}, and first {was}" for id, was in first.items() if found.get(id) != was
+            f"{name}: {id}: {found.get(id)}, and whole {was}" for id, was in expected.items() if found.get(id) != was
         ]
     for words in wrong:
         click.echo(words)
     click.echo(
-        f"{len(wrong)} are wrong" if wrong else f"all four reports of {5 * models} jobs say the same, as planned"
+        f"{len(wrong)} are wrong" if wrong else f"all three reports of {5 * models} jobs say the same, as planned"
     )
     return 1 if wrong else 0
 

@@ -21,6 +21,7 @@ from hloracle.backends.compiled import ABOUT, MODULE, Program, compiled, program
 from hloracle.backends.devices import Device
 from hloracle.backends.iree import IreeCpu, compile_to_stream, iree_compile, precompile
 from hloracle.backends.named import chosen
+from hloracle.backends.workers import shared
 from hloracle.backends.xla import XlaCpu, has_compiled
 from hloracle.cli import main as cli
 from hloracle.conformance.context import Context
@@ -352,6 +353,14 @@ def test_compiler_that_is_killed_accuses_nobody(stub: Path, tmp_path: Path) -> N
     ) as caught:
         iree_compile(tmp_path / "graph.mlir", ())
     assert caught.value.stage == "memory"
+
+
+def test_compiler_without_room_for_temporary_files(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its linker blames an object file that it could not write whole."""
+    write_stub(stub, "echo 'iree-lld: error: x.o: section header table goes past the end of the file' >&2; exit 1")
+    monkeypatch.setattr(shared, "ROOM", 1 << 62)
+    with pytest.raises(InputError, match=r"the disk is full.*TMPDIR"):
+        iree_compile(tmp_path / "graph.mlir", ())
 
 
 def test_compiler_that_cannot_be_run(stub: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -112,6 +113,16 @@ def test_workers_need_numpy_and_their_runtime_alone(program: str) -> None:
     found = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": ""})
     loaded = {name.partition(".")[0] for name in found.stdout.split()}
     assert not loaded & {"hloracle", "jax", "iree", "torch", "ml_dtypes", "psutil", "click"}
+
+
+def test_iree_worker_without_room_accuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another version, too, the linker blames an object file that it could not write whole."""
+    monkeypatch.syspath_prepend(str(Path(XLA[1]).parent))
+    worker, shared = importlib.import_module("iree_worker"), importlib.import_module("shared")
+    monkeypatch.setattr(shared, "ROOM", 1 << 62)
+    (tmp_path / "graph.mlir").write_text("no graph")
+    with pytest.raises(Exception, match=r"memory.*no room for its temporary files"):
+        worker.Iree.compile(None, tmp_path / "graph.mlir", "main", [])
 
 
 def _identity(types: dict[str, str]) -> Graph:

@@ -13,10 +13,10 @@ import numpy as np
 
 if TYPE_CHECKING:  # run by its path, it finds its neighbours in its folder
     from hloracle.backends.workers.serving import Failed, Runtime, serve
-    from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error, iree_module
+    from hloracle.backends.workers.shared import IREE_OUT_OF_MEMORY, first_error, iree_module, out_of_room
 else:
     from serving import Failed, Runtime, serve
-    from shared import IREE_OUT_OF_MEMORY, first_error, iree_module
+    from shared import IREE_OUT_OF_MEMORY, first_error, iree_module, out_of_room
 
 COMPILE_SECONDS = 600
 ALIGNMENT = 64  # of memory that IREE takes over
@@ -54,6 +54,8 @@ class Iree(Runtime):
             raise Failed("compile", f"iree-compile took more than {COMPILE_SECONDS} s") from None
         if done.returncode == -signal.SIGKILL:
             raise Failed("memory", "iree-compile was killed, as Linux does where memory is short")
+        if done.returncode and (folder := out_of_room()):
+            raise Failed("memory", f"iree-compile failed with no room for its temporary files: {folder} is full")
         if done.returncode:
             said = first_error(done.stderr.decode(errors="replace"))
             raise Failed("compile", said or f"iree-compile ended with exit status {done.returncode} and no message")

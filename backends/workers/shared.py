@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,16 @@ ENTRY = "main"  # what XLA and StableHLO's interpreter call the function that th
 # As errors for want of memory read: of IREE and its devices anywhere in the text, of XLA as it begins.
 IREE_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "VK_ERROR_OUT_OF_DEVICE_MEMORY")
 XLA_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+ROOM = 1 << 26  # bytes that a compiler may need for its temporary files
+
+
+def out_of_room() -> str:
+    """The folder of temporary files where its disk is all but full; else empty.
+
+    What a compiler that fails there says is of the file that it could not write whole, as if the graph made it.
+    """
+    folder = tempfile.gettempdir()
+    return folder if shutil.disk_usage(folder).free < ROOM else ""
 
 
 def iree_module(runtime: Any, instance: Any, path: Path) -> Any:
