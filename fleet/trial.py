@@ -59,7 +59,7 @@ FAULTS = {
 }  # fmt: skip
 OPERATIONS = (
     "add", "divide", "maximum", "minimum", "negate", "abs", "sign", "floor", "ceil", "subtract", "multiply", "sqrt", "rsqrt",
-    "tanh", "exponential", "log", "power", "cosine", "sine", "compare", "select", "transpose", "reshape", "reverse",
+    "tanh", "exponential", "log", "power", "cosine", "sine", "logistic", "select", "transpose", "reshape", "reverse",
 )  # fmt: skip
 RUN = """\
 [run]

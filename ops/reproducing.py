@@ -276,7 +276,10 @@ def _typed(found: Found) -> Found:
         return found
     type = numpy_type(found.graph.abi.results[found.result].dtype)
     expected = found.expected.astype(type)
-    lost = float(np.max(np.abs(np.where(np.isfinite(found.expected), expected - found.expected, 0.0)), initial=0.0))
+    wide = np.complex128 if np.iscomplexobj(found.expected) else np.float64  # booleans have no difference
+    with np.errstate(invalid="ignore"):  # of infinities
+        difference = expected.astype(wide) - found.expected.astype(wide)
+    lost = float(np.max(np.abs(np.where(np.isfinite(found.expected), difference, 0.0)), initial=0.0))
     return dataclasses.replace(found, expected=expected, tolerance=found.tolerance + lost)
 
 

@@ -410,20 +410,32 @@ def test_bad_input_gets_one_line(arguments: list[str], what: str, capsys: pytest
     assert "Traceback" not in error
 
 
-def test_a_failure_gets_a_folder_that_shows_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("operation", "name", "files"),
+    [
+        ("add/f32/hidden", "xla-cpu", {"subgraph.mlir", "expected.npy", "reproduce.sh", "compare.py"}),
+        ("compare/f32/EQ/hidden", "stablehlo", {"subgraph.mlir", "expected.npy", "reproduce.sh"}),
+    ],
+)
+def test_a_failure_gets_a_folder_that_shows_it(operation: str, name: str, files: set[str], tmp_path: Path) -> None:
+    """The interpreter's has what is expected in the result's own type, which may be a boolean."""
     from hloracle.ops.reproducing import Wanted, folders_of, reproduce
 
-    (case,) = cases(["add/f32/hidden"])
+    def spoilt(value: np.ndarray) -> np.ndarray:
+        at = np.arange(value.size).reshape(value.shape) == 7
+        return value ^ at if value.dtype == bool else value + at
+
+    (case,) = cases([operation])
     wrong = dataclasses.replace(
-        case, expected=tuple(dataclasses.replace(e, value=e.value + (np.arange(e.value.size).reshape(e.value.shape) == 7)) for e in case.expected)
-    )  # fmt: skip
-    (choice,) = chosen(["xla"])
+        case, expected=tuple(dataclasses.replace(e, value=spoilt(e.value)) for e in case.expected)
+    )
+    (choice,) = chosen([name])
     (found,) = run([wrong], choice, How(reuse=False)).outcomes
     assert found.result == "wrong"
     written, _ = reproduce([Wanted(wrong, found)], choice, tmp_path, 1, 60.0, lambda: None)
-    folder = tmp_path / folders_of("xla-cpu", [wrong.id])[wrong.id]
-    assert written["xla-cpu", wrong.id]["shown"]
-    assert {"subgraph.mlir", "expected.npy", "reproduce.sh", "compare.py"} <= {p.name for p in folder.iterdir()}
+    folder = tmp_path / folders_of(name, [wrong.id])[wrong.id]
+    assert written[name, wrong.id]["shown"]
+    assert files <= {p.name for p in folder.iterdir()}
 
 
 def test_who_crashes_because_of_another_case_is_reproduced_again(
