@@ -86,7 +86,9 @@ def iree_compile(source: Path, flags: Sequence[str], seconds: float = 0) -> byte
     if done.returncode == -signal.SIGKILL:
         raise ToolchainError("memory", "iree-compile was killed (signal SIGKILL), as Linux does where memory is short")
     if done.returncode and (folder := out_of_room()):
-        raise InputError("the disk is full", folder, "free some space there, or set TMPDIR to another disk")
+        raise InputError(
+            "its disk is all but full, and iree-compile failed", folder, "free some space there, or set TMPDIR"
+        )
     if done.returncode:
         said = first_error(done.stderr.decode(errors="replace"))
         ended = f"iree-compile ended with {exit_words(done.returncode)} and no message"

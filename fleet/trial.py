@@ -46,6 +46,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"  # of a cluster that no other machine
 ZONES = ("a", "b")
 START_SECONDS = 60
 TIMEOUT_SECONDS, HANG_SECONDS = 1800, 20
+# What words of a job say of its time and of what the cache had.
 VARIES = re.compile(r"; \d+ reused from the cache| in [\d.]+ s|, \d+ from the cache")
 MUTANTS = 2  # of each model; all have three
 MODELS = (
@@ -274,7 +275,9 @@ def command(models: int, out: Path) -> int:
         if len(found) != 5 * models:
             wrong.append(f"{name}: has {len(found)} jobs")
         wrong += [
-            f"{name}: {id}: {found.get(id)}, and whole {was}" for id, was in expected.items() if found.get(id) != was
+            f"{name}: {id}: {found.get(id)}, and without a kill {was}"
+            for id, was in expected.items()
+            if found.get(id) != was
         ]
     for words in wrong:
         click.echo(words)

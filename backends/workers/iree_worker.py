@@ -55,7 +55,9 @@ class Iree(Runtime):
         if done.returncode == -signal.SIGKILL:
             raise Failed("memory", "iree-compile was killed, as Linux does where memory is short")
         if done.returncode and (folder := out_of_room()):
-            raise Failed("memory", f"iree-compile failed with no room for its temporary files: {folder} is full")
+            raise Failed(
+                "memory", f"iree-compile failed, and the disk of its temporary files is all but full: {folder}"
+            )
         if done.returncode:
             said = first_error(done.stderr.decode(errors="replace"))
             raise Failed("compile", said or f"iree-compile ended with exit status {done.returncode} and no message")

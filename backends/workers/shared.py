@@ -12,13 +12,15 @@ ENTRY = "main"  # what XLA and StableHLO's interpreter call the function that th
 # As errors for want of memory read: of IREE and its devices anywhere in the text, of XLA as it begins.
 IREE_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "VK_ERROR_OUT_OF_DEVICE_MEMORY")
 XLA_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
-ROOM = 1 << 26  # bytes that a compiler may need for its temporary files
+ROOM = (
+    1 << 26
+)  # bytes: its temporary files of a tiny model take 0.1 MB; with less than this left, want of room may be the cause
 
 
 def out_of_room() -> str:
     """The folder of temporary files where its disk is all but full; else empty.
 
-    What a compiler that fails there says is of the file that it could not write whole, as if the graph made it.
+    A compiler that fails there may blame a file of its own that it could not write whole, and so seems to be at fault.
     """
     folder = tempfile.gettempdir()
     return folder if shutil.disk_usage(folder).free < ROOM else ""

@@ -521,7 +521,7 @@ row(
     "temporary files, while IREE compiles",
     "the disk has 64 KiB",
     after("compiled", Full("tmp", 64)),
-    refused(FULL),
+    refused("all but full, and iree-compile failed"),
 )
 row(
     "check-quota",
