@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import multiprocessing
 import os
@@ -36,6 +37,7 @@ _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBI
 # Signals that a process does not give itself by a mistake.
 KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PROCESSES = "end other programs, or allow more processes, open files or memory (ulimit -a)"
+PR_SET_PDEATHSIG = 1  # of prctl
 # As the loader says it of a library.
 NO_MEMORY = ("failed to map segment from shared object", "cannot allocate memory")
 _STARTING = threading.Lock()
@@ -231,6 +233,7 @@ def end_with_parent() -> None:
     """
     parent = multiprocessing.parent_process()
     assert parent
+    tell_of_parent(signal.SIGCONT)  # it may have been killed while it held this one still, to kill it
 
     def wait() -> None:
         parent.join()
@@ -238,6 +241,12 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def tell_of_parent(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when the one that started it has ended. Linux alone does that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def is_memory(error: Exception) -> bool:

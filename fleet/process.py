@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import json
 import os
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hloracle.core.child import exit_words
+from hloracle.core.child import exit_words, tell_of_parent
 from hloracle.core.scratch import Scratch
 from hloracle.core.shown import shown
 from hloracle.fleet.outcome import Attempt, Status
@@ -28,7 +27,6 @@ TAIL = 64 << 10  # bytes at the end of the log that are read, and kept
 MOST_FILES = 64 << 20  # bytes of a job's files that come back
 GRACE_SECONDS = 20  # for a command that is told to end, to end what it has started
 WHERE = ("page: ", "report: ")  # lines of hloracle's that name a folder which is gone by now
-PR_SET_PDEATHSIG = 1
 # What an interpreter is started with in place of `-m MODULE`: a job that outlives who started it would run on unseen.
 WITH_PARENT = (
     "import sys; from hloracle.fleet.process import run_with_parent; run_with_parent(int(sys.argv[1]), sys.argv[2:])"
@@ -71,11 +69,10 @@ def run_job(words: Sequence[str], timeout: float, environment: dict[str, str], n
 
 
 def run_with_parent(parent: int, words: Sequence[str]) -> None:
-    """In the new process: run the module that the words name, and end when the parent ends. Linux alone can tell of that."""
+    """In the new process: run the module that the words name, and end when the parent ends, as far as `tell_of_parent` can."""
     import runpy
 
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    tell_of_parent(signal.SIGTERM)
     if os.getppid() != parent:  # it has ended before
         sys.exit(1)
     sys.argv = list(words)

@@ -324,6 +324,25 @@ def test_a_child_ends_with_the_process_that_started_it(nested: bool, tmp_path: P
     assert gone(int(note.read_text()))
 
 
+def test_a_child_that_is_held_still_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """As one that is about to be killed when its parent is killed. In a session of its own the kernel lets go of none."""
+    note = tmp_path / "pid"
+    script = f"import children; children.start_one_that_waits({str(note)!r})"
+    command, folder = [sys.executable, "-c", script], Path(children.__file__).parent
+    with subprocess.Popen(command, cwd=folder, start_new_session=True) as parent:
+        until = time.monotonic() + 30
+        while not (note.exists() and note.read_text()) and time.monotonic() < until:
+            time.sleep(0.02)
+        child = psutil.Process(int(note.read_text()))
+        child.suspend()
+        parent.kill()
+    try:
+        assert gone(child.pid)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
 # ---- what threads do beside
 
 
