@@ -228,7 +228,11 @@ def _crashed(died: ChildDied, paths: Iterable[str]) -> Exception:
         )
     if died.cause != "crash" or not where:
         return died
-    return InputError("MLIR's parser crashes on it", where, "look whether it is nested too deep, or too large")
+    return InputError(
+        "MLIR's parser crashes on it, or does not end",
+        where,
+        "look whether it is damaged, nested too deep, or too large",
+    )
 
 
 def _inspect(

@@ -6,7 +6,9 @@ Imports jaxlib, which carries MLIR; for a process of its own, because MLIR's par
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from hloracle.core.shown import shown
 
 LARGEST = 2**30  # bytes
 MOST_MEMORY = 2**30  # bytes that reading bytecode may take, besides 64 for each of its own
+MOST_SECONDS = 10  # of processor time that it may take, besides one for each BYTES_A_SECOND
+BYTES_A_SECOND = 10**5
 BYTECODE = b"ML\xefR"
 NAME_IT = "name StableHLO as text, as MLIR bytecode, or as an archive of jax.export"
 
@@ -44,7 +48,7 @@ def _is_archive(data: bytes) -> bool:
 def _of_bytecode(data: bytes, path: Path) -> str:
     with jax_mlir.make_ir_context() as context:
         try:
-            with _bounded(MOST_MEMORY + 64 * len(data)):
+            with _bounded(MOST_MEMORY + 64 * len(data), MOST_SECONDS + len(data) // BYTES_A_SECOND):
                 portable = b"StableHLO_v" in data[:64]
                 module = _of_portable(context, data) if portable else ir.Module.parse(data)
         except MemoryError:
@@ -56,24 +60,31 @@ def _of_bytecode(data: bytes, path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _bounded(most: int) -> Iterator[None]:
-    """While this holds, this process gets no more than so many bytes of memory besides what it has.
+def _bounded(memory: int, seconds: int) -> Iterator[None]:
+    """While this holds, this process gets no more than so many bytes, and seconds of processor time, besides what it has had.
 
-    MLIR makes room for as many values as bytecode says that it has. Where there is none it ends the process, which is one of
-    its own.
+    MLIR makes room for as many values as bytecode says that it has, and of damaged bytecode it may read on and on. Where there is
+    no room or no time left the process ends, which is one of its own.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limits = [
-        psutil.Process().memory_info().vms + most,
-        *(one for one in (soft, hard) if one != resource.RLIM_INFINITY),
-    ]
+    with (
+        _limited(resource.RLIMIT_AS, psutil.Process().memory_info().vms + memory),
+        _limited(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _limited(which: int, most: int) -> Iterator[None]:
+    """While this holds, this process has no higher limit than this one."""
+    soft, hard = resource.getrlimit(which)
+    limits = [most, *(one for one in (soft, hard) if one != resource.RLIM_INFINITY)]
     with contextlib.suppress(OSError, ValueError):  # of a system that has no such limit
-        resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+        resource.setrlimit(which, (min(limits), hard))
     try:
         yield
     finally:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+            resource.setrlimit(which, (soft, hard))
 
 
 def _of_portable(context: ir.Context, data: bytes) -> ir.Module:

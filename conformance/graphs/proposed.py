@@ -30,8 +30,8 @@ def propose_abi(
         if died.cause != "crash":
             raise
         where = ", ".join(map(str, graphs))
-        fix = "look whether it is nested too deep, or too large"
-        raise InputError("MLIR's parser or XLA crashes on it", where, fix) from None
+        fix = "look whether it is damaged, nested too deep, or too large"
+        raise InputError("MLIR's parser or XLA crashes on it, or does not end", where, fix) from None
     return written(found, [path.name for path in graphs], Path(name).name), found
 
 

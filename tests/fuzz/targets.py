@@ -54,7 +54,7 @@ BINARY = spoil.any_bytes
 ANY = ("*",)  # what the words of a command line name
 
 TARGETS = (
-    Target("config", samples.configs, {"model/config.json": JSON}, outputs=("out.mlir", "out.abi.json")),
+    Target("config", samples.configs, {"model/config.json": JSON}, outputs=("out.mlir", "out.abi.json"), told=r"transformers (cannot load it|fails on it) \("),
     Target("weights", samples.weights, {"model/model.safetensors": formats.safetensors}),
     Target("index", samples.sharded, {"model/model.safetensors.index.json": JSON, "model/model-00001-of-00002.safetensors": formats.safetensors}),
     Target("abi", samples.own_graphs, {"decode.abi.json": JSON}),
