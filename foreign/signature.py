@@ -117,7 +117,11 @@ def _attributes(function: Any, key: str, types: Any) -> list[list[str]]:
     if key not in function.attributes:
         return [[] for _ in types]
     return [
-        [str(ir.StringAttr(each[name]).value) for name in _NAMED_BY if name in each]
+        [
+            str(ir.StringAttr(each[name]).value)
+            for name in _NAMED_BY
+            if name in each and isinstance(each[name], ir.StringAttr)
+        ]
         for each in map(ir.DictAttr, ir.ArrayAttr(function.attributes[key]))
     ]
 

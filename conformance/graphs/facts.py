@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from hloracle.conformance.graphs.files import differences, symbol
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.cache import digest
 from hloracle.core.locations import line_of, name_of, place_of
+from hloracle.core.shown import shown
 from hloracle.localize.text import without_locations
 from hloracle.reference.model.anchors import anchor_of
 from hloracle.reference.model.weights import parts_in
@@ -120,6 +121,8 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
             return GraphFacts(error=f"has no function @{graph.abi.function}")
         calls = {name: _called_by(function, ir) for name, function in functions.items()}
         entry = graph.inner or graph.abi.function  # what adapts a graph to the contract is none of its own
+        if wrong := [found for name in (graph.abi.function, entry) for found in _given_to_nothing(functions[name], ir)]:
+            return GraphFacts(error=wrong[0])
         running = {entry, *_reached(entry, calls)}
         # What nothing calls never runs.
         idle = [function for name, function in functions.items() if name not in running]
@@ -525,6 +528,7 @@ def _layouts(graph: Graph, module: Any, main: Any, ir: Any) -> tuple[str, ...]:
 
 
 MODULE_ALIAS = "mhlo.input_output_alias"
+ALIAS = "tf.aliasing_output"  # of an argument
 
 
 def _donations(graph: Graph, module: Any, main: Any) -> tuple[str, ...]:
@@ -539,10 +543,23 @@ def _donations(graph: Graph, module: Any, main: Any) -> tuple[str, ...]:
     return (*problems, *(f"gives argument {i} away, which the ABI does not" for i in free))
 
 
+def _aliases(function: Any) -> dict[int, Any]:
+    """Argument -> the attribute that says which result takes over its buffer."""
+    attributes = function.attributes["arg_attrs"] if "arg_attrs" in function.attributes else []  # noqa: SIM401
+    return {i: a[ALIAS] for i, a in enumerate(attributes) if ALIAS in a}
+
+
+def _given_to_nothing(function: Any, ir: Any) -> Iterator[str]:
+    """What a function gives to no result. MLIR takes any attribute by this name, and XLA ends the process at the compiling."""
+    results = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
+    for argument, given in _aliases(function).items():
+        if not isinstance(given, ir.IntegerAttr) or not 0 <= given.value < results:
+            yield f"gives argument {argument} to result {shown(str(given), 80)} ({ALIAS}), of which there are {results}"
+
+
 def _donated(function: Any) -> dict[int, int]:
     """Result -> the argument whose buffer it takes over, by the function's own words."""
-    attributes = function.attributes["arg_attrs"] if "arg_attrs" in function.attributes else []  # noqa: SIM401
-    return {int(a["tf.aliasing_output"].value): i for i, a in enumerate(attributes) if "tf.aliasing_output" in a}
+    return {given.value: argument for argument, given in _aliases(function).items()}
 
 
 def _called_by(function: Any, ir: Any) -> set[str]:

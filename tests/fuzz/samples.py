@@ -369,8 +369,8 @@ def prompts() -> list[Case]:
 
 
 def command_lines() -> list[Case]:
-    """One command line of each kind that ends soon."""
-    files = {**_small(), "report.json": _record("conforms"), "sum.mlir": SUM.encode(), "x.npy": _array([1, 2, 3])}
+    """One command line of each kind that ends soon. No file has a report's name: where the words name its folder, it is replaced."""
+    files = {**_small(), "head.json": _record("conforms"), "sum.mlir": SUM.encode(), "x.npy": _array([1, 2, 3])}
     files |= _emitted(files)
     lines = (
         "emit model --phase prefill --bucket 32 --capacity 32 --head token --precision f32 --layout rows --taps layers.* -o out.mlir",
@@ -378,10 +378,10 @@ def command_lines() -> list[Case]:
         "check decode.mlir --abi decode.abi.json --model model --tokens 4 --backend xla-cpu --timeout 5 --threads 1 --out o",
         "run model --tokens 4 --capacity 32 --rounds 0 --precision f32 --layout panels --device cpu --source emitter --threads 1 --out o",
         "replay sum.mlir --backend xla-cpu --inputs x.npy --inputs x.npy --expected x.npy --tolerance 1e-3 --result 1 --function main",
-        "diff report.json report.json -o page.html --summary s.md --link https://example.org/a --fail-on regression",
-        "history add report.json --commit abc --store store.jsonl",
-        "annotate report.json --graph decode.mlir",
-        "explorer report.json -o o",
+        "diff head.json head.json -o page.html --summary s.md --link https://example.org/a --fail-on regression",
+        "history add head.json --commit abc --store store.jsonl",
+        "annotate head.json --graph decode.mlir",
+        "explorer head.json -o o",
         "ops add/f32/large --list --json",
         "ops --of decode.mlir --backend xla-cpu --timeout 5 --batch 3 --jobs 1 --reproducers none --out o",
         "mutants rope --list",
@@ -399,10 +399,10 @@ def environments() -> list[Case]:
         "TMPDIR": "", "HOME": "/root", "XLA_FLAGS": "", "PYTHONWARNINGS": "", "HLORACLE_EMULATED_DEVICES": "1",
     }  # fmt: skip
     del variables["TMPDIR"]
-    files = {**_small(), "report.json": _record("conforms"), "own-cache/.keep": b""}
+    files = {**_small(), "head.json": _record("conforms"), "own-cache/.keep": b""}
     lines = (
         "run model --tokens 4 --capacity 32 --rounds 0 --out o", "run model --source emitter --precision bf16 --out o",
-        "emit model --phase decode --capacity 8 -o out.mlir", "history add report.json --store store.jsonl",
+        "emit model --phase decode --capacity 8 -o out.mlir", "history add head.json --store store.jsonl",
         "emit model --phase decode --capacity 8 --precision f16 -o out.mlir", "models",
     )  # fmt: skip
     return [Case(files, tuple(line.split()), variables) for line in lines]
