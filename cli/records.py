@@ -11,6 +11,7 @@ import click
 from hloracle.cli.options import written as tell_written
 from hloracle.core.console import Output, verdict_stands
 from hloracle.core.errors import InputError
+from hloracle.core.files import is_stdout
 
 # Whoever reads a file says what is wrong with it.
 READ, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
@@ -19,7 +20,7 @@ READ, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=Fal
 @click.command()
 @click.argument("base", type=READ, metavar="BASE.json")
 @click.argument("head", type=READ, metavar="HEAD.json")
-@click.option("-o", "page", type=FILE, help="The page's file.")
+@click.option("-o", "page", type=FILE, help="The page's file; `-` writes the page to stdout, and nothing else.")
 @click.option("--summary", type=FILE, help="The file of a summary in Markdown, for a comment on a pull request.")
 @click.option("--link", default="", help="Where the page will be, for the summary to lead to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON instead of words.")
@@ -39,10 +40,14 @@ def diff(base: Path, head: Path, as_json: bool, fail_on: str, **written: Any) ->
     from hloracle.reports.compare.files import print_comparison, write_comparison
     from hloracle.reports.record import load
 
+    alone = any(is_stdout(path) for path in (written["page"], written["summary"]) if path)
+    if alone and as_json:
+        raise InputError("cannot go to stdout together with a file", "--json", "write the file elsewhere")
     comparison = compare(load(base), load(head), head)
     write_comparison(comparison, (base, head), **written)
-    with verdict_stands():
-        print_comparison(comparison, as_json, [path for path in (written["page"], written["summary"]) if path])
+    if not alone:
+        with verdict_stands():
+            print_comparison(comparison, as_json, [path for path in (written["page"], written["summary"]) if path])
     failing = {"never": (), "regression": ("regression",), "change": ("regression", "worse", "changed", "better")}
     return 1 if comparison.of(*failing[fail_on]) else 0
 

@@ -95,6 +95,11 @@ def is_special(path: Path) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
+def is_stdout(path: Path) -> bool:
+    """Whether what is written to a path comes out of stdout, where nothing else may stand beside it then."""
+    return path in (STDOUT, Path("/dev/stdout"))
+
+
 def beside(path: Path) -> Path:
     """Another name in the same folder, which nobody else has. What tempfile makes could be read by its owner alone."""
     return noted(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from published import PUBLISHED
 
@@ -14,6 +16,7 @@ from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.config import Config, Layer, Rope
 from hloracle.reference.model.registry import FAMILIES, from_hf, load_config
+from hloracle.reference.model.rope import decode_tables, prefill_tables
 from hloracle.reference.model.weights import weight_shapes
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -331,6 +334,34 @@ ROPE_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": LLAMA3}, "has both 'rope_parameters' and 'rope_scaling', and they differ"),
     ({"rope_theta": "10000"}, "key 'rope_theta' is '10000', not of type float"),
 ]  # fmt: skip
+
+
+EDGES = (1.2e-38, 3.4e38)
+EXTREME_ROPES: list[dict[str, Any]] = [
+    {},
+    *({"rope_type": type, "factor": factor} for type in ("linear", "dynamic", "yarn") for factor in EDGES),
+    *({**LLAMA3, "factor": factor} for factor in EDGES),
+    *({**LONGROPE, "short_factor": [factor] * 8} for factor in (*EDGES, 5e-324)),
+    *(
+        {"rope_type": "yarn", "factor": 2.0, key: edge}
+        for key in ("beta_fast", "beta_slow", "mscale")
+        for edge in EDGES
+    ),
+]
+
+
+@pytest.mark.parametrize("theta", [*EDGES, 1.5])
+@pytest.mark.parametrize("rope", EXTREME_ROPES, ids=str)
+def test_tables_are_finite_where_a_config_is_taken(rope: dict[str, Any], theta: float) -> None:
+    """And NumPy warns of nothing: a warning is an error here. 64 positions are beyond a first context of 32."""
+    for positions in (32, 2048):
+        with contextlib.suppress(InputError):
+            for found in from_hf(
+                _raw(rope_parameters={"rope_theta": theta, **rope}, max_position_embeddings=positions), "config.json"
+            ).ropes:
+                for tables in (decode_tables(found, 64), prefill_tables(found, 64)):
+                    assert np.isfinite(tables.cos).all()
+                    assert np.isfinite(tables.sin).all()
 
 
 @pytest.mark.parametrize(("changes", "words"), ROPE_REFUSED, ids=["-".join(changes) for changes, _ in ROPE_REFUSED])

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from hloracle.cli.main import invoke
-from hloracle.core.cache import cache_root
+from hloracle.conformance.context import Context
+from hloracle.conformance.graphs.sources import oracle_of
+from hloracle.core.cache import cache_root, noting
+from hloracle.emitters.model import emit
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.registry import from_hf
 
 CHECK = ("check", "decode.mlir", "--model", "tiny-llama", "--tokens", "4", "--backend", "xla-cpu", "--out")
 RUN = ("run", "tiny-llama", "--tokens", "4", "--capacity", "128", "--rounds", "0", "--out")
@@ -74,3 +79,25 @@ def test_whatever_is_damaged_is_made_anew(
     assert "had been damaged and were made anew: " in capsys.readouterr().err
     third = judged(words, tmp_path / "third")
     assert (third["damaged"], same(third)) == ([], same(first))
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("how", [byte, half, empty, lambda data: data.replace(b"0", b"1", 1)])
+def test_a_torn_graph_of_the_oracle_is_lowered_anew(
+    how: Callable[[bytes], bytes], reuse: bool, empty_cache: Path
+) -> None:
+    """Also where outcomes are not taken from the cache: the oracle's graphs are."""
+    config, context = from_hf(TINY["llama"]), Context(reuse=reuse)
+    graphs = [emit(config, "decode", "logits", 32)]
+
+    def text() -> tuple[str, int]:
+        found, lowered = oracle_of(context, graphs, config)
+        return found[0][0].text, lowered
+
+    whole = text()
+    assert text() == (whole[0], 0)
+    assert damage(how) == {"oracle"}
+    with noting() as damaged:
+        assert text() == whole == (whole[0], 1)
+    assert [name.split("/")[0] for name in damaged] == ["oracle"]
+    assert text() == (whole[0], 0)

@@ -15,7 +15,7 @@ import pytest
 from hloracle.cli.main import invoke
 from hloracle.core.errors import InputError
 from hloracle.core.files import is_special, write_file, writing
-from hloracle.core.folder import write_files
+from hloracle.core.folder import begin_report, write_files
 
 
 def _leftovers(folder: Path) -> list[str]:
@@ -101,6 +101,16 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     assert _leftovers(tmp_path) == ["dangling", "link", "new", "there", "twice"]
 
 
+def test_the_folder_of_a_report_may_be_a_dangling_link(tmp_path: Path) -> None:
+    """The folder that it names is made, and the link stays one."""
+    (tmp_path / "out").symlink_to("elsewhere/deep")
+    begin_report(tmp_path / "out")
+    write_file(tmp_path / "out" / "report.json", "{}")
+    assert (tmp_path / "out").is_symlink()
+    assert (tmp_path / "elsewhere" / "deep" / "report.json").read_text() == "{}"
+    assert _leftovers(tmp_path) == ["elsewhere", "out"]
+
+
 def test_links_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(InputError, match="cannot be written"):
@@ -143,24 +153,53 @@ def test_emit_to_stdout_writes_the_graph_alone(name: str, tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["emit", "tiny-llama", "--phase", "decode", "-o", "{}"],
-        ["diff", "{records}/conforms.json", "{records}/emitter-fault.json", "-o", "{}"],
-        ["comment", "-o", "{}"],
-    ],
-    ids=lambda command: command[0],
+RECORDS = Path(__file__).parent / "records"
+WRITING = (
+    ("emit", "tiny-llama", "--phase", "decode", "-o"),
+    ("diff", str(RECORDS / "conforms.json"), str(RECORDS / "emitter-fault.json"), "-o"),
+    ("comment", "-o"),
 )
+each_that_writes = pytest.mark.parametrize("command", WRITING, ids=lambda command: command[0])
+
+
+@pytest.mark.parametrize("command", WRITING[1:], ids=lambda command: command[0])
+def test_a_dash_is_stdout(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke([*command, "file"]) == 0
+    capsys.readouterr()
+    assert invoke([*command, "-"]) == 0
+    assert capsys.readouterr().out == (tmp_path / "file").read_text()
+    assert _leftovers(tmp_path) == ["file"]
+
+
+def test_a_comparison_as_json_has_stdout_for_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([*WRITING[1], "-", "--json"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.startswith("hloracle: --json: cannot go to stdout together with")) == ("", True)
+
+
+@each_that_writes
+def test_what_commands_write_goes_into_a_pipe(command: tuple[str, ...], tmp_path: Path) -> None:
+    assert invoke([*command, str(tmp_path / "file")]) == 0
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert invoke([*command, str(pipe)]) == 0
+    reader.join(10)
+    assert read == [(tmp_path / "file").read_text()]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@each_that_writes
 def test_what_commands_write_leaves_a_device_a_device(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Through a link, so that a wrong one would replace the link and not this machine's device."""
-    places = [tmp_path / f"null{i}" for i in range(command.count("{}"))]
-    for place in places:
-        place.symlink_to("/dev/null")
-    records, left = Path(__file__).parent / "records", iter(places)
-    words = [str(next(left)) if word == "{}" else word.replace("{records}", str(records)) for word in command]
-    assert invoke(words) == 0
-    assert all(place.is_symlink() for place in places), capsys.readouterr().err
-    assert _leftovers(tmp_path) == sorted(place.name for place in places)
+    place = tmp_path / "null"
+    place.symlink_to("/dev/null")
+    assert invoke([*command, str(place)]) == 0
+    assert place.is_symlink(), capsys.readouterr().err
+    assert _leftovers(tmp_path) == ["null"]

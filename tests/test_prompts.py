@@ -12,6 +12,7 @@ from tokenizer import add_words
 
 from hloracle.conformance.questions import prompts
 from hloracle.conformance.questions.prompts import CHAT, LONG, NON_ASCII, Prompt, Reach, Readable, suite
+from hloracle.core.cache import entry_name, noting
 from hloracle.core.child import ChildResult
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
@@ -89,6 +90,19 @@ def test_texts_are_tokenized_once(spoken: Path, monkeypatch: pytest.MonkeyPatch)
     found = suite(spoken, CONFIG, Reach(256), 48)
     monkeypatch.setattr(prompts, "run_in_child", lambda *a, **k: pytest.fail("it is in the cache"))
     assert suite(spoken, CONFIG, Reach(256), 48) == found
+
+
+@pytest.mark.parametrize("damaged", ["", "{}", "[" * 100_000, "one digit"])
+def test_damaged_texts_are_tokenized_anew(damaged: str, spoken: Path, empty_cache: Path) -> None:
+    first = suite(spoken, CONFIG, Reach(256), 48)
+    (entry,) = [path for path in (empty_cache / "prompts").rglob("*") if path.is_file() and path.suffix != ".lock"]
+    whole = entry.read_text()
+    last = max(i for i, c in enumerate(whole) if c.isdecimal())
+    entry.write_text(f"{whole[:last]}{9 - int(whole[last])}{whole[last + 1 :]}" if damaged == "one digit" else damaged)
+    with noting() as found:
+        assert suite(spoken, CONFIG, Reach(256), 48) == first
+    assert found == [entry_name(entry)]
+    assert entry.read_text() == whole
 
 
 def test_what_does_not_fit(plain: Path) -> None:

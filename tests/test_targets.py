@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from hloracle.conformance.checks.of_stream import caches_in_place, read_backs
 from hloracle.conformance.runs.code_generation import Compiled, arithmetic_of, compile_checks, compile_for
 from hloracle.conformance.runs.gate_zero import sum_graph
 from hloracle.core.abi import Graph
+from hloracle.core.cache import entry_name, noting
 from hloracle.core.errors import ToolchainError
 from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY
@@ -135,6 +136,23 @@ def test_what_came_of_a_target_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert "error:" in failed.message
     assert str(tmp_path) not in failed.message
     assert compile_for("emitter", broken, cuda).reused
+
+
+@pytest.mark.parametrize(
+    "how", [lambda whole: "", lambda whole: whole[:-3], lambda whole: whole.replace("sm_89", "sm_88")]
+)
+def test_what_came_of_a_target_is_found_anew_where_it_was_damaged(how: Callable[[str], str], empty_cache: Path) -> None:
+    graph, cuda = sum_graph(), compiled_for("cuda")
+    first = compile_for("emitter", graph, cuda)
+    (entry,) = [path for path in (empty_cache / "compiles").rglob("*") if path.is_file() and path.suffix != ".lock"]
+    whole = entry.read_text()
+    entry.write_text(how(whole))
+    assert entry.read_text() != whole
+    with noting() as found:
+        second = compile_for("emitter", graph, cuda)
+    assert found == [entry_name(entry)]
+    assert (second.reused, second.arithmetic) == (False, first.arithmetic)
+    assert compile_for("emitter", graph, cuda).reused
 
 
 @pytest.mark.parametrize("stage", ["memory", "timeout"])
