@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -41,6 +42,8 @@ def run_program(command: click.Command, name: str | None = None) -> None:
 
 def run_command_line(command: click.Command, arguments: list[str], name: str | None = None) -> int:
     """Run a command line; returns the exit status. Whatever the user gave wrong is one line on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name need not be text: it is escaped, as it is on stderr
+        sys.stdout.reconfigure(errors="backslashreplace")
     with noting() as damaged:
         status = _status(command, arguments, name)
     if status != 2 and (line := damage_line(damaged)):  # else the one line is that of what went wrong
