@@ -52,6 +52,7 @@ class Target:
 JSON, TOML, TEXT, MLIR = trees.json_text, trees.toml_text, spoil.text, formats.mlir
 BINARY = spoil.any_bytes
 ANY = ("*",)  # what the words of a command line name
+NUMPY = r"\(Cannot parse header: "  # of an array, which NumPy quotes
 
 TARGETS = (
     Target("config", samples.configs, {"model/config.json": JSON}, outputs=("out.mlir", "out.abi.json"), told=r"transformers (cannot load it|fails on it) \("),
@@ -68,8 +69,8 @@ TARGETS = (
     Target("history", samples.histories, {"store.jsonl": spoil.one_of(TEXT, trees.json_lines)}, outputs=("*.html", "store.jsonl", "nothing-there")),
     Target("matrix", samples.matrices, {"MATRIX.toml": TOML}),
     Target("fleet", samples.fleets, {"fleet.json": JSON, "report.json": JSON}, outputs=("store.jsonl", "nothing-there")),
-    Target("reproducer", samples.reproducers, {"case/reproducer.json": JSON, "case/subgraph.mlir": MLIR, "case/0-x.npy": formats.npy}),
-    Target("arrays", samples.arrays, {"x.npy": formats.npy, "y.npy": formats.npy}, told=r"\(Cannot parse header: "),
+    Target("reproducer", samples.reproducers, {"case/reproducer.json": JSON, "case/subgraph.mlir": MLIR, "case/0-x.npy": formats.npy}, told=NUMPY),
+    Target("arrays", samples.arrays, {"x.npy": formats.npy, "y.npy": formats.npy}, told=NUMPY),
     Target("tests-of-operations", samples.operation_tests, {"test.mlir": MLIR}, listed="malformed "),
     Target("operations", samples.own_operations, {"decode.mlir": MLIR}),
     Target("commands", samples.commands, {"tool.toml": TOML}),
