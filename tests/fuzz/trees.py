@@ -60,8 +60,13 @@ def odd_value(rng: random.Random, value: Any) -> Any:
     return odd_word(rng)
 
 
+DEEPEST = 100  # steps of a path: a tree may be nested thousands deep
+
+
 def paths(value: Any, at: Path = ()) -> list[Path]:
-    """Of every value in a tree, its own last."""
+    """Of every value in a tree, its own last; of those within what is too deep, of none."""
+    if len(at) == DEEPEST:
+        return [at]
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path for key, one in inner for path in paths(one, (*at, key))] + [at]
 
