@@ -118,15 +118,14 @@ class Session:
         """What comes of an input once more: of one that hung, whether it does again; of one that ended its worker, whether it
         does with the processes of its own that hloracle would have.
         """
-        if any(words.startswith("does not end") for words in result.wrong):
-            (once_more,) = self.results([job])
-            if not once_more.wrong:
-                self.found.hung.append((job, result))
-            return once_more
-        if not any(words.startswith("ends the process") for words in result.wrong):
-            return result
-        (once_more,) = self.results([Job(job.target, job.number, job.left_out, children=True)])
-        return once_more
+        hung = result if any(words.startswith("does not end") for words in result.wrong) else None
+        if hung:
+            (result,) = self.results([job])
+        if any(words.startswith("ends the process") for words in result.wrong):
+            (result,) = self.results([Job(job.target, job.number, job.left_out, children=True)])
+        if hung and not result.wrong:
+            self.found.hung.append((job, hung))
+        return result
 
     def results(self, jobs: Sequence[Job]) -> list[Result]:
         """What comes of these, in order."""
