@@ -124,6 +124,38 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     return found
 
 
+HANGS, ENDS = "does not end within 20 s", "ends the process (signal SIGXCPU)"
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "children", "wrong", "hung"),
+    [
+        ("raises KeyError", [], [], "raises KeyError", 0),
+        (HANGS, [""], [False], "", 1),
+        (HANGS, [HANGS], [False], HANGS, 0),
+        (ENDS, [""], [True], "", 0),
+        (ENDS, [ENDS], [True], ENDS, 0),
+        (HANGS, [ENDS, ""], [False, True], "", 1),
+        (HANGS, [ENDS, ENDS], [False, True], ENDS, 0),
+    ],
+)
+def test_what_hangs_or_ends_its_worker_is_tried_again(
+    first: str, more: list[str], children: list[bool], wrong: str, hung: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the processes of its own that hloracle would have, where it ended the worker."""
+    tried: list[bool] = []
+
+    def results(self: Session, jobs: list[program.Job]) -> list[Result]:
+        tried.extend(job.children for job in jobs)
+        return [Result(2, 1.0, (words,) * bool(words)) for words in [more[len(tried) - 1]]]
+
+    session = Session.__new__(Session)
+    session.found = Found(0)
+    monkeypatch.setattr(Session, "results", results)
+    found = session.again(program.Job("abi", 1), Result(None, 1.0, (first,)))
+    assert (tried, found.wrong, len(session.found.hung)) == (children, (wrong,) * bool(wrong), hung)
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "words"),
     [
