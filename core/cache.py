@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import platformdirs
 
 from hloracle.core.errors import InputError
-from hloracle.core.files import beside, locked, write_file, writing
+from hloracle.core.files import beside, locked, refuse_no_text, write_file, writing
 
 T = TypeVar("T")
 FORM = "2"  # of entries: one of another form has another name
@@ -38,16 +38,18 @@ def cache_root() -> Path:
     if not named:
         return platformdirs.user_cache_path("hloracle")
     try:
-        return Path(named).expanduser().absolute()
+        root = Path(named).expanduser().absolute()
     except RuntimeError:
         raise InputError(f"is {named!r}, and there is no such user", "HLORACLE_CACHE", "name a folder") from None
+    refuse_no_text(root)
+    return root
 
 
 def digest(*parts: str | bytes) -> str:
     """A hex SHA-256 of the parts; each is preceded by its length, so that none runs into the next."""
     h = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part  # a path need not be text
         h.update(len(data).to_bytes(8, "little"))
         h.update(data)
     return h.hexdigest()

@@ -84,6 +84,14 @@ def refuse_unwritable(path: Path) -> None:
         new.unlink()
 
 
+def refuse_no_text(path: Path) -> None:
+    """Raises InputError where a path is no UTF-8: safetensors reads nothing there, which says so amid a run."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise InputError("is a path that is no UTF-8, and safetensors reads none", path, "rename the folder") from None
+
+
 def is_special(path: Path) -> bool:
     """Whether something is there that is neither a file nor a folder: a device, a pipe, a link to one, or stdout."""
     if path == STDOUT:

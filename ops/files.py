@@ -73,6 +73,8 @@ def _test(text: str, name: str) -> FileCase | InputError:
         return InputError(error.what, name, error.fix)
     except Unsupported as error:
         return FileCase(name, "", text, (), (), refused=f"it has {error}, which NumPy has not")
+    except RecursionError:
+        return InputError("is nested too deep, or calls itself", name, "write it flatter")
     except Exception as error:  # whatever a file holds that nobody thought of: the others are read all the same
         words = one_line(f"{type(error).__name__}: {error}", 200)
         return InputError(f"cannot be read ({words})", name, "write it as docs/ops.md has it")

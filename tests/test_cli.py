@@ -427,6 +427,18 @@ def test_cache_that_cannot_be_written(refused: Refused, tmp_path: Path, monkeypa
     assert nothing_at(tmp_path / "out")
 
 
+@pytest.mark.parametrize("what", ["cache", "model"])
+def test_folders_that_are_no_text(what: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors reads nothing there, which was a verdict about nothing."""
+    odd = tmp_path / os.fsdecode(b"a\xff")
+    if what == "cache":
+        monkeypatch.setenv("HLORACLE_CACHE", str(odd))
+    model = write_tiny(odd) if what == "model" else "tiny-llama"
+    line = refused("run", model, "--out", tmp_path / "out")
+    assert r"a\udcff: is a path that is no UTF-8, and safetensors reads none; rename the folder" in line
+    assert nothing_at(tmp_path / "out")
+
+
 def test_cache_in_the_home_of_nobody(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLORACLE_CACHE", "~nosuchuser/x")
     for arguments in (("fetch", "tiny-llama"), ("run", "tiny-llama", "--out", str(tmp_path / "out"))):

@@ -67,7 +67,7 @@ def test_a_wrong_expectation_is_found(case: FileCase) -> None:
         ("no_operands", "has a check.expect_eq of 0 operands"),
         ("no_return", "has a main function that ends with check.expect_eq"),
         ("operands", "has a check.expect_eq of 1 operands"),
-        ("recursive", "cannot be read (RecursionError"),
+        ("recursive", "is nested too deep, or calls itself"),
         ("types", "compares tensor<2xi32> with tensor<3xi32>"),
         ("unknown", "has a check.expect_nearly, which is not known"),
     ],
