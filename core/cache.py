@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import platformdirs
 
 from hloracle.core.errors import InputError
-from hloracle.core.files import beside, locked, refuse_no_text, write_file, writing
+from hloracle.core.files import beside, locked, refuse_other_than_utf8, write_file, writing
 
 T = TypeVar("T")
 FORM = "2"  # of entries: one of another form has another name
@@ -35,13 +35,11 @@ LARGE = 16 << 20
 def cache_root() -> Path:
     """`$HLORACLE_CACHE`, or the user's cache folder of this platform."""
     named = os.environ.get("HLORACLE_CACHE")
-    if not named:
-        return platformdirs.user_cache_path("hloracle")
     try:
-        root = Path(named).expanduser().absolute()
+        root = Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("hloracle")
     except RuntimeError:
         raise InputError(f"is {named!r}, and there is no such user", "HLORACLE_CACHE", "name a folder") from None
-    refuse_no_text(root)
+    refuse_other_than_utf8(root)
     return root
 
 

@@ -84,12 +84,14 @@ def refuse_unwritable(path: Path) -> None:
         new.unlink()
 
 
-def refuse_no_text(path: Path) -> None:
-    """Raises InputError where a path is no UTF-8: safetensors reads nothing there, which says so amid a run."""
+def refuse_other_than_utf8(path: Path) -> None:
+    """Raises InputError where a path is not UTF-8. safetensors opens no such file, which would come out only in the middle of a run."""
     try:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
-        raise InputError("is a path that is no UTF-8, and safetensors reads none", path, "rename the folder") from None
+        raise InputError(
+            "has a path that is not UTF-8, and safetensors opens no such file", path, "rename the folder"
+        ) from None
 
 
 def is_special(path: Path) -> bool:
@@ -104,7 +106,7 @@ def is_special(path: Path) -> bool:
 
 
 def is_stdout(path: Path) -> bool:
-    """Whether what is written to a path comes out of stdout, where nothing else may stand beside it then."""
+    """Whether a path is stdout. A file that is written there stands alone: whoever writes it prints nothing else."""
     return path in (STDOUT, Path("/dev/stdout"))
 
 

@@ -428,14 +428,16 @@ def test_cache_that_cannot_be_written(refused: Refused, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("what", ["cache", "model"])
-def test_folders_that_are_no_text(what: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """safetensors reads nothing there, which was a verdict about nothing."""
+def test_folders_whose_path_is_not_utf8(
+    what: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors opens no file there, and a run ended with a verdict about nothing."""
     odd = tmp_path / os.fsdecode(b"a\xff")
     if what == "cache":
         monkeypatch.setenv("HLORACLE_CACHE", str(odd))
     model = write_tiny(odd) if what == "model" else "tiny-llama"
     line = refused("run", model, "--out", tmp_path / "out")
-    assert r"a\udcff: is a path that is no UTF-8, and safetensors reads none; rename the folder" in line
+    assert r"a\udcff: has a path that is not UTF-8, and safetensors opens no such file; rename the folder" in line
     assert nothing_at(tmp_path / "out")
 
 

@@ -121,7 +121,9 @@ def inspect(graph: Graph, allowed: Sequence[str] = ()) -> GraphFacts:
             return GraphFacts(error=f"has no function @{graph.abi.function}")
         calls = {name: _called_by(function, ir) for name, function in functions.items()}
         entry = graph.inner or graph.abi.function  # what adapts a graph to the contract is none of its own
-        if wrong := [found for name in (graph.abi.function, entry) for found in _given_to_nothing(functions[name], ir)]:
+        if wrong := [
+            found for name in (graph.abi.function, entry) for found in _aliases_of_nothing(functions[name], ir)
+        ]:
             return GraphFacts(error=wrong[0])
         running = {entry, *_reached(entry, calls)}
         # What nothing calls never runs.
@@ -549,8 +551,8 @@ def _aliases(function: Any) -> dict[int, Any]:
     return {i: a[ALIAS] for i, a in enumerate(attributes) if ALIAS in a}
 
 
-def _given_to_nothing(function: Any, ir: Any) -> Iterator[str]:
-    """What a function gives to no result. MLIR takes any attribute by this name, and XLA ends the process at the compiling."""
+def _aliases_of_nothing(function: Any, ir: Any) -> Iterator[str]:
+    """Arguments that alias no result of a function. MLIR accepts any attribute of this name, and XLA aborts when it compiles one."""
     results = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
     for argument, given in _aliases(function).items():
         if not isinstance(given, ir.IntegerAttr) or not 0 <= given.value < results:

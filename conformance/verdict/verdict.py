@@ -175,11 +175,11 @@ def _said(check: Check) -> str:
 
 def _unreadable(seen: _Seen) -> Finding | None:
     if invalid := seen.of_judged("writing", "parse"):
-        return "emitter-fault", f"The emitted graph does not parse or verify{_said(invalid[0])}."
+        return "emitter-fault", f"The emitted graph is not valid{_said(invalid[0])}."
     if beyond := seen.of_judged("writing", "supported"):
         return "unsupported", f"No backend here runs what the graph asks for: {beyond[0].detail}."
     if seen.of_oracle("writing", "parse"):
-        return "reference-fault", "The oracle's graph does not parse or verify."
+        return "reference-fault", "The oracle's graph is not valid."
     if seen.outcomes and seen.truths:
         return None
     if seen.broken and not seen.outcomes:

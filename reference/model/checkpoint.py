@@ -19,7 +19,7 @@ import safetensors
 
 from hloracle.core.cache import digest, known_digest
 from hloracle.core.errors import InputError
-from hloracle.core.files import refuse_no_text
+from hloracle.core.files import refuse_other_than_utf8
 from hloracle.core.given import read_json
 from hloracle.core.shown import shown
 from hloracle.reference.model.config import Config
@@ -186,7 +186,7 @@ def open_checkpoint(directory: Path, config: Config | None = None) -> Checkpoint
 
     Raises InputError that lists what is missing, extra or misshapen, and in which file.
     """
-    refuse_no_text(directory)
+    refuse_other_than_utf8(directory)
     config = config or load_config(directory)
     found: dict[str, tuple[Path, tuple[int, ...]]] = {}
     for path in _weight_files(directory):

@@ -64,7 +64,7 @@ DEEPEST = 100  # steps of a path: a tree may be nested thousands deep
 
 
 def paths(value: Any, at: Path = ()) -> list[Path]:
-    """Of every value in a tree, its own last; of those within what is too deep, of none."""
+    """Of every value in a tree, its own last. What lies deeper than DEEPEST is left out."""
     if len(at) == DEEPEST:
         return [at]
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
