@@ -19,6 +19,11 @@ def _deep(depth: int) -> Any:
     return value
 
 
+def _often(value: list[Any]) -> list[Any]:
+    """A list over and over. Of a record that is itself large, 2000 would be hundreds of megabytes, which take minutes to write."""
+    return value * max(2, min(2000, 10**6 // len(repr(value))))
+
+
 def odd_value(rng: random.Random, value: Any) -> Any:
     """Another value in place of one: of the same type in four cases of ten."""
     if isinstance(value, bool) or rng.random() < 0.6:
@@ -51,7 +56,7 @@ def odd_value(rng: random.Random, value: Any) -> Any:
         return odd_word(rng, value)
     if isinstance(value, list):
         return rng.choice(
-            (value[:-1], value + value, value[::-1], [*value, None], value[:1] * 2000, [value], value[:1])
+            (value[:-1], value + value, value[::-1], [*value, None], _often(value[:1]), [value], value[:1])
         )
     if isinstance(value, dict):
         return rng.choice(
@@ -60,13 +65,8 @@ def odd_value(rng: random.Random, value: Any) -> Any:
     return odd_word(rng)
 
 
-DEEPEST = 100  # steps of a path: a tree may be nested thousands deep
-
-
 def paths(value: Any, at: Path = ()) -> list[Path]:
-    """Of every value in a tree, its own last. What lies deeper than DEEPEST is left out."""
-    if len(at) == DEEPEST:
-        return [at]
+    """Of every value in a tree, its own last."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path for key, one in inner for path in paths(one, (*at, key))] + [at]
 
