@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from hloracle.core.errors import InputError
 from hloracle.core.shown import shown
@@ -27,6 +28,18 @@ def invalid(text: str, error: Exception, path: Path | str) -> InputError:
     return InputError(
         f"is not valid: {shown(message)}{at}", where, f"mend it, or write StableHLO as of jaxlib {jaxlib}"
     )
+
+
+def functions_of(module: Any, path: Path | str) -> dict[str, Any]:
+    """The functions of a parsed module by their names. Raises InputError where one has a name of which Python makes no string."""
+    try:
+        return {
+            str(op.attributes["sym_name"].value): op
+            for op in module.body.operations
+            if op.operation.name == "func.func"
+        }
+    except RuntimeError:  # of the bindings
+        raise InputError("has a name that is no UTF-8", path, "name functions and arguments in UTF-8") from None
 
 
 def _first_of(error: Exception) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from hloracle.core.shown import shown
 from hloracle.foreign.adapter import Adapter, opaque_of
 from hloracle.foreign.around import adapted
 from hloracle.foreign.binding import Binding, Value, bind, phase_of
-from hloracle.foreign.diagnostics import invalid
+from hloracle.foreign.diagnostics import functions_of, invalid
 from hloracle.foreign.file import AbiFile
 from hloracle.foreign.reading import read_text
 from hloracle.foreign.signature import Signature, signature_of
@@ -111,9 +111,9 @@ def signatures_of(text: str, path: Path) -> dict[str, Signature]:
             module.operation.verify()
         except (ir.MLIRError, ValueError) as error:
             raise invalid(text, error, path) from None
-        functions = [op for op in module.body.operations if op.operation.name == "func.func" and _callable(op)]
+        functions = functions_of(module, path)
         try:
-            return {str(f.attributes["sym_name"].value): signature_of(f, text) for f in functions}
+            return {name: signature_of(f, text) for name, f in functions.items() if _callable(f)}
         except RuntimeError:  # of the bindings, which make strings of names
             raise InputError("has a name that is no UTF-8", path, "name functions and arguments in UTF-8") from None
 

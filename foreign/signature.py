@@ -14,7 +14,7 @@ from jaxlib.mlir import ir
 
 from hloracle.core.abi import DTYPE_BYTES
 from hloracle.core.errors import InputError
-from hloracle.core.locations import name_of
+from hloracle.core.locations import attribute_of, name_of
 from hloracle.core.shown import shown
 from hloracle.localize.text import code_of
 
@@ -117,11 +117,7 @@ def _attributes(function: Any, key: str, types: Any) -> list[list[str]]:
     if key not in function.attributes:
         return [[] for _ in types]
     return [
-        [
-            str(ir.StringAttr(each[name]).value)
-            for name in _NAMED_BY
-            if name in each and isinstance(each[name], ir.StringAttr)
-        ]
+        [str(found.value) for name in _NAMED_BY if isinstance(found := attribute_of(each, name), ir.StringAttr)]
         for each in map(ir.DictAttr, ir.ArrayAttr(function.attributes[key]))
     ]
 

@@ -73,6 +73,8 @@ def _test(text: str, name: str) -> FileCase | InputError:
         return InputError(error.what, name, error.fix)
     except Unsupported as error:
         return FileCase(name, "", text, (), (), refused=f"it has {error}, which NumPy has not")
+    except MemoryError:
+        return InputError("asks MLIR for more memory than there is", name, "look at the numbers of its results")
     except RecursionError:
         return InputError("is nested too deep, or calls itself", name, "write it flatter")
     except Exception as error:  # whatever a file holds that nobody thought of: the others are read all the same

@@ -11,7 +11,7 @@ from hloracle.localize.text import code_of
 
 _SPLIT = re.compile(r"^[ \t]*// -----.*$", re.MULTILINE)
 _COMMENTED = re.compile(r"//[^\n]*")
-_VALUE, _TENSOR = r"%[\w$.-]+(?:#\d+)?", r"tensor<[^<>]*(?:<[^<>]*>)?[^<>]*>"
+_VALUE, _TENSOR = r"%[\w$.-]+(?:#\d+)?", r"tensor<[^<>]*(?:<[^<>]*>[^<>]*)?>"
 _ATTRIBUTE = r"(\w+)\s*=\s*([-+\w.]+)(?:\s*:\s*\w+)?"
 _PRETTY = re.compile(
     rf"(?<![\w\"@.])check\.(?P<kind>\w+)\s*(?P<lhs>{_VALUE})\s*,\s*(?P<rhs>{_VALUE}|dense<[^>]*>)"

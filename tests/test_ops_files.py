@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -167,6 +169,12 @@ def test_modules_of_a_file_have_their_lines() -> None:
 
 def test_comments_alone_are_no_module() -> None:
     assert modules("// RUN: something\n\n// -----\n// CHECK: nothing\n") == []
+
+
+def test_a_type_that_does_not_end() -> None:
+    """Read in time that grows with the text alone: with its square it would be minutes."""
+    body = "from hloracle.ops.files_text import generic; text = 'check.expect_eq %0, %1 : tensor<' + 'x' * 400_000"
+    subprocess.run([sys.executable, "-c", f"{body}; assert generic(text) == text"], check=True, timeout=60)
 
 
 def test_a_check_across_lines_gets_its_generic_form() -> None:

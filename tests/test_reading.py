@@ -211,7 +211,12 @@ def test_types_that_no_buffer_has(type: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ['func.func @"a\\E0"() {', 'func.func @main(%a: tensor<i32> {jax.arg_info = "\\E0"}) {']
+    "name",
+    [
+        'func.func @"a\\E0"() {',
+        'func.func private @"a\\E0"() func.func @main() {',
+        'func.func @main(%a: tensor<i32> {jax.arg_info = "\\E0"}) {',
+    ],
 )
 def test_names_that_are_no_text(name: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -14,7 +14,7 @@ import numpy as np
 from hloracle.conformance.graphs.files import differences, symbol
 from hloracle.core.abi import Graph, Tensor
 from hloracle.core.cache import digest
-from hloracle.core.locations import line_of, name_of, place_of
+from hloracle.core.locations import attribute_of, line_of, name_of, place_of
 from hloracle.core.shown import shown
 from hloracle.localize.text import without_locations
 from hloracle.reference.model.anchors import anchor_of
@@ -548,7 +548,7 @@ def _donations(graph: Graph, module: Any, main: Any) -> tuple[str, ...]:
 def _aliases(function: Any) -> dict[int, Any]:
     """Argument -> the attribute that says which result takes over its buffer."""
     attributes = function.attributes["arg_attrs"] if "arg_attrs" in function.attributes else []  # noqa: SIM401
-    return {i: a[ALIAS] for i, a in enumerate(attributes) if ALIAS in a}
+    return {i: attribute_of(a, ALIAS) for i, a in enumerate(attributes) if ALIAS in a}
 
 
 def _aliases_of_nothing(function: Any, ir: Any) -> Iterator[str]:
@@ -556,7 +556,8 @@ def _aliases_of_nothing(function: Any, ir: Any) -> Iterator[str]:
     results = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
     for argument, given in _aliases(function).items():
         if not isinstance(given, ir.IntegerAttr) or not 0 <= given.value < results:
-            yield f"gives argument {argument} to result {shown(str(given), 80)} ({ALIAS}), of which there are {results}"
+            result = "loc(…)" if given is None else shown(str(given), 80)
+            yield f"gives argument {argument} to result {result} ({ALIAS}), of which there are {results}"
 
 
 def _donated(function: Any) -> dict[int, int]:

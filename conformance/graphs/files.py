@@ -17,7 +17,7 @@ from hloracle.core.errors import InputError
 from hloracle.core.given import as_text, read_bytes
 from hloracle.core.shown import shown
 from hloracle.emitters.builder import TensorType
-from hloracle.foreign.diagnostics import invalid
+from hloracle.foreign.diagnostics import functions_of, invalid
 from hloracle.localize.text import without_locations
 from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint
 from hloracle.reference.model.encodings import ENCODINGS, argument_parts
@@ -127,10 +127,12 @@ def _unlike(module: Any, abi: Abi, path: Path | str) -> InputError | None:
     def refused(what: str, fix: str) -> InputError:
         return InputError(what, path, fix)
 
-    operations = list(module.body.operations)
-    if inner := sum(op.operation.name == "builtin.module" for op in operations):
+    if inner := sum(op.operation.name == "builtin.module" for op in module.body.operations):
         return refused(f"holds {inner} modules" if inner > 1 else "holds a module inside a module", "write one module")
-    functions = {symbol(op, "sym_name"): op for op in operations if op.operation.name == "func.func"}
+    try:
+        functions = functions_of(module, path)
+    except InputError as error:
+        return error
     name = shown(f"@{abi.function}", 80)
     if abi.function not in functions:
         return refused(f"has no function {name}; it has {_named(functions)}", _ANOTHER if functions else "write it")
