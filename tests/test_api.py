@@ -215,7 +215,7 @@ def test_a_graph_of_ones_own_that_does_not_parse_has_a_verdict() -> None:
     """As the bundled emitter's: it is wrong, and wrong graphs do not raise."""
     record = hloracle.run("tiny-llama", [edited(with_text("module", "modules"))], **SMALL)
     assert record.verdict.class_ == "emitter-fault"
-    assert "does not parse" in record.verdict.explanation
+    assert "is not valid (source.parse" in record.verdict.explanation
 
 
 # ---- what another package brings
