@@ -20,17 +20,6 @@ def place_of(location: Any) -> int | None:
     return line_of(location.child_loc) if _is(location, "name", "name_str") else line_of(location)
 
 
-def attribute_of(attributes: Any, name: str) -> Any:
-    """An attribute by its name; None where there is none.
-
-    None as well for one that is a location, of which jaxlib 0.10.2 makes no object: see docs/toolchain-notes.md.
-    """
-    try:
-        return attributes[name] if name in attributes else None  # noqa: SIM401  (has no get)
-    except TypeError:
-        return None
-
-
 def _is(location: Any, kind: str, field: str) -> bool:
     """jaxlib before 0.10.1 has one class for locations of all kinds, which has to be asked before a field is read."""
     asked = getattr(location, f"is_a_{kind}", None)

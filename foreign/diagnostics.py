@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hloracle.core.bindings import names_read
 from hloracle.core.errors import InputError
 from hloracle.core.shown import shown
 from hloracle.localize.text import without_locations
@@ -31,15 +32,10 @@ def invalid(text: str, error: Exception, path: Path | str) -> InputError:
 
 
 def functions_of(module: Any, path: Path | str) -> dict[str, Any]:
-    """The functions of a parsed module by their names. Raises InputError where one has a name of which Python makes no string."""
-    try:
-        return {
-            str(op.attributes["sym_name"].value): op
-            for op in module.body.operations
-            if op.operation.name == "func.func"
-        }
-    except RuntimeError:  # of the bindings
-        raise InputError("has a name that is no UTF-8", path, "name functions and arguments in UTF-8") from None
+    """The functions of a parsed module by their names. Raises InputError for a name that is no UTF-8."""
+    functions = (op for op in module.body.operations if op.operation.name == "func.func")
+    with names_read(path):
+        return {str(op.attributes["sym_name"].value): op for op in functions}
 
 
 def _first_of(error: Exception) -> tuple[str, str]:

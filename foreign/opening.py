@@ -13,6 +13,7 @@ from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 
 from hloracle.core.abi import Graph
+from hloracle.core.bindings import names_read
 from hloracle.core.errors import InputError
 from hloracle.core.shown import shown
 from hloracle.foreign.adapter import Adapter, opaque_of
@@ -112,10 +113,8 @@ def signatures_of(text: str, path: Path) -> dict[str, Signature]:
         except (ir.MLIRError, ValueError) as error:
             raise invalid(text, error, path) from None
         functions = functions_of(module, path)
-        try:
+        with names_read(path):
             return {name: signature_of(f, text) for name, f in functions.items() if _callable(f)}
-        except RuntimeError:  # of the bindings, which make strings of names
-            raise InputError("has a name that is no UTF-8", path, "name functions and arguments in UTF-8") from None
 
 
 def _callable(function: Any) -> bool:

@@ -13,8 +13,9 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from hloracle.core.abi import DTYPE_BYTES
+from hloracle.core.bindings import attribute_of
 from hloracle.core.errors import InputError
-from hloracle.core.locations import attribute_of, name_of
+from hloracle.core.locations import name_of
 from hloracle.core.shown import shown
 from hloracle.localize.text import code_of
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hloracle.core.bindings import names_read
 from hloracle.core.errors import InputError
 from hloracle.core.given import as_text, read_bytes
+from hloracle.core.shown import shown
 from hloracle.ops.case import Case, Expected
 from hloracle.ops.files_case import Check, FileCase, checked
 from hloracle.ops.files_text import generic, modules
@@ -68,9 +70,12 @@ def _test(text: str, name: str) -> FileCase | InputError:
     from hloracle.ops.files_rewrite import Malformed, rewritten  # imports jaxlib
 
     try:
-        found = rewritten(generic(text))
+        with names_read(name):
+            found = rewritten(generic(text))
+    except InputError as error:
+        return error
     except Malformed as error:
-        return InputError(error.what, name, error.fix)
+        return InputError(shown(error.what), name, error.fix)
     except Unsupported as error:
         return FileCase(name, "", text, (), (), refused=f"it has {error}, which NumPy has not")
     except MemoryError:

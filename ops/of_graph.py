@@ -13,6 +13,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
+from hloracle.core.bindings import names_read
 from hloracle.core.errors import InputError
 from hloracle.localize.inline import copied, operands_of
 from hloracle.ops.case import Case, Expected
@@ -75,7 +76,7 @@ def cases_of(text: str | bytes, name: str = "the graph", held: Held | None = Non
     Args:
       held: what values of `main` really hold. An operand that it does not know is random, and of a kind that suits the operation.
     """
-    with context():
+    with context(), names_read(name):
         try:
             module = ir.Module.parse(text)
         except (ir.MLIRError, ValueError) as error:

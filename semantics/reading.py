@@ -11,6 +11,7 @@ from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, stablehlo
 
+from hloracle.core.bindings import names_read
 from hloracle.core.errors import InputError
 from hloracle.semantics.numbers import Unsupported, from_bytes
 from hloracle.semantics.program import Block, Operation, Program, Type
@@ -54,7 +55,8 @@ def read(text: str | bytes, name: str = "the module") -> Program:
             raise InputError(
                 f"does not parse ({' '.join(str(error).split())[:200]})", name, "see StableHLO's specification"
             ) from None
-        return program_of(module)
+        with names_read(name):
+            return program_of(module)
 
 
 def program_of(module: Any) -> Program:
@@ -122,9 +124,8 @@ def _python(attribute: Any) -> Any:
         if isinstance(attribute, kind):
             try:
                 return take(attribute)
-            except (
-                Unsupported
-            ):  # such as the layouts of a custom_call's operands: only what takes them has to know them
+            # Such as the layouts of a custom_call's operands, and bytes as a string: only what takes them has to know them.
+            except (Unsupported, RuntimeError):
                 return str(attribute)
     for kind, names in _NESTED:
         if kind.isinstance(attribute):

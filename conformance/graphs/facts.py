@@ -13,8 +13,9 @@ import numpy as np
 
 from hloracle.conformance.graphs.files import differences, symbol
 from hloracle.core.abi import Graph, Tensor
+from hloracle.core.bindings import attribute_of
 from hloracle.core.cache import digest
-from hloracle.core.locations import attribute_of, line_of, name_of, place_of
+from hloracle.core.locations import line_of, name_of, place_of
 from hloracle.core.shown import shown
 from hloracle.localize.text import without_locations
 from hloracle.reference.model.anchors import anchor_of
