@@ -97,7 +97,8 @@ def run_in_child(
     process, ours = _started(needs_main)
     try:
         # Not through Process: it would wait forever for a child that dies before it has read large arguments.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        # Let go as soon as it is sent: Python 3.12.1 crashes at its exit on a view of a buffer that is left in a traceback.
+        with call, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             ours.send_bytes(call)
         while True:
             left = started + timeout - time.monotonic()

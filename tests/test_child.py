@@ -90,6 +90,16 @@ def test_input_error_passes_through() -> None:
     assert (caught.value.what, caught.value.where) == ("weight is missing", "model.safetensors")
 
 
+def test_what_it_was_given_is_let_go_before_an_error_passes_through() -> None:
+    """A view that is left in the error's traceback ends Python 3.12.1 with a crash, and makes 3.13 complain."""
+    with pytest.raises(InputError) as caught:
+        run(children.bad_input)
+    held = [e.frame.f_locals["call"] for e in caught.traceback if "call" in e.frame.f_locals]
+    (view,) = [one for one in held if isinstance(one, memoryview)]
+    with pytest.raises(ValueError, match="released"):
+        len(view)
+
+
 def test_toolchain_error_passes_through() -> None:
     with pytest.raises(ToolchainError) as caught:
         run(children.bad_toolchain)
