@@ -42,8 +42,10 @@ LOWEST = (
     "iree-base-compiler==3.12.0", "iree-base-runtime==3.12.0", "jax==0.9.1", "jaxlib==0.9.1", "torch==2.13.0",
     "transformers==5.19.0",
 )  # fmt: skip
-# Quick ones, of each part: what a graph is, what JAX lowers, what the command line says.
-QUICK = ("tests/test_environment.py", "tests/test_builder.py", "tests/test_abi.py", "tests/test_inline.py")
+# Quick ones, of each part: what a graph is, what JAX lowers, how processes are started and end.
+QUICK = (
+    "tests/test_environment.py", "tests/test_builder.py", "tests/test_abi.py", "tests/test_inline.py", "tests/test_child.py",
+)  # fmt: skip
 
 
 @nox.session(reuse_venv=True, default=False, venv_params=["--system-site-packages"] if WHEELS else [])
