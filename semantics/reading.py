@@ -124,8 +124,8 @@ def _python(attribute: Any) -> Any:
         if isinstance(attribute, kind):
             try:
                 return take(attribute)
-            # Such as the layouts of a custom_call's operands, and bytes as a string: only what takes them has to know them.
-            except (Unsupported, RuntimeError):
+            # Such as the layouts of a custom_call's operands: only what takes them has to know them.
+            except Unsupported:
                 return str(attribute)
     for kind, names in _NESTED:
         if kind.isinstance(attribute):
@@ -148,6 +148,14 @@ def _elements(attribute: Any) -> np.ndarray:
     return np.array(np.broadcast_to(raw.reshape(()), shape)) if attribute.is_splat else raw.reshape(shape)
 
 
+def _text(attribute: Any) -> str:
+    """A string, or a symbol; as MLIR prints it where it is no UTF-8, such as the bytes of a custom_call."""
+    try:
+        return str(attribute.value)
+    except RuntimeError:  # of the bindings, which make no string of it
+        return str(attribute)
+
+
 def _array(attribute: Any) -> Any:
     return tuple(_python(a) for a in attribute)
 
@@ -155,7 +163,7 @@ def _array(attribute: Any) -> Any:
 _SIMPLE: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (ir.DenseI64ArrayAttr, lambda a: tuple(int(n) for n in a)), (ir.DenseI32ArrayAttr, lambda a: tuple(int(n) for n in a)),
     (ir.DenseBoolArrayAttr, lambda a: tuple(bool(n) for n in a)), (ir.BoolAttr, lambda a: bool(a.value)),
-    (ir.IntegerAttr, lambda a: int(a.value)), (ir.FloatAttr, lambda a: float(a.value)), (ir.StringAttr, lambda a: str(a.value)),
-    (ir.FlatSymbolRefAttr, lambda a: str(a.value)), (ir.ArrayAttr, _array), (ir.DenseElementsAttr, _elements),
+    (ir.IntegerAttr, lambda a: int(a.value)), (ir.FloatAttr, lambda a: float(a.value)), (ir.StringAttr, _text),
+    (ir.FlatSymbolRefAttr, _text), (ir.ArrayAttr, _array), (ir.DenseElementsAttr, _elements),
     (ir.TypeAttr, lambda a: str(a.value)), (ir.DictAttr, _named),
 )  # fmt: skip
