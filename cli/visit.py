@@ -43,7 +43,8 @@ from hloracle.reports.record import write_all
 T = TypeVar("T")
 SCHEMA = "hloracle-visit/1"
 MINUTES = 9.0
-WHOLE = 420.0  # seconds for a whole run of the default model, most of it on the processor: 355 in two runs beside an H200
+# Seconds for a whole run of the default model, most of it on the processor: beside an H200 it took 355, in two runs.
+WHOLE = 420.0
 F32 = "emitter f32"
 # Decode alone, with weights that are not loaded from anywhere.
 SIZES = (("synthetic-llama-1b", ("f32", "bf16", "int4")), ("synthetic-llama-3b", ("bf16", "int4")))
