@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ pytest.register_assert_rewrite("page_text")
 os.environ.setdefault("XLA_FLAGS", " ".join(PLAIN_XLA))
 # As importing jax sets it: whatever imports jaxlib before it would have it tell of its clients on stderr.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
+# Where tests are started in the background, or with nohup, they would hand on to the programs that they stop that a signal is ignored.
+for number, answer in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, answer)
 
 # A run small enough for a test: five configurations, six prompts, buckets of 32, 64 and 128.
 SMALL_RUN = ("run", "tiny-llama", "--tokens", "8", "--capacity", "128", "--threads", "2", "--rounds", "2")
