@@ -21,12 +21,12 @@ def attribute_of(attributes: Any, name: str) -> Any:
 @contextmanager
 def names_read(where: Path | str) -> Iterator[None]:
     """Around what reads the names of a module. Raises InputError for one that is no UTF-8, of which the bindings make no string."""
-    no_text = InputError("has a name that is no UTF-8", where, "name functions and attributes in UTF-8")
+    no_text = InputError("has a name that is no UTF-8", where, "write names in UTF-8")
     try:
         yield
-    except UnicodeDecodeError:
+    except UnicodeDecodeError:  # for an operation's
         raise no_text from None
-    except RuntimeError as error:
+    except RuntimeError as error:  # for a function's or an attribute's
         if "conversion error" in str(error):
             raise no_text from None
         raise

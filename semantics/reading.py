@@ -107,8 +107,14 @@ def attributes_of(operation: Any) -> Mapping[str, Any]:
 
 
 def _named(attributes: Any) -> dict[str, Any]:
-    names = [one if isinstance(one, str) else one.name for one in attributes]  # older jaxlib: named attributes
+    names = [one if isinstance(one, str) else _name(one) for one in attributes]
     return {name: _at(attributes, name) for name in names}
+
+
+def _name(attribute: Any) -> str:
+    """That of a named attribute, as a dictionary has them, and an operation of older jaxlib."""
+    repr(attribute)  # raises RuntimeError for a name that is no UTF-8; asked for it, the bindings end the process
+    return str(attribute.name)
 
 
 def _at(attributes: Any, name: str) -> Any:

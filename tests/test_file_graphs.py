@@ -106,7 +106,7 @@ CALLED = "func.func private @other() { return }\n  func.func public @main("
 GRAPHS: dict[str, tuple[str, str]] = {
     # parser and verifiers
     "no MLIR": ("once upon\na time", f":1:1: is not valid: custom op 'once' is unknown (tried 'builtin.once' as well); {MEND}"),
-    "a name that is no UTF-8": (f'module {{ func.func private @"a\\E0"()\n {MAIN}) {{ return }} }}', ": has a name that is no UTF-8; name functions and attributes in UTF-8"),
+    "a name that is no UTF-8": (f'module {{ func.func private @"a\\E0"()\n {MAIN}) {{ return }} }}', ": has a name that is no UTF-8; write names in UTF-8"),
     "cut": ("module {\n", f":1:9: is not valid: expected operation name in quotes; {MEND}"),
     "an unknown operation": ("module {\n  stablehlo.softmax\n}", f":2:3: is not valid: custom op 'stablehlo.softmax' is unknown; {MEND}"),
     "an unknown dialect": ("module {\n  tosa.add\n}", f":2:3: is not valid: Dialect `tosa' not found for custom op 'tosa.add'; {MEND}"),

@@ -221,7 +221,7 @@ def test_types_that_no_buffer_has(type: str, said: str) -> None:
 def test_names_that_are_no_text(name: str) -> None:
     with pytest.raises(InputError) as caught:
         signature(f"module {{ {name} return }} }}")
-    assert str(caught.value) == "g.mlir: has a name that is no UTF-8; name functions and attributes in UTF-8"
+    assert str(caught.value) == "g.mlir: has a name that is no UTF-8; write names in UTF-8"
 
 
 def test_the_text_keeps_its_locations() -> None:

@@ -12,6 +12,7 @@ from graphs import run as run_on_xla
 
 from hloracle.backends.words import interpreter
 from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core.bindings import names_read
 from hloracle.core.errors import InputError
 from hloracle.ops.case import Case
 from hloracle.ops.descriptions import DESCRIPTIONS
@@ -279,6 +280,20 @@ def test_a_constant_that_the_bindings_do_not_read_is_named() -> None:
       %r = stablehlo.real %c : (tensor<2xcomplex<f32>>) -> tensor<2xf32>"""
     with pytest.raises(Unsupported, match="a constant of complex<f32>"):
         results(text, types=[], result="tensor<2xf32>")
+
+
+def test_names_and_values_that_are_no_text() -> None:
+    with pytest.raises(InputError, match="has a name that is no UTF-8"):
+        read('func.func @"a\\FF"() { return }')
+    with pytest.raises(InputError, match="has a name that is no UTF-8"):
+        read('func.func @main() { %0 = stablehlo.constant {mhlo.a = {"\\FF" = 1}} dense<1> : tensor<i32>  return }')
+    program = read('func.func @main() { %0 = stablehlo.constant {mhlo.a = "\\FF"} dense<1> : tensor<i32>  return }')
+    assert program.function().operations[0].attributes["mhlo.a"] == '"\\FF"'
+
+
+def test_other_errors_pass_where_names_are_read() -> None:
+    with pytest.raises(RuntimeError, match="other"), names_read("a.mlir"):
+        raise RuntimeError("other")
 
 
 def test_what_is_not_known_is_named() -> None:
