@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from hloracle.core.cache import SEAL, cache_root, digest, remove_damaged
 from hloracle.core.errors import InputError
 from hloracle.core.files import locked, write_file, writing
+from hloracle.core.given import refuse_if_exhausted
 
 # What a version of a compiler is installed as; ml_dtypes is for bfloat16, where the packages do not bring it.
 PACKAGES = {
@@ -60,7 +61,8 @@ def _whole(folder: Path) -> bool:
     """Whether an environment is as it was installed, and not written to since: to hash it all would take seconds each time."""
     try:
         return (folder / SEAL).read_text("utf-8") == _state(folder)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        refuse_if_exhausted(error, folder)
         return False
 
 

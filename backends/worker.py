@@ -22,6 +22,7 @@ from hloracle.core.abi import HEADS, Graph, Tensor
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import OutOfMemory, ToolchainError
+from hloracle.core.given import refuse_if_exhausted
 
 PROTOCOL = 1
 SMALL = 2**12  # bytes of an array that travels in the line itself
@@ -213,7 +214,8 @@ class Worker(Backend):
                 found = np.frombuffer(bytearray(base64.b64decode(answer["data"])), numpy_type(type)).reshape(shape)
             else:
                 found = np.fromfile(str(file), numpy_type(type)).reshape(shape)
-        except (OSError, KeyError, TypeError, ValueError):
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            refuse_if_exhausted(error, file)
             raise self._conversation.rubbish("run", answer) from None
         if wanted is not None and (shape, type) != (wanted.shape, wanted.dtype):
             given = Tensor(wanted.role, wanted.name, shape, type)

@@ -22,6 +22,7 @@ import platformdirs
 
 from hloracle.core.errors import InputError
 from hloracle.core.files import beside, locked, refuse_other_than_utf8, write_file, writing
+from hloracle.core.given import refuse_if_exhausted
 
 T = TypeVar("T")
 FORM = "2"  # of entries: one of another form has another name
@@ -157,7 +158,8 @@ class Entry(Generic[T]):
             if not self.path.is_symlink():
                 return None
             seal = text = ""
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            refuse_if_exhausted(error, self.path)
             if not os.path.lexists(self.path):  # nor can it be, such as under too long a name
                 return None
             seal = text = ""
@@ -230,10 +232,14 @@ def build_directory(path: Path, build: Callable[[Path], object]) -> Path:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a directory is there as it was built: with the same files, and every byte of them."""
+    """Whether a directory is there as it was built: with the same files, and every byte of them.
+
+    Raises InputError where that cannot be told, because this process may open no more files.
+    """
     try:
         return bool(json.loads((path / SEAL).read_text("utf-8")) == {"of": entry_name(path), "files": _digests(path)})
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError) as error:
+        refuse_if_exhausted(error, path)
         return False
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import filelock
 
 from hloracle.core.errors import InputError
+from hloracle.core.given import code_of
 from hloracle.core.scratch import noted
 
 UNWRITABLE = (
@@ -138,9 +139,7 @@ def writing(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        # safetensors, which is written in Rust, gives the system's error in words: `... (os error 28)`.
-        words = re.search(r"\(os error (\d+)\)", str(error))
-        code = error.errno if isinstance(error, OSError) else int(words[1]) if words else None
+        code = code_of(error)
         if code in (errno.ENOSPC, errno.EDQUOT) or (code is None and PARTLY.search(str(error))):
             raise InputError(
                 "the disk is full", path, "free some space, or set HLORACLE_CACHE or --out to another disk"

@@ -6,6 +6,7 @@ digits of its numbers, so that nothing behind it has to.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -25,6 +26,9 @@ from hloracle.core.shown import path_words, quoted, shown
 DEEPEST = 100
 # Of an integer: files of tokenizers have 1000000000000000019884624838656 for what has no limit. Python itself reads 4300.
 DIGITS = 40
+# Of this process or this machine, which has no more of something, and not of the file.
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+MORE = "end other programs, or allow more open files and memory (ulimit -a)"
 SPECIAL = "is a pipe or a device, and neither is read"
 TOO_DEEP = f"is nested more than {DEEPEST} deep"
 TOO_LONG = f"holds a number of more than {DIGITS} digits"
@@ -56,6 +60,7 @@ def opened(path: Path, fix: str) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise InputError("no such file", path, fix) from None
     except OSError as error:
+        refuse_if_exhausted(error, path)
         raise InputError(f"cannot be read ({error.strerror})", path, fix) from None
     except ValueError:  # what no system call takes, such as a NUL
         raise InputError("is no name of a file", path, fix) from None
@@ -64,6 +69,24 @@ def opened(path: Path, fix: str) -> Iterator[IO[bytes]]:
 def _open(path: str, flags: int) -> int:
     """To open a pipe would else wait for somebody who writes to it."""
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+def refuse_if_exhausted(error: BaseException, path: object) -> None:
+    """Raises InputError if a file could not be read for want of open files or memory: of the file itself nothing is known then.
+
+    To be called before an error of reading is taken for a damaged or missing file.
+    """
+    code = code_of(error)
+    if code in EXHAUSTED:
+        raise InputError(f"cannot be read ({os.strerror(code).lower()})", path, MORE) from error
+
+
+def code_of(error: BaseException) -> int | None:
+    """The system's error. safetensors, which is written in Rust, gives it in words: `... (os error 28)`."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    words = re.search(r"\(os error (\d+)\)", str(error))
+    return int(words[1]) if words else None
 
 
 def refuse_special(path: Path, fix: str) -> None:

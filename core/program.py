@@ -14,6 +14,7 @@ from hloracle.core.cache import damage_line, noting
 from hloracle.core.child import ChildDied, kill_descendants
 from hloracle.core.console import say, terminal, unwritten
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.given import EXHAUSTED, MORE
 from hloracle.core.scratch import keep_here
 from hloracle.core.shown import shown
 
@@ -81,7 +82,8 @@ def _status(command: click.Command, arguments: list[str], name: str | None) -> i
             return _failed_stdout(why)
         # A name that is too long, a folder that may not be entered: whatever no part of ours has met by itself.
         name = shown(os.fsdecode(error.filename), 300) if isinstance(error.filename, str | bytes) else "a file"
-        return _fail(f"{name}: {error.strerror or error}; name one that can be used")
+        fix = MORE if error.errno in EXHAUSTED else "name one that can be used"
+        return _fail(f"{name}: {error.strerror or error}; {fix}")
 
 
 def _failed_stdout(why: str) -> int:

@@ -22,6 +22,7 @@ from hloracle.core.cache import build_directory, cache_root, is_whole, remove_da
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.errors import InputError
 from hloracle.core.files import writing
+from hloracle.core.given import refuse_if_exhausted
 from hloracle.core.scratch import folder_in
 from hloracle.reference.huggingface.truth import (
     DAMAGED,
@@ -209,6 +210,7 @@ def _whole(folder: Path) -> Iterator[None]:
     try:
         yield
     except DAMAGED as error:
+        refuse_if_exhausted(error, folder)
         raise damaged(folder) from error
 
 

@@ -21,6 +21,7 @@ from hloracle.core.cache import build_directory, cache_root, digest, is_whole, r
 from hloracle.core.child import Report, run_in_child
 from hloracle.core.environment import versions
 from hloracle.core.errors import InputError
+from hloracle.core.given import refuse_if_exhausted
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import loaded_otherwise
@@ -106,7 +107,8 @@ def _load(entry: Path) -> Truth | None:
         about = json.loads((entry / "truth.json").read_text())
         tokens, nudged, caches = about["tokens"], float(about["nudged"]), float(about["caches"])
         logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
-    except DAMAGED:
+    except DAMAGED as error:
+        refuse_if_exhausted(error, entry)
         return None
     return Truth(tokens, logits, exact, reused=True, nudged=nudged, caches=caches)
 

@@ -18,6 +18,7 @@ import numpy as np
 from hloracle.core.abi import Tensor
 from hloracle.core.cache import build_directory, cache_root, digest
 from hloracle.core.errors import InputError
+from hloracle.core.given import refuse_if_exhausted
 from hloracle.reference.model import encodings
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.tensor_file import DTYPES, NAMES, write_tensors
@@ -88,6 +89,7 @@ def open_archive(path: Path) -> Archive:
         if unknown := {dtype for dtype, _, _ in found.values()} - set(DTYPES):
             raise ValueError(f"dtype {min(unknown)}")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+        refuse_if_exhausted(error, path)
         raise InputError(f"is damaged ({error})", path, "remove it, and run again") from None
     if end != len(data):
         raise InputError(

@@ -20,7 +20,7 @@ import safetensors
 from hloracle.core.cache import digest, known_digest
 from hloracle.core.errors import InputError
 from hloracle.core.files import refuse_other_than_utf8
-from hloracle.core.given import read_json
+from hloracle.core.given import opened, read_json
 from hloracle.core.shown import shown
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, Layout, argument_parts, exactly
@@ -302,4 +302,6 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"is damaged or cut short ({error})", path, "download or convert the file again")
+    fix = "download or convert the file again"
+    with opened(path, fix):  # of one that cannot be opened, safetensors says that it is not there, whatever the reason
+        return InputError(f"is damaged or cut short ({error})", path, fix)
