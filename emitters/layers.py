@@ -240,12 +240,17 @@ class LayerBuilder(MatrixBuilder):
         Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the
         sinks.
         """
-        (T, N, D), K = q.shape, k.shape[0]
+        (T, N, D), (K, S, _) = q.shape, k.shape
         G = N // K
+        few = self.on_device and T == 1  # rows of scores: a device has more threads
         with self.scope("scores"):
-            q = self.reshape(q, (T, K, G, D))
-            # [K, T, G, S]
-            scores = self.dot_general(q, k, contracting_dimensions=((3,), (2,)), batching_dimensions=((1,), (0,)))
+            if few:
+                scores = self.sum_of_visible(self.reshape(q, (K, G, D)), k, scoring.visible)
+                scores = self.reshape(scores, (K, T, G, S))
+            else:
+                q = self.reshape(q, (T, K, G, D))
+                # [K, T, G, S]
+                scores = self.dot_general(q, k, contracting_dimensions=((3,), (2,)), batching_dimensions=((1,), (0,)))
             scores = self.multiply(scores, self.f32(scoring.scaling, scores.shape))
             if scoring.cap is not None:
                 scores = self.soft_cap(scores, scoring.cap)
@@ -256,11 +261,29 @@ class LayerBuilder(MatrixBuilder):
                 sinks = self.broadcast_in_dim(self.reshape(sinks, (K, G)), (K, T, G), (0, 2))
             probs = self.softmax(scores, sinks)  # [K, T, G, S]
         with self.scope("context"):
+            if few:
+                context = self.sum_of_visible(self.reshape(probs, (K, G, S)), v, scoring.visible, over_slots=True)
+                return self.reshape(context, (T, N * D))
             # [K, T, G, D]
             context = self.dot_general(probs, v, contracting_dimensions=((3,), (1,)), batching_dimensions=((0,), (0,)))
             if T > 1:
                 context = self.transpose(context, (1, 0, 2, 3))  # [T, K, G, D]
             return self.reshape(context, (T, N * D))
+
+    def sum_of_visible(self, x: Value, y: Value, visible: Value, over_slots: bool = False) -> Value:
+        """One query's x [K, G, D] or, over slots, [K, G, S], times y [K, S, D], summed: [K, G, S] or [K, G, D].
+
+        What is hidden adds nothing. Without that it were a `dot_general`, of which IREE 3.13 makes matrices of G rows for a GPU:
+        most threads have nothing to do, and it takes 50 times as long. See docs/toolchain-notes.md.
+        """
+        (K, G, _), (_, S, D) = x.shape, y.shape
+        shape = (K, G, S, D)
+        products = self.multiply(
+            self.broadcast_in_dim(x, shape, (0, 1, 2 if over_slots else 3)), self.broadcast_in_dim(y, shape, (0, 2, 3))
+        )
+        visible = self.broadcast_in_dim(self.reshape(visible, (S,)), shape, (2,))
+        products = self.select(visible, products, self.f32(0.0, shape))
+        return self.reduce(products, self.f32(0.0), (2 if over_slots else 3,), "add")
 
     def masked(self, scores: Value, visible: Value) -> Value:
         """scores [K, T, G, S], -inf where visible [T, S] or [S] is false."""

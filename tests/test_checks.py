@@ -45,7 +45,7 @@ from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.matrix import FusedPart, MatrixBuilder
-from hloracle.emitters.model import emit
+from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.huggingface.truth import Truth
 from hloracle.reference.model.config import Config
@@ -464,7 +464,8 @@ def test_right_graphs_of_every_family_pass(family: str) -> None:
 
 def operation_in(graph: Graph, scope: str, kind: str) -> str:
     """The last line of a kind in a scope."""
-    return [n for n in graph.text.splitlines() if f"stablehlo.{kind} " in n and n.endswith(f'loc("{scope}")')][-1]
+    written = re.compile(rf" stablehlo\.{kind}[ (].* loc\(\"{re.escape(scope)}\"\)$")
+    return [line for line in graph.text.splitlines() if written.search(line)][-1]
 
 
 def once_more(graph: Graph, scope: str, kind: str) -> Graph:
@@ -489,6 +490,52 @@ def test_a_product_too_many(family: str, anchor: str, phase: int) -> None:
     assert (found["emitter.matmuls"].status, found["emitter.matmuls"].anchor) == ("failed", anchor)
     assert found["emitter.census"].status == "failed"
     assert graphs[phase][0].name in found["emitter.matmuls"].detail
+
+
+@functools.cache
+def on_a_device(family: str) -> Graph:
+    """A decode, in which one query's attention is written as sums."""
+    return Emitter(on_device=True).emit(from_hf(TINY[family]), "decode", "logits", SLOTS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_right_graphs_for_a_device_pass(family: str) -> None:
+    found = by_id(graph_checks("emitter", [facts(on_a_device(family))], from_hf(TINY[family])))
+    assert {id: c.detail for id, c in found.items() if c.status != "passed"} == {}
+
+
+@pytest.mark.parametrize("anchor", ["layers.1.self_attn.scores", "layers.1.self_attn.context"])
+def test_a_sum_of_products_too_many(anchor: str) -> None:
+    graph = facts(once_more(on_a_device("llama"), anchor, "reduce"))
+    found = by_id(graph_checks("emitter", [graph], CONFIG))["emitter.matmuls"]
+    assert (found.status, found.anchor) == ("failed", anchor)
+
+
+# How what is summed comes about, and how many products that is.
+HIDE = "%s = stablehlo.select %m, %xy, %o : tensor<84x84xi1>, tensor<84x84xf32>"
+SUMS: dict[str, tuple[list[str], int]] = {
+    "products, some hidden": ([
+        "%x = stablehlo.broadcast_in_dim %model.norm.weight, dims = [0] : (tensor<84xf32>) -> tensor<84x84xf32>",
+        "%y = stablehlo.broadcast_in_dim %model.norm.weight, dims = [1] : (tensor<84xf32>) -> tensor<84x84xf32>",
+        "%xy = stablehlo.multiply %x, %y : tensor<84x84xf32>", HIDE,
+    ], 1),
+    "squares, some hidden": (["%xy = stablehlo.multiply %o, %o : tensor<84x84xf32>", HIDE], 0),
+    "a choice": (["%s = stablehlo.select %m, %o, %o : tensor<84x84xi1>, tensor<84x84xf32>"], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "count"), SUMS.values(), ids=SUMS)
+def test_which_sums_are_products(made: list[str], count: int, decode: Inspected) -> None:
+    ones = "%o = stablehlo.constant dense<1.0> : tensor<84x84xf32>"
+    all_of_it = "%m = stablehlo.constant dense<true> : tensor<84x84xi1>"
+    zero = "%zero = stablehlo.constant dense<0.0> : tensor<f32>"
+    add_up = "stablehlo.reduce({} init: %zero) applies stablehlo.add across dimensions = [{}] : (tensor<{}xf32>, tensor<f32>)"
+    lines = [ones, all_of_it, zero, *made, f"%r = {add_up.format('%s', 1, '84x84')} -> tensor<84xf32>"]
+    # A weight as it is given is made by no operation.
+    lines.append(f"%w = {add_up.format('%model.norm.weight', 0, '84')} -> tensor<f32>")
+    found = inspect(insert(*lines)(decode[0]))
+    assert not found.error
+    assert sum(found.matmuls.values()) == sum(decode[1].matmuls.values()) + count
 
 
 @pytest.mark.parametrize("family", PER_FAMILY)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,10 @@ from hloracle.backends.named import backends_on, make_backend
 from hloracle.conformance.runs.gate_zero import product_graph, sum_graph
 from hloracle.core.child import alone
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.files import write_file
+from hloracle.emitters.model import Emitter
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.registry import from_hf
 
 HLORACLE = (sys.executable, "-m", "hloracle.cli.main")
 KNOWN = ["sm_60", "sm_75", "sm_80", "sm_86", "sm_89", "sm_120"]
@@ -163,6 +168,21 @@ def test_this_compilers_targets() -> None:
     assert KINDS["cuda"].target in found
     assert "sm_80" in found
     assert found == sorted(found, key=lambda target: int(target[3:]))
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_one_query_has_threads_of_its_own_for_each_score(on_device: bool, tmp_path: Path) -> None:
+    """As measured with 3.13: of a product with few rows, which is written for a processor, a GPU's threads take columns each."""
+    graph = Emitter(on_device=on_device).emit(from_hf(TINY["gpt_oss"]), "decode", "token", 256)
+    write_file(tmp_path / "decode.mlir", graph.text)
+    flags = [
+        *iree.DEVICE_FLAGS,
+        *Device("cuda", 0, "sm_89").flags,
+        f"--iree-hal-dump-executable-configurations-to={tmp_path}",
+    ]
+    iree.iree_compile(tmp_path / "decode.mlir", flags)
+    tiles = "".join(path.read_text() for path in tmp_path.glob("configured_*.mlir"))
+    assert bool(re.search(r"thread = \[1, 1, \d{2,}, 0\]", tiles)) is not on_device
 
 
 # ---- NVIDIA's driver

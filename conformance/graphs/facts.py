@@ -58,8 +58,8 @@ class GraphFacts:
     others: operations of other dialects than func and builtin. random: those that draw random numbers.
     beyond: what no backend here can run, in words.
     reductions: those whose value depends on how often a compiler uses their initial value.
-    matmuls: products by anchor, layers told apart: dot_general, and sums of a weight that is held in another way; that of a
-      fused weight once for each part that takes its own rows of it.
+    matmuls: products by anchor, layers told apart: dot_general, sums of products of which some are hidden, and sums of a weight
+      that is held in another way; that of a fused weight once for each part that takes its own rows of it.
     tables: constants of more than one value, as digests of their distinct absolute float32 values.
     places: for each of the findings below, the anchor where the first of them stands.
     custom_calls: targets that are not allowed. allowed_calls: how often each target that is allowed is called.
@@ -170,6 +170,22 @@ def _callee(operation: Any) -> str:
     from hloracle.localize.inline import callee_of
 
     return callee_of(operation)
+
+
+def _sums_products(reduce: Any) -> bool:
+    """Whether a reduction sums the products of two values that are broadcast, some of them hidden: one query's attention."""
+    select = reduce.operands[0].owner
+    if _name(select) != "stablehlo.select":
+        return False
+    multiply = select.operands[1].owner
+    return _name(multiply) == "stablehlo.multiply" and all(
+        _name(operand.owner) == "stablehlo.broadcast_in_dim" for operand in multiply.operands
+    )
+
+
+def _name(owner: Any) -> str:
+    """Of what makes a value; empty for the block whose argument it is."""
+    return getattr(owner, "name", "")
 
 
 # What a weight goes through between an argument and the sum that a product of one token is written as.
@@ -340,7 +356,7 @@ def _walk(operations: Sequence[Any], ir: Any, allowed: Sequence[str]) -> dict[st
                 beyond.append(f"stablehlo.{kind}, which is of several devices")
             if any("f64" in str(r.type) for r in operation.results):
                 note("f64", f"{kind} in {where}", operation)
-            if kind == "dot_general":
+            if kind == "dot_general" or (kind == "reduce" and _sums_products(operation)):
                 matmuls[anchor_of(anchor)] += 1
             if kind == "constant" and (table := _table(_elements(operation), ir)):
                 note("tables", table, operation)
