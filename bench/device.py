@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -97,6 +98,45 @@ def emitted_of_size(report: Report, id: str, config: Config, layout: Layout, dev
         return OnSession(task, config, session, graph.abi.weights)
 
     return _rounds(id, contender)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a GPU did in one step, as CUPTI traced it.
+
+    ms: that it computed. kernels: how many kernels and copies these were. kinds: kind -> how many, and their ms, the longest first.
+    """
+
+    ms: float
+    kernels: float
+    kinds: dict[str, tuple[float, float]]
+
+
+def traced(report: Report, model: str, precision: str, device: Device) -> Traced:
+    """Where the time of an emitted decode's step goes. PyTorch's profiler sees every kernel of its process, IREE's too."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.zeros(1, device=torch_device(device)).item()  # it traces a GPU that PyTorch has opened
+    contender = on_session(_task(model, device), Spec("emitter", "traced", precision, untuned(device=device)))
+    contender.decode(PROMPT)
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        contender.decode(PROMPT)
+    assert found.profiler is not None
+    assert found.profiler.kineto_results is not None
+    events = found.profiler.kineto_results.events()
+    return by_kind([(e.name(), e.duration_ns() / 1e6) for e in events if e.device_type().name == "CUDA"], STEPS)
+
+
+def by_kind(kernels: Sequence[tuple[str, float]], steps: int) -> Traced:
+    """Kernels of several steps, (name, ms), added up for one. IREE numbers its dispatches, of which many are alike."""
+    kinds: dict[str, tuple[float, float]] = {}
+    for name, ms in kernels:
+        kind = re.sub(r"^.*dispatch_\d+_", "", name)
+        count, total = kinds.get(kind, (0, 0))
+        kinds[kind] = (count + 1 / steps, total + ms / steps)
+    longest = dict(sorted(kinds.items(), key=lambda item: -item[1][1]))
+    return Traced(sum(ms for _, ms in kinds.values()), sum(count for count, _ in kinds.values()), longest)
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:

@@ -18,7 +18,7 @@ import click
 
 from hloracle.backends.devices import Device, open_device
 from hloracle.backends.named import backends_on, chosen
-from hloracle.bench.device import Measured, bandwidth, emitted, emitted_of_size, measured, oracle, transformers
+from hloracle.bench.device import Measured, bandwidth, emitted, emitted_of_size, measured, oracle, traced, transformers
 from hloracle.bench.tune import FASTER
 from hloracle.cli import options
 from hloracle.cli.options import DEFAULT_MODEL, PRECISIONS
@@ -174,6 +174,7 @@ def _speed(visit: Visit) -> None:
         if plain and other and plain.median and other.median and plain.median >= FASTER * other.median:
             visit.device = as_graphs
         visit.row("from here on", "CUDA graphs" if visit.device.graphs else "a stream")
+        visit.part("a step", 15, lambda: _traced(visit))
     wanted: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
         ("Hugging Face float32", transformers, (visit.model, "f32", visit.device)),
         ("JAX oracle f32", oracle, (visit.model, visit.device)),
@@ -187,6 +188,17 @@ def _speed(visit: Visit) -> None:
 def _bandwidth(visit: Visit) -> None:
     visit.found["bandwidth"] = run_in_child(bandwidth, visit.device, timeout=visit.limit(60)).value
     visit.row("bandwidth", f"{visit.found['bandwidth'] / 1e9:.0f} GB/s, read by PyTorch")
+
+
+def _traced(visit: Visit) -> None:
+    plain = dataclasses.replace(visit.device, graphs=False)  # of which each kernel is traced
+    found = run_in_child(traced, visit.model, "f32", plain, timeout=visit.limit(90)).value
+    visit.found["traced"] = dataclasses.asdict(found)
+    longest = ", ".join(f"{count:.0f} {kind} {ms:.2f} ms" for kind, (count, ms) in list(found.kinds.items())[:3])
+    visit.row(
+        "a step",
+        f"the GPU computes for {found.ms:.2f} ms, in {found.kernels:.0f} kernels and copies; longest: {longest}",
+    )
 
 
 def _timed(visit: Visit, name: str, function: Callable[..., Any], *arguments: Any) -> Measured | None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hloracle.backends.devices import Device, Facts
-from hloracle.bench.device import Measured, bandwidth, emitted, measured, oracle, transformers
+from hloracle.bench.device import Measured, bandwidth, by_kind, emitted, measured, oracle, transformers
 from hloracle.cli import pack, visit
 from hloracle.core.cache import file_digest
 from hloracle.core.child import ChildDied
@@ -41,6 +41,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     """What each part finds, without any of them; an exception is raised."""
     found: Answers = {
         "record": RECORD, "bandwidth": 3e12, "device": GPU,
+        "traced": by_kind([("main_dispatch_24_matmul_like_3x3_f32", 2.0), ("main_dispatch_7_reduction_9_f32", 0.5)] * 3, 3),
         "measured": lambda name: Measured(name, [2.0, 2.5, 1.6], 538_000_000, [4.0, 5.0]),
         "families": [{"architecture": "llama", "passed": True}, {"architecture": "qwen3", "passed": True}],
     }  # fmt: skip
@@ -49,7 +50,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
         assert timeout > 0
         if function is visit._record and (fault := arguments[1].fault):
             return SimpleNamespace(value={"verdict": {"class": found.get(fault.id, fault.class_)}})
-        value = found["bandwidth"] if function is visit.bandwidth else found["record"]
+        value = found[{visit.bandwidth: "bandwidth", visit.traced: "traced"}.get(function, "record")]
         if isinstance(value, Exception):
             raise value
         return SimpleNamespace(value=value)
@@ -78,6 +79,10 @@ def test_everything_is_done(answers: Answers, tmp_path: Path, capsys: pytest.Cap
     assert rows["emitter f32"][0] == "500 tokens/s (400 to 625), 0.09 of the bandwidth, a prompt of 128 in 4.0 ms"
     assert {"emitter f32, CUDA graphs", "emitter f32, panels", "emitter f32, fused"} <= set(rows)
     assert rows["from here on"] == ("a stream", None)
+    assert rows["a step"][0] == (
+        "the GPU computes for 2.50 ms, in 2 kernels and copies; longest: 1 matmul_like_3x3_f32 2.00 ms, 1 reduction_9_f32 0.50 ms"
+    )
+    assert found["traced"]["kernels"] == pytest.approx(2)
     lines = capsys.readouterr().out
     assert lines.index("s on cuda:0") > lines.index("ok mutants, a sample: 7 of 7 caught in their class")
 
@@ -106,6 +111,7 @@ def test_graphs_are_taken_where_they_are_faster(
         ({"record": {**RECORD, "passed": False, "verdict": {"class": "device-fault"}}}, "f32: device-fault"),
         ({"record": ChildDied("run took more than 240 s and was stopped")}, "conformance f32"),
         ({"bandwidth": ChildDied("bandwidth failed: no CUDA")}, "bandwidth"),
+        ({"traced": ChildDied("traced failed: no CUPTI")}, "a step"),
         ({"measured": lambda name: Measured(name, [], 0, failure="out of memory")}, "emitter f32"),
         ({"families": [{"architecture": "llama", "passed": False}]}, "families"),
         ({"norm-sum": "conforms"}, "mutants, a sample"),
@@ -169,6 +175,19 @@ def test_what_is_timed(what: str) -> None:
     assert (len(found.ms), len(found.prefill_ms)) == (5, 5)
     assert min(found.ms) > 0
     assert found.bytes > 100_000
+
+
+def test_kernels_of_a_kind_are_added_up() -> None:
+    names = (
+        "main_dispatch_3_matvec_like_9x5_f32",
+        "main_dispatch_18_matvec_like_9x5_f32",
+        "Memcpy DtoH (Device -> Pinned)",
+    )
+    found = by_kind([(name, ms) for name, ms in zip(names, (0.3, 0.1, 0.5), strict=True) for _ in range(4)], 4)
+    assert list(found.kinds) == ["Memcpy DtoH (Device -> Pinned)", "matvec_like_9x5_f32"]
+    assert found.kinds["matvec_like_9x5_f32"] == pytest.approx((2, 0.4))
+    assert (found.kernels, found.ms) == pytest.approx((3, 0.9))
+    assert by_kind([], 4).kernels == 0
 
 
 # ---- slices
