@@ -19,6 +19,7 @@ from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import exit_words
 from hloracle.core.dtypes import dtype_of, numpy_type
 from hloracle.core.errors import OutOfMemory, ToolchainError
+from hloracle.core.given import refuse_if_exhausted
 from hloracle.core.scratch import Scratch
 from hloracle.core.shown import shown
 
@@ -83,6 +84,7 @@ class CommandLine(Backend):
         try:
             found: np.ndarray = np.load(buffer.path, allow_pickle=False)
         except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
+            refuse_if_exhausted(error, buffer.path)
             message = f"{self.name} wrote no .npy file of the result {name} ({shown(str(error))})"
             raise ToolchainError("run", message) from None
         wanted = buffer.type

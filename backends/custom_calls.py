@@ -10,7 +10,7 @@ from pathlib import Path
 from hloracle.core.cache import file_digest
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.errors import InputError
-from hloracle.core.given import refuse_special
+from hloracle.core.given import refuse_if_exhausted, refuse_special
 
 TIMEOUT_SECONDS = 120
 FLAG = "--allow-custom-call"
@@ -45,6 +45,7 @@ def open_targets(words: Sequence[str]) -> tuple[Target, ...]:
         try:
             found[name] = Target(name, library, file_digest(library))
         except OSError as error:
+            refuse_if_exhausted(error, library)
             words_of = (error.strerror or str(error)).lower()
             raise InputError(f"cannot be read ({words_of})", library, "name a shared library") from None
     targets = tuple(found.values())

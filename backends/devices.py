@@ -197,11 +197,10 @@ def cuda_devices(library: str = LIBRARY, kind: str = "cuda") -> list[Facts]:
     """
     try:
         cuda = ctypes.CDLL(library)
-    except OSError:
+    except OSError as error:
         raise InputError(
-            f"there is no NVIDIA driver on this machine ({library} is not found)", f"{FLAG} {kind}",
-            f"install one, or say {FLAG} cpu",
-        ) from None  # fmt: skip
+            f"no NVIDIA driver can be loaded ({error})", f"{FLAG} {kind}", f"install one, or say {FLAG} cpu"
+        ) from None
 
     def call(name: str, *arguments: object) -> None:
         status = getattr(cuda, name)(*arguments)

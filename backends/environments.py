@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from hloracle.core.cache import SEAL, cache_root, digest, remove_damaged
 from hloracle.core.errors import InputError
-from hloracle.core.files import locked, write_file, writing
+from hloracle.core.files import below, locked, write_file, writing
 from hloracle.core.given import refuse_if_exhausted
 
 # What a version of a compiler is installed as; ml_dtypes is for bfloat16, where the packages do not bring it.
@@ -69,7 +69,7 @@ def _whole(folder: Path) -> bool:
 def _state(folder: Path) -> str:
     """What tells that none of its files was written to. What Python compiles as it runs is left out."""
     found = []
-    for path in sorted(folder.rglob("*")):
+    for path in below(folder):
         if path.is_file() and path.suffix != ".pyc" and path != folder / SEAL:
             about = path.stat()
             found.append([path.relative_to(folder).as_posix(), about.st_size, about.st_mtime_ns])

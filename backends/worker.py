@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import time
@@ -189,6 +190,8 @@ class Worker(Backend):
         try:
             np.asarray(array).tofile(file.path)
         except OSError as error:
+            if error.errno != errno.ENOMEM:
+                refuse_if_exhausted(error, file.path)
             raise OutOfMemory(f"{self.name} ({error.strerror or error})") from None
         answer = self._conversation.ask("upload", "load", file=file.path, kept=kept, **_type(array))
         return _Array(self._conversation.free, self._name(answer, "array"))

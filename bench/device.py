@@ -125,7 +125,10 @@ def traced(report: Report, model: str, precision: str, device: Device) -> Traced
     assert found.profiler is not None
     assert found.profiler.kineto_results is not None
     events = found.profiler.kineto_results.events()
-    return by_kind([(e.name(), e.duration_ns() / 1e6) for e in events if e.device_type().name == "CUDA"], STEPS)
+    kernels = [(e.name(), e.duration_ns() / 1e6) for e in events if e.device_type().name == "CUDA"]
+    if not kernels:
+        raise ToolchainError("profile", "PyTorch's profiler saw no kernel: CUPTI may not trace on this machine")
+    return by_kind(kernels, STEPS)
 
 
 def by_kind(kernels: Sequence[tuple[str, float]], steps: int) -> Traced:

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import platformdirs
 
 from hloracle.core.errors import InputError
-from hloracle.core.files import beside, locked, refuse_other_than_utf8, write_file, writing
+from hloracle.core.files import below, beside, locked, refuse_other_than_utf8, write_file, writing
 from hloracle.core.given import refuse_if_exhausted
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class Entry(Generic[T]):
         return cache_root() / self.folder / f"{digest(FORM, self.key)[:32]}.json"
 
     def load(self) -> T | None:
-        """The value, or None where there is no whole one."""
+        """The value, or None where there is no whole one. Raises InputError where that cannot be told, as `is_whole` does."""
         if not self.reads:
             return None
         try:
@@ -234,7 +234,7 @@ def build_directory(path: Path, build: Callable[[Path], object]) -> Path:
 def is_whole(path: Path) -> bool:
     """Whether a directory is there as it was built: with the same files, and every byte of them.
 
-    Raises InputError where that cannot be told, because this process may open no more files.
+    Raises InputError where that cannot be told, for want of open files or memory.
     """
     try:
         return bool(json.loads((path / SEAL).read_text("utf-8")) == {"of": entry_name(path), "files": _digests(path)})
@@ -259,7 +259,7 @@ def remove_damaged(path: Path) -> None:
 def _digests(folder: Path) -> dict[str, str]:
     """What each file in a directory is: the hash of its bytes, or where it leads if it is a link."""
     found: dict[str, str] = {}
-    for path in sorted(folder.rglob("*")):
+    for path in below(folder):
         if path.is_symlink():
             found[path.relative_to(folder).as_posix()] = f"-> {os.readlink(path)}"
         elif path.is_file() and path != folder / SEAL:

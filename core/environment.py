@@ -99,7 +99,7 @@ def host_cpu() -> str:
     """Identifies the instruction set that `host` compiles for."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
+    except FileNotFoundError:
         return f"{platform.machine()} {platform.processor()}"
     wanted = ("model name", "cpu family", "model\t", "flags", "Features", "CPU part")
     return digest("\n".join(sorted({line for line in lines if line.startswith(wanted)})))

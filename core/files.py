@@ -116,6 +116,19 @@ def beside(path: Path) -> Path:
     return noted(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
 
 
+def below(folder: Path) -> list[Path]:
+    """All that is in a folder and in those in it, sorted; links are not followed.
+
+    Raises OSError where one of them cannot be read. From Python 3.12 on, `Path.rglob` leaves such a folder out.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    walked = os.walk(folder, onerror=fail)
+    return sorted(Path(at, name) for at, folders, files in walked for name in (*folders, *files))
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock `path`.lock; a second process waits here until the first is done."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hloracle.core.errors import InputError
 from hloracle.core.files import write_file
+from hloracle.core.given import refuse_if_exhausted
 
 REPORTS = ("report.json", "report.html", "summary.md", "junit.xml")
 PATCH = "repair.patch"  # beside a report, where something would put a graph right
@@ -77,7 +78,8 @@ def _is_reproducer(folder: Path) -> bool:
     """Whether a folder holds a reproducer's files and no other, or nothing."""
     try:
         found = list(folder.iterdir())
-    except OSError:
+    except OSError as error:
+        refuse_if_exhausted(error, folder)
         return False
     names = {path.name for path in found if path.is_file() and REPRODUCER.fullmatch(path.name)}
     return len(names) == len(found) and (not names or "subgraph.mlir" in names)

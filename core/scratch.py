@@ -29,11 +29,14 @@ class Scratch:
 
     def __init__(self) -> None:
         _sweep()
-        while True:
+        lock = None
+        while lock is None:  # somebody else has just taken it for one that is left
             self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-            lock = _lock(self.folder)
-            if lock is not None:  # else somebody else has just taken it for one that is left
-                break
+            try:
+                lock = _lock(self.folder)
+            except OSError:
+                self.folder.rmdir()  # rmtree opens it, which may be what fails
+                raise
         weakref.finalize(self, _remove, self.folder, lock)
 
 
@@ -68,16 +71,19 @@ def folder_in(parent: Path, name: str) -> Iterator[Path]:
 
 
 def _lock(folder: Path) -> int | None:
-    """A descriptor that holds the folder's lock; None where another one does, or it is gone."""
+    """A descriptor that holds the folder's lock; None where another one does, or it is gone. Raises OSError."""
     try:
         found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
         fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(found)
         return None
+    except OSError:
+        os.close(found)
+        raise
     if not folder.exists():
         os.close(found)
         return None

@@ -273,8 +273,8 @@ class LayerBuilder(MatrixBuilder):
     def sum_of_visible(self, x: Value, y: Value, visible: Value, over_slots: bool = False) -> Value:
         """One query's x [K, G, D] or, over slots, [K, G, S], times y [K, S, D], summed: [K, G, S] or [K, G, D].
 
-        What is hidden adds nothing. Without that it were a `dot_general`, of which IREE 3.13 makes matrices of G rows for a GPU:
-        most threads have nothing to do, and it takes 50 times as long. See docs/toolchain-notes.md.
+        What is hidden adds nothing. Without that it would be a `dot_general`, of which IREE 3.13 makes matrices of G rows for a
+        GPU: most threads have nothing to do, and it takes 60 times as long. See docs/toolchain-notes.md.
         """
         (K, G, _), (_, S, D) = x.shape, y.shape
         shape = (K, G, S, D)

@@ -164,7 +164,7 @@ WORDS = {
 
 
 def tuned(checkpoint: Checkpoint, precision: str, threads: int, device: Device = CPU) -> Tuned:
-    """What was found fastest for a model here. Never raises: a file that cannot be believed is ignored, and says why."""
+    """What was found fastest for a model here. A file that cannot be believed is ignored, and says why."""
     entry = tuned_entry(checkpoint, precision, device)
     path, raw = entry.path, entry.load()
     if raw is None:

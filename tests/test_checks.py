@@ -520,6 +520,11 @@ SUMS: dict[str, tuple[list[str], int]] = {
         "%xy = stablehlo.multiply %x, %y : tensor<84x84xf32>", HIDE,
     ], 1),
     "squares, some hidden": (["%xy = stablehlo.multiply %o, %o : tensor<84x84xf32>", HIDE], 0),
+    "products, others hidden": ([
+        "%x = stablehlo.broadcast_in_dim %model.norm.weight, dims = [0] : (tensor<84xf32>) -> tensor<84x84xf32>",
+        "%y = stablehlo.broadcast_in_dim %model.norm.weight, dims = [1] : (tensor<84xf32>) -> tensor<84x84xf32>",
+        "%xy = stablehlo.multiply %x, %y : tensor<84x84xf32>", HIDE.replace("%xy, %o", "%o, %xy"),
+    ], 1),
     "a choice": (["%s = stablehlo.select %m, %o, %o : tensor<84x84xi1>, tensor<84x84xf32>"], 0),
 }  # fmt: skip
 
@@ -531,6 +536,7 @@ def test_which_sums_are_products(made: list[str], count: int, decode: Inspected)
     zero = "%zero = stablehlo.constant dense<0.0> : tensor<f32>"
     add_up = "stablehlo.reduce({} init: %zero) applies stablehlo.add across dimensions = [{}] : (tensor<{}xf32>, tensor<f32>)"
     lines = [ones, all_of_it, zero, *made, f"%r = {add_up.format('%s', 1, '84x84')} -> tensor<84xf32>"]
+    lines.append(lines[-1].replace("%r", "%most").replace("stablehlo.add", "stablehlo.maximum"))
     # A weight as it is given is made by no operation.
     lines.append(f"%w = {add_up.format('%model.norm.weight', 0, '84')} -> tensor<f32>")
     found = inspect(insert(*lines)(decode[0]))

@@ -9,20 +9,22 @@ import sys
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from hloracle.backends.devices import Device, Facts
-from hloracle.bench.device import Measured, bandwidth, by_kind, emitted, measured, oracle, transformers
+from hloracle.bench.device import Measured, bandwidth, by_kind, emitted, measured, oracle, traced, transformers
 from hloracle.cli import pack, visit
 from hloracle.core.cache import file_digest
 from hloracle.core.child import ChildDied
-from hloracle.core.errors import InputError
+from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.program import run_command_line
 from hloracle.mutants import MUTANTS
 
@@ -175,6 +177,25 @@ def test_what_is_timed(what: str) -> None:
     assert (len(found.ms), len(found.prefill_ms)) == (5, 5)
     assert min(found.ms) > 0
     assert found.bytes > 100_000
+
+
+@pytest.mark.parametrize("seen", ["CUDA", "CPU"])
+def test_what_is_traced(seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = SimpleNamespace(
+        name=lambda: "main_dispatch_2_softmax", duration_ns=lambda: 32e6, device_type=lambda: SimpleNamespace(name=seen)
+    )
+
+    @contextmanager
+    def profile(**_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(profiler=SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: [event])))
+
+    monkeypatch.setattr(torch.profiler, "profile", profile)
+    if seen == "CUDA":
+        found = traced(lambda line: None, "tiny-llama", "f32", SIMULATED)
+        assert (found.ms, *found.kinds["softmax"]) == pytest.approx((1, 1 / 32, 1))
+    else:
+        with pytest.raises(ToolchainError, match="saw no kernel"):
+            traced(lambda line: None, "tiny-llama", "f32", SIMULATED)
 
 
 def test_kernels_of_a_kind_are_added_up() -> None:

@@ -174,18 +174,23 @@ def _callee(operation: Any) -> str:
 
 def _sums_products(reduce: Any) -> bool:
     """Whether a reduction sums the products of two values that are broadcast, some of them hidden: one query's attention."""
+    adds = [operation.operation.name for operation in reduce.regions[0].blocks[0]] == [
+        "stablehlo.add",
+        "stablehlo.return",
+    ]
     select = reduce.operands[0].owner
-    if _name(select) != "stablehlo.select":
+    if not adds or _name(select) != "stablehlo.select":
         return False
-    multiply = select.operands[1].owner
-    return _name(multiply) == "stablehlo.multiply" and all(
-        _name(operand.owner) == "stablehlo.broadcast_in_dim" for operand in multiply.operands
+    return any(
+        _name(multiply) == "stablehlo.multiply"
+        and all(_name(operand.owner) == "stablehlo.broadcast_in_dim" for operand in multiply.operands)
+        for multiply in (branch.owner for branch in list(select.operands)[1:])
     )
 
 
 def _name(owner: Any) -> str:
     """Of what makes a value; empty for the block whose argument it is."""
-    return getattr(owner, "name", "")
+    return str(owner.operation.name) if hasattr(owner, "operation") else ""
 
 
 # What a weight goes through between an argument and the sum that a product of one token is written as.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -330,11 +329,19 @@ def oracle_of(context: Context, graphs: Iterable[Graph], config: Config) -> tupl
     found: Inspected = []
     lowered = 0
     for phase, capacity, bucket in specs:
-        with contextlib.suppress(InputError):
+        if _keeps_to_the_contract(config, phase, capacity, bucket):
             oracle, reused = _oracle_graph(context, config, (phase, "logits", capacity, bucket))
             lowered += not reused
             found.append((oracle, inspect(oracle)))
     return found, lowered
+
+
+def _keeps_to_the_contract(config: Config, phase: str, capacity: int, bucket: int) -> bool:
+    try:
+        graph_abi(config, phase, "logits", capacity, bucket)
+    except InputError:
+        return False
+    return True
 
 
 def _oracle_graph(context: Context, config: Config, spec: tuple[str, str, int, int]) -> tuple[Graph, bool]:

@@ -189,6 +189,7 @@ def load_model(directory: Path, dtype: str = "float32", attention: str | None = 
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        refuse_if_exhausted(error, directory)
         raise InputError(f"transformers cannot load it ({error})", directory, "check the checkpoint's files") from error
     model, loaded = found
     if problems := loaded_otherwise(loaded):

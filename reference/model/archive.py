@@ -79,6 +79,8 @@ def open_archive(path: Path) -> Archive:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
+            if length > path.stat().st_size:
+                raise ValueError(f"a header of {length} bytes")
             header = json.loads(file.read(length))
             data = np.frombuffer(_mapped(file), np.uint8)[8 + length :]
         found = {
@@ -88,7 +90,7 @@ def open_archive(path: Path) -> Archive:
         end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
         if unknown := {dtype for dtype, _, _ in found.values()} - set(DTYPES):
             raise ValueError(f"dtype {min(unknown)}")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         refuse_if_exhausted(error, path)
         raise InputError(f"is damaged ({error})", path, "remove it, and run again") from None
     if end != len(data):
