@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import resource
 import signal
 import sys
 from types import FrameType
@@ -18,6 +20,8 @@ from hloracle.core.given import EXHAUSTED, MORE
 from hloracle.core.scratch import keep_here
 from hloracle.core.shown import shown
 
+# Files that may be open at once: 256 anchors are mapped, and macOS allows 256 in all until a program asks for more.
+OPEN_FILES = 1024
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONGEST = 4000  # characters of a line
 
@@ -37,8 +41,18 @@ def run_program(command: click.Command, name: str | None = None) -> None:
             signal.signal(number, _interrupt)
     # As in child processes: `hloracle generate` imports JAX in this one.
     os.environ["JAX_PLATFORMS"] = "cpu"
+    allow_open_files()
     keep_here()
     sys.exit(run_command_line(command, sys.argv[1:], name))
+
+
+def allow_open_files() -> None:
+    """Let this process and its children open OPEN_FILES files at once, or as many as it may ask for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # then it stays as it is, and who needs more says so
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def run_command_line(command: click.Command, arguments: list[str], name: str | None = None) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -195,6 +197,21 @@ def test_a_command_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "oo many open files" in said
     assert "end other programs, or allow more" in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "allowed"), [(256, 4096, 1024), (256, 512, 512), (2000, 4096, 2000), (100, 100, 100)]
+)
+def test_a_program_asks_for_as_many_as_it_needs(soft: int, hard: int, allowed: int) -> None:
+    script = f"""
+import resource
+from hloracle.core.program import allow_open_files
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+allow_open_files()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(allowed), str(hard)]
 
 
 @pytest.mark.parametrize(
