@@ -300,7 +300,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "empty": (cut(0), "is damaged or cut short"),
     "cut in its header": (cut(200), "is damaged or cut short"),
     "cut by a byte": (cut(-1), "is damaged or cut short"),
-    "a folder": (folder_instead, "is damaged or cut short"),
+    "a folder": (folder_instead, "cannot be read (Is a directory)"),
     "another model's": (replaced("model.layers.9.mlp.up_proj.weight.int8.scale", np.ones((112, 21), np.float32)),
                         "holds model.layers.9.mlp.up_proj.weight.int8.scale, which this model has not"),
     "no matrix": (replaced("model.norm.weight.int8.scale", np.ones(21, np.float32)),
