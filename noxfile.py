@@ -45,6 +45,7 @@ LOWEST = (
 # Quick ones, of each part: what a graph is, what JAX lowers, how processes are started and end.
 QUICK = (
     "tests/test_environment.py", "tests/test_builder.py", "tests/test_abi.py", "tests/test_inline.py", "tests/test_child.py",
+    "tests/test_open_files.py",
 )  # fmt: skip
 
 
