@@ -31,6 +31,7 @@ from hloracle.reference.fixtures.named import FIXTURES, SOURCE, Packaged, resolv
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import BUCKETS, GraphSpec
 from hloracle.reference.model.weights import weight_shapes
 
 Kind = Literal["emitter", "oracle", "transformers", "llama.cpp", "machine"]
@@ -38,17 +39,20 @@ Kind = Literal["emitter", "oracle", "transformers", "llama.cpp", "machine"]
 
 @dataclass(frozen=True)
 class Spec:
-    """What a contender is. choice: how an emitter's graphs are written and compiled."""
+    """What a contender is. choice: how an emitter's graphs are written and compiled. batch: the rows of its graphs."""
 
     kind: Kind
     title: str
     precision: str = "f32"
     choice: Choice = field(default_factory=untuned)
+    batch: int = 1
 
     @property
     def id(self) -> str:
-        """Its name in JSON: `emitter/int4`, `oracle/f32`, `transformers/bf16`, `llama.cpp`, `machine`."""
-        return self.kind if self.kind in ("llama.cpp", "machine") else f"{self.kind}/{self.precision}"
+        """Its name in JSON: `emitter/int4`, `emitter/int4/batch`, `oracle/f32`, `transformers/bf16`, `llama.cpp`, `machine`."""
+        if self.kind in ("llama.cpp", "machine"):
+            return self.kind
+        return f"{self.kind}/{self.precision}{'/batch' if self.batch > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Task:
     """What all are asked for.
 
     contexts: positions at which decode steps are timed. lengths: tokens of the prompts that are timed, if any.
-    device: where IREE runs the emitter's graphs.
+    device: where IREE runs the emitter's graphs. batch: rows of the emitter's graphs that are timed beside those of one row.
     """
 
     model: str
@@ -65,6 +69,7 @@ class Task:
     tokens: int
     threads: int
     device: Device = CPU
+    batch: int = 1
 
     @property
     def capacity(self) -> int:
@@ -92,9 +97,13 @@ SETTLE_SECONDS = 0.3
 MACHINE = Spec("machine", "memory, read once")
 
 
-def contenders(model: str, precisions: Sequence[str]) -> list[Spec]:
-    """All that can take part here; the emitter's float32 comes first."""
+def contenders(model: str, precisions: Sequence[str], batch: int = 1) -> list[Spec]:
+    """All that can take part here; the emitter's float32 comes first. batch: of the emitter's graphs of several rows, if above 1."""
     found = [Spec("emitter", f"IREE {p}", p) for p in precisions]
+    if batch > 1:
+        found += [
+            Spec("emitter", f"IREE {p}, {batch} rows", p, untuned(batch=batch, precision=p), batch) for p in precisions
+        ]
     found.append(Spec("oracle", "XLA f32"))
     found += [Spec("transformers", f"HF {p}", p) for p in ("f32", "bf16")]
     if importlib.util.find_spec("llama_cpp") and gguf_of(model):
@@ -185,8 +194,13 @@ def read_bytes(config: Config, weights: Sequence[Tensor]) -> int:
 
 
 def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
-    """Decode, and a prefill for each length."""
-    phases = [("decode", "token", task.capacity, 0), *(("prefill", "token", task.capacity, n) for n in task.lengths)]
+    """Decode, and a prefill for each length; of several rows an extend for each, or for a part of it."""
+    phases = [GraphSpec("decode", "token", task.capacity, 0, spec.batch)]
+    if spec.batch == 1:
+        phases += [GraphSpec("prefill", "token", task.capacity, n) for n in task.lengths]
+    else:
+        parts = dict.fromkeys(min(n, BUCKETS[-1]) for n in task.lengths)
+        phases += [GraphSpec("extend", "token", task.capacity, n, spec.batch) for n in parts]
     if spec.kind == "emitter":
         return production_graphs(checkpoint, spec.precision, spec.choice, phases)
     from hloracle.reference.oracle.lower import lower
@@ -221,10 +235,22 @@ class OnSession(Contender):
 
     def go_to(self, context: int) -> None:
         # What the slots before hold changes nothing about the time.
-        self.session.position = context
+        self.session.positions = [context] * self.session.batch
+
+    def decode(self, context: int) -> float:
+        """Milliseconds per token: a step gives one in each row."""
+        if self.session.batch == 1:
+            return super().decode(context)
+        self.go_to(context)
+        fed, steps = dict.fromkeys(range(self.session.batch), 1), self.task.tokens
+        started = time.perf_counter()
+        for _ in range(steps):
+            fed = {row: greedy(head) % self.vocabulary for row, head in self.session.step(fed).items()}
+        return (time.perf_counter() - started) / (steps * self.session.batch) * 1000
 
     def step(self, tokens: Sequence[int]) -> int:
-        head = self.session.prefill(tokens, len(tokens)) if len(tokens) > 1 else self.session.decode_step(tokens[0])
+        bucket = len(tokens) if self.session.batch == 1 else None
+        head = self.session.prefill(tokens, bucket) if len(tokens) > 1 else self.session.decode_step(tokens[0])
         return greedy(head) % self.vocabulary  # with weights that mean nothing the logits may be no numbers
 
     def text(self, ids: Sequence[int], count: int) -> list[int]:

@@ -41,7 +41,7 @@ from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.contract import GraphSpec, graph_abi
 from hloracle.reference.model.encodings import Layout
 
 PROMPT, STEPS, ROUNDS = 128, 32, 5
@@ -89,7 +89,7 @@ def emitted(
 def emitted_of_size(report: Report, id: str, config: Config, layout: Layout, device: Device) -> Measured:
     """Decode graphs of a size, with weights that mean nothing: a step takes as long."""
     task = replace(_task("", device), lengths=())
-    graph = production_graph(config, ("decode", "token", task.capacity, 0), layout, untuned(device=device))
+    graph = production_graph(config, GraphSpec("decode", "token", task.capacity, 0), layout, untuned(device=device))
     by_name = {w.name: w for w in graph.abi.weights}
 
     def contender() -> Contender:

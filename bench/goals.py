@@ -59,6 +59,8 @@ TARGETS = (
     Target("int8 decode against our f32", 2.0, faster("decode", "emitter/int8", F32)),
     Target("int4 decode against our f32", 2.5, faster("decode", "emitter/int4", F32)),
     Target("int4 decode against llama.cpp, same file", 1.0, faster("decode", "emitter/int4", "llama.cpp")),
+    Target("f32: a batch of rows against one row", 3.0, faster("decode", f"{F32}/batch", F32)),
+    Target("int4: a batch of rows against one row", 3.0, faster("decode", "emitter/int4/batch", "emitter/int4")),
     Target(f"prefill of {PROMPT} against the oracle on XLA", 1.0, faster("prefill", F32, "oracle/f32", PROMPT)),
     Target(f"prefill of {PROMPT} against Hugging Face f32", 1.5, faster("prefill", F32, "transformers/f32", PROMPT)),
 )

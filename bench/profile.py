@@ -25,9 +25,10 @@ from hloracle.core.abi import Graph, Tensor
 from hloracle.core.child import exit_words
 from hloracle.core.environment import describe
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.production.choice import production_graphs, tuned, untuned
+from hloracle.production.choice import Tuned, production_graphs, tuned, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.contract import GraphSpec
 
 SCHEMA = "hloracle-profile/1"
 TOOL_SECONDS = 600
@@ -46,7 +47,8 @@ Figures = dict[str, Any]
 class Asked:
     """What is profiled.
 
-    phase: `decode`, at the middle of a cache of `capacity` slots, or `prefill`, of a prompt of `length` tokens.
+    phase: `decode`, at the middle of a cache of `capacity` slots, `prefill`, of a prompt of `length` tokens, or `extend`, of as many
+      from the middle on. batch: rows of the graph.
     """
 
     model: str
@@ -55,6 +57,7 @@ class Asked:
     length: int
     capacity: int
     threads: int
+    batch: int = 1
 
     @property
     def position(self) -> int:
@@ -64,16 +67,16 @@ class Asked:
 
 def run_profile(asked: Asked, progress: Progress) -> Figures:
     """What was measured, as JSON. Raises InputError when the model cannot be used, ToolchainError when a tool fails."""
-    if asked.phase == "prefill" and asked.length > asked.capacity:
+    if asked.phase != "decode" and asked.length > asked.capacity:
         raise InputError(
             f"is {asked.length}, more than the {asked.capacity} cache slots", "--length", "raise --capacity"
         )
     with progress.stage("graph"):
         checkpoint = open_checkpoint(resolve(asked.model, progress.report, asked.precision))
-        found = tuned(checkpoint, asked.precision, asked.threads)
-        choice = found.choice or untuned()
-        bucket = asked.length if asked.phase == "prefill" else 0
-        specs = [(asked.phase, "token", asked.capacity, bucket)]
+        found = tuned(checkpoint, asked.precision, asked.threads) if asked.batch == 1 else Tuned()
+        choice = found.choice or untuned(batch=asked.batch, precision=asked.precision)
+        bucket = asked.length if asked.phase != "decode" else 0
+        specs = [GraphSpec(asked.phase, "token", asked.capacity, bucket, asked.batch)]
         (graph,) = production_graphs(checkpoint, asked.precision, choice, specs)
     needed, free = sum(a.nbytes for a in graph.abi.arguments), free_bytes()
     if needed > free:
@@ -111,7 +114,8 @@ def run_profile(asked: Asked, progress: Progress) -> Figures:
 
 def inputs(graph: Graph, asked: Asked) -> list[str]:
     """A flag for each argument, all elements of which are one number. A tool of IREE's fills them."""
-    whole = {"token": TOKEN, "tokens": TOKEN, "position": asked.position, "length": asked.length}
+    whole = {"token": TOKEN, "tokens": TOKEN, "position": asked.position, "length": asked.length, "row": 0}
+    whole["total"] = asked.position + asked.length
 
     def value(argument: Tensor) -> float:
         return whole.get(argument.role, INTEGER if "i" in argument.dtype else FLOAT)

@@ -152,7 +152,7 @@ def compile_first(spec: Spec, task: Task, report: Report) -> None:
 
 def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
     """A contender with what was found fastest for it here, and why that was ignored if it was."""
-    if spec.kind != "emitter":
+    if spec.kind != "emitter" or spec.batch > 1:  # which nothing is tuned for
         return spec, ""
     checkpoint = open_checkpoint(resolve(task.model, progress.report, spec.precision))
     found = tuned(checkpoint, spec.precision, task.threads)

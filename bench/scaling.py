@@ -30,7 +30,7 @@ from hloracle.core.errors import InputError
 from hloracle.production.choice import production_graph, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
-from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.contract import GraphSpec, graph_abi
 from hloracle.reference.model.registry import config_json, from_hf
 from hloracle.reference.model.weights import default_layout
 
@@ -177,7 +177,7 @@ def layer_cost(report: Report, raw: dict[str, Any], layers: int, phase: str, pre
     started = time.process_time()
     bucket = BUCKET if phase == "prefill" else 0
     layout = default_layout(config, precision)
-    graph = production_graph(config, (phase, "token", CAPACITY, bucket), layout, untuned())
+    graph = production_graph(config, GraphSpec(phase, "token", CAPACITY, bucket), layout, untuned())
     emitted = time.process_time() - started
     with TemporaryDirectory() as folder:
         source = Path(folder) / "graph.mlir"

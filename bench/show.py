@@ -43,7 +43,8 @@ def print_figures(figures: Figures, console: Console) -> None:
         if row["failure"]:
             console.print(f"[red]{escape(row['title'])} was not measured: {escape(row['failure'])}[/]")
     for row in figures["contenders"].values():
-        if row["choice"] not in ("", str(untuned())):
+        usual = {str(untuned(batch=batch, precision=row["precision"])) for batch in (1, 2)}
+        if row["choice"] and row["choice"] not in usual:
             console.print(f"[dim]{escape(row['title'])} as tuned here: {escape(row['choice'])}[/]")
     for why in figures["ignored"]:
         console.print(f"[yellow]{escape(why)}[/]")

@@ -36,6 +36,7 @@ from hloracle.production.choice import HOST, LAYOUTS, Build, Choice, keep, produ
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.truth import Truth, truths
 from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint, open_checkpoint
+from hloracle.reference.model.contract import GraphSpec
 
 SCHEMA = "hloracle-tune/1"
 CAPACITY, PROMPT = 256, 256
@@ -89,9 +90,9 @@ class Judge:
 
     def graphs(self, candidate: Candidate) -> list[Graph]:
         """The graphs that a candidate is judged by: decode, and for prefill a prompt's bucket too."""
-        specs = [("decode", "token", CAPACITY, 0)]
+        specs = [GraphSpec("decode", "token", CAPACITY, 0)]
         if candidate.phase == "prefill":
-            specs.append(("prefill", "token", CAPACITY, PROMPT))
+            specs.append(GraphSpec("prefill", "token", CAPACITY, PROMPT))
         return production_graphs(self.checkpoint, self.precision, candidate.choice, specs)
 
     def wrong(self, candidate: Candidate) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from hloracle.cli import options
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.core.bounds import CAPACITY, LAYERS, ROUNDS
 from hloracle.core.folder import prepare_folder
+from hloracle.reference.model.contract import BATCH
 
 SCALING_PARTS = ("decode", "prefill", "layers", "memory")
 
@@ -30,6 +31,10 @@ SCALING_PARTS = ("decode", "prefill", "layers", "memory")
     show_default=True,
     help="Rounds; contenders take turns in each.",
 )
+@click.option(
+    "--batch", type=click.IntRange(1, BATCH), default=1, show_default=True, metavar="B",
+    help="Time graphs of B rows beside those of one: tokens of all rows together.",
+)  # fmt: skip
 @options.as_json
 @options.threads
 @options.out("bench.json and bench.html")
@@ -49,7 +54,7 @@ def bench(precisions: tuple[str, ...], rounds: int, as_json: bool, out: Path, **
     prepare_folder(out)
     task = Task(**asked)
     with progress_shown() as progress:
-        figures = run_bench(task, rounds, contenders(task.model, precisions), progress)
+        figures = run_bench(task, rounds, contenders(task.model, precisions, task.batch), progress)
     write_bench(figures, out)
     tell(figures, as_json, lambda console: print_figures(figures, console))
     rows = figures["contenders"].values()
@@ -92,8 +97,8 @@ def tune(device: str, cuda_target: str, as_json: bool, **asked: Any) -> int:
 @click.command(epilog=MODEL_HELP)
 @options.model(DEFAULT_MODEL)
 @click.option(
-    "--phase", type=click.Choice(["decode", "prefill"]), default="decode", show_default=True,
-    help="A step at the middle of the cache, or a prompt.",
+    "--phase", type=click.Choice(["decode", "prefill", "extend"]), default="decode", show_default=True,
+    help="A step at the middle of the cache, a prompt, or a chunk of one that begins there.",
 )  # fmt: skip
 @click.option(
     "--length", type=click.IntRange(1, CAPACITY), default=256, show_default=True, help="Tokens of the prompt."
@@ -105,6 +110,7 @@ def tune(device: str, cuda_target: str, as_json: bool, **asked: Any) -> int:
     show_default=True,
     help="Slots of the key and value caches.",
 )
+@options.batch
 @options.precision
 @options.as_json
 @options.threads

@@ -159,6 +159,10 @@ pin: Option = click.option("--pin", is_flag=True, help="Write down in mutants/ w
 capacity: Option = click.option(
     "--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches."
 )
+batch: Option = click.option(
+    "--batch", type=int, default=1, show_default=True, metavar="B",
+    help="Rows of the graphs: B sequences at once, each at its own position. Prompts then go in chunks, into one row each.",
+)  # fmt: skip
 timeout: Option = click.option(
     "--timeout", type=seconds(), default=1800, show_default=True, metavar="SECONDS",
     help="What a graph on a backend may take; after one that does not end, the others are given a tenth of it.",

@@ -107,8 +107,13 @@ class Evidence:
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Of the judged sources' prefill graphs."""
-        return tuple(sorted({abi.bucket for abi in self.abis if abi.phase == "prefill"}))
+        """Of the judged sources' graphs of a prompt."""
+        return tuple(sorted({abi.bucket for abi in self.abis if abi.phase != "decode"}))
+
+    @property
+    def batch(self) -> int:
+        """Rows of the judged graphs."""
+        return max(abi.batch for abi in self.abis)
 
     @property
     def capacity(self) -> int:

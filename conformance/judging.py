@@ -81,7 +81,7 @@ def judge(run: Run, *these: Configuration, everywhere: bool = False) -> None:
         one = outcome.configuration
         evidence.outcomes = [*(o for o in evidence.outcomes if o.configuration != one), outcome]
         others = [c for c in evidence.checks if c.configuration != one or c.kind == "anchors"]
-        evidence.checks = [*others, *configuration_checks(outcome, evidence.truths, asked[one].streams)]
+        evidence.checks = [*others, *configuration_checks(outcome, evidence.truths, asked[one].streams, evidence.batch)]
 
 
 def _streams(run: Run, configuration: Configuration) -> bool:

@@ -20,6 +20,7 @@ from hloracle.core.abi import Graph
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import ToolchainError
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
+from hloracle.reference.model.contract import PHASES
 
 UNSURE = ("reference", "harness")  # checks that leave every value in doubt
 
@@ -74,14 +75,14 @@ def name_anchors(run: Run) -> None:
 
 
 def probe(run: Run) -> None:
-    """Hold the subgraphs of each source to the oracle's: decode, and prefill in the smallest bucket."""
+    """Hold the subgraphs of each source to the oracle's: of each phase, in the smallest bucket."""
     evidence = run.evidence
     with run.context.progress.stage("probes") as stage:
         reused = []
         for source in run.sources:
             pairs = [
                 (mine, oracle)
-                for phase in ("prefill", "decode")
+                for phase in PHASES
                 for mine in _of_phase(evidence.looked_into(source.name), phase)
                 for oracle in _of_phase(evidence.whole(ORACLE), phase)
                 if phase == "decode" or mine.abi.bucket == oracle.abi.bucket
@@ -93,9 +94,9 @@ def probe(run: Run) -> None:
 
 
 def _of_phase(graphs: Iterable[Graph], phase: str) -> list[Graph]:
-    """The graphs of a phase: of prefills the smallest; of two heads the one that picks the token, which ships."""
+    """The graphs of a phase: of those of a prompt the smallest; of two heads the one that picks the token, which ships."""
     found = [g for g in graphs if g.abi.phase == phase]
-    found.sort(key=lambda g: (g.abi.bucket if phase == "prefill" else 0, g.abi.head != "token"))
+    found.sort(key=lambda g: (g.abi.bucket, g.abi.head != "token"))
     return found[:1]
 
 

@@ -144,8 +144,8 @@ def choose(run: Run) -> None:
     if settings.choice:
         evidence.choice, evidence.chosen = settings.choice, "asked"
     else:
-        evidence.choice = untuned(device=device)
-        if emitter and not (settings.early_exit or settings.quick):
+        evidence.choice = untuned(device=device, batch=settings.batch, precision=settings.precision)
+        if emitter and settings.batch == 1 and not (settings.early_exit or settings.quick):
             found = tuned(run.model, settings.precision, run.context.threads, device)
             evidence.ignored = found.ignored
             if found.choice:
@@ -173,7 +173,9 @@ def _read_whole(run: Run, source: Source) -> Source:
 
 def _graphs(run: Run, source: Source) -> list[Graph]:
     settings = run.settings
-    request = Request(run.model, "decode", "logits", settings.capacity, 0, settings.precision, run.context.device)
+    request = Request(
+        run.model, "decode", "logits", settings.capacity, 0, settings.precision, run.context.device, settings.batch
+    )
     graphs = graphs_of(source, request, settings.buckets, ["logits", "token"])
     slots = graphs[0].abi.capacity
     if isinstance(source, Files) and not 0 < settings.tokens <= slots:
@@ -390,6 +392,8 @@ def compare_speed(run: Run, verdict: Verdict) -> None:
         evidence.speed_reason = "it was left out"
     elif judged is None or peer is None:
         evidence.speed_reason = "no graph decodes"
+    elif settings.batch > 1:
+        evidence.speed_reason = "of graphs with several rows, which `hloracle bench --batch` times"
     else:
         if settings.busy:
             with context.progress.stage(WAIT), locked(settings.busy):

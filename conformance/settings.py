@@ -9,7 +9,7 @@ from hloracle.conformance.project.file import Project
 from hloracle.core.bounds import CAPACITY, ROUNDS
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Choice
-from hloracle.reference.model.contract import BUCKETS
+from hloracle.reference.model.contract import BATCH, BUCKETS
 
 # Of a quick run: its longest prompt fills the bucket, and what follows fills the last slot of the cache.
 QUICK_BUCKET = 64
@@ -35,6 +35,7 @@ class Settings:
     as_: the architecture that the model is one of, where its config.json says another.
     project: what is stated of the graphs that are judged, those of the bundled emitter aside.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
+    batch: rows of the graphs that a source is asked for: of several, each has a sequence of its own at its own position.
     """
 
     model: str
@@ -52,16 +53,19 @@ class Settings:
     as_: str = ""
     project: Project | None = None
     busy: Path | None = None
+    batch: int = 1
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Of the prefill graphs that a source is asked for."""
+        """Of the graphs of a prompt that a source is asked for."""
         return (QUICK_BUCKET,) if self.quick else tuple(b for b in BUCKETS if b <= self.capacity)
 
     def validate(self) -> None:
         """Raises InputError that names the flag, unless graphs of this capacity can be asked for these tokens."""
         if not 0 <= self.rounds <= ROUNDS:
             raise InputError(f"is {self.rounds}", "--rounds", f"ask for none with 0, or for at most {ROUNDS}")
+        if type(self.batch) is not int or not 1 <= self.batch <= BATCH:
+            raise InputError(f"is {self.batch!r}", "--batch", f"give 1 to {BATCH:,} rows")
         if self.tokens < 1:
             raise InputError(f"is {self.tokens}", "--tokens", "ask for at least one")
         if self.capacity < BUCKETS[0]:

@@ -17,11 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # What a graph of each phase takes after the weights, before caches and state.
-INPUTS = {"prefill": ("tokens", "length"), "decode": ("token", "position")}
+INPUTS = {
+    "prefill": ("tokens", "length"),
+    "extend": ("tokens", "length", "position", "row", "total"),
+    "decode": ("token", "position"),
+}
 HEADS, CACHES = ("token", "logits"), ("k_cache", "v_cache")
 # The function of an adapted graph that says which of its rows is judged: see `foreign/around.py`.
 JUDGED_ROW = "judged_row"
-ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "k_cache", "v_cache", "state")
+ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "row", "total", "k_cache", "v_cache", "state")
 RESULT_ROLES = ("token", "logits", "k_cache", "v_cache", "state", "tap")
 # Roles whose entries have names of their own; in a file all others are named as their role.
 OWN_NAMES = ("weight", "state", "tap")
@@ -35,13 +39,14 @@ ENCODINGS = (
     "int8.low", "int8.high", "int8.scale", "int4.nibbles", "int4.scale", "int4.minimum",
 )  # fmt: skip
 
-# Rank and dtype of every role that has one; caches are [layers, K, S, D].
+# Rank and dtype of every role that has one; caches are [layers, K, S, D]. Of several rows, those in BY_ROW have an axis more.
 TYPES = {
-    **dict.fromkeys(("token", "position", "length"), (0, "i32")),
+    **dict.fromkeys(("token", "position", "length", "row", "total"), (0, "i32")),
     "tokens": (1, "i32"),
     "logits": (1, "f32"),
     **dict.fromkeys(CACHES, (4, "f32")),
 }
+BY_ROW = {"decode": ("token", "position", "logits", *CACHES), "extend": CACHES, "prefill": ()}
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,8 @@ class Tensor:
 class Abi:
     """The arguments and results of one graph, in order.
 
-    phase: `prefill` or `decode`. positions: how many tokens a sequence may have, where no cache says it; else 0.
+    phase: `prefill`, of a whole prompt; `extend`, of the next tokens of one; or `decode`, of one token in each row.
+    positions: how many tokens a sequence may have, where no cache says it; else 0.
     """
 
     phase: str
@@ -111,8 +117,14 @@ class Abi:
 
     @property
     def capacity(self) -> int:
-        """Cache slots `S`; the caches are `[layers, K, S, D]`. Without caches, how many tokens a sequence may have."""
-        return self.results[self.result("k_cache")].shape[2] if self.caches else self.positions
+        """Cache slots `S`, the last axis but one of the caches. Without caches, how many tokens a sequence may have."""
+        return self.results[self.result("k_cache")].shape[-2] if self.caches else self.positions
+
+    @property
+    def batch(self) -> int:
+        """Rows `B`: of several, the caches are `[layers, B, K, S, D]`."""
+        shape: tuple[int, ...] = next((r.shape for r in self.results if r.role == "k_cache"), ())
+        return shape[1] if len(shape) == TYPES["k_cache"][0] + 1 else 1
 
     @property
     def caches(self) -> tuple[str, ...]:
@@ -126,8 +138,13 @@ class Abi:
 
     @property
     def bucket(self) -> int:
-        """Query tokens `T` of a prefill graph."""
-        return self.arguments[self.argument("tokens")].shape[0]
+        """Query tokens `T` of the graph of a prompt; 0 of a decode graph."""
+        return 0 if self.phase == "decode" else self.arguments[self.argument("tokens")].shape[0]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What it takes of a call, after the weights and before the caches, in the graph's order."""
+        return tuple(a for a in self.arguments if a.role in INPUTS[self.phase])
 
     def to_json(self) -> str:
         """The text of an ABI file, which `from_file` reads: the same for equal ABIs, as a cache's key needs it."""
@@ -141,7 +158,7 @@ class Abi:
         return read_abi(Path(path))
 
     def validate(self) -> None:
-        """Raises ValueError unless this is the contract of a prefill or a decode graph."""
+        """Raises ValueError unless this is the contract of a graph of its phase."""
         for contract in (_roles, _types, _caches, _names, _aliases):
             contract(self)
 
@@ -152,10 +169,14 @@ def _roles(abi: Abi) -> None:
     results = tuple(r.role for r in abi.results)
     caches = () if abi.positions else CACHES  # what has none says how many tokens a sequence may have
     state = (*caches, *(role for role in results if role == "state"))
-    wanted: tuple[str, ...] = INPUTS[abi.phase] + (state if abi.phase == "decode" else ())
     roles = tuple(a.role for a in abi.arguments if a.role != "weight")
+    absent = {role for role, has in (("row", abi.batch > 1), ("total", "total" in roles)) if not has}
+    inputs = tuple(role for role in INPUTS[abi.phase] if role not in absent)
+    wanted: tuple[str, ...] = inputs + (() if abi.phase == "prefill" else state)
     if roles != wanted:
-        raise ValueError(f"a {abi.phase} graph takes {_listed(wanted)} after the weights, not {_listed(roles)}")
+        raise ValueError(
+            f"{'an' if abi.phase == 'extend' else 'a'} {abi.phase} graph takes {_listed(wanted)} after the weights, not {_listed(roles)}"
+        )
     for i, argument in enumerate(abi.arguments[: len(abi.arguments) - len(wanted)]):
         if argument.role != "weight":
             raise ValueError(f"arguments[{i}] ({argument.name}) stands before a weight, and the weights come first")
@@ -172,9 +193,14 @@ def _roles(abi: Abi) -> None:
 
 def _types(abi: Abi) -> None:
     for place, tensor in _entries(abi):
-        if tensor.role in TYPES and (len(tensor.shape), tensor.dtype) != TYPES[tensor.role]:
-            rank, dtype = TYPES[tensor.role]
-            raise ValueError(f"{place} is {tensor.type}, not of rank {rank} and {dtype}")
+        if tensor.role not in TYPES:
+            continue
+        rank, dtype = TYPES[tensor.role]
+        by_row = abi.batch > 1 and tensor.role in BY_ROW[abi.phase]
+        if (len(tensor.shape), tensor.dtype) != (rank + by_row, dtype):
+            raise ValueError(f"{place} is {tensor.type}, not of rank {rank + by_row} and {dtype}")
+        if by_row and tensor.role not in CACHES and tensor.shape[0] != abi.batch:
+            raise ValueError(f"{place} is {tensor.type}, and the caches have {abi.batch} rows")
 
 
 def _caches(abi: Abi) -> None:
@@ -185,7 +211,7 @@ def _caches(abi: Abi) -> None:
     (one, first), *others = caches
     same = {first.role: first.shape}
     for place, cache in others:
-        if cache.shape[:3] != first.shape[:3] or same.setdefault(cache.role, cache.shape) != cache.shape:
+        if cache.shape[:-1] != first.shape[:-1] or same.setdefault(cache.role, cache.shape) != cache.shape:
             raise ValueError(f"caches have different shapes: {one} is {first.type}, {place} {cache.type}")
 
 

@@ -46,7 +46,7 @@ Class = Literal[
     "conforms", "near-tie", "reference-fault", "emitter-fault", "compiler-fault", "device-fault", "invariant-broken",
     "unsupported", "out-of-memory", "timeout", "harness-error",
 ]  # fmt: skip
-Phase = Literal["prefill", "decode"]
+Phase = Literal["prefill", "extend", "decode"]
 Head = Literal["token", "logits"]
 Status = Literal["passed", "failed", "skipped", "error"]
 Stage = Literal["", "compile", "load", "run", "memory", "timeout", "process"]

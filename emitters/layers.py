@@ -1,6 +1,6 @@
 """The mechanisms that architectures are wired from. None of them knows which model it is in.
 
-Legend: T query tokens, S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim, R turned dims of it,
+Legend: B rows of a batch, T query tokens (those of all rows in decode), S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim, R turned dims of it,
 E hidden, F intermediate, V vocab; X experts, A chosen per token, M their intermediate. Everything is float32.
 """
 
@@ -133,23 +133,30 @@ class LayerBuilder(MatrixBuilder):
 
     # ---- rotary position embedding
 
-    def rope_rows(self, tables: RopeTables, interleaved: bool, start: Value | None, length: Value | None) -> RopeRows:
-        """A decode's row of position `start`; without it, a prefill's rows for a prompt of `length` tokens."""
+    def rope_rows(self, tables: RopeTables, interleaved: bool, at: Value | None, length: Value | None) -> RopeRows:
+        """The rows of positions `at`, i32 [T] or one scalar; without it, a prefill's rows of all positions.
+
+        length: of the prompt, where there are angles for each length.
+        """
         axis = 3 if interleaved else 2
         cos, sin = (np.stack(both, axis=axis) for both in ((tables.cos,) * 2, (-tables.sin, tables.sin)))
 
         def rows(table: np.ndarray) -> Value:
             variants, positions, *pairs = table.shape
-            if variants == 1 and start is None:
-                return self.table(table[0])
-            if start is not None:
-                return self.looked_up(self.table(table[0]), start)  # [1, *pairs]
-            assert length is not None
-            # Out of bounds is the nearest there is.
-            variant = self.subtract(length, self.i32(tables.first))
-            if self.on_device:
-                variant = self.minimum(self.maximum(variant, self.i32(0)), self.i32(variants - 1))
-            return self.reshape(self.looked_up(self.table(table), variant), (positions, *pairs))
+            if variants == 1:
+                mine = self.table(table[0])
+            else:
+                assert length is not None
+                # Out of bounds is the nearest there is.
+                variant = self.subtract(length, self.i32(tables.first))
+                if self.on_device:
+                    variant = self.minimum(self.maximum(variant, self.i32(0)), self.i32(variants - 1))
+                mine = self.reshape(self.looked_up(self.table(table), variant), (positions, *pairs))
+            if at is None:
+                return mine
+            if at.rank == 0:
+                return self.looked_up(mine, at)  # [1, *pairs]
+            return self.gather_rows(mine, self.reshape(at, (at.shape[0], 1)))
 
         return RopeRows(rows(cos), rows(sin), interleaved)
 
@@ -187,13 +194,13 @@ class LayerBuilder(MatrixBuilder):
 
     # ---- attention
 
-    def layer_numbers(self, layers: int, position: Value) -> Value:
-        """0, 1, 2 and so on, i32 [layers], as numbers that only the caller knows: a position is never negative.
+    def layer_numbers(self, layers: int, position: Value, least: int = 0) -> Value:
+        """0, 1, 2 and so on, i32 [layers], as numbers that only the caller knows: a position is never below the least.
 
         What is addressed with a constant of its own in each layer IREE 3.13 compiles for each layer anew: of SmolLM2's
         decode 106 executables, which take 9.4 s of processor time; with these numbers 20, and 3.0 s.
         """
-        zero = self.subtract(self.maximum(position, self.i32(0)), position)
+        zero = self.subtract(self.maximum(position, self.i32(least)), position)
         return self.add(self.iota((layers,), "i32"), self.broadcast_in_dim(zero, (layers,), ()))
 
     def visible_to_position(self, position: Value, slots: int, window: int | None) -> Value:
@@ -204,6 +211,19 @@ class LayerBuilder(MatrixBuilder):
             return visible
         leaves = self.add(slot, self.i32(window, (slots,)))  # the position from which on a slot is out of the window
         return self.and_(visible, self.compare(leaves, self.broadcast_in_dim(position, (slots,), ()), "GT"))
+
+    def visible_to_positions(self, positions: Value, slots: int, window: int | None) -> Value:
+        """The mask of queries at positions i32 [T]: slot s is visible to query t when s <= its position, and in the window.
+
+        i1 [T, S]
+        """
+        shape = (positions.shape[0], slots)
+        slot, query = self.iota(shape, "i32", 1), self.over_first(positions, shape)
+        visible = self.compare(slot, query, "LE")
+        if window is None:
+            return visible
+        before = self.subtract(query, self.i32(window, shape))
+        return self.and_(visible, self.compare(slot, before, "GT"))
 
     def visible_causal(self, length: int, window: int | None) -> Value:
         """Prefill's mask: key s is visible to query t when s <= t, and in the window. i1 [T, T]"""
@@ -235,18 +255,24 @@ class LayerBuilder(MatrixBuilder):
         return self.scaled(self.tanh(self.divide(x, self.f32(cap, x.shape))), cap)
 
     def attention(self, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
-        """Grouped-query attention: q [T, N, D], k and v [K, S, D] -> [T, N*D].
+        """Grouped-query attention: q [T, N, D], k and v [K, S, D] -> [T, N*D]. Of a batch, where each query has keys and values
+        of its own, k and v are [T, K, S, D].
 
         Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the
         sinks.
         """
-        (T, N, D), (K, S, _) = q.shape, k.shape
-        G = N // K
-        few = self.on_device and T == 1  # rows of scores: a device has more threads
+        (T, N, D), (*_, K, S, _) = q.shape, k.shape
+        G, own = N // K, k.rank == 4
+        few = self.on_device and (own or T == 1)  # rows of scores: a device has more threads
+        order = (T, K) if own else (K, T)
         with self.scope("scores"):
             if few:
-                scores = self.sum_of_visible(self.reshape(q, (K, G, D)), k, scoring.visible)
-                scores = self.reshape(scores, (K, T, G, S))
+                scores = self.sum_of_visible(self.reshape(q, (*k.shape[:-2], G, D)), k, scoring.visible)
+                scores = self.reshape(scores, (*order, G, S))
+            elif own:  # one axis of rows and heads: of two, IREE 3.13 copies what lies in the cache
+                q, k = self.reshape(q, (T * K, G, D)), self.reshape(k, (T * K, S, D))
+                scores = self.dot_general(q, k, contracting_dimensions=((2,), (2,)), batching_dimensions=((0,), (0,)))
+                scores = self.reshape(scores, (T, K, G, S))
             else:
                 q = self.reshape(q, (T, K, G, D))
                 # [K, T, G, S]
@@ -254,15 +280,22 @@ class LayerBuilder(MatrixBuilder):
             scores = self.multiply(scores, self.f32(scoring.scaling, scores.shape))
             if scoring.cap is not None:
                 scores = self.soft_cap(scores, scoring.cap)
-            scores = self.masked(scores, scoring.visible)
+            scores = self.masked(scores, scoring.visible, own)
         with self.scope("probs"):
             sinks = scoring.sinks
             if sinks is not None:
-                sinks = self.broadcast_in_dim(self.reshape(sinks, (K, G)), (K, T, G), (0, 2))
-            probs = self.softmax(scores, sinks)  # [K, T, G, S]
+                sinks = self.broadcast_in_dim(self.reshape(sinks, (K, G)), (*order, G), (1 if own else 0, 2))
+            probs = self.softmax(scores, sinks)  # like scores
         with self.scope("context"):
             if few:
-                context = self.sum_of_visible(self.reshape(probs, (K, G, S)), v, scoring.visible, over_slots=True)
+                x = self.reshape(probs, (*k.shape[:-2], G, S))
+                context = self.sum_of_visible(x, v, scoring.visible, over_slots=True)
+                return self.reshape(context, (T, N * D))
+            if own:
+                probs, v = self.reshape(probs, (T * K, G, S)), self.reshape(v, (T * K, S, D))
+                context = self.dot_general(
+                    probs, v, contracting_dimensions=((2,), (1,)), batching_dimensions=((0,), (0,))
+                )
                 return self.reshape(context, (T, N * D))
             # [K, T, G, D]
             context = self.dot_general(probs, v, contracting_dimensions=((3,), (1,)), batching_dimensions=((0,), (0,)))
@@ -271,23 +304,29 @@ class LayerBuilder(MatrixBuilder):
             return self.reshape(context, (T, N * D))
 
     def sum_of_visible(self, x: Value, y: Value, visible: Value, over_slots: bool = False) -> Value:
-        """One query's x [K, G, D] or, over slots, [K, G, S], times y [K, S, D], summed: [K, G, S] or [K, G, D].
+        """One query's x [K, G, D] or, over slots, [K, G, S], times y [K, S, D], summed: [K, G, S] or [K, G, D]. Of a batch, all
+        have rows first.
 
         What is hidden adds nothing. Without that it would be a `dot_general`, of which IREE 3.13 makes matrices of G rows for a
         GPU: most threads have nothing to do, and it takes 60 times as long. See docs/toolchain-notes.md.
         """
-        (K, G, _), (_, S, D) = x.shape, y.shape
-        shape = (K, G, S, D)
+        *rows, K, G, _ = x.shape
+        S, D = y.shape[-2:]
+        shape = (*rows, K, G, S, D)
+        first = range(len(rows) + 1)  # rows and K
+        g, s, d = range(len(rows) + 1, len(shape))
         products = self.multiply(
-            self.broadcast_in_dim(x, shape, (0, 1, 2 if over_slots else 3)), self.broadcast_in_dim(y, shape, (0, 2, 3))
+            self.broadcast_in_dim(x, shape, (*first, g, s if over_slots else d)),
+            self.broadcast_in_dim(y, shape, (*first, s, d)),
         )
-        visible = self.broadcast_in_dim(self.reshape(visible, (S,)), shape, (2,))
+        visible = self.broadcast_in_dim(self.reshape(visible, (*rows, S)), shape, (*range(len(rows)), s))
         products = self.select(visible, products, self.f32(0.0, shape))
-        return self.reduce(products, self.f32(0.0), (2 if over_slots else 3,), "add")
+        return self.reduce(products, self.f32(0.0), (s if over_slots else d,), "add")
 
-    def masked(self, scores: Value, visible: Value) -> Value:
-        """scores [K, T, G, S], -inf where visible [T, S] or [S] is false."""
-        visible = self.broadcast_in_dim(visible, scores.shape, (1, 3) if visible.rank == 2 else (3,))
+    def masked(self, scores: Value, visible: Value, rows_first: bool = False) -> Value:
+        """scores [K, T, G, S], or [T, K, G, S] with rows first, -inf where visible [T, S] or [S] is false."""
+        row = 0 if rows_first else 1
+        visible = self.broadcast_in_dim(visible, scores.shape, (row, 3) if visible.rank == 2 else (3,))
         return self.select(visible, scores, self.f32(-INFINITY, scores.shape))
 
     def latent_attention(
@@ -295,24 +334,30 @@ class LayerBuilder(MatrixBuilder):
     ) -> Value:
         """Attention to keys and values that are made from latents, without making them.
 
-        q [T, N, P] and q_rope [T, N, Z]; latents [1, S, R] and k_rope [1, S, Z]; expand [N, P+U, R] makes a head's key
-        and value of a latent -> [T, N*U]. Source: `DeepseekV3Attention`, whose expanded form it equals.
+        q [T, N, P] and q_rope [T, N, Z]; latents [1, S, R] and k_rope [1, S, Z], or of a batch [T, 1, S, R] and [T, 1, S, Z];
+        expand [N, P+U, R] makes a head's key and value of a latent -> [T, N*U]. Source: `DeepseekV3Attention`, whose expanded
+        form it equals.
         """
         assert scoring.cap is None, "latent attention has no cap"
         assert scoring.sinks is None, "latent attention has no sinks"
-        (T, N, P), (_, S, R) = q.shape, latents.shape
+        (T, N, P), (S, R), own = q.shape, latents.shape[-2:], latents.rank == 4
+        batching: tuple[tuple[int, ...], tuple[int, ...]] = ((0,), (0,)) if own else ((), ())
+        if own:
+            latents, k_rope = (self.reshape(x, (T, S, x.shape[-1])) for x in (latents, k_rope))
         to_key, to_value = self.part(expand, 1, 0, P), self.part(expand, 1, P, expand.shape[1])
         with self.scope("scores"):
             q = self.dot_general(q, to_key, contracting_dimensions=((2,), (1,)), batching_dimensions=((1,), (0,)))
             q = self.transpose(q, (1, 0, 2))  # [T, N, R]
-            scores = self.dot_general(q, latents, contracting_dimensions=((2,), (2,)))  # [T, N, 1, S]
-            scores = self.add(scores, self.dot_general(q_rope, k_rope, contracting_dimensions=((2,), (2,))))
-            scores = self.reshape(scores, (1, T, N, S))
-            scores = self.masked(self.multiply(scores, self.f32(scoring.scaling, scores.shape)), scoring.visible)
+            scores = self.dot_general(q, latents, ((2,), (2,)), batching)  # [T, N, 1, S], or [T, N, S]
+            scores = self.add(scores, self.dot_general(q_rope, k_rope, ((2,), (2,)), batching))
+            scores = self.reshape(scores, (T, 1, N, S) if own else (1, T, N, S))
+            scores = self.masked(self.multiply(scores, self.f32(scoring.scaling, scores.shape)), scoring.visible, own)
         with self.scope("probs"):
-            probs = self.softmax(scores)  # [1, T, N, S]
+            probs = self.softmax(scores)  # like scores
         with self.scope("context"):
-            context = self.dot_general(self.reshape(probs, (T, N, S)), self.reshape(latents, (S, R)), ((2,), (0,)))
+            probs = self.reshape(probs, (T, N, S))
+            latents = latents if own else self.reshape(latents, (S, R))
+            context = self.dot_general(probs, latents, ((2,), (latents.rank - 2,)), batching)  # [T, N, R]
             # [N, T, U]
             context = self.dot_general(context, to_value, ((2,), (2,)), batching_dimensions=((1,), (0,)))
             return self.reshape(self.transpose(context, (1, 0, 2)), (T, N * to_value.shape[1]))
@@ -437,14 +482,18 @@ class LayerBuilder(MatrixBuilder):
     # ---- the head
 
     def argmax(self, logits: Value) -> Value:
-        """The index of the largest of [V], the lowest among equals: i32 scalar. V, an impossible id, if any is NaN."""
-        (V,) = logits.shape
-        maximum = self.reduce(logits, self.f32(-INFINITY), (0,), "maximum")
+        """The index of the largest along the last axis of [..., V], the lowest among equals: i32 [...].
+
+        V, an impossible id, if any is NaN.
+        """
+        *rows, V = logits.shape
+        last = len(rows)
+        maximum = self.reduce(logits, self.f32(-INFINITY), (last,), "maximum")
         if self.on_device:
             return self._last_of_those_left(logits, self.optimization_barrier(maximum))
-        is_maximum = self.compare(logits, self.broadcast_in_dim(maximum, (V,), ()), "EQ")
-        candidates = self.select(is_maximum, self.iota((V,), "i32"), self.i32(V, (V,)))
-        return self.reduce(candidates, self.i32(V), (0,), "minimum")
+        is_maximum = self.compare(logits, self.over_first(maximum, logits.shape), "EQ")
+        candidates = self.select(is_maximum, self.iota(logits.shape, "i32", last), self.i32(V, logits.shape))
+        return self.reduce(candidates, self.i32(V), (last,), "minimum")
 
     def _last_of_those_left(self, logits: Value, maximum: Value) -> Value:
         """The same as `argmax` of the rest: V less the most that is left of [V] from a largest one on, 0 where there is none.
@@ -452,8 +501,9 @@ class LayerBuilder(MatrixBuilder):
         IREE 3.13 begins a `minimum` of i32 on a GPU with -1, which is less than any index; and what is fused with the maximum
         that it compares with is wrong from index 16384 on, hence the barrier before. See docs/toolchain-notes.md.
         """
-        (V,) = logits.shape
-        is_maximum = self.compare(logits, self.broadcast_in_dim(maximum, (V,), ()), "EQ")
-        left = self.subtract(self.i32(V, (V,)), self.iota((V,), "i32"))
-        most = self.reduce(self.select(is_maximum, left, self.i32(0, (V,))), self.i32(0), (0,), "maximum")
-        return self.subtract(self.i32(V), most)
+        *rows, V = logits.shape
+        last, shape = len(rows), logits.shape
+        is_maximum = self.compare(logits, self.over_first(maximum, shape), "EQ")
+        left = self.subtract(self.i32(V, shape), self.iota(shape, "i32", last))
+        most = self.reduce(self.select(is_maximum, left, self.i32(0, shape)), self.i32(0), (last,), "maximum")
+        return self.subtract(self.i32(V, rows), most)

@@ -1,4 +1,4 @@
-"""The frame that every decoder-only model shares: embed, blocks, norm, head; as prefill or decode.
+"""The frame that every decoder-only model shares: embed, blocks, norm, head; as prefill, extend or decode.
 
 Weights are arguments under the checkpoint's own names.
 """
@@ -6,16 +6,18 @@ Weights are arguments under the checkpoint's own names.
 from __future__ import annotations
 
 import importlib
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder, RopeRows
 from hloracle.emitters.matrix import FusedPart, Matrix
-from hloracle.reference.model.config import Config
+from hloracle.reference.model.config import Config, Rope
 from hloracle.reference.model.contract import effective_window, graph_abi, graph_name
 from hloracle.reference.model.encodings import ENCODINGS, Layout
 from hloracle.reference.model.rope import decode_tables, prefill_tables
@@ -50,14 +52,17 @@ class Weights:
 
 @dataclass
 class Cache(ABC):
-    """The keys and values of all layers, [L, K, S, D] each; `layer` is the next one to write."""
+    """The keys and values of all layers, [L, K, S, D] each, of a batch [L, B, K, S, D]; `layer` is the next one to write."""
 
     k: Value
     v: Value
     layer: int = 0
 
     def update(self, b: LayerBuilder, k: Value, v: Value) -> tuple[Value, Value]:
-        """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D]."""
+        """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D].
+
+        In a decode of a batch each query is of another row, and what they attend to is [B, K, S, D].
+        """
         with b.scope("k_cache"):
             self.k, keys = self._write(b, self.k, k)
         with b.scope("v_cache"):
@@ -108,6 +113,77 @@ class DecodeCacheOnDevice(Cache):
         cache = b.reshape(rows, cache.shape)
         mine = b.slice(cache, (self.layer, 0, 0, 0), (self.layer + 1, K, S, D))
         return cache, b.reshape(mine, (K, S, D))
+
+
+@dataclass
+class BatchCache(Cache):
+    """Given by the caller, updated in place: each row's key and value go to that row's slot `position`, i32 [B].
+
+    A row at position -1 is idle: its slots stay as they are. numbers: i32 [L], those of the layers. Rows of D are what is
+    addressed.
+    """
+
+    position: Value = field(kw_only=True)
+    numbers: Value = field(kw_only=True)
+
+    def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
+        (_, K, D), (L, B, _, S, _) = new.shape, cache.shape
+        heads = (B, K)
+        layer = b.dynamic_slice(self.numbers, (b.i32(self.layer),), (1,))
+        # The first slot of each head, in the layer and then in all.
+        first = b.multiply(b.reshape(b.iota((B * K,), "i32"), heads), b.i32(S, heads))
+        first = b.add(first, b.broadcast_in_dim(b.multiply(layer, b.i32(B * K * S, (1,))), heads, (1,)))
+        at = b.add(first, b.over_first(b.maximum(self.position, b.i32(0, (B,))), heads))
+        at = b.reshape(at, (B * K, 1))
+        rows = b.reshape(cache, (L * B * K * S, D))
+        taken = b.over_first(b.compare(self.position, b.i32(0, (B,)), "GE"), (B, K, D))
+        # IREE 3.13 would read the old rows in the dispatch that writes the new ones, and refuse it.
+        new = b.optimization_barrier(b.select(taken, new, b.reshape(b.gather_rows(rows, at), (B, K, D))))
+        cache = b.reshape(b.scatter_rows(rows, at, b.reshape(new, (B * K, D))), cache.shape)
+        if b.on_device:
+            mine = b.slice(cache, (self.layer, 0, 0, 0, 0), (self.layer + 1, B, K, S, D))
+        else:
+            mine = b.looked_up(b.reshape(cache, (L, B * K, S, D)), b.reshape(layer, ()))
+        return cache, b.reshape(mine, (B, K, S, D))
+
+
+@dataclass
+class ExtendCache(Cache):
+    """Given by the caller, updated in place: the first `length` of the T tokens go to the slots from `position` on, of one row.
+
+    row: None where there is one alone. numbers: i32 [L], those of the layers. Padding is not written, so that it needs no slots.
+    Rows of D are what is addressed.
+    """
+
+    position: Value = field(kw_only=True)
+    length: Value = field(kw_only=True)
+    row: Value | None = field(kw_only=True)
+    numbers: Value = field(kw_only=True)
+
+    def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
+        (T, K, D), (S, _) = new.shape, cache.shape[-2:]
+        mine = self._mine(b, cache)
+        # T slots that are all there: where fewer are left, they begin before the first token's.
+        start = b.minimum(self.position, b.i32(S - T))
+        token = b.subtract(b.iota((T,), "i32"), b.over_first(b.subtract(self.position, start), (T,)))  # of each slot
+        taken = b.and_(b.compare(token, b.i32(0, (T,)), "GE"), b.compare(token, b.over_first(self.length, (T,)), "LT"))
+        new = b.gather_rows(new, b.reshape(b.maximum(token, b.i32(0, (T,))), (T, 1)))  # [T, K, D]
+        first = b.add(start, b.multiply(mine, b.i32(K * S)))
+        at = b.add(b.multiply(b.iota((K, T), "i32", 0), b.i32(S, (K, T))), b.iota((K, T), "i32", 1))
+        at = b.reshape(b.add(at, b.over_first(first, (K, T))), (K * T, 1))
+        rows = b.reshape(cache, (math.prod(cache.shape[:-1]), D))
+        old = b.reshape(b.gather_rows(rows, at), (K, T, D))
+        # IREE 3.13 would read the old rows in the dispatch that writes the new ones, and refuse it.
+        new = b.select(b.broadcast_in_dim(taken, (K, T, D), (1,)), b.transpose(new, (1, 0, 2)), old)
+        new = b.optimization_barrier(new)
+        cache = b.reshape(b.scatter_rows(rows, at, b.reshape(new, (K * T, D))), cache.shape)
+        by_row = b.reshape(cache, (math.prod(cache.shape[:-3]), K, S, D))
+        return cache, b.reshape(b.looked_up(by_row, mine), (K, S, D))
+
+    def _mine(self, b: LayerBuilder, cache: Value) -> Value:
+        """The number of the row in this layer among those of all layers: a scalar."""
+        layer = b.reshape(b.dynamic_slice(self.numbers, (b.i32(self.layer),), (1,)), ())
+        return layer if self.row is None else b.add(b.multiply(layer, b.i32(cache.shape[1])), self.row)
 
 
 @dataclass
@@ -167,62 +243,114 @@ class Emitter:
 
     def emit(
         self, config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0,
-        layout: Layout | None = None,
+        layout: Layout | None = None, batch: int = 1,
     ) -> Graph:  # fmt: skip
         """The production graph of one phase, with its ABI. See `reference/model/contract.py` for the arguments."""
-        abi = graph_abi(config, phase, head, capacity, bucket, layout)
+        abi = graph_abi(config, phase, head, capacity, bucket, layout, batch)
         b = LayerBuilder(self.gemm, self.on_device)
         arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
         named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
         weights = _weights(config, layout or {}, named)
         block, model = _architecture(config).block, weights.inside("model")
-
-        if phase == "prefill":
-            k, v = (b.f32(0.0, shape) for shape in config.cache_shapes(capacity).values())
-            cache: Cache = PrefillCache(k, v)
-            tables, start, length = {r: prefill_tables(r, bucket) for r in config.ropes}, None, named["length"]
-            keys, mask = bucket, partial(b.visible_causal, bucket)
-        else:
-            caches, position = (named["k_cache"], named["v_cache"]), named["position"]
-            if self.on_device:
-                cache = DecodeCacheOnDevice(*caches, position=position)
-            else:
-                cache = DecodeCache(*caches, position=position, numbers=b.layer_numbers(len(config.layers), position))
-            tables, start, length = {r: decode_tables(r, capacity) for r in config.ropes}, named["position"], None
-            keys, mask = capacity, partial(b.visible_to_position, named["position"], capacity)
-        seen = {window: effective_window(window, keys) for window in config.windows}
-        masks = {window: mask(window) for window in dict.fromkeys(seen.values())}
-        ropes = {rope: b.rope_rows(found, rope.interleaved, start, length) for rope, found in tables.items()}
+        step = {"prefill": _prefill, "extend": _extend, "decode": _decode if batch == 1 else _decode_batch}[phase]
+        taken = step(b, config, named, abi)
 
         with b.scope("embed_tokens"):
             table = model["embed_tokens.weight"]
-            if phase == "prefill":
-                x = b.rows(table, b.reshape(named["tokens"], (bucket, 1)))  # [T, E]
+            if taken.tokens.rank == 0:
+                x = b.row(table, taken.tokens)  # [1, E]
             else:
-                x = b.row(table, named["token"])  # [1, E]
+                x = b.rows(table, b.reshape(taken.tokens, (taken.tokens.shape[0], 1)))  # [T, E]
             x = b.scaled(x, config.embedding_multiplier)
         for i, layer in enumerate(config.layers):
-            rope = ropes[layer.rope] if layer.rope else None
-            given = LayerInputs(rope, masks[seen[layer.window]], cache, layer.sparse)
+            rope = taken.ropes[layer.rope] if layer.rope else None
+            given = LayerInputs(rope, taken.masks[layer.window], taken.cache, layer.sparse)
             with b.scope(f"layers.{i}"):
                 x = block(b, x, model.inside(f"layers.{i}"), given, config)
-        if phase == "prefill":
+        if phase != "decode":
             x = b.looked_up(x, b.subtract(named["length"], b.i32(1)))  # [1, E]
-        results = [_head(b, config, head, x, weights), *cache.results()]
-        return replace(b.graph(graph_name(config, phase, head, bucket), abi, results), on_device=self.on_device)
+        results = [_head(b, config, head, x, weights, abi.results[0].shape), *taken.cache.results()]
+        return replace(b.graph(graph_name(config, phase, head, bucket, batch), abi, results), on_device=self.on_device)
+
+
+# ---- what differs between the phases
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a step makes of its inputs. tokens: i32 [T], or one scalar. masks: by the windows of the layers."""
+
+    tokens: Value
+    ropes: dict[Rope, RopeRows]
+    masks: dict[int | None, Value]
+    cache: Cache
+
+
+def _prefill(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
+    """A whole prompt: its tokens attend to one another."""
+    T = abi.bucket
+    k, v = (b.f32(0.0, shape) for shape in config.cache_shapes(abi.capacity).values())
+    masks = _masks(config, T, partial(b.visible_causal, T))
+    ropes = {r: b.rope_rows(prefill_tables(r, T), r.interleaved, None, named["length"]) for r in config.ropes}
+    return Taken(named["tokens"], ropes, masks, PrefillCache(k, v))
+
+
+def _extend(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
+    """The next tokens of a row: they attend to what is in its cache, and to one another."""
+    T, S = abi.bucket, abi.capacity
+    position, length, total = named["position"], named["length"], named.get("total")
+    # Padding may have positions that there are none of.
+    positions = b.minimum(b.add(b.iota((T,), "i32"), b.over_first(position, (T,))), b.i32(S - 1, (T,)))
+    masks = _masks(config, S, partial(b.visible_to_positions, positions, S))
+    ropes = {r: b.rope_rows(prefill_tables(r, S), r.interleaved, positions, total) for r in config.ropes}
+    numbers = b.layer_numbers(len(config.layers), position)
+    caches, row = (named["k_cache"], named["v_cache"]), named.get("row")
+    cache = ExtendCache(*caches, position=position, length=length, row=row, numbers=numbers)
+    return Taken(named["tokens"], ropes, masks, cache)
+
+
+def _decode(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
+    """One token, which attends to what is in the cache."""
+    caches, position, S = (named["k_cache"], named["v_cache"]), named["position"], abi.capacity
+    if b.on_device:
+        cache: Cache = DecodeCacheOnDevice(*caches, position=position)
+    else:
+        cache = DecodeCache(*caches, position=position, numbers=b.layer_numbers(len(config.layers), position))
+    masks = _masks(config, S, partial(b.visible_to_position, position, S))
+    ropes = {r: b.rope_rows(decode_tables(r, S), r.interleaved, position, None) for r in config.ropes}
+    return Taken(named["token"], ropes, masks, cache)
+
+
+def _decode_batch(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
+    """One token in each row, at that row's position, which attends to what is in that row's cache."""
+    position, B, S = named["position"], abi.batch, abi.capacity
+    positions = b.maximum(position, b.i32(0, (B,)))  # an idle row is computed as if it were at its beginning
+    numbers = b.layer_numbers(len(config.layers), b.reshape(b.slice(position, (0,), (1,)), ()), least=-1)
+    cache = BatchCache(named["k_cache"], named["v_cache"], position=position, numbers=numbers)
+    masks = _masks(config, S, partial(b.visible_to_positions, positions, S))
+    ropes = {r: b.rope_rows(decode_tables(r, S), r.interleaved, positions, None) for r in config.ropes}
+    return Taken(named["token"], ropes, masks, cache)
+
+
+def _masks(config: Config, keys: int, mask: Callable[[int | None], Value]) -> dict[int | None, Value]:
+    """Each window's mask in a graph of so many keys; two that see the same have one."""
+    seen = {window: effective_window(window, keys) for window in config.windows}
+    masks = {window: mask(window) for window in dict.fromkeys(seen.values())}
+    return {window: masks[found] for window, found in seen.items()}
 
 
 def _architecture(config: Config) -> Any:
     return importlib.import_module(f"hloracle.emitters.architectures.{config.architecture}")
 
 
-def _head(b: LayerBuilder, config: Config, head: str, x: Value, w: Weights) -> Value:
-    """x [1, E] -> logits [V], or the token"""
+def _head(b: LayerBuilder, config: Config, head: str, x: Value, w: Weights, shape: tuple[int, ...]) -> Value:
+    """x [B, E] -> logits [B, V], or the tokens [B]; of one row, [V] or a scalar: the shape that the ABI has."""
     with b.scope("norm"):
         x = _architecture(config).norm(b, x, w.inside("model.norm"), config)
     with b.scope("lm_head"):
         weight = w["model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"]
-        logits = b.scaled(b.reshape(b.linear(x, weight), (config.vocab_size,)), config.logits_multiplier)  # [V]
+        rows = shape if head == "token" else shape[:-1]
+        logits = b.scaled(b.reshape(b.linear(x, weight), (*rows, config.vocab_size)), config.logits_multiplier)
         if config.final_logit_softcapping is not None:
             logits = b.soft_cap(logits, config.final_logit_softcapping)
     if head == "logits":

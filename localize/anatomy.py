@@ -109,17 +109,22 @@ class Anatomy:
 
     @property
     def queries(self) -> int:
-        """Query tokens T."""
-        return self.graph.abi.bucket if self.graph.abi.phase == "prefill" else 1
+        """Query tokens T; of a decode the rows of its batch."""
+        return self.graph.abi.bucket or self.graph.abi.batch
+
+    @property
+    def own(self) -> int:
+        """B where each query has a row of the caches of its own; else 1."""
+        return self.graph.abi.batch if self.graph.abi.phase == "decode" else 1
 
     @property
     def keys(self) -> int:
-        """Keys that a query can attend to: T in prefill, cache slots in decode."""
+        """Keys that a query can attend to: T in prefill, else cache slots."""
         return self.graph.abi.bucket if self.graph.abi.phase == "prefill" else self.graph.abi.capacity
 
     def shape(self, anchor: str) -> tuple[int, ...]:
         """The shape of an anchor's value in a graph of this phase, by the contract."""
-        return anchor_shape(self.config, anchor, self.queries, self.keys)
+        return anchor_shape(self.config, anchor, self.queries, self.keys, self.own)
 
     @property
     def anchors(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -83,7 +84,7 @@ class OfOracle:
 
     def _of_oracle(self, anchor: str) -> list[np.ndarray]:
         if anchor == "token":
-            return [np.array(np.argmax(self.value("lm_head")), np.int32)]
+            return [np.array(np.argmax(self.value("lm_head"), axis=-1), np.int32)]
         plain = self._oracle.plain()
         targets = [plain.numbers[name] for name in self._oracle.targets(anchor)]
         subject = Subject(plain, targets, [Called(self.value, lambda results: 0.0)])
@@ -106,7 +107,7 @@ def _situations(run: ReferenceRun, phase: str, capacity: int) -> list[Situation]
         return [run.step(capacity, p) for p in dict.fromkeys(places)]
     lengths = [length, *(() if turns else (min(tokens, run.bucket), length // 2, 3))]
     fitting = dict.fromkeys(n for n in lengths if 0 < n <= min(tokens, run.bucket))
-    calls = [Situation(run.config, run.truth, "prefill", run.bucket, run.bucket, capacity, n) for n in fitting]
+    calls = [dataclasses.replace(run, length=n).prompt(phase, capacity) for n in fitting]
     return calls[:1] if run.bucket**2 * run.config.num_attention_heads > MOST_SCORES else calls
 
 

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from hloracle.backends.session import Backend, Session
+from hloracle.backends.session import IDLE, Backend, Session
 from hloracle.backends.words import INTERPRETER
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
@@ -24,12 +24,12 @@ from hloracle.localize.blame import Named, found_by_likeness, found_by_repair
 from hloracle.localize.drive import drive
 from hloracle.localize.mend import Mended, Mender
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike, wrong_in_the_whole
-from hloracle.localize.situation import ReferenceRun, Situation, Worst, distance, slot_errors
+from hloracle.localize.situation import JUDGED, ReferenceRun, Situation, Worst, distance, slot_errors
 from hloracle.localize.witness import evaluations, word_of
 from hloracle.localize.word import Word
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
-from hloracle.reference.model.contract import PHASES
+from hloracle.reference.model.contract import PHASES, PROMPT
 from hloracle.repair.subject import CANNOT
 
 # Decode steps whose values are looked at, the failing one last: enough to see whether an error grows.
@@ -156,13 +156,14 @@ def run_with_outputs(
         report(f"{side.id}: compiling {graph.name} with {len(outputs)} intermediate outputs")
         graphs.append(anatomy.with_outputs(outputs))
     session = Session(backend, [*graphs, *side.others], run.weight)
+    run = replace(run, batch=session.batch)
     tokens, length = run.truth.tokens, run.length
     _use(session, tokens[: max(length, 1)][::-1], run.bucket)
     report(f"{side.id}: {length} tokens and {len(tokens) - length} steps, looking at every anchor")
     watched = _Watched(session, run, names)
     matrices = []
-    if "prefill" in names and length:
-        matrices.append(watched.prefill())
+    if phase := next((p for p in PROMPT if p in names and length), ""):
+        matrices.append(watched.prompt(phase))
     elif "decode" in names and length:
         session.stream_prompt(tokens[:length])
     else:
@@ -180,37 +181,67 @@ class _Watched:
     run: ReferenceRun
     names: dict[str, list[str]]
 
-    def prefill(self) -> Matrix:
-        """Run the prompt: a column for each of its tokens."""
-        run, length = self.run, self.run.length
-        situation = run.prefill(self.session.capacity)
-        rows = self._errors(situation, self.session.prefill(run.truth.tokens[:length], run.bucket))
-        for anchor, errors in self._cache_errors(length).items():
-            rows[anchor] = np.maximum(rows[anchor], errors) if anchor in rows else errors
+    def prompt(self, phase: str) -> Matrix:
+        """Run the prompt: a column for each of its tokens; of an extend for each of the last part of it."""
+        run, tokens, session = self.run, self.run.truth.tokens[: self.run.length], self.session
+        situation = run.prompt(phase, session.capacity)
+        if phase == "prefill":
+            row, head = 0, session.prefill(tokens, run.bucket)
+        else:
+            row, first = min(JUDGED, session.batch - 1), run.begun
+            session.positions[row] = 0
+            for start in range(0, first, run.bucket):
+                session.extend(tokens[start : min(start + run.bucket, first)], run.bucket, row, len(tokens))
+            head = session.extend(tokens[first:], run.bucket, row, len(tokens))
+        columns = situation.rows
+        rows = self._errors(situation, head)
+        for anchor, errors in self._cache_errors(row, len(tokens)).items():
+            # A cache that is extended has a figure for each slot, also of what was there before.
+            worst = np.maximum(rows[anchor], errors) if anchor in rows else errors
+            rows[anchor] = worst[columns]
         for anchor, errors in rows.items():
-            if len(errors) == 1 < length:  # the head sees the last row alone
-                rows[anchor] = np.append(np.full(length - 1, np.nan), errors)
+            if len(errors) == 1 < len(columns):  # the head sees the last row alone
+                rows[anchor] = np.append(np.full(len(columns) - 1, np.nan), errors)
         ordered = [a for a in anchors(run.config) if a in rows]
-        return Matrix("prefill", tuple(range(length)), tuple(ordered), np.stack([rows[a] for a in ordered]))
+        return Matrix(phase, tuple(columns), tuple(ordered), np.stack([rows[a] for a in ordered]))
 
     def steps(self) -> Matrix:
         """Decode the other tokens one by one: a column for each of the last STEPS."""
         run, n = self.run, len(self.run.truth.tokens)
         columns: list[dict[str, float]] = []
         first = max(run.length, n - STEPS)
+        if self.session.batch > 1:  # another prompt was there
+            self.session.positions = [0] * self.session.batch
         for position in range(run.length, n):
-            head = self.session.decode_step(run.truth.tokens[position])
+            situation = run.step(self.session.capacity, position)
+            head = self._step(situation)
             if position < first:
                 continue
-            situation = run.step(self.session.capacity, position)
             column = {a: float(np.max(e)) for a, e in self._errors(situation, head).items()}
             if position == n - 1:
-                for anchor, errors in self._cache_errors(position + 1).items():
+                for anchor, errors in self._cache_errors(min(JUDGED, self.session.batch - 1), position + 1).items():
                     column[anchor] = max(column.get(anchor, 0.0), float(np.max(errors)))
             columns.append(column)
         ordered = [a for a in anchors(run.config) if a in columns[-1]]
         errors = np.array([[c.get(a, np.nan) for c in columns] for a in ordered])
         return Matrix("decode", tuple(range(first, n)), tuple(ordered), errors)
+
+    def _step(self, situation: Situation) -> int | np.ndarray:
+        """Decode in each row of the batch what the situation has there; gives the heads of all rows, or the only one."""
+        session, tokens, weight = self.session, self.run.truth.tokens, self.run.weight
+        if session.batch == 1:
+            return session.decode_step(tokens[situation.position])
+        if session.positions[JUDGED] != situation.position and session.buckets:
+            session.prefill(tokens[: situation.position], self.run.bucket, JUDGED)
+        elif session.positions[JUDGED] != situation.position:
+            session.stream_prompt(tokens[: situation.position], JUDGED)
+        given = situation.value("token", weight).tolist()
+        # What the other rows hold is not looked at here.
+        active = {row: position for row, position in enumerate(situation.positions) if position != IDLE}
+        for row, position in active.items():
+            session.positions[row] = position
+        found = session.step({row: given[row] for row in active})
+        return np.stack([np.asarray(found.get(row, found[JUDGED])) for row in range(session.batch)])
 
     def _errors(self, situation: Situation, head: int | np.ndarray) -> dict[str, np.ndarray]:
         """Of the last call, by anchor; infinite where the session did not even run the graph that was asked for."""
@@ -222,10 +253,10 @@ class _Watched:
             found["lm_head"] = np.maximum(found["lm_head"], situation.errors("lm_head", head))
         return found
 
-    def _cache_errors(self, filled: int) -> dict[str, np.ndarray]:
-        """The errors of the returned caches: `k_cache.0` and so on -> a figure for each slot that is filled."""
+    def _cache_errors(self, row: int, filled: int) -> dict[str, np.ndarray]:
+        """The errors of a row's returned caches: `k_cache.0` and so on -> a figure for each slot that is filled."""
         run, found = self.run, {}
-        for part, cache in zip(CACHES, self.session.caches(), strict=False):
+        for part, cache in zip(CACHES, self.session.caches(row=row), strict=False):
             for layer in range(run.config.num_hidden_layers):
                 anchor, slots = f"{part}.{layer}", cache[layer, :, :filled]
                 whole = slots.shape[1] == filled  # what the session has not filled is as wrong as can be
@@ -382,7 +413,9 @@ def _scene(
         graphs = [g for g in (side.graphs if side else ()) if run.length or g.abi.phase == "decode"]
         return _Apart(side, {g.abi.phase: anatomy_of(g, run.config) for g in graphs}, on)
 
-    situations = {"prefill": run.prefill(capacity), "decode": run.step(capacity, len(run.truth.tokens) - 1)}
+    run = replace(run, batch=suspect.graphs[0].abi.batch)
+    situations = {phase: run.prompt(phase, capacity) for phase in PROMPT}
+    situations["decode"] = run.step(capacity, len(run.truth.tokens) - 1)
     witness = functools.cache(lambda: Workbench(backends(INTERPRETER), run.weight, weights))
     oracles = {g.identity: g for g in trusted.graphs} if trusted and trusted.source != suspect.source else {}
     mender = Mender(run, tuple(oracles.values()), report)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from hloracle.backends.session import Backend
+from hloracle.backends.session import IDLE, Backend
 from hloracle.core.abi import Graph
+from hloracle.core.dtypes import numpy_type
 from hloracle.localize.situation import ReferenceRun, row_errors, slot_errors
 
 
@@ -15,7 +17,8 @@ def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float
     """The largest error, in floors of its row, of the heads and the caches that graphs return for the truth's sequence.
 
     Args:
-      graphs: a prefill, which is given the prompt, a decode, which is given the other tokens one by one, or both.
+      graphs: a prefill or an extend, which is given the prompt, a decode, which is given the other tokens one by one, or both. Of a
+        batch the last row is given them, and the others are idle.
     """
     truth, config, length = run.truth, run.config, run.length
     by_phase = {graph.abi.phase: graph for graph in graphs}
@@ -24,9 +27,11 @@ def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float
     tokens = truth.tokens
     errors = []
 
-    def call(phase: str, **inputs: np.ndarray) -> list[np.ndarray]:
-        arguments = by_phase[phase].abi.arguments
-        given = [weights[a.name] if a.role == "weight" else backend.upload(inputs[a.role]) for a in arguments]
+    def call(phase: str, inputs: dict[str, Any]) -> list[np.ndarray]:
+        given = [
+            weights[a.name] if a.role == "weight" else backend.upload(np.array(inputs[a.role], numpy_type(a.dtype)))
+            for a in by_phase[phase].abi.arguments
+        ]
         results = loaded[phase](given)
         return [np.array(backend.download(result)) for result in results[: 1 + len(by_phase[phase].abi.caches)]]
 
@@ -35,19 +40,27 @@ def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float
             return row_errors(truth, config, "lm_head", row, head)
         return 0.0 if int(head) == int(np.argmax(truth.values("lm_head")[row])) else np.inf
 
-    filled, caches = 0, [np.zeros(shape, np.float32) for shape in config.cache_shapes(graphs[0].abi.capacity).values()]
-    if "prefill" in by_phase and length:
-        padded = np.zeros(by_phase["prefill"].abi.bucket, np.int32)
-        padded[:length] = tokens[:length]
-        head, *caches = call("prefill", tokens=padded, length=np.array(length, np.int32))
-        filled = length
+    abi = graphs[0].abi
+    batch, names = abi.batch, ("k_cache", "v_cache")
+    filled, caches = 0, [np.zeros(s, np.float32) for s in config.cache_shapes(abi.capacity, batch).values()]
+    prompt = next((phase for phase in ("prefill", "extend") if phase in by_phase), "")
+    bucket = by_phase[prompt].abi.bucket if prompt else 0
+    while prompt and filled < length:
+        tokens_now = tokens[filled : min(filled + bucket, length)]
+        inputs: dict[str, Any] = {"tokens": [*tokens_now, *[0] * (bucket - len(tokens_now))], "length": len(tokens_now)}
+        inputs |= {"position": filled, "row": batch - 1, "total": length, **dict(zip(names, caches, strict=False))}
+        head, *caches = call(prompt, inputs)
+        filled += len(tokens_now)
         errors.append(judged(filled - 1, head))
     for position in range(filled, len(tokens) if "decode" in by_phase else filled):
-        scalars = {"token": np.array(tokens[position], np.int32), "position": np.array(position, np.int32)}
-        head, *caches = call("decode", **scalars, k_cache=caches[0], v_cache=caches[1])
+        row: dict[str, Any] = {"token": tokens[position], "position": position}
+        if batch > 1:
+            row = {"token": [0] * (batch - 1) + [tokens[position]], "position": [IDLE] * (batch - 1) + [position]}
+        head, *caches = call("decode", {**row, **dict(zip(names, caches, strict=False))})
         filled = position + 1
-        errors.append(judged(position, head))
-    for part, cache in zip(graphs[0].abi.caches, caches, strict=False):
+        errors.append(judged(position, head[-1] if batch > 1 else head))
+    for part, cache in zip(abi.caches, caches, strict=False):
         for layer in range(len(cache)):
-            errors.append(float(np.max(slot_errors(truth, config, f"{part}.{layer}", cache[layer, :, :filled]))))
+            mine = cache[layer] if batch == 1 else cache[layer, -1]
+            errors.append(float(np.max(slot_errors(truth, config, f"{part}.{layer}", mine[:, :filled]))))
     return max(errors, key=lambda e: np.inf if np.isnan(e) else e)

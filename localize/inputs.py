@@ -9,6 +9,7 @@ import numpy as np
 from hloracle.core.abi import Tensor
 from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Subgraph
+from hloracle.localize.situation import JUDGED
 from hloracle.reference.huggingface.anchor_truth import visible
 from hloracle.reference.model.anchors import CACHES, anchors, split
 
@@ -54,24 +55,34 @@ def inputs(
             drawn[hidden] = -np.inf
         if part in ROUTERS and scale == SCALES[0]:
             return np.round(drawn)  # experts that are equal
-        return _logits(drawn / scale, scale) if name == "lm_head" else drawn
+        if name == "lm_head":
+            rows = (drawn / scale).reshape(-1, shape[-1])
+            return np.stack([_logits(row, scale) for row in rows]).reshape(shape)
+        return drawn
 
     return value
 
 
 def _attended(anatomy: Anatomy, anchor: str, probs: np.ndarray) -> np.ndarray:
     """[K, T, G, S], 0 where no query looks, as a mask leaves them: a graph may put it on once more."""
-    first = _position(anatomy) if anatomy.graph.abi.phase == "decode" else 0
-    for query in range(probs.shape[1]):
+    by_query = probs if anatomy.own > 1 else probs.transpose(1, 0, 2, 3)
+    for query, position in zip(by_query, positions(anatomy), strict=True):
         hidden = np.ones(probs.shape[-1], np.bool_)
-        hidden[visible(anatomy.config, anchor, first + query)] = False
-        probs[:, query, :, hidden] = 0
+        hidden[visible(anatomy.config, anchor, position)] = False
+        query[..., hidden] = 0
     return np.asarray(probs / probs.sum(axis=-1, keepdims=True), np.float32)
 
 
-def _position(anatomy: Anatomy) -> int:
-    """Of a step: in the second half."""
-    return anatomy.keys // 2 + 1
+def positions(anatomy: Anatomy) -> list[int]:
+    """Of each query: a step and an extend are in the second half, as far as there are slots; the rows of a batch are apart."""
+    abi, last = anatomy.graph.abi, anatomy.keys - 1
+    if abi.phase == "prefill":
+        return list(range(abi.bucket))
+    first = anatomy.keys // 2 + 1
+    if abi.phase == "decode":
+        return [max(first - 3 * row, 0) for row in range(abi.batch)]
+    first = min(first, anatomy.keys - (anatomy.queries - 3))
+    return [min(first + query, last) for query in range(abi.bucket)]
 
 
 def _logits(drawn: np.ndarray, scale: float) -> np.ndarray:
@@ -93,13 +104,16 @@ def _scalar(anatomy: Anatomy, argument: Tensor, rng: np.random.Generator) -> np.
     if argument.role in ("token", "tokens"):
         return rng.integers(0, anatomy.config.vocab_size, argument.shape).astype(np.int32)
     length = anatomy.queries - (0 if anatomy.graph.written else 3)
-    return np.array(length if argument.role == "length" else _position(anatomy), np.int32)
+    at = positions(anatomy)
+    if argument.role == "position":
+        return np.array(at if argument.shape else at[0], np.int32)
+    return np.array({"length": length, "row": JUDGED, "total": at[0] + length}[argument.role], np.int32)
 
 
 def share_of(anchor: str, got: np.ndarray, expected: np.ndarray) -> float:
     """The largest difference as a share of what is allowed: of the largest value in the same row."""
     if anchor == "token":
-        return 0.0 if got == expected else float("inf")
+        return 0.0 if np.array_equal(got, expected) else float("inf")
     got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64) for v in (got, expected))
     finite = np.isfinite(expected)
     scale = np.max(np.where(finite, np.abs(expected), 0), axis=1, keepdims=True)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hloracle.core.tolerances import ANCHOR_FLOORS, MASKED_BELOW
-from hloracle.localize.situation import BY_HEAD, Situation
-from hloracle.reference.model.anchors import CACHES, anchor_shape, split
+from hloracle.localize.situation import Situation
+from hloracle.reference.model.anchors import BY_HEAD, CACHES, anchor_shape, split
 from hloracle.reference.model.config import Config
 
 # Numbers of fewer elements than these are found by chance, or are the same in several places.

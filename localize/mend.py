@@ -54,7 +54,8 @@ class Mender:
 
     def _suspect(self, graph: Graph) -> Suspect:
         run = self._run
-        if graph.abi.phase == "prefill" and graph.abi.bucket != run.bucket:  # the same prompt, or as much of it as fits
+        run = dataclasses.replace(run, batch=graph.abi.batch)
+        if graph.abi.phase != "decode" and graph.abi.bucket != run.bucket:  # the same prompt, or as much of it as fits
             run = dataclasses.replace(run, bucket=graph.abi.bucket, length=min(run.length, graph.abi.bucket))
         anatomy, abi = anatomy_of(graph, run.config), graph.abi
         oracle = next((o for o in self._oracles if _alike(o, graph)), None) if is_small(anatomy.plain()) else None
@@ -135,8 +136,8 @@ class Mender:
 
 
 def _alike(one: Graph, other: Graph) -> bool:
-    """Whether two graphs are of one phase, bucket and capacity."""
-    of = [(g.abi.phase, g.abi.capacity, g.abi.bucket if g.abi.phase == "prefill" else 0) for g in (one, other)]
+    """Whether two graphs are of one phase, bucket, capacity and batch."""
+    of = [(g.abi.phase, g.abi.capacity, g.abi.bucket, g.abi.batch) for g in (one, other)]
     return of[0] == of[1]
 
 

@@ -6,17 +6,19 @@ Legend: n tokens of the sequence, T query tokens, S keys, L layers, N/K query/kv
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hloracle.backends.session import IDLE
 from hloracle.core.tolerances import ANCHOR_FLOORS, MASKED_BELOW, ROUNDING, SMALLEST
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth, visible
-from hloracle.reference.model.anchors import CACHES, anchor_shape, split, terms
+from hloracle.reference.model.anchors import BY_HEAD, CACHES, anchor_shape, split, terms
 from hloracle.reference.model.config import Config
 
-BY_HEAD = ("self_attn.scores", "self_attn.probs")
+HEAD = ("norm", "lm_head")  # of the last token alone
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,22 @@ class Worst:
     expected: float
 
 
+APART = 3  # positions between neighbouring rows of a batch
+BESIDE = np.float32(-2)  # times the judged row's values, which a norm would not tell from the negated ones
+JUDGED = 1  # the row of a batch that holds the sequence: not the first, so that what reads the first one's is wrong
+
+
 @dataclass(frozen=True)
 class Situation:
-    """A prefill of the first `length` tokens of the truth's sequence, or the decode step at `position`.
+    """A prefill of the first `length` tokens of the truth's sequence; an extend by the `length` tokens from `position` on; or the
+    decode step at `position`.
+
+    Of a batch, one row holds the sequence. In decode the others are at other positions with other values: BESIDE times those of
+    the judged row, or of scores those in reverse. The last of three or more is idle.
 
     Args:
-      position: the decode step's. length: the prompt's tokens in prefill.
-      queries, keys: T and S of the graph.
-      capacity: slots of the whole cache.
+      queries, keys: T and S of the graph; T is the rows of a decode.
+      capacity: slots of the whole cache. batch: rows of the whole cache.
     """
 
     config: Config
@@ -46,11 +56,29 @@ class Situation:
     capacity: int
     length: int = 0
     position: int = 0
+    batch: int = 1
 
     @property
     def rows(self) -> list[int]:
         """The tokens of the sequence whose values are computed here."""
-        return list(range(self.length)) if self.phase == "prefill" else [self.position]
+        if self.phase == "prefill":
+            return list(range(self.length))
+        return list(range(self.position, self.position + (self.length if self.phase == "extend" else 1)))
+
+    @property
+    def positions(self) -> list[int]:
+        """Where each row of a batch is in a decode; IDLE for one that takes no token."""
+        found = [(self.position + APART * (row - JUDGED)) % self.capacity for row in range(self.batch)]
+        return [*found[:-1], IDLE] if self.batch > 2 else found
+
+    @property
+    def own(self) -> int:
+        """B where each query has a row of the caches of its own; else 1."""
+        return self.batch if self.phase == "decode" else 1
+
+    def shape(self, anchor: str) -> tuple[int, ...]:
+        """The shape of an anchor's value in the graph, by the contract."""
+        return anchor_shape(self.config, anchor, self.queries, self.keys, self.own) if anchor != "token" else ()
 
     # ---- right values
 
@@ -64,8 +92,16 @@ class Situation:
             return self.cache(name, written=-1)
         tokens = np.array(self.truth.tokens, np.int32)
         if name == "tokens":
-            return np.pad(tokens[: self.length], (0, self.queries - self.length))
-        scalars = {"length": self.length, "position": self.position, "token": int(tokens[self.position])}
+            return np.pad(tokens[self.rows], (0, self.queries - self.length))
+        if name == "position" and self.own > 1:
+            return np.array(self.positions, np.int32)
+        if name == "token" and self.own > 1:
+            token, V = int(tokens[self.position]), self.config.vocab_size
+            return np.array([(token + APART * (row - JUDGED)) % V for row in range(self.batch)], np.int32)
+        scalars = {
+            "length": self.length, "position": self.position, "row": JUDGED,
+            "total": self.position + self.length, "token": int(tokens[self.position]),
+        }  # fmt: skip
         if name in scalars:
             return np.array(scalars[name], np.int32)
         _, part = split(name)
@@ -76,78 +112,110 @@ class Situation:
     def anchor(self, anchor: str) -> np.ndarray:
         """The truth at an anchor in the shape it has in a graph. Rows of padding are 0; so are their scores, but masked."""
         if anchor == "token":
-            return np.array(np.argmax(self.anchor("lm_head")), np.int32)
-        shape = anchor_shape(self.config, anchor, self.queries, self.keys)
+            return np.array(np.argmax(self.anchor("lm_head"), axis=-1), np.int32)
+        shape = self.shape(anchor)
         rows = self.truth.values(anchor)
-        _, part = split(anchor)
-        if part in ("norm", "lm_head"):
-            return np.asarray(rows[self.rows[-1]].reshape(shape))
-        if part in CACHES and self.phase == "decode":
-            layer, part = split(anchor)
+        layer, part = split(anchor)
+        if part in CACHES and self.phase != "prefill":
             assert layer is not None
-            return np.asarray(self.cache(part, written=layer)[layer])
+            whole = self.cache(part, written=layer)[layer]
+            return np.asarray(whole if whole.ndim == len(shape) else whole[JUDGED])
+        if part in HEAD and self.own == 1:
+            return np.asarray(rows[self.rows[-1]].reshape(shape))
+        value = self._by_query(anchor, rows)
+        if self.own > 1:
+            return self._beside(part, value[0]).reshape(shape)
         if part in BY_HEAD:
-            seen = rows[self.rows][..., : self.keys]  # [rows, K, G, keys]
-            masked = 0.0 if part.endswith("probs") else -np.inf
-            value = np.full((self.queries, *seen.shape[1:3], self.keys), masked, np.float32)
-            value[: len(seen), ..., : seen.shape[-1]] = seen
-            if part.endswith("scores"):
-                for row in range(len(seen), self.queries):  # padding also sees what comes before it
-                    value[row, ..., visible(self.config, anchor, row)] = 0
             return np.ascontiguousarray(value.transpose(1, 0, 2, 3))
-        value = np.zeros((self.queries, *rows.shape[1:]), np.float32)
-        value[: len(self.rows)] = rows[self.rows]
         if part in CACHES:
             return np.ascontiguousarray(value.transpose(1, 0, 2))  # [K, T, D]
         return value.reshape(shape)
 
+    def _by_query(self, anchor: str, rows: np.ndarray) -> np.ndarray:
+        """The rows of the truth that are computed here, and of padding, query first."""
+        _, part = split(anchor)
+        queries = 1 if self.own > 1 else self.queries
+        if part not in BY_HEAD:
+            value = np.zeros((queries, *rows.shape[1:]), np.float32)
+            value[: len(self.rows)] = rows[self.rows]
+            return value
+        seen = rows[self.rows][..., : self.keys]  # [rows, K, G, keys]
+        masked = 0.0 if part.endswith("probs") else -np.inf
+        value = np.full((queries, *seen.shape[1:3], self.keys), masked, np.float32)
+        value[: len(seen), ..., : seen.shape[-1]] = seen
+        first = self.position if self.phase == "extend" else 0
+        for row in (
+            range(len(seen), queries) if part.endswith("scores") else ()
+        ):  # padding also sees what comes before it
+            value[row, ..., visible(self.config, anchor, min(first + row, self.keys - 1))] = 0
+        return value
+
+    def _beside(self, part: str, judged: np.ndarray) -> np.ndarray:
+        """The judged row's value among those of the rows beside it."""
+        other = judged[..., ::-1] if part in BY_HEAD else BESIDE * judged
+        return np.stack([judged if row == JUDGED else other for row in range(self.batch)])
+
     @functools.lru_cache(maxsize=4)  # noqa: B019  (its subgraphs ask for one layer's caches after another's)
     def cache(self, part: str, written: int) -> np.ndarray:
-        """The whole cache [L, K, S, D] once the layers up to `written` have put their rows there; -1: none yet.
+        """The whole cache [L, K, S, D], of a batch [L, B, K, S, D], once the layers up to `written` have put their rows there; -1: none
+        yet.
 
-        In decode, slots that are not filled yet hold numbers as large as the others: what reads them is wrong.
+        But for prefill, slots that are not filled yet hold numbers as large as the others: what reads them is wrong.
         """
-        shape = self.config.cache_shapes(self.capacity)[part]
+        shape = self.config.cache_shapes(self.capacity, self.batch)[part]
         whole = np.zeros(shape, np.float32)
-        if self.phase == "decode":
+        if self.phase != "prefill":
             scale = float(np.max(np.abs(self.truth.values(f"{part}.0")))) or 1.0
             whole[:] = np.random.default_rng(7).normal(0, scale, shape[1:])
+        before, after = self._filled
         for layer in range(len(whole)):
             rows = self.truth.values(f"{part}.{layer}")
-            if self.phase == "prefill":
-                filled = self.length if layer <= written else 0
-            else:
-                filled = self.position + (layer <= written)
-            whole[layer, :, :filled] = rows[:filled].transpose(1, 0, 2)
+            mine, filled = (
+                whole[layer] if self.batch == 1 else whole[layer, JUDGED],
+                after if layer <= written else before,
+            )
+            mine[:, :filled] = rows[:filled].transpose(1, 0, 2)
+            for row, position in enumerate(self.positions if self.own > 1 and layer <= written else ()):
+                if row != JUDGED and position != IDLE:
+                    whole[layer, row, :, position] = BESIDE * rows[self.position]
         return whole
+
+    @property
+    def _filled(self) -> tuple[int, int]:
+        """How many slots of the judged row are filled before the call, and after it."""
+        if self.phase == "prefill":
+            return 0, self.length
+        return self.position, self.position + len(self.rows)
 
     # ---- errors
 
     def errors(self, anchor: str, got: np.ndarray) -> np.ndarray:
         """How far the value of a graph is from the truth, in floors: one figure for each of `rows`, infinite for NaN.
 
-        The head has one row, the last. A decode step's cache counts as a whole.
+        The head has one row, the last, but of a batch. A cache that a step or an extend reads has one for each slot that is filled.
         """
         if anchor == "token":
-            return np.array([0.0 if got == self.anchor(anchor) else np.inf])
+            mine = JUDGED if self.own > 1 else 0
+            return np.array([0.0 if np.ravel(got)[mine] == np.ravel(self.anchor(anchor))[mine] else np.inf])
         off, floors = self._distance(anchor, got)
         with np.errstate(over="ignore"):
             return np.asarray(np.max(off.reshape(len(off), -1), axis=1) / floors)
 
     def cache_errors(self, part: str, written: int, got: np.ndarray) -> np.ndarray:
-        """The error of each layer of a whole cache [L, K, S, D]: the worst filled slot, in floors of its row.
+        """The error of each layer of a whole cache: the worst filled slot, in floors of its row.
 
         What is not filled has to be as it was: the error is infinite where it is not.
         """
         expected = self.cache(part, written)
         found = np.zeros(len(expected))
-        filled = self.length if self.phase == "prefill" else self.position + 1
+        filled = self._filled[1]
         for layer in range(len(expected)):
-            off = distance(got[layer], expected[layer])  # [K, S, D]
+            off = distance(got[layer], expected[layer])  # [K, S, D], or [B, K, S, D]
+            mine = off if self.batch == 1 else off[JUDGED]
             floors = self.floors(f"{part}.{layer}")[:filled]
-            ratio = np.max(off[:, :filled], axis=(0, 2)) / floors
-            found[layer] = np.max(ratio, initial=0.0)
-            if np.any(off[:, filled:]):
+            found[layer] = np.max(np.max(mine[:, :filled], axis=(0, 2)) / floors, initial=0.0)
+            others = np.delete(off, JUDGED, axis=0) if self.batch > 1 else off[:0]
+            if np.any(mine[:, filled:]) or np.any(others):
                 found[layer] = np.inf
         return found
 
@@ -164,11 +232,12 @@ class Situation:
         """The element furthest from the truth, in floors."""
         off, floors = self._distance(anchor, got)
         ratio = off / floors.reshape(-1, *[1] * (off.ndim - 1))
-        at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-        index = _graph_index(split(anchor)[1], tuple(int(i) for i in at))
-        shaped = got.reshape(anchor_shape(self.config, anchor, self.queries, self.keys))
+        places, _ = self._counted(anchor)
+        place = int(places.ravel()[int(np.argmax(ratio))])
+        shape = self.shape(anchor)
+        index = tuple(int(i) for i in np.unravel_index(place, shape))
         expected = self.anchor(anchor)
-        return Worst(index, float(shaped[index]), float(expected[index]))
+        return Worst(index, float(got.reshape(shape)[index]), float(expected[index]))
 
     def corrected(
         self, anchor: str, got: np.ndarray, padding: np.ndarray | None = None
@@ -180,39 +249,51 @@ class Situation:
         Args:
           padding: what a right graph computes; from it come the rows that do not count, of which the truth is unknown.
         """
-        shape = anchor_shape(self.config, anchor, self.queries, self.keys) if anchor != "token" else ()
         right = self.anchor(anchor)
         if anchor == "token":
             return right, 0.0
         _, part = split(anchor)
-        filled = len(self.rows) if self.phase == "prefill" or part not in CACHES else self.position + 1
-        value = (got if padding is None else padding).reshape(shape).copy()
-        mine, rows = _row_first(part, got.reshape(shape)), _row_first(part, value)
-        rows[:filled] = _row_first(part, right)[:filled]
+        places, rows = self._counted(anchor)
+        value = (got if padding is None else padding).ravel().copy()
+        mine, wanted = got.ravel()[places], right.ravel()[places]
         if part == "self_attn.scores":  # a hidden one is right as it is, whatever number it is hidden behind
-            limit = np.max(rows, axis=-1, keepdims=True) - MASKED_BELOW
-            np.copyto(rows, mine, where=np.isneginf(rows) & (mine <= limit))
+            limit = np.max(wanted, axis=-1, keepdims=True) - MASKED_BELOW
+            wanted = np.where(np.isneginf(wanted) & (mine <= limit), mine, wanted)
+        value[places] = wanted
         worst = self.worst(anchor, got)
         off = abs(worst.value - worst.expected)
-        limit = ANCHOR_FLOORS * float(np.max(self.floors(anchor)[self.rows]))
+        limit = ANCHOR_FLOORS * float(np.max(self.floors(anchor)[rows]))
         return value.reshape(got.shape), min(limit, off / 2) if np.isfinite(off) else limit
+
+    def _counted(self, anchor: str) -> tuple[np.ndarray, list[int]]:
+        """Where the rows that count lie in a graph's value, one after the other: indices of it raveled; and the tokens that they are of."""
+        _, part = split(anchor)
+        shape = self.shape(anchor)
+        place = np.arange(math.prod(shape)).reshape(shape)
+        if self.own > 1:
+            place = place[JUDGED : JUDGED + 1]  # [1, ...]
+        if part in CACHES and self.phase != "prefill":
+            filled = self._filled[1]
+            by_slot = place.reshape(place.shape[-3:])[:, :filled]
+            return by_slot.transpose(1, 0, 2), list(range(filled))  # [filled, K, D]
+        if part in HEAD:
+            return place.reshape(1, -1), self.rows[-1:]
+        if part in BY_HEAD and self.own == 1:
+            place = place.transpose(1, 0, 2, 3)  # [T, K, G, S]
+        if part in CACHES:
+            place = place.transpose(1, 0, 2)  # [T, K, D]
+        return place[: len(self.rows)], self.rows
 
     def _distance(self, anchor: str, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distances of the rows that count, row first, and the floor of each row."""
-        _, part = split(anchor)
-        shape = anchor_shape(self.config, anchor, self.queries, self.keys)
-        expected, value = _row_first(part, self.anchor(anchor)), _row_first(part, got.reshape(shape))
-        floors = self.floors(anchor)
-        if part in ("norm", "lm_head"):
-            return distance(value, expected), floors[self.rows[-1:]]
-        if part in CACHES and self.phase == "decode":
-            return distance(value, expected)[: self.position + 1], floors[: self.position + 1]
+        places, rows = self._counted(anchor)
+        expected, value = self.anchor(anchor).ravel()[places], got.ravel()[places]
         off = distance(value, expected)
-        if part == "self_attn.scores":
+        if split(anchor)[1] == "self_attn.scores":
             masked = np.isneginf(expected)
             limit = np.max(expected, axis=-1, keepdims=True) - MASKED_BELOW
             off = np.where(masked, np.where(value <= limit, 0.0, np.inf), off)
-        return off[: len(self.rows)], floors[self.rows]
+        return off, self.floors(anchor)[rows]
 
     def floors(self, anchor: str) -> np.ndarray:
         """The floor of each row [n]: see `row_floors`."""
@@ -225,7 +306,7 @@ class ReferenceRun:
 
     truth: the sequence and the values. weight: gives a weight of the model by its name.
     length: tokens of the prompt, with which the sequence begins; the others are decoded one by one.
-    bucket: of the prefill graph that the prompt goes through.
+    bucket: of the graph that the prompt goes through. batch: rows of the graphs.
     """
 
     truth: AnchorTruth
@@ -233,14 +314,25 @@ class ReferenceRun:
     weight: Callable[[str], np.ndarray]
     length: int
     bucket: int
+    batch: int = 1
 
-    def prefill(self, capacity: int) -> Situation:
-        """The prefill of the prompt, in graphs with this many cache slots."""
-        return Situation(self.config, self.truth, "prefill", self.bucket, self.bucket, capacity, self.length)
+    def prompt(self, phase: str, capacity: int) -> Situation:
+        """The prefill of the prompt, or the extend by the last part of it, in graphs with this many cache slots."""
+        if phase == "prefill":
+            return Situation(self.config, self.truth, phase, self.bucket, self.bucket, capacity, self.length)
+        first = self.begun
+        sizes = (self.bucket, capacity, capacity, self.length - first, first)
+        return Situation(self.config, self.truth, phase, *sizes, self.batch)
+
+    @property
+    def begun(self) -> int:
+        """Tokens of the prompt that are there before it is extended."""
+        return max(self.length // 2, self.length - self.bucket)
 
     def step(self, capacity: int, position: int) -> Situation:
         """The decode step at a position, in graphs with this many cache slots."""
-        return Situation(self.config, self.truth, "decode", 1, capacity, capacity, self.length, position)
+        sizes = (self.batch, capacity, capacity, self.length, position)
+        return Situation(self.config, self.truth, "decode", *sizes, self.batch)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -281,22 +373,6 @@ def row_scales(truth: AnchorTruth, anchor: str) -> np.ndarray:
     finite = np.where(np.isfinite(rows), np.abs(rows), 0).reshape(len(rows), -1)
     scale: np.ndarray = np.max(finite, axis=1).astype(np.float64)
     return scale
-
-
-def _row_first(part: str, value: np.ndarray) -> np.ndarray:
-    """A graph's value with one row for each token (or cache slot)."""
-    if part in BY_HEAD:
-        return value.transpose(1, 0, 2, 3)  # [T, K, G, S]
-    if part in CACHES:
-        return value.transpose(1, 0, 2)  # [S, K, D]
-    return value[None] if part == "lm_head" else value
-
-
-def _graph_index(part: str, at: tuple[int, ...]) -> tuple[int, ...]:
-    """The place in the graph's value of a place in the row-first one."""
-    if part in BY_HEAD or part in CACHES:
-        return (at[1], at[0], *at[2:])
-    return at[1:] if part == "lm_head" else at
 
 
 def distance(value: np.ndarray, expected: np.ndarray) -> np.ndarray:

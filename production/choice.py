@@ -20,8 +20,9 @@ from hloracle.core.cache import Entry, digest
 from hloracle.core.environment import cpu_name, host_cpu, installed
 from hloracle.emitters.model import Emitter
 from hloracle.reference.model.archive import weight_sources
-from hloracle.reference.model.checkpoint import Checkpoint
+from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint
 from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import GraphSpec
 
 HOST = "host"
 LAYOUTS = ("panels", "rows")
@@ -88,28 +89,40 @@ class Choice:
         return f"{self.held}, decode {self.decode}, prefill {self.prefill}"
 
 
-def untuned(layout: str = "", fused: bool = False, device: Device = CPU) -> Choice:
-    """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too."""
+def untuned(
+    layout: str = "", fused: bool = False, device: Device = CPU, batch: int = 1, precision: str = "f32"
+) -> Choice:
+    """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too.
+
+    Of several rows, a product reads plain rows of a weight at nearly the memory's speed, and panels at a third of it: they are
+    made for one row. What is quantized is unpacked first, and then multiplied as a prompt is.
+
+    Args:
+      batch: the rows of a decode. precision: what weights are held in.
+    """
     if device.remote:  # the threads of a warp read one row, each some of its columns
         return Choice(layout or "rows", fused, prefill=Build("plain"), on_device=True, graphs=device.graphs)
+    if batch > 1:
+        decode = Build("packed" if precision in QUANTIZED else "spread")
+        return Choice(layout or "rows", fused, decode=decode)
     layout = layout or "panels"
     return Choice(layout, fused, prefill=Build("packed" if layout == "panels" else "plain"))
 
 
 def production_graphs(
-    checkpoint: Checkpoint, precision: str, choice: Choice, specs: Sequence[tuple[str, str, int, int]]
+    checkpoint: Checkpoint, precision: str, choice: Choice, specs: Sequence[GraphSpec]
 ) -> list[Graph]:
-    """The emitter's graphs of these (phase, head, capacity, bucket), with the flags that IREE compiles them with."""
+    """The emitter's graphs of these, with the flags that IREE compiles them with."""
     layout = checkpoint.layout(precision, choice.layout == "panels", choice.fused)
     return [production_graph(checkpoint.config, spec, layout, choice) for spec in specs]
 
 
 def production_graph(
-    config: Config, spec: tuple[str, str, int, int], layout: Mapping[str, str], choice: Choice
+    config: Config, spec: GraphSpec, layout: Mapping[str, str], choice: Choice
 ) -> Graph:  # fmt: skip
-    """The emitter's graph of a (phase, head, capacity, bucket), of weights that lie so."""
-    graph = Emitter(on_device=choice.on_device).emit(config, *spec, layout)
-    return dataclasses.replace(graph, flags=choice.build(spec[0]).all)
+    """The emitter's graph, of weights that lie so."""
+    graph = Emitter(on_device=choice.on_device).emit(config, *spec[:4], layout, spec.batch)
+    return dataclasses.replace(graph, flags=choice.build(spec.phase).all)
 
 
 # ---- what was measured

@@ -29,7 +29,7 @@ class Emission:
     gemm: the target of a custom_call that products with weights are left to; None for none.
     portable: write a portable artifact instead of text.
     taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
-    as_: the architecture that the model is one of, where its config.json says another.
+    as_: the architecture that the model is one of, where its config.json says another. batch: the graph's rows.
     """
 
     model: str
@@ -45,15 +45,16 @@ class Emission:
     portable: bool = False
     taps: str | None = None
     as_: str = ""
+    batch: int = 1
 
     def lowered(self, config: Config, layout: Layout) -> Graph:
         """The graph of a config whose weights are held as `layout` says. Imports JAX where the source is the reference."""
-        arguments = (config, self.phase, self.head, self.capacity, self.bucket if self.phase == "prefill" else 0)
+        arguments = (config, self.phase, self.head, self.capacity, self.bucket if self.phase != "decode" else 0)
         if self.source == "reference":
             from hloracle.reference.oracle.lower import lower
 
-            return lower(*arguments)
-        return Emitter(self.gemm).emit(*arguments, layout)
+            return lower(*arguments, self.batch)
+        return Emitter(self.gemm).emit(*arguments, layout, self.batch)
 
 
 def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
@@ -91,7 +92,7 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
 
 def _check(asked: Emission) -> None:
     """Raises InputError that names the flag which cannot be used, or does not go with another one."""
-    check_contract(asked.phase, asked.head, asked.capacity, asked.bucket)
+    check_contract(asked.phase, asked.head, asked.capacity, asked.bucket, asked.batch)
     reference = asked.source == "reference"
     if reference and asked.precision != "f32":
         raise InputError(f"is {asked.precision}", "--precision", "the reference's graphs take float32 weights")

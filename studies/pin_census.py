@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from hloracle.conformance.graphs.facts import inspect
 from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.config import Config, Layer
-from hloracle.reference.model.contract import PHASES, graph_abi
+from hloracle.reference.model.contract import GraphSpec, graph_abi
 from hloracle.reference.model.encodings import ENCODINGS
 from hloracle.reference.model.registry import from_hf
 from hloracle.reference.model.weights import taken_shapes
@@ -51,17 +51,22 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     ],
 }  # fmt: skip
 CAPACITY, BUCKET = 128, 64
+# The oracle writes some of a batch out for each row, which is pinned of two, and how it grows is seen with more. The emitter writes the
+# same for any number; with this one, no other constant is equal to it.
+FEW_ROWS, MORE_ROWS, ANY_ROWS = 2, 5, 61
+STEPS = (("prefill", False), ("extend", False), ("extend", True), ("decode", False), ("decode", True))
 
 
-def graphs() -> Iterator[tuple[str, bool, str, str, Config]]:
-    """(source, whether its graphs find their own place, phase, head, config) of every row."""
+def graphs() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
+    """(source, whether its graphs find their own place, which graph, config) of every row."""
     for architecture, raw in TINY.items():
         for changes in ({}, *VARIANTS.get(architecture, ())):
             config = from_hf({**raw, **changes})
-            for one, phase in itertools.product((config, *others(config)), PHASES):
+            for one, (phase, rows) in itertools.product((config, *others(config)), STEPS):
+                spec = GraphSpec(phase, "logits", CAPACITY, BUCKET if phase != "decode" else 0)
                 for on_device, head in itertools.product((False, True), ("logits", "token")):
-                    yield "emitter", on_device, phase, head, one
-                yield "oracle", False, phase, "logits", one
+                    yield "emitter", on_device, spec._replace(head=head, batch=ANY_ROWS if rows else 1), one
+                yield "oracle", False, spec._replace(batch=FEW_ROWS if rows else 1), one
 
 
 def others(config: Config) -> Iterator[Config]:
@@ -81,17 +86,17 @@ def others(config: Config) -> Iterator[Config]:
 def census() -> dict[str, dict[str, Any]]:
     """Every row of census.json, for the versions that are installed."""
     rows = {}
-    for source, on_device, phase, head, config in graphs():
-        bucket = BUCKET if phase == "prefill" else 0
-        abi = graph_abi(config, phase, head, CAPACITY, bucket)
+    for source, on_device, spec, config in graphs():
+        abi = graph_abi(config, *spec[:4], None, spec.batch)
         key = census_key(source, abi, config, on_device)
         if key in rows:
             continue
-        make = lower if source == "oracle" else Emitter(on_device=on_device).emit
 
-        def ops(layers: Sequence[Layer]) -> Counter[str]:
+        def ops(layers: Sequence[Layer], batch: int = spec.batch) -> Counter[str]:
             deep = dataclasses.replace(config, layers=tuple(layers))  # noqa: B023
-            return Counter(inspect(make(deep, phase, head, CAPACITY, bucket)).ops)  # noqa: B023
+            if source == "oracle":  # noqa: B023
+                return Counter(inspect(lower(deep, *spec[:4], batch)).ops)  # noqa: B023
+            return Counter(inspect(Emitter(on_device=on_device).emit(deep, *spec[:4], None, batch)).ops)  # noqa: B023
 
         all_kinds = list(dict.fromkeys(config.layers))
         twice = ops(all_kinds * 2)
@@ -115,7 +120,21 @@ def census() -> dict[str, dict[str, Any]]:
             "fixed": {op: n for op, n in sorted(fixed.items()) if n},
             "layers": {kind: dict(sorted(counts.items())) for kind, counts in kinds.items()},
         }
+        if spec.batch == FEW_ROWS and (grown := _by_row(key, ops, all_kinds)):
+            rows[key]["rows"] = grown
     return rows
+
+
+def _by_row(key: str, ops: Callable[..., Counter[str]], layers: Sequence[Layer]) -> dict[str, int]:
+    """How many more operations each layer has for each row more."""
+    two, three, many = (ops([*layers] * 2, batch) for batch in (FEW_ROWS, FEW_ROWS + 1, MORE_ROWS))
+    count = 2 * len(layers)
+    grown = {op: n // count for op in sorted(three | two) if (n := three[op] - two[op])}
+    predicted = Counter(two)
+    predicted.update({op: n * count * (MORE_ROWS - FEW_ROWS) for op, n in grown.items()})
+    if {op: n for op, n in predicted.items() if n} != {op: n for op, n in many.items() if n}:
+        raise ValueError(f"the census of {key} does not grow with the rows alone")
+    return grown
 
 
 Q = "model.layers.0.self_attn.q_proj.weight"
@@ -139,7 +158,7 @@ def held() -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for architecture, changes, weights in HELD:
         config = from_hf({**TINY[architecture], **changes})
-        for weight, encoding, phase in itertools.product(weights, ENCODINGS.values(), PHASES):
+        for weight, encoding, phase in itertools.product(weights, ENCODINGS.values(), ("prefill", "decode")):
             if not encoding.fits(taken_shapes(config, {weight})[weight]):
                 continue
             spec = (config, phase, "logits", CAPACITY, BUCKET if phase == "prefill" else 0)

@@ -35,7 +35,7 @@ def words(graph: Graph, name: str = "plain") -> dict[str, Word]:
     run, anatomy = here.run(), anatomy_of(graph, here.config)
     capacity = graph.abi.capacity
     decode = graph.abi.phase == "decode"
-    situation = run.step(capacity, len(run.truth.tokens) - 1) if decode else run.prefill(capacity)
+    situation = run.step(capacity, len(run.truth.tokens) - 1) if decode else run.prompt("prefill", capacity)
     bench = Workbench(interpreter(), run.weight, here.weights)
     value = partial(situation.value, weight=bench.weight)
     return {a: word_of(anatomy.subgraph(a), situation, value, bench) for a in anatomy.anchors}

@@ -15,6 +15,7 @@ from evidence import CONFIGURATIONS, STREAM, TRUTHS
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import configuration_checks, truth_check
 from hloracle.conformance.matrix import Configuration
+from hloracle.conformance.runs.beside import Rows
 from hloracle.conformance.runs.configurations import Outcome, PromptOutcome
 from hloracle.conformance.runs.returned import Slots, Streamed
 from hloracle.conformance.verdict.verdict import PASSING, decide
@@ -129,21 +130,27 @@ def spoilt(value: Any, at: str = "") -> Spoiled:
         yield at, "something"
     elif value is None:
         yield at, 0
-    if at in (".repeated", ".streams{}.apart"):
+    if at in (".repeated", ".rows", ".streams{}.apart"):
         yield f"{at} gone", None
+
+
+def of_rows(configuration: Configuration) -> Outcome:
+    """A right one, of graphs with two rows."""
+    rows = Rows({id: list(t.tokens) for id, t in TRUTHS.items()}, "")
+    return dataclasses.replace(by_hand.outcome(configuration, streams=[STREAM]), rows=rows)
 
 
 def passes(outcome: Outcome) -> bool:
     checks, outcomes = by_hand.gathered()
     others = [o for o in outcomes if o.configuration != outcome.configuration]
     kept = [c for c in checks if not c.id.startswith(f"{outcome.configuration.id}.")]
-    found = configuration_checks(outcome, TRUTHS, [STREAM])
+    found = configuration_checks(outcome, TRUTHS, [STREAM], batch=2)
     return decide(by_hand.MATRIX, [*kept, *found], [*others, outcome], TRUTHS).passed
 
 
 @pytest.mark.parametrize("configuration", [CONFIGURATIONS[0], CONFIGURATIONS[1]], ids=lambda c: c.id)
 def test_every_field_counts(configuration: Configuration) -> None:
-    right = by_hand.outcome(configuration, streams=[STREAM])
+    right = of_rows(configuration)
     assert passes(right)
     noticed: set[str] = set()
     unnoticed: set[str] = set()
@@ -157,10 +164,10 @@ def test_every_field_counts(configuration: Configuration) -> None:
 
 def test_every_field_was_tried() -> None:
     """By the names of the fields: one that is new, and that no case here reaches, is seen at once."""
-    tried = {where.partition(" ")[0] for where, _ in spoilt(by_hand.outcome(CONFIGURATIONS[1], streams=[STREAM]))}
+    tried = {where.partition(" ")[0] for where, _ in spoilt(of_rows(CONFIGURATIONS[1]))}
     for type, prefix in (
         (Outcome, ""), (PromptOutcome, ".prompts{}"), (Streamed, ".streams{}"), (Slots, ".prompts{}.slots[]"),
-        (Slots, ".streams{}.slots"), (Slots, ".streams{}.prefilled_slots"),
+        (Slots, ".streams{}.slots"), (Slots, ".streams{}.prefilled_slots"), (Rows, ".rows"),
     ):  # fmt: skip
         for field in dataclasses.fields(type):
             if field.name != "configuration":
@@ -170,7 +177,7 @@ def test_every_field_was_tried() -> None:
 
 @pytest.mark.parametrize("stage", ["compile", "load", "run", "memory", "timeout", "process", ""])
 def test_a_cell_that_failed_does_not_pass_whatever_it_holds(stage: str) -> None:
-    right = by_hand.outcome(CONFIGURATIONS[0], streams=[STREAM])
+    right = of_rows(CONFIGURATIONS[0])
     assert not passes(dataclasses.replace(right, status="failed", stage=stage))
 
 

@@ -24,6 +24,7 @@ from hloracle.core.errors import InputError, ToolchainError
 from hloracle.production.choice import production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.contract import GraphSpec
 from hloracle.reference.model.encodings import PRECISIONS
 
 DECODE = Asked("tiny-llama", "decode", "f32", 32, 64, 2)
@@ -113,7 +114,7 @@ def test_every_argument_has_an_input_of_its_form(phase: str, precision: str) -> 
     asked = Asked("tiny-llama", phase, precision, 32, 64, 2)
     checkpoint = open_checkpoint(resolve("tiny-llama", precision=precision))
     bucket = 32 if phase == "prefill" else 0
-    (graph,) = production_graphs(checkpoint, precision, untuned(), [(phase, "token", 64, bucket)])
+    (graph,) = production_graphs(checkpoint, precision, untuned(), [GraphSpec(phase, "token", 64, bucket)])
     flags = inputs(graph, asked)
     whole = {"token": 5, "position": 32, "tokens": 5, "length": 32}
     for argument, flag in zip(graph.abi.arguments, flags, strict=True):
@@ -155,7 +156,7 @@ def test_names_follow_the_values_and_not_the_numbers() -> None:
 def test_a_step_reads_every_weight() -> None:
     """Of the graph that runs: each product has its weight's name, and its shape."""
     checkpoint = open_checkpoint(resolve("tiny-llama"))
-    (graph,) = production_graphs(checkpoint, "f32", untuned(), [("decode", "token", 64, 0)])
+    (graph,) = production_graphs(checkpoint, "f32", untuned(), [GraphSpec("decode", "token", 64, 0)])
     reads = weights_read(iree.compile_to_stream(graph), graph)
     named = {part for parts in reads.values() for part in parts}
     weights = {w.weight.removesuffix(".weight").rpartition(".")[2] for w in graph.abi.weights}

@@ -44,12 +44,13 @@ from hloracle.production.choice import (
 )
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.contract import GraphSpec
 
 GPU = Device("cuda", 0, "sm_89", facts=Facts("an H100", (9, 0), 80 << 30, "CUDA 13.0"))
 CONFORMS = {"verdict": {"class": "conforms"}, "passed": True}
 OTHER = Choice("rows", False, Build("O3", "x86-64-v3"), Build("plain"))
-DECODE = ("decode", "token", 32, 0)
-PREFILL = ("prefill", "token", 32, 32)
+DECODE = GraphSpec("decode", "token", 32, 0)
+PREFILL = GraphSpec("prefill", "token", 32, 32)
 
 
 @pytest.fixture

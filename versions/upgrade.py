@@ -30,6 +30,7 @@ from hloracle.core.folder import prepare_folder
 from hloracle.production.choice import production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.contract import GraphSpec
 from hloracle.reference.model.registry import FAMILIES
 from hloracle.reports.compare.comparison import compare
 from hloracle.reports.compare.files import write_comparison
@@ -211,15 +212,15 @@ def _with_measures(
     return [_measured(record, found, i, family) for i, record in enumerate(pair)]
 
 
-def _specs(record: records.Record) -> dict[str, tuple[str, str, int, int]]:
-    """The emitted graphs that pick the token, decode first: id -> phase, head, capacity, bucket."""
+def _specs(record: records.Record) -> dict[str, GraphSpec]:
+    """The emitted graphs that pick the token, decode first, by id."""
     capacity = record["settings"]["capacity"]
     own = [g for g in record["graphs"] if g["source"] == EMITTER and g["head"] == "token"]
     own.sort(key=lambda g: g["phase"] != "decode")
-    return {g["id"]: (g["phase"], "token", capacity, g["bucket"] or 0) for g in own}
+    return {g["id"]: GraphSpec(g["phase"], "token", capacity, g["bucket"] or 0) for g in own}
 
 
-def _measure(context: Context, model: str, specs: dict[str, tuple[str, str, int, int]], rounds: int) -> Measured:
+def _measure(context: Context, model: str, specs: dict[str, GraphSpec], rounds: int) -> Measured:
     from hloracle.reference.oracle.lower import lower
 
     if not specs:
@@ -227,7 +228,7 @@ def _measure(context: Context, model: str, specs: dict[str, tuple[str, str, int,
     directory = resolve(model, context.report)
     checkpoint = open_checkpoint(directory)
     emitted = production_graphs(checkpoint, "f32", untuned(), list(specs.values()))
-    oracle = lower(checkpoint.config, "decode", "logits", next(iter(specs.values()))[2], 0)
+    oracle = lower(checkpoint.config, "decode", "logits", next(iter(specs.values())).capacity)
     return measured(context, directory, (dict(zip(specs, emitted, strict=True)), oracle), rounds)
 
 

@@ -31,6 +31,8 @@ PINNED = {
 NOT_PINNED = "no counts are pinned for the graphs of this source"
 # What a graph needs to find its own place in tables and caches, and to read a layer of them.
 ON_DEVICE_KINDS = {"gather", "scatter", "slice"}
+# And what it needs for rows that are each at a position of their own, or are idle.
+BATCH_KINDS = {"gather", "scatter", "slice", "optimization_barrier"}
 
 
 def pinned(kind: str, source: str) -> Question:
@@ -58,11 +60,11 @@ def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -
         value = getattr(config, name)
         if name not in SIZES and value != default:
             options.append(name if not isinstance(value, str) else f"{name}={value}")
-    slots = abi.capacity if abi.phase == "decode" else abi.bucket
+    slots = abi.bucket if abi.phase == "prefill" else abi.capacity
     masks = {effective_window(window, slots) is not None for window in config.windows}
     options += ["partial"] if _partial(config) else []
     options += ["windowed" if masks == {True} else "some-windowed"] if True in masks else []
-    if abi.phase == "prefill":
+    if abi.phase != "decode":
         options += ["turning" for rope in config.ropes if len(prefill_tables(rope, slots).cos) > 1]
     if len(config.ropes) > 1:
         options.append(f"{len(config.ropes)}-ropes")
@@ -75,6 +77,7 @@ def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -
     if config.latent:
         options += [name for name in ("q_lora_rank", "rope_interleave") if getattr(config.latent, name)]
     options += ["on-device"] if on_device else []
+    options += ["batch"] if abi.batch > 1 else []
     return "/".join([config.architecture, source, abi.phase, abi.head, *options])
 
 
@@ -98,6 +101,9 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     pin = Counter(row["fixed"])
     for kind, count in kinds.items():
         pin.update({op: count * n for op, n in row["layers"][kind].items()})
+    # What is written out for each row of a batch, in each layer; the pin is of two rows.
+    more = (graph.abi.batch - 2) * config.num_hidden_layers
+    pin.update({op: more * n for op, n in row.get("rows", {}).items()})
     pin.update(held)
     return {op: n for op, n in pin.items() if n}
 
@@ -121,7 +127,9 @@ def op_kinds_for(config: Config) -> set[str]:
 
 def mechanism_kinds(graph: Graph, config: Config) -> set[str]:
     """The kinds that a graph's mechanisms, and how it holds weights, need and a Llama's of plain weights do not."""
-    return op_kinds_for(config) | held_kinds(graph, config) | (ON_DEVICE_KINDS if graph.on_device else set())
+    kinds = op_kinds_for(config) | held_kinds(graph, config)
+    kinds |= ON_DEVICE_KINDS if graph.on_device else set()
+    return kinds | (BATCH_KINDS if graph.abi.batch > 1 else set())
 
 
 def _partial(config: Config) -> bool:
@@ -137,13 +145,15 @@ def _fused(config: Config) -> bool:
 # ---- weights that are not held as they are
 
 
-def uses(weight: str, phase: str, config: Config, on_device: bool = False) -> list[str]:
+def uses(weight: str, phase: str, config: Config, on_device: bool = False, batch: int = 1) -> list[str]:
     """What a graph does with a matrix: `row`, `rows`: looks them up; `token`, `prompt`: multiplies with it; `dense`."""
-    token = phase == "decode"
+    token = phase == "decode" and batch == 1
+    # Of a prompt, the last token alone has logits.
+    head = "prompt" if phase == "decode" and batch > 1 else "token"
     if weight.endswith("embed_tokens.weight"):
-        return ["row" if token and not on_device else "rows", *(["token"] if config.tie_word_embeddings else [])]
-    if weight == "lm_head.weight":  # of a prompt, the last token alone has logits
-        return ["token"]
+        return ["row" if token and not on_device else "rows", *([head] if config.tie_word_embeddings else [])]
+    if weight == "lm_head.weight":
+        return [head]
     if experts := config.experts:
         few = token and experts.num_experts_per_tok < experts.num_experts
         if ".experts." in weight:
@@ -173,7 +183,7 @@ def held_ops(graph: Graph, config: Config) -> Counter[str] | None:
         weight, encoding, part = argument_parts(argument.name)
         if not encoding or part:
             continue
-        for use in uses(weight, graph.abi.phase, config, graph.on_device):
+        for use in uses(weight, graph.abi.phase, config, graph.on_device, graph.abi.batch):
             row = _pins().get(held_key(weight, encoding, use, argument.shape))
             if row is None:
                 return None

@@ -43,6 +43,7 @@ KINDS: dict[str, About] = {
     **dict.fromkeys(
         (
             "tokens", "prefill-logits", "decode-logits", "caches", "streamed-logits", "prefill-equals-streaming", "anchors",
+            "together", "rows-apart",
         ),
         "answers",
     ),

@@ -53,10 +53,16 @@ def is_near_tie(step: int, token: int, truth: Truth) -> bool:
     return 0 <= token < len(logits) and bool(np.max(logits) - logits[token] <= 2 * limit(truth))
 
 
-def configuration_checks(outcome: Outcome, truths: dict[str, Truth], streamed: Sequence[Stream] = ()) -> list[Check]:
+def configuration_checks(
+    outcome: Outcome, truths: dict[str, Truth], streamed: Sequence[Stream] = (), batch: int = 1
+) -> list[Check]:
     """What a configuration answered to its prompts, and to these streams.
 
-    Tokens, logits of prefill and of decode, the caches, the streams' heads, the same calls again.
+    Tokens, logits of prefill and of decode, the caches, the streams' heads, the same calls again; of graphs with several rows, all
+    prompts at once.
+
+    Args:
+      batch: the rows of its graphs.
     """
 
     def question(kind: str, title: str) -> Question:
@@ -99,6 +105,8 @@ def configuration_checks(outcome: Outcome, truths: dict[str, Truth], streamed: S
     asked = any(len(t.tokens) > 1 for t in truths.values()) or any(s.heads for s in outcome.streams.values())
     decodes = outcome.decodes and asked
     checks += [_caches(outcome, truths, streamed, decodes), _repeats(outcome)]
+    if batch > 1:
+        checks += [_together(outcome, truths), _apart(outcome)]
     if streamed:
         checks.append(_streamed_heads(outcome, streamed, decodes))
         if decodes and any(s.lengths for s in streamed):
@@ -160,6 +168,34 @@ def _repeats(outcome: Outcome) -> Check:
     equal, apart = outcome.repeated
     figure = "bit for bit" if equal else f"up to {apart:.2g} apart"
     return question.judged(equal, figure, "bit for bit", "a second call on equal inputs gives something else")
+
+
+def _together(outcome: Outcome, truths: dict[str, Truth]) -> Check:
+    """All prompts at once, each in a row of its own."""
+    title = "tokens of all prompts at once, each in a row, equal Hugging Face's"
+    question = of_configuration(outcome.configuration, "together", title)
+    found = outcome.rows.tokens if outcome.rows else {}
+    if absent := [id for id, truth in truths.items() if len(found.get(id, ())) != len(truth.tokens)]:
+        return question.error(f"{absent[0]} was not compared")
+    if not truths:
+        return question.error("nothing was compared")
+    steps = {id: mismatches(found[id], truth) for id, truth in truths.items()}
+    total = sum(len(truth.tokens) for truth in truths.values())
+    wrong = [
+        f"{id}: step {step} is {found[id][step]}, not {truth.tokens[step]}" for id, truth in truths.items()
+        for step in steps[id] if not is_near_tie(step, found[id][step], truth)
+    ]  # fmt: skip
+    agreed, ties = total - sum(map(len, steps.values())), sum(map(len, steps.values())) - len(wrong)
+    limit = f"{total} of {total}" if not ties else "all but near-ties"
+    return question.judged(not wrong, f"{agreed} of {total}", limit, "; ".join(wrong[:3]))
+
+
+def _apart(outcome: Outcome) -> Check:
+    title = "a row depends on nothing in the others, and an idle one stays as it is, bit for bit"
+    question = of_configuration(outcome.configuration, "rows-apart", title)
+    if outcome.rows is None:
+        return question.error("nothing was compared")
+    return question.judged(not outcome.rows.apart, outcome.rows.apart or "bit for bit", "bit for bit", "")
 
 
 def _streamed_heads(outcome: Outcome, streamed: Sequence[Stream], decodes: bool) -> Check:

@@ -56,7 +56,7 @@ def graph_checks(
         if kind == "custom-call":
             figure += "".join(f", and {n} to {target}" for target, n in allowed.items())
         checks.append(Question(kind, title, source).judged(holds, figure, 0, "; ".join(found), place))
-    aliased = [g for g, _ in parsed if g.abi.phase == "decode" and not g.inner]
+    aliased = [g for g, _ in parsed if g.abi.phase != "prefill" and not g.inner]
     if aliased:
         bad, missing = [], []
         for graph in aliased:
@@ -65,7 +65,7 @@ def graph_checks(
             if taken != own:
                 bad.append(graph.name)
                 missing += [name for name in CACHES if taken.get(name) != own.get(name)]
-        question = Question("caches-donated", "decode graphs donate both caches, each to its own result", source)
+        question = Question("caches-donated", "graphs that take caches donate both, each to its own result", source)
         place = f"{min(missing)}.0" if missing else ""
         checks.append(question.counted(len(aliased) - len(bad), len(aliased), ", ".join(bad), place))
     # A graph that somebody else wrote may fuse its projections, so that other counts are no fault.

@@ -83,7 +83,7 @@ def names(graph: Graph, config: Config) -> dict[str, float]:
 
 def _sizes(graph: Graph) -> tuple[int, int]:
     """Cache slots S, and tokens T of a call."""
-    return graph.abi.capacity, graph.abi.bucket if graph.abi.phase == "prefill" else 1
+    return graph.abi.capacity, graph.abi.bucket or graph.abi.batch
 
 
 def refuse_misfits(project: Project, graphs: Iterable[Graph], config: Config) -> None:
@@ -274,9 +274,10 @@ def _tables(question: Question, held: Sequence[Held]) -> Check:
     """Tables of numbers in a graph are the RoPE tables, bit for bit: a rounding more is too little to see in the values."""
     bad, places = [], []
     for one in held:
-        slots, tokens = _sizes(one.graph)
-        decode = one.graph.abi.phase == "decode"
-        tables = [decode_tables(r, slots) if decode else prefill_tables(r, tokens) for r in one.config.ropes]
+        abi = one.graph.abi
+        positions = abi.bucket if abi.phase == "prefill" else abi.capacity
+        made = decode_tables if abi.phase == "decode" else prefill_tables
+        tables = [made(rope, positions) for rope in one.config.ropes]
         right = {table_digest(values) for t in tables for values in (t.cos, t.sin)}
         if set(one.facts.tables) != right:
             bad.append(f"{one.graph.name} has {'another table' if one.facts.tables else 'no table'}")

@@ -53,7 +53,7 @@ def fits(graph: Graph, abi_path: Path | str, checkpoint: Checkpoint) -> None:
     for argument in abi.weights:
         if wrong := _misfit(argument, shapes, checkpoint.encoded):
             raise InputError(wrong, abi_path, f"{_ITS_MODEL}, and its --precision")
-    if abi.head == "logits" and abi.results[0].shape != (config.vocab_size,):
+    if abi.head == "logits" and abi.results[0].shape[-1] != config.vocab_size:
         raise InputError(
             f"logits are {abi.results[0].type}, and in the model they are [{config.vocab_size}] f32",
             abi_path,
@@ -61,14 +61,14 @@ def fits(graph: Graph, abi_path: Path | str, checkpoint: Checkpoint) -> None:
         )
     for role, (layers, heads, _, width) in config.cache_shapes(abi.capacity).items():
         cache = abi.results[abi.result(role)]
-        if (cache.shape[0], cache.shape[1], cache.shape[3]) != (layers, heads, width):
+        if (cache.shape[0], cache.shape[-3], cache.shape[-1]) != (layers, heads, width):
             raise InputError(
                 f"{role} is {cache.type}, and in the model it is [{layers}, {heads}, S, {width}] f32: "
                 "layers, key/value heads, slots, numbers of each",
                 abi_path,
                 "give the caches these axes, in the graph and in its ABI",
             )
-    if abi.phase == "prefill" and abi.bucket > abi.capacity:
+    if abi.bucket > abi.capacity:
         raise InputError(
             f"tokens are {abi.bucket}, and the caches have {abi.capacity} slots",
             abi_path,

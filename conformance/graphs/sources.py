@@ -25,7 +25,7 @@ from hloracle.foreign.file import AbiFile, read_abi_file
 from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.contract import graph_abi, graph_name
+from hloracle.reference.model.contract import GraphSpec, graph_abi, graph_name
 
 ENTRY_POINTS = "hloracle.sources"
 NAME_IT = "give hloracle.source(it, name='mine')"
@@ -35,10 +35,11 @@ NAME_IT = "give hloracle.source(it, name='mine')"
 class Request:
     """Which graph of a model a source is asked for.
 
-    phase: `prefill`, of prompts of up to `bucket` tokens, or `decode`, of one token; bucket is 0 then.
+    phase: `prefill`, of prompts of up to `bucket` tokens; `extend`, of up to `bucket` more tokens of a row; or `decode`, of one
+      token a row; bucket is 0 then.
     head: what the graph answers with: `logits` f32[V], or `token` i32.
     capacity: slots S of the caches [L, K, S, D]. precision: what its weights are held in, such as `f32`.
-    device: what it is written for.
+    device: what it is written for. batch: rows B; of several, the caches are [L, B, K, S, D].
     """
 
     model: Checkpoint
@@ -48,6 +49,12 @@ class Request:
     bucket: int = 0
     precision: str = "f32"
     device: Device = CPU
+    batch: int = 1
+
+    @property
+    def spec(self) -> GraphSpec:
+        """Which graph of its model it is."""
+        return GraphSpec(self.phase, self.head, self.capacity, self.bucket, self.batch)
 
     @property
     def config(self) -> Config:
@@ -125,10 +132,9 @@ class Emitter:
     def __call__(self, request: Request) -> Graph | None:
         choice = self.choice
         if choice is None or request.device.remote != choice.on_device:
-            choice = untuned(device=request.device)
+            choice = untuned(device=request.device, batch=request.batch, precision=request.precision)
         layout = request.model.layout(request.precision, choice.layout == "panels", choice.fused)
-        spec = (request.phase, request.head, request.capacity, request.bucket)
-        return production_graph(request.config, spec, layout, choice)
+        return production_graph(request.config, request.spec, layout, choice)
 
 
 @dataclass(frozen=True)
@@ -147,8 +153,7 @@ class Files:
     counts_as: str = ""
 
     def __call__(self, request: Request) -> Graph | None:
-        wanted = (request.phase, request.head, request.capacity, request.bucket)
-        return next((g for g in self.graphs if specification(g) == wanted), None)
+        return next((g for g in self.graphs if specification(g) == request.spec), None)
 
 
 def open_files(paths: Sequence[Path], abi_paths: Sequence[Path] = ()) -> Files:
@@ -230,10 +235,10 @@ def _given(value: Any, name: str = "") -> Source:
 # ---- a source's graphs
 
 
-def specification(graph: Graph) -> tuple[str, str, int, int]:
-    """(phase, head, capacity, bucket) of a graph."""
+def specification(graph: Graph) -> GraphSpec:
+    """Which graph of its model it is."""
     abi = graph.abi
-    return abi.phase, abi.head, abi.capacity, abi.bucket if abi.phase == "prefill" else 0
+    return GraphSpec(abi.phase, abi.head, abi.capacity, abi.bucket, abi.batch)
 
 
 def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: Sequence[str]) -> list[Graph]:
@@ -250,8 +255,9 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
                 fits(given, abi_path, request.model)
         return list(source.graphs)
     found = []
+    prompt = "prefill" if request.batch == 1 else "extend"
     for head in heads:
-        for phase, bucket in (("decode", 0), *(("prefill", bucket) for bucket in buckets)):
+        for phase, bucket in (("decode", 0), *((prompt, bucket) for bucket in buckets)):
             asked = dataclasses.replace(request, phase=phase, head=head, bucket=bucket)
             where = f"source {source.name}, {phase} {bucket or ''}".strip()
             ours = isinstance(source, Emitter)
@@ -260,8 +266,9 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
                 continue
             if not ours:
                 _valid(graph, where)
-            if specification(graph) != (phase, head, request.capacity, bucket):
-                raise InputError(f"gave a graph of {specification(graph)}", where, "give the graph that was asked for")
+            if specification(graph) != asked.spec:
+                what = f"gave the graph {specification(graph).name} of {graph.abi.capacity} slots"
+                raise InputError(what, where, "give the graph that was asked for")
             if not ours:
                 fits(graph, where, request.model)
             found.append(graph)
@@ -299,13 +306,17 @@ def _one_session(graphs: Sequence[Graph], places: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for graph, place in zip(graphs, places, strict=True):
         abi = graph.abi
-        for what, mine, other in (("head", abi.head, first.head), ("capacity", abi.capacity, first.capacity)):
+        for what, mine, other in (
+            ("head", abi.head, first.head),
+            ("capacity", abi.capacity, first.capacity),
+            ("batch", abi.batch, first.batch),
+        ):
             if mine != other:
                 raise InputError(
                     f"its {what} is {mine}, and that of {places[0]} is {other}", place,
                     "check them one by one, or give graphs of one session",
                 )  # fmt: skip
-        does = f"prefill of {abi.bucket} tokens" if abi.phase == "prefill" else abi.phase
+        does = abi.phase if abi.phase == "decode" else f"{abi.phase} of {abi.bucket} tokens"
         if does in seen:
             raise InputError(f"is a {does}, as {seen[does]} is", place, "give one graph of each phase and bucket")
         seen[does] = place
@@ -325,47 +336,46 @@ def oracle_of(context: Context, graphs: Iterable[Graph], config: Config) -> tupl
 
     What has none, such as a bucket beyond its caches, is left out. Called in a child process.
     """
-    specs = dict.fromkeys((phase, capacity, bucket) for phase, _, capacity, bucket in map(specification, graphs))
+    specs = dict.fromkeys(specification(graph)._replace(head="logits") for graph in graphs)
     found: Inspected = []
     lowered = 0
-    for phase, capacity, bucket in specs:
-        if _keeps_to_the_contract(config, phase, capacity, bucket):
-            oracle, reused = _oracle_graph(context, config, (phase, "logits", capacity, bucket))
+    for spec in specs:
+        if _keeps_to_the_contract(config, spec):
+            oracle, reused = _oracle_graph(context, config, spec)
             lowered += not reused
             found.append((oracle, inspect(oracle)))
     return found, lowered
 
 
-def _keeps_to_the_contract(config: Config, phase: str, capacity: int, bucket: int) -> bool:
+def _keeps_to_the_contract(config: Config, spec: GraphSpec) -> bool:
     try:
-        graph_abi(config, phase, "logits", capacity, bucket)
+        graph_abi(config, *spec[:4], None, spec.batch)
     except InputError:
         return False
     return True
 
 
-def _oracle_graph(context: Context, config: Config, spec: tuple[str, str, int, int]) -> tuple[Graph, bool]:
+def _oracle_graph(context: Context, config: Config, spec: GraphSpec) -> tuple[Graph, bool]:
     """An oracle graph, and whether it was in the cache: by config, contract, JAX's version and the reference's own source."""
     folder = Path(str(reference.__file__)).parent
     files = [path for room in ("model", "oracle") for path in sorted((folder / room).glob("*.py"))]
     files.append(folder / "oracle" / "architectures" / f"{config.architecture}.py")
     parts: list[str | bytes] = [
-        repr((config, spec)),
+        repr((config, tuple(spec))),
         metadata.version("jax"),
         metadata.version("jaxlib"),
         *(p.read_bytes() for p in files),
     ]
     # An outcome may have to be run again; a graph is what it is.
     entry = dataclasses.replace(context, reuse=True).entry("oracle", str, parts, changed_by=("reference",))
-    phase, head, capacity, bucket = spec
+    phase, head, capacity, bucket, batch = spec
+    name = graph_name(config, phase, head, bucket, batch)
 
     def lower() -> str:
         from hloracle.reference.oracle.lower import lower
 
-        context.report(f"lowering the oracle's {graph_name(config, phase, head, bucket)}")
-        return lower(config, phase, head, capacity, bucket).text
+        context.report(f"lowering the oracle's {name}")
+        return lower(config, *spec).text
 
     text, reused = entry.get(lower)
-    return Graph(
-        graph_name(config, phase, head, bucket), text, graph_abi(config, phase, head, capacity, bucket)
-    ), reused
+    return Graph(name, text, graph_abi(config, phase, head, capacity, bucket, None, batch)), reused

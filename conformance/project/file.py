@@ -25,7 +25,7 @@ from hloracle.core.typed import problem
 NAME = "hloracle.toml"
 LARGEST = 2**20  # bytes
 FORM = "write it as docs/project-file.md says"
-PHASES = ("prefill", "decode")
+PHASES = ("prefill", "extend", "decode")
 # What is counted besides operations of one kind.
 COUNTED = ("total", "kinds", "products", "weights")
 # The kinds of StableHLO's operations.

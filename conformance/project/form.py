@@ -50,6 +50,7 @@ class Invariants(Rules, total=False):
     """What holds of all graphs, and of those of one phase besides."""
 
     prefill: Rules
+    extend: Rules
     decode: Rules
 
 

@@ -332,7 +332,7 @@ def _programs(run: Run, outcome: Outcome) -> list[record.Program]:
 
 def _graph_id(source: str, graph: Graph) -> str:
     abi = graph.abi
-    return "/".join([source, abi.phase, *([str(abi.bucket)] if abi.phase == "prefill" else []), abi.head])
+    return "/".join([source, abi.phase, *([str(abi.bucket)] if abi.phase != "decode" else []), abi.head])
 
 
 def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | None) -> record.Graph:
@@ -342,7 +342,7 @@ def _graph_row(source: str, graph: Graph, facts: GraphFacts, reading: Reading | 
         "source": source,
         "phase": cast(record.Phase, abi.phase),
         "head": cast(record.Head, abi.head),
-        "bucket": abi.bucket if abi.phase == "prefill" else None,
+        "bucket": abi.bucket if abi.phase != "decode" else None,
         "ops": facts.ops,
         "op_total": facts.total,
         "op_kinds": len(facts.ops),

@@ -23,8 +23,9 @@ from hloracle.conformance.context import Context
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
-from hloracle.conformance.runs import returned
-from hloracle.conformance.runs.returned import Slots, Streamed, after_prefill, changed, repeat, run_stream, slots_of
+from hloracle.conformance.runs import beside, returned
+from hloracle.conformance.runs.beside import Beside, Rows, apart, session_of, together
+from hloracle.conformance.runs.returned import Slots, Streamed, after_prompt, changed, repeat, run_stream, slots_of
 from hloracle.core import tolerances
 from hloracle.core.abi import Graph
 from hloracle.core.cache import Entry, digest, entry_name
@@ -63,6 +64,7 @@ class Outcome:
     decodes: its source has a decode graph.
     streams_reused: it ran, but for its streams, which are those of an earlier time.
     programs: what its backend made of the graphs, by their names; of what tells it.
+    rows: of graphs of several rows, what these give beside one another.
     """
 
     configuration: Configuration
@@ -77,6 +79,7 @@ class Outcome:
     streams_reused: bool = False
     decodes: bool = True
     programs: dict[str, Program] = field(default_factory=dict)
+    rows: Rows | None = None
 
     @property
     def slots(self) -> list[tuple[str, Slots]]:
@@ -126,7 +129,7 @@ def run_configuration(
         return dataclasses.replace(outcome, streams=before.streams, streams_reused=bool(before.streams))
     if so_far:
         outcome = dataclasses.replace(
-            outcome, prompts=so_far.prompts, repeated=so_far.repeated, seconds=so_far.seconds + outcome.seconds,
+            outcome, prompts=so_far.prompts, repeated=so_far.repeated, rows=so_far.rows, seconds=so_far.seconds + outcome.seconds,
             peak_bytes=max((p for p in (so_far.peak_bytes, outcome.peak_bytes) if p is not None), default=None),
         )  # fmt: skip
     entry.save(outcome)
@@ -141,7 +144,7 @@ def where(context: Context, backend: str) -> list[str]:
 
 def _comparing() -> list[bytes]:
     """The code and the limits that an outcome is judged by."""
-    files = (__file__, returned.__file__, situation.__file__, tolerances.__file__)
+    files = (__file__, beside.__file__, returned.__file__, situation.__file__, tolerances.__file__)
     return [Path(str(file)).read_bytes() for file in files]
 
 
@@ -156,7 +159,7 @@ def _run(
     context.report(f"{configuration.id}: loading graphs and weights")
     model = open_checkpoint(directory)
     backend = context.backend(configuration.backend)
-    session = Session(backend, graphs, model.load)
+    session = session_of(backend, graphs, model.load)
     prompts: dict[str, PromptOutcome] = {}
     for prompt in asked.prompts:
         context.report(f"{configuration.id}: {prompt.id}")
@@ -171,10 +174,17 @@ def _run(
         first = asked.prompts[0]
         steps = min(REPEATED, session.capacity - len(first.token_ids))
         repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
+    rows = None
+    if isinstance(session, Beside) and asked.prompts:
+        context.report(f"{configuration.id}: all prompts at once")
+        fed = {p.id: (p.token_ids, asked.truths[p.id].tokens[:-1]) for p in asked.prompts}
+        bucket = min(session.buckets, default=0)
+        few = min(asked.prompts, key=lambda p: (len(p.token_ids) < 2, len(p.token_ids)))
+        rows = Rows(together(session, fed, bucket), apart(session, fed[few.id], bucket))
     programs = dict(getattr(backend, "programs", {}))
     return Outcome(
         configuration, "ran", prompts, peak_bytes=getattr(backend, "peak_bytes", 0), streams=streams, repeated=repeated,
-        decodes=session.decodes, programs=programs,
+        decodes=session.decodes, programs=programs, rows=rows,
     )  # fmt: skip
 
 
@@ -190,7 +200,7 @@ def _prompt(
     slots = []
     before = session.caches(whole=True)
     if kept:
-        stayed = after_prefill(before, len(ids), prompt.bucket if session.buckets else len(ids))
+        stayed = after_prompt(session, before, len(ids), prompt.bucket)
         slots.append(slots_of(before, kept, config, len(ids), stayed=stayed))
     if len(truth.tokens) > 1:
         started = time.monotonic()

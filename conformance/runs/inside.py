@@ -166,9 +166,9 @@ def _run(
 
     rows = [rows_of(m) for m in matrices(*graphs)]
     canary = None
-    graph = max(graphs, key=lambda g: g.abi.phase == "prefill")
+    graph = max(graphs, key=lambda g: g.abi.phase != "decode")
     anatomy = anatomy_of(graph, config)
-    last = length if graph.abi.phase == "prefill" else len(truth.tokens)
+    last = length if graph.abi.phase != "decode" else len(truth.tokens)
     if with_canary and (anchor := canary_anchor(graph, anatomy.anchors, truth, last)):
         context.report(f"canary: {anchor}")
         found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])

@@ -6,6 +6,7 @@ that it asks for. And what no compiler gets wrong today another one may.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,8 +107,8 @@ def _run(
     found = []
     for graph in graphs:
         anatomy = anatomy_of(graph, model.config)
-        decode = graph.abi.phase == "decode"
-        situation = run.step(graph.abi.capacity, len(truth.tokens) - 1) if decode else run.prefill(graph.abi.capacity)
+        mine, phase, capacity = dataclasses.replace(run, batch=graph.abi.batch), graph.abi.phase, graph.abi.capacity
+        situation = mine.step(capacity, len(truth.tokens) - 1) if phase == "decode" else mine.prompt(phase, capacity)
         order = [a for a in anatomy.anchors if a != "token"]
         # Another graph gets another sample, so that in time all are tried.
         cost, chosen = 0, list[str]()

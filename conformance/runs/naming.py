@@ -76,12 +76,12 @@ def named(
         return graph
     peer = anatomy_of(oracle, model.config)
     truth, length = of
-    bucket = graph.abi.bucket if graph.abi.phase == "prefill" else 0
+    bucket = graph.abi.bucket
     run = ReferenceRun(truth, model.config, model.load, min(length or 1, bucket or length), bucket)
     capacity = graph.abi.capacity
     # Where a step sees every slot, scores before the mask are those behind it.
     last = min(len(truth.tokens) - 1, max(capacity - 2, 0))
-    situation = run.prefill(capacity) if bucket else run.step(capacity, last)
+    situation = run.prompt(graph.abi.phase, capacity) if bucket else run.step(capacity, last)
     names = frozenset(w.name for w in graph.abi.weights)
     bench: Any = Workbench(backend, model.load, names)
     found = Search(graph, situation, bench, peer.reads(), report).named()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.session import Session
+from hloracle.conformance.runs.beside import Beside
 from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.localize.situation import distance, row_errors, row_floors, slot_errors
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
@@ -183,6 +184,14 @@ def changed(before: Sequence[np.ndarray], after: Sequence[np.ndarray], slots: sl
     return ""
 
 
+def after_prompt(session: Session, caches: Sequence[np.ndarray], length: int, bucket: int) -> str:
+    """What a prompt left behind it that does not belong there, in words; empty where all is as it should be."""
+    if isinstance(session, Beside):
+        what = changed(session.before, caches, slice(length, None))
+        return f"{what} changed, behind a prompt of {length} tokens" if what else ""
+    return after_prefill(caches, length, bucket if session.buckets else length)
+
+
 def after_prefill(caches: Sequence[np.ndarray], length: int, bucket: int) -> str:
     """What prefill put where nothing belongs: padding that is not finite, or anything beyond the bucket."""
     for part, cache in zip(CACHES, caches, strict=False):
@@ -218,7 +227,7 @@ def run_stream(session: Session, stream: Stream, truth: AnchorTruth, config: Con
         head = session.prefill(stream.tokens[:length], stream.bucket)
         prefilled[length] = _head_error(truth, config, length - 1, head)
         caches = session.caches(whole=True)
-        stayed = after_prefill(caches, length, stream.bucket)
+        stayed = after_prompt(session, caches, length, stream.bucket)
         these = slots_of(caches, truth, config, length, stayed=stayed)
         slots = these if slots is None else _worse(slots, these)
         if length == lengths[len(lengths) // 2] and not slots.stayed:

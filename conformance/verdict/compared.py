@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from hloracle.conformance.checks.check import Check
@@ -90,7 +90,7 @@ def _of_source(
     missing = []
     phases = {abi.phase for abi in abis}
     capacity = max(abi.capacity for abi in abis)
-    buckets = sorted({abi.bucket for abi in abis if abi.phase == "prefill"})
+    buckets = sorted({abi.bucket for abi in abis if abi.phase != "decode"})
     positions, lengths = _positions(logits or configurations, asked, phases)
     what = "logits" if logits else "the token"
     if not logits:
@@ -101,9 +101,9 @@ def _of_source(
         phrases.append(f"{what} of decode at {of} positions{only(*some)}")
         if not every:
             missing.append(f"{what} of decode at positions {_ranges(set(range(capacity)) - positions)}")
-    if "prefill" in phases:
+    if buckets:
         # Each of its graphs takes prompts of one token up to its bucket. An ABI file calls it so that keeps no caches.
-        whole = "prefill" if any(abi.caches for abi in abis) else "forward"
+        whole = "extend" if "extend" in phases else "prefill" if any(abi.caches for abi in abis) else "forward"
         left = sum(buckets) - len(lengths)
         of = f"{len(lengths)} of the" if left else "all"
         taken = f"{sum(buckets)} lengths that {'it takes' if len(buckets) == 1 else f'its {len(buckets)} buckets take'}"
@@ -124,6 +124,9 @@ def _of_source(
     vocabulary = next((t.exact.shape[1] for t in asked.truths.values()), 0)
     if len(seen) == vocabulary:
         phrases.append(f"each of {vocabulary} tokens as input")
+    batch = max(abi.batch for abi in abis)
+    if batch > 1 and all(o.rows for o in configurations):
+        phrases.append(f"all prompts at once in {batch} rows, and each row beside others at other positions")
     if all(o.repeated and o.repeated[0] for o in configurations):
         phrases.append("two equal calls bit for bit")
     for inside in anchored[:1]:
@@ -166,7 +169,7 @@ def _tokens(configurations: Sequence[Outcome], asked: Asked) -> str:
 
 
 def _positions(
-    configurations: Sequence[Outcome], asked: Asked, phases: Collection[str]
+    configurations: Sequence[Outcome], asked: Asked, phases: Set[str]
 ) -> tuple[set[int], set[tuple[int, int]]]:
     """Where decode's head was compared; and prefill's, in which bucket after how many tokens; over all configurations."""
     positions: set[int] = set()
@@ -175,10 +178,11 @@ def _positions(
     for outcome in configurations:
         for prompt in (p for p in asked.prompts if p.id in outcome.prompts):
             n, steps = len(prompt.token_ids), len(outcome.prompts[prompt.id].tokens)
-            if "prefill" in phases:
+            whole = phases - {"decode"}
+            if whole:
                 lengths.add((prompt.bucket, n))
-            if "decode" in phases:  # without a prefill graph the prompt's last token is decode's as well
-                positions |= set(range(n - ("prefill" not in phases), n - 1 + steps))
+            if "decode" in phases:  # without a graph of a prompt its last token is decode's as well
+                positions |= set(range(n - (not whole), n - 1 + steps))
         for id, streamed in outcome.streams.items():
             positions |= set(range(len(streamed.heads)))
             lengths |= {(bucket[id], n) for n in streamed.prefilled}

@@ -339,10 +339,7 @@ def _oracle(context: Context, plan: Plan, graphs: Sequence[Graph], config: Confi
 
     if plan.suspect.of_oracle:
         return None
-    lowered = [
-        lower(config, g.abi.phase, "logits", g.abi.capacity, g.abi.bucket if g.abi.phase == "prefill" else 0)
-        for g in graphs
-    ]
+    lowered = [lower(config, g.abi.phase, "logits", g.abi.capacity, g.abi.bucket, g.abi.batch) for g in graphs]
     return Side(ORACLE, context.matrix.quick, tuple(lowered))
 
 

@@ -56,7 +56,8 @@ def proven(
 ) -> Repair:  # fmt: skip
     """Run the graphs that were put right, and write the patch."""
     outcome = run_configuration(context, configuration, mended.graphs, model, asked)
-    bad = [c for c in configuration_checks(outcome, asked.truths, asked.streams) if c.bad]
+    batch = mended.graphs[0].abi.batch
+    bad = [c for c in configuration_checks(outcome, asked.truths, asked.streams, batch) if c.bad]
     detail = f"{bad[0].title}: {bad[0].figure or bad[0].detail}" if bad else ""
     if out is not None:
         write_file(out / PATCH, mended.diff)

@@ -14,6 +14,7 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.registry import part_of, parts_of
 
 CACHES = ("k_cache", "v_cache")
+BY_HEAD = ("self_attn.scores", "self_attn.probs")
 LAYER = re.compile(r"layers\.(\d+)(?:\.(.+))?|([kv]_cache)\.(\d+)")
 CACHE_SCOPE = re.compile(r"layers\.(\d+)\.self_attn\.([kv]_cache)")
 
@@ -48,13 +49,23 @@ def anchor_of(scope: str) -> str:
     return CACHE_SCOPE.sub(r"\2.\1", scope)
 
 
-def anchor_shape(config: Config, anchor: str, queries: int, keys: int) -> tuple[int, ...]:
-    """The shape in a graph of `queries` tokens T that attend to `keys` slots S. The head sees one row."""
+def anchor_shape(config: Config, anchor: str, queries: int, keys: int, own: int = 1) -> tuple[int, ...]:
+    """The shape in a graph of `queries` tokens T that attend to `keys` slots S. The head sees one row.
+
+    own: B in a decode of a batch, whose T = B tokens each have caches and a head of their own; else 1.
+    """
     layer, part = split(anchor)
     if layer is None:
         E, V = config.hidden_size, config.vocab_size
-        return {"embed_tokens": (queries, E), "norm": (1, E), "lm_head": (V,)}[part]
-    return parts.shape(config, part_of(config, part).shape, queries, keys)
+        heads = (own,) if own > 1 else ()
+        return {"embed_tokens": (queries, E), "norm": (own, E), "lm_head": (*heads, V)}[part]
+    shape = parts.shape(config, part_of(config, part).shape, queries, keys)
+    if own > 1 and part in CACHES:
+        return (own, *shape)
+    if own > 1 and part in BY_HEAD:
+        K, T, *rest = shape
+        return (T, K, *rest)
+    return shape
 
 
 def terms(config: Config, anchor: str, keys: int) -> int:

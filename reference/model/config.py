@@ -160,7 +160,8 @@ class Config:
             return self.latent.kv_lora_rank, self.latent.qk_rope_head_dim
         return self.head_dim, self.head_dim
 
-    def cache_shapes(self, capacity: int) -> dict[str, tuple[int, int, int, int]]:
-        """[L, K, S, ...] of `k_cache` and `v_cache`, with S = `capacity` slots."""
-        heads = (self.num_hidden_layers, self.num_key_value_heads, capacity)
+    def cache_shapes(self, capacity: int, batch: int = 1) -> dict[str, tuple[int, ...]]:
+        """[L, K, S, ...] of `k_cache` and `v_cache`, with S = `capacity` slots; of several rows, [L, B, K, S, ...]."""
+        rows = (batch,) if batch > 1 else ()
+        heads = (self.num_hidden_layers, *rows, self.num_key_value_heads, capacity)
         return {name: (*heads, width) for name, width in zip(("k_cache", "v_cache"), self.cache_widths, strict=True)}

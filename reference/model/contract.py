@@ -1,11 +1,14 @@
-"""The contract of the two graphs: which arguments and results `prefill` and `decode` have.
+"""The contract of the graphs: which arguments and results `prefill`, `extend` and `decode` have.
 
 The reference and the emitter are both held to it, so that either can stand in for the other. No JAX.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from hloracle.core.abi import Abi, Tensor
 from hloracle.core.bounds import CAPACITY
@@ -14,13 +17,34 @@ from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, Layout
 from hloracle.reference.model.weights import taken_shapes
 
-PHASES = ("prefill", "decode")  # in the order in which a session runs them
+PROMPT = ("prefill", "extend")  # what a prompt goes through: all at once, or part by part
+PHASES = (*PROMPT, "decode")  # in the order in which a session runs them
 HEADS = ("token", "logits")
 BUCKETS = (32, 64, 128, 256)
+BATCH = 1024  # the most rows
 
 
-def check_contract(phase: str, head: str, capacity: int, bucket: int) -> None:
-    """Raises InputError that names the argument, unless this is a graph that a session runs; bucket: of a prefill."""
+class GraphSpec(NamedTuple):
+    """Which graph of a model. See `graph_abi`.
+
+    bucket: T of a prefill, or of an extend; 0 of a decode. batch: B.
+    """
+
+    phase: str
+    head: str
+    capacity: int
+    bucket: int = 0
+    batch: int = 1
+
+    @property
+    def name(self) -> str:
+        """e.g. `prefill_64_token`, or `decode_token_batch_4`"""
+        parts = [self.phase, *([str(self.bucket)] if self.phase != "decode" else []), self.head]
+        return "_".join([*parts, *(["batch", str(self.batch)] if self.batch > 1 else [])])
+
+
+def check_contract(phase: str, head: str, capacity: int, bucket: int = 0, batch: int = 1) -> None:
+    """Raises InputError that names the argument, unless this is a graph that a session runs; bucket: of a prompt's graph."""
     for flag, given, known in (("--phase", phase, PHASES), ("--head", head, HEADS)):
         if given not in known:
             raise InputError(f"is {given!r}", flag, f"give one of {', '.join(known)}")
@@ -28,40 +52,63 @@ def check_contract(phase: str, head: str, capacity: int, bucket: int) -> None:
         raise InputError(f"is {capacity!r}", "--capacity", "give at least one slot")
     if capacity > CAPACITY:
         raise InputError(f"is more than {CAPACITY:,}", "--capacity", "ask for fewer slots")
-    if phase == "prefill" and (type(bucket) is not int or bucket not in BUCKETS):
+    if type(batch) is not int or not 1 <= batch <= BATCH:
+        raise InputError(f"is {batch!r}", "--batch", f"give 1 to {BATCH:,} rows")
+    if phase == "prefill" and batch > 1:
+        raise InputError("is 'prefill', which has one row", "--phase", "give extend, which fills a row of a batch")
+    if phase != "decode" and (type(bucket) is not int or bucket not in BUCKETS):
         raise InputError(f"is {bucket!r}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
 
 
 def graph_abi(
-    config: Config, phase: str, head: str, capacity: int, bucket: int = 0, layout: Layout | None = None
+    config: Config, phase: str, head: str, capacity: int, bucket: int = 0, layout: Layout | None = None, batch: int = 1
 ) -> Abi:
-    """The ABI of one graph; `capacity` is the cache slots S, `bucket` the prompt tokens T of a prefill.
+    """The ABI of one graph; `capacity` is the cache slots S, `bucket` the tokens T of a prefill or an extend, `batch` the rows B.
 
     Weights are held, and fused, as `layout` says, plain float32 without one.
 
-    Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says. A decode graph's caches are donated: results
-    alias arguments.
+    Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says; of several rows, [layers, B, K, S, D]. Those that a
+    graph takes are donated: results alias arguments.
     """
-    if phase == "prefill" and not 0 < bucket <= capacity:
-        raise InputError(f"bucket {bucket} does not fit capacity {capacity}", "prefill", "raise the capacity")
+    if phase != "decode" and not 0 < bucket <= capacity:
+        raise InputError(f"bucket {bucket} does not fit capacity {capacity}", phase, "raise the capacity")
     weights: list[Tensor] = []
     for name, shape in taken_shapes(config, layout or {}).items():
         encoding = (layout or {}).get(name)
         weights += ENCODINGS[encoding].tensors(name, shape) if encoding else [Tensor("weight", name, shape, "f32")]
-    shapes = config.cache_shapes(capacity)
-    if phase == "prefill":
-        inputs = [Tensor("tokens", "tokens", (bucket,), "i32"), Tensor("length", "length", (), "i32")]
-        aliases: dict[str, int] = {}
+
+    def i32(name: str, *shape: int) -> Tensor:
+        return Tensor(name, name, shape, "i32")
+
+    rows = (batch,) if batch > 1 else ()
+    if phase == "decode":
+        inputs = [i32("token", *rows), i32("position", *rows)]
+        heads = rows
     else:
-        inputs = [Tensor("token", "token", (), "i32"), Tensor("position", "position", (), "i32")]
-        inputs += [Tensor(name, name, shape, "f32") for name, shape in shapes.items()]
-        aliases = {"k_cache": len(weights) + 2, "v_cache": len(weights) + 3}
-    heads = {
-        "token": Tensor("token", "token", (), "i32"),
-        "logits": Tensor("logits", "logits", (config.vocab_size,), "f32"),
-    }
-    caches = (Tensor(name, name, shape, "f32", aliases=aliases.get(name)) for name, shape in shapes.items())
-    return Abi(phase, (*weights, *inputs), (heads[head], *caches))
+        inputs, heads = [i32("tokens", bucket), i32("length")], ()
+        inputs += [i32(name) for name in extend_inputs(config, capacity, batch)] if phase == "extend" else []
+    caches = [Tensor(name, name, shape, "f32") for name, shape in config.cache_shapes(capacity, batch).items()]
+    if math.prod(caches[0].shape[:-1]) >= 2**31:  # a graph counts them in i32
+        words = f"{batch} rows of {capacity:,} slots are more than the 2^31 slots of all layers that a graph counts"
+        raise InputError(words, phase, "lower the capacity, or ask for fewer rows")
+    results = [
+        i32("token", *heads) if head == "token" else Tensor("logits", "logits", (*heads, config.vocab_size), "f32")
+    ]
+    if phase == "prefill":
+        return Abi(phase, (*weights, *inputs), (*results, *caches))
+    first = len(weights) + len(inputs)
+    results += [replace(cache, aliases=first + i) for i, cache in enumerate(caches)]
+    return Abi(phase, (*weights, *inputs, *caches), tuple(results))
+
+
+def extend_inputs(config: Config, capacity: int, batch: int) -> tuple[str, ...]:
+    """What an extend takes beside tokens and their number, before the caches.
+
+    position: the slot of the first token. row: the row of the batch. total: how many tokens the whole prompt has, where the
+    angles of RoPE depend on that.
+    """
+    turns = config.turning_point is not None and config.turning_point < capacity
+    return ("position", *(["row"] if batch > 1 else []), *(["total"] if turns else []))
 
 
 def effective_window(window: int | None, keys: int) -> int | None:
@@ -69,9 +116,9 @@ def effective_window(window: int | None, keys: int) -> int | None:
     return window if window is not None and window < keys else None
 
 
-def graph_name(config: Config, phase: str, head: str, bucket: int) -> str:
+def graph_name(config: Config, phase: str, head: str, bucket: int, batch: int = 1) -> str:
     """e.g. `llama_prefill_64_token`"""
-    return "_".join([config.architecture, phase, *([str(bucket)] if phase == "prefill" else []), head])
+    return f"{config.architecture}_{GraphSpec(phase, head, 0, bucket, batch).name}"
 
 
 def bucket_for(length: int, buckets: Sequence[int] = BUCKETS) -> int:

@@ -1,6 +1,6 @@
 """The mechanisms that architectures are wired from, in JAX. None of them knows which model it is in.
 
-Legend: T query tokens, S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim, R turned dims of it,
+Legend: B rows of a batch, T query tokens (those of all rows in decode), S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim, R turned dims of it,
 E hidden, F intermediate, V vocab; X experts, A chosen per token, M their intermediate. Everything is float32. Written
 with `lax` where the `jnp` form would leave private functions in the graph.
 """
@@ -63,17 +63,20 @@ class RopeRows:
     interleaved: bool
 
 
-def rope_rows(tables: RopeTables, interleaved: bool, start: Array | None, length: Array | None) -> RopeRows:
-    """The row of position `start` of a decode's tables; without it, a prefill's rows of a prompt of `length` tokens."""
-    if start is not None:
-        cos, sin = (lax.dynamic_slice_in_dim(jnp.asarray(table[0]), start, 1) for table in (tables.cos, tables.sin))
-    elif len(tables.cos) == 1:
+def rope_rows(tables: RopeTables, interleaved: bool, at: Array | None, length: Array | None) -> RopeRows:
+    """The rows of positions `at`, int32 [T] or one scalar; without it, a prefill's rows of all positions.
+
+    length: of the prompt, where there are angles for each length.
+    """
+    if len(tables.cos) == 1:
         cos, sin = jnp.asarray(tables.cos[0]), jnp.asarray(tables.sin[0])
     else:
         assert length is not None
         # JAX takes a negative start for one that counts from the end.
         variant = lax.clamp(0, length - tables.first, len(tables.cos) - 1)
         cos, sin = (lax.dynamic_slice_in_dim(jnp.asarray(t), variant, 1)[0] for t in (tables.cos, tables.sin))
+    if at is not None:
+        cos, sin = (rows(t, at) if at.ndim else lax.dynamic_slice_in_dim(t, at, 1) for t in (cos, sin))
     return RopeRows(cos, sin, interleaved)
 
 
@@ -115,6 +118,16 @@ def visible_to_position(position: Array, slots: int, window: int | None) -> Arra
     return visible if window is None else visible & (slot > position - window)
 
 
+def visible_to_positions(positions: Array, slots: int, window: int | None) -> Array:
+    """The mask of queries at positions int32 [T]: slot s is visible to query t when s <= its position, and in the window.
+
+    bool [T, S]
+    """
+    slot, query = lax.iota(jnp.int32, slots)[None, :], positions[:, None]
+    visible = slot <= query
+    return visible if window is None else visible & (slot > query - window)
+
+
 def visible_causal(length: int, window: int | None) -> Array:
     """Prefill's mask: key s is visible to query t when s <= t, and in the window. bool [T, T]"""
     query, key = lax.iota(jnp.int32, length)[:, None], lax.iota(jnp.int32, length)[None, :]
@@ -154,30 +167,36 @@ class Scoring:
 
 
 def attention(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    """Grouped-query attention: q [T, N, D], k and v [K, S, D] -> [T, N*D].
+    """Grouped-query attention: q [T, N, D], k and v [K, S, D] -> [T, N*D]. Of a batch, where each query has keys and values
+    of its own, k and v are [T, K, S, D].
 
     Query head n reads kv head n // G. Source: `eager_attention_forward`, Gemma 2's for the cap, GPT-OSS's for the
     sinks.
     """
-    (T, N, D), K = q.shape, k.shape[0]
+    (T, N, D), K, own = q.shape, k.shape[-3], k.ndim == 4
     G = N // K
     with scope("scores"):
         q = q.reshape(T, K, G, D)
-        scores = jnp.einsum("tkgd,ksd->ktgs", q, k, precision=HIGHEST) * scoring.scaling  # [K, T, G, S]
+        products = "tkgd,tksd->tkgs" if own else "tkgd,ksd->ktgs"
+        scores = jnp.einsum(products, q, k, precision=HIGHEST) * scoring.scaling  # [K, T, G, S], or [T, K, G, S]
         if scoring.cap is not None:
             scores = soft_cap(scores, scoring.cap)
-        scores = masked(scores, scoring.visible)
+        scores = masked(scores, scoring.visible, own)
     with scope("probs"):
         sinks = scoring.sinks
-        probs = softmax(scores, None if sinks is None else sinks.reshape(K, 1, G, 1))  # [K, T, G, S]
+        if sinks is not None:
+            sinks = sinks.reshape((1, K, G, 1) if own else (K, 1, G, 1))
+        probs = softmax(scores, sinks)  # like scores
     with scope("context"):
-        context = jnp.einsum("ktgs,ksd->tkgd", probs, v, precision=HIGHEST)  # [T, K, G, D]
+        context = jnp.einsum(
+            "tkgs,tksd->tkgd" if own else "ktgs,ksd->tkgd", probs, v, precision=HIGHEST
+        )  # [T, K, G, D]
         return context.reshape(T, N * D)
 
 
-def masked(scores: Array, visible: Array) -> Array:
-    """scores [K, T, G, S], -inf where visible [T, S] is false."""
-    return where(visible[None, :, None, :], scores, -INFINITY)
+def masked(scores: Array, visible: Array, rows_first: bool = False) -> Array:
+    """scores [K, T, G, S], or [T, K, G, S] with rows first, -inf where visible [T, S] is false."""
+    return where(visible[:, None, None, :] if rows_first else visible[None, :, None, :], scores, -INFINITY)
 
 
 def where(chosen: Array, x: Array, other: float) -> Array:
@@ -188,22 +207,26 @@ def where(chosen: Array, x: Array, other: float) -> Array:
 def latent_attention(q: Array, q_rope: Array, latents: Array, k_rope: Array, expand: Array, scoring: Scoring) -> Array:
     """Attention to keys and values that are made from latents, without making them.
 
-    q [T, N, P] and q_rope [T, N, Z]; latents [1, S, R] and k_rope [1, S, Z]; expand [N, P+U, R] makes a head's key and
-    value of a latent -> [T, N*U]. Source: `DeepseekV3Attention`, whose expanded form it equals.
+    q [T, N, P] and q_rope [T, N, Z]; latents [1, S, R] and k_rope [1, S, Z], or of a batch [T, 1, S, R] and [T, 1, S, Z];
+    expand [N, P+U, R] makes a head's key and value of a latent -> [T, N*U]. Source: `DeepseekV3Attention`, whose expanded
+    form it equals.
     """
     assert scoring.cap is None, "latent attention has no cap"
     assert scoring.sinks is None, "latent attention has no sinks"
-    T, _, P = q.shape
+    (T, _, P), own = q.shape, latents.ndim == 4
     to_key, to_value = expand[:, :P], expand[:, P:]
     with scope("scores"):
         q = jnp.einsum("tnp,npr->tnr", q, to_key, precision=HIGHEST)  # [T, N, R]
-        scores = jnp.einsum("tnr,ksr->ktns", q, latents, precision=HIGHEST)  # [1, T, N, S]
-        scores = (scores + jnp.einsum("tnz,ksz->ktns", q_rope, k_rope, precision=HIGHEST)) * scoring.scaling
-        scores = masked(scores, scoring.visible)
+        products = "tnr,tksr->tkns" if own else "tnr,ksr->ktns"
+        scores = jnp.einsum(products, q, latents, precision=HIGHEST)  # [1, T, N, S], or [T, 1, N, S]
+        scores = (scores + jnp.einsum(products, q_rope, k_rope, precision=HIGHEST)) * scoring.scaling
+        scores = masked(scores, scoring.visible, own)
     with scope("probs"):
-        probs = softmax(scores)  # [1, T, N, S]
+        probs = softmax(scores)  # like scores
     with scope("context"):
-        context = jnp.einsum("ktns,ksr->tnr", probs, latents, precision=HIGHEST)  # [T, N, R]
+        context = jnp.einsum(
+            "tkns,tksr->tnr" if own else "ktns,ksr->tnr", probs, latents, precision=HIGHEST
+        )  # [T, N, R]
         context = jnp.einsum("tnr,nur->tnu", context, to_value, precision=HIGHEST)  # [T, N, U]
         return context.reshape(T, -1)
 
@@ -335,7 +358,11 @@ def clamped_swiglu(x: Array, limit: float, alpha: float) -> Array:
 
 
 def argmax(logits: Array) -> Array:
-    """The index of the largest of [V], the lowest among equals: int32 scalar. V, an impossible id, if any is NaN."""
-    (V,) = logits.shape
-    is_maximum = logits == jnp.max(logits)
-    return jnp.min(lax.select(is_maximum, lax.iota(jnp.int32, V), jnp.full((V,), V, jnp.int32)))
+    """The index of the largest along the last axis of [..., V], the lowest among equals: int32 [...].
+
+    V, an impossible id, if any is NaN.
+    """
+    V, last = logits.shape[-1], logits.ndim - 1
+    is_maximum = logits == jnp.max(logits, axis=-1, keepdims=logits.ndim > 1)
+    places = lax.broadcasted_iota(jnp.int32, logits.shape, last) if last else lax.iota(jnp.int32, V)
+    return jnp.min(lax.select(is_maximum, places, jnp.full(logits.shape, V, jnp.int32)), axis=-1)

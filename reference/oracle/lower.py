@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from functools import partial
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,41 +13,56 @@ from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Abi, Graph
 from hloracle.core.locations import name_of
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi, graph_name
-from hloracle.reference.oracle.model import decode, prefill
+from hloracle.reference.oracle.model import decode, decode_batch, extend, prefill
 
 ANCHOR_PART = re.compile(r"layers\.\d+|[a-z_]+")
 DTYPES = {"f32": jnp.float32, "i32": jnp.int32}
 
 
-def lower(config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0) -> Graph:
+def lower(
+    config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, batch: int = 1
+) -> Graph:
     """The oracle graph of one phase, with the same ABI as the emitter's. See `contract.py` for the arguments.
 
     Every operation's location is the anchor it was traced in, so that both graphs speak of the same places.
     """
-    abi = graph_abi(config, phase, head, capacity, bucket)
+    abi = graph_abi(config, phase, head, capacity, bucket, None, batch)
     arguments = [jax.ShapeDtypeStruct(a.shape, DTYPES[a.dtype]) for a in abi.arguments]
     weights, inputs = arguments[: len(abi.weights)], arguments[len(abi.weights) :]
-
-    # The graph's arguments have the names of this function's.
-    def step(weights: list[Array], token: Array, position: Array, k_cache: Array, v_cache: Array) -> tuple[Array, ...]:
-        return decode(config, head, weights, token, position, (k_cache, v_cache))
-
-    function = partial(prefill, config, head, capacity) if phase == "prefill" else step
+    function = _function(config, head, abi)
     # tf.aliasing_output is what makes the caches in place; keep_unused holds the ABI's argument order.
-    donated = (3, 4) if phase == "decode" else ()
+    donated = () if phase == "prefill" else (len(inputs) - 1, len(inputs))
     lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(weights, *inputs)
     module = lowered.compiler_ir("stablehlo")
     assert isinstance(module, ir.Module)
-    name = graph_name(config, phase, head, bucket)
+    name = graph_name(config, phase, head, bucket, batch)
     with module.context:
         module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
         _locations_to_anchors(module)
         text = str(module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False, use_local_scope=True))
     return Graph(name, text, abi)
+
+
+def _function(config: Config, head: str, abi: Abi) -> Callable[..., tuple[Array, ...]]:
+    """Of the weights, then of the inputs in the ABI's order, by whose names the graph's arguments are called."""
+    names = [a.name for a in abi.arguments if a.role != "weight"]
+
+    def step(weights: list[Array], *inputs: Array) -> tuple[Array, ...]:
+        given = dict(zip(names, inputs, strict=True))
+        if abi.phase == "prefill":
+            return prefill(config, head, abi.capacity, weights, **given)
+        caches = given.pop("k_cache"), given.pop("v_cache")
+        if abi.phase == "decode":
+            return (decode if abi.batch == 1 else decode_batch)(config, head, weights, **given, caches=caches)
+        return extend(config, head, weights, **given, caches=caches)
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("weights", *names)]
+    step.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return step
 
 
 def _locations_to_anchors(module: ir.Module) -> None:
