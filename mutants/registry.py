@@ -48,6 +48,7 @@ class Mutant:
     note: for a fault that the values of an ordinary run do not show, what must be looked at.
     weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision; `+fused` behind
       it fuses them.
+    batch: rows of the graphs of that run.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Mutant:
     note: str = ""
     model: str = "tiny-llama"
     weights: str = "rows"
+    batch: int = 1
 
     @property
     def held(self) -> tuple[str, str, bool]:
@@ -76,9 +78,9 @@ class Mutant:
         return "simulated" if self.part == "device" else "cpu"
 
     @property
-    def run(self) -> tuple[str, str, str]:
-        """Which right run it is held to: a model, how its weights are held, and the device."""
-        return self.model, self.weights, self.device
+    def run(self) -> tuple[str, str, str, int]:
+        """Which right run it is held to: a model, how its weights are held, the device, and the rows."""
+        return self.model, self.weights, self.device, self.batch
 
     @property
     def architecture(self) -> str:
@@ -108,12 +110,12 @@ def named(id: str) -> Mutant:
 
 def mutant(
     id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = "",
-    model: str = "tiny-llama", weights: str = "rows", class_: str = "",
+    model: str = "tiny-llama", weights: str = "rows", class_: str = "", batch: int = 1,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register the function below as a mutant.
 
     Args:
-      model, weights: the run that it is planted in.
+      model, weights, batch: the run that it is planted in.
       class_: the verdict that it must get, where that is not the one of its part.
       replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
         gets the right function, then that one's arguments. `*` is the model's architecture. Several targets are separated
@@ -127,7 +129,18 @@ def mutant(
         targets = replaces.replace("*", model.removeprefix("tiny-"))
         plant = (lambda: replaced(targets, wrong)) if targets else contextmanager(wrong)
         MUTANTS[id] = Mutant(
-            id, mechanism, part, fault, class_ or CLASSES[part], anchor, plant, wrong.__module__, note, model, weights
+            id,
+            mechanism,
+            part,
+            fault,
+            class_ or CLASSES[part],
+            anchor,
+            plant,
+            wrong.__module__,
+            note,
+            model,
+            weights,
+            batch,
         )
         return wrong
 

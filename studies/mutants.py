@@ -55,7 +55,7 @@ EXACT = 0.90
 AT_LINE = re.compile(r" at line (\d+) of (\S+)$")
 
 
-Run = tuple[str, str, str]  # a model, how its weights are held, and the kind of device
+Run = tuple[str, str, str, int]  # a model, how its weights are held, the kind of device, and the rows of its graphs
 Right = tuple[Record, dict[str, set[str]]]  # the record of a right model, and what reads what: see `_consumers`
 
 
@@ -196,13 +196,14 @@ def _exact(mutant: Mutant, record: Record) -> bool | None:
 def _graphs(mutant: Mutant, name: str) -> list[Graph]:
     """The emitter's graphs of a mutant's run: the one of that name, or one of each phase and head where there is no name."""
     precision, layout, fused = mutant.held
-    emitter = Emitter(untuned(layout, fused, Device(mutant.device)))
+    device, batch = Device(mutant.device), mutant.batch
+    emitter = Emitter(untuned(layout, fused, device))
     model, capacity = open_checkpoint(resolve(mutant.model, precision=precision)), _capacity(mutant.model)
     buckets = [b for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity]
     found: dict[str, Graph] = {}
-    for phase, bucket in (("decode", 0), *(("prefill", b) for b in buckets)):
+    for phase, bucket in (("decode", 0), *((_prompt(batch), b) for b in buckets)):
         for head in ("logits", "token"):
-            graph = emitter(Request(model, phase, head, capacity, bucket, precision, Device(mutant.device)))
+            graph = emitter(Request(model, phase, head, capacity, bucket, precision, device, batch))
             if graph is not None and name in ("", graph.name):
                 found.setdefault(graph.name if name else f"{phase} {head}", graph)
     return list(found.values())
@@ -217,18 +218,19 @@ def _right(report: Report, key: Run) -> Right:
     model, *_ = key
     beyond = any(m.run == key and m.part in ("compiler", "device", "session") for m in MUTANTS.values())
     record = _run(report, key, _capacity(model), "", None if beyond else BUILT_IN[1:])
-    return record, _consumers(model)
+    return record, _consumers(model, key[-1])
 
 
 def _run(
     report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
 ) -> Record:  # fmt: skip
-    model, weights, kind = of
+    model, weights, kind, batch = of
     precision, layout, fused = held_as(weights)
     device = Device(kind)
     with alone(), plain_compilers():
         settings = Settings(
-            model, TOKENS, capacity, precision, untuned(layout, fused, device), early_exit=True, quick=model in LATE, repairs=False
+            model, TOKENS, capacity, precision, untuned(layout, fused, device), early_exit=True, quick=model in LATE, repairs=False,
+            batch=batch,
         )  # fmt: skip
         context = Context(
             Progress(report),
@@ -239,9 +241,10 @@ def _run(
         return run(settings, context)
 
 
-def _command(model: str, weights: str, device: str) -> str:
+def _command(model: str, weights: str, device: str, batch: int) -> str:
     precision, layout, fused = held_as(weights)
     on = "" if device == "cpu" else f" --device {device}"
+    on += f" --batch {batch}" if batch > 1 else ""
     return f"hloracle run {model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
 
 
@@ -249,14 +252,19 @@ def _capacity(model: str) -> int:
     return LATE_CAPACITY if model in LATE else CAPACITY
 
 
-def _consumers(model: str) -> dict[str, set[str]]:
+def _prompt(batch: int) -> str:
+    """The phase of the graphs that a prompt goes through."""
+    return "prefill" if batch == 1 else "extend"
+
+
+def _consumers(model: str, batch: int) -> dict[str, set[str]]:
     """Anchor -> the anchors whose subgraph reads it."""
     from hloracle.localize.anatomy import anatomy_of
 
     config = open_checkpoint(resolve(model)).config
     found: dict[str, set[str]] = {}
-    for phase, bucket in (("prefill", BUCKETS[0]), ("decode", 0)):
-        anatomy = anatomy_of(emit(config, phase, "token", _capacity(model), bucket), config)
+    for phase, bucket in ((_prompt(batch), BUCKETS[0]), ("decode", 0)):
+        anatomy = anatomy_of(emit(config, phase, "token", _capacity(model), bucket, None, batch), config)
         for anchor in anatomy.anchors:
             for argument in anatomy.subgraph(anchor).graph.abi.arguments:
                 found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)

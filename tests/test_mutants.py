@@ -43,7 +43,7 @@ from hloracle.reference.oracle.lower import lower
 from hloracle.studies.mutants import LATE
 
 CAPACITY = 64
-Run = tuple[str, ...]  # a model, how its weights are held, and the device
+Run = tuple[Any, ...]  # a model, how its weights are held, the device, and the rows
 LLAMA: Run = ("tiny-llama", "rows")
 GRAPHS = tuple((phase, head) for phase in ("decode", "prefill") for head in ("logits", "token"))
 # Above the noise of two compilations, below every fault whose mutant has no note.
@@ -59,8 +59,8 @@ FIRST = {(m.part, m.mechanism): m.id for m in reversed(MUTANTS.values())}.values
 
 
 def of(*parts: str) -> Any:
-    """A test for every mutant of these parts."""
-    some = [m for m in MUTANTS.values() if m.part in parts]
+    """A test for every mutant of these parts. Those of several rows are `test_rows.py`'s."""
+    some = [m for m in MUTANTS.values() if m.part in parts and m.batch == 1]
     return pytest.mark.parametrize("mutant", [(pytest.param if m.id in FIRST else nightly)(m, id=m.id) for m in some])
 
 
