@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from itertools import chain
@@ -79,6 +80,7 @@ def cli() -> None:
 @options.fused("fused")
 @options.tokens
 @options.capacity
+@options.batch
 @options.rounds
 @options.reuse
 @click.option(
@@ -116,6 +118,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
 @cli.command()
 @click.argument("families", nargs=-1, metavar="[FAMILY]...")
 @options.jobs
+@options.batch
 @options.rounds
 @options.reuse
 @options.as_json
@@ -253,13 +256,14 @@ def abi(
 @cli.command(epilog=MODEL_HELP)
 @options.model()
 @options.as_
-@click.option("--phase", type=click.Choice(["prefill", "decode"]), required=True, help="Which of the two graphs.")
+@click.option("--phase", type=click.Choice(["prefill", "extend", "decode"]), required=True, help="Which of the graphs.")
 @options.source
 @click.option(
     "--head", type=click.Choice(["token", "logits"]), default="logits", show_default=True, help="What it answers with."
 )
-@click.option("--bucket", type=int, default=64, show_default=True, help="Prompt tokens of a prefill graph.")
+@click.option("--bucket", type=int, default=64, show_default=True, help="Tokens of a prefill or an extend graph.")
 @options.capacity
+@options.batch
 @options.precision
 @options.layout("panels")
 @options.fused("fuse", False)
@@ -292,13 +296,38 @@ def emit(output: Path, **asked: Any) -> int:
     return 0
 
 
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+
+
 @cli.command(epilog=MODEL_HELP)
 @options.model()
 @options.as_
-@click.option("-p", "--prompt", required=True, help="What to continue.")
+@click.option("-p", "--prompt", help="What to continue.")
+@click.option(
+    "--prompts", type=click.Path(path_type=Path), metavar="FILE",
+    help='What to continue, many at once: a JSON object a line, such as {"prompt": "The sea", "count": 20}. So is the answer.',
+)  # fmt: skip
 @click.option("-n", "count", type=int, default=48, show_default=True, help="At most so many tokens.")
 @click.option("--stream", is_flag=True, help="Print each token as soon as it is known.")
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the model's chat template.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="What the text ends before. May be given several times.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the most likely token.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the K most likely tokens; 0 for all.")
+@click.option(
+    "--top-p", type=float, default=1.0, show_default=True, help="Draw from the fewest that have this probability."
+)
+@click.option(
+    "--min-p",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Draw from those with this share of the likeliest one's.",
+)
+@click.option(
+    "--repetition-penalty", type=float, default=1.0, show_default=True, help="Above 1 makes what was said less likely."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same tokens.")
+@click.option("--batch", type=int, default=4, show_default=True, metavar="B", help="How many of --prompts at once.")
 @options.source
 @click.option(
     "--backend", type=click.Choice(["iree-cpu", "xla-cpu"]), help="What runs them: IREE on --device, if not given."
@@ -306,26 +335,48 @@ def emit(output: Path, **asked: Any) -> int:
 @options.device
 @options.precision
 @options.threads
-def generate(model: str, prompt: str, count: int, stream: bool, raw: bool, **asked: Any) -> int:
-    """Continue a prompt with MODEL at temperature 0, on the compiled graphs.
+def generate(
+    model: str, prompt: str | None, prompts: Path | None, count: int, stream: bool, raw: bool, stop: tuple[str, ...],
+    batch: int, **asked: Any,
+) -> int:  # fmt: skip
+    """Continue a prompt with MODEL, or many prompts at once, on the compiled graphs.
 
     The prompt is put into the model's chat template if it has one. Stops at the end-of-text token, as
-    transformers does.
+    transformers does. What is drawn is drawn from what transformers would draw it from.
     """
     from hloracle.backends.devices import open_device
-    from hloracle.production.generate import Engine, generate_text
+    from hloracle.production.generate import Engine, Wanted, generate_many, generate_text, read_prompts
+    from hloracle.production.sampling import Sampling
+    from hloracle.reference.model.contract import BATCH
 
     device, backend = open_device(asked["device"], asked["cuda_target"]), asked["backend"]
     if backend and device.remote:
         raise InputError("is of the processor", f"--backend {backend}", f"leave it out, or --device {device}")
+    if (prompt is None) == (prompts is None):
+        what = "is given beside --prompts" if prompts else "is not given"
+        raise InputError(what, "--prompt", "give one prompt, or --prompts with a file of many")
+    if not 1 <= batch <= BATCH:
+        raise InputError(f"is {batch}", "--batch", f"give 1 to {BATCH:,} rows")
+    engine = Engine(
+        asked["source"], backend or device.backend, asked["threads"], asked["precision"], device, asked["as_"], batch
+    )  # fmt: skip
+
+    def tell(line: str) -> None:
+        terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True)
+
+    if prompts is not None:
+        for name in ("count", "stream", "raw", "stop", *SAMPLING):
+            if click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT:
+                flag = "-n" if name == "count" else f"--{name.replace('_', '-')}"
+                raise InputError("has no effect beside --prompts", flag, "write it into the lines of the file")
+        many = generate_many(model, read_prompts(prompts), engine, tell)
+        with terminal.status("generating"):
+            for found in many:
+                click.echo(json.dumps(found))
+        return 0
     with terminal.status("loading"):
-        engine = Engine(
-            asked["source"], backend or device.backend, asked["threads"], asked["precision"], device, asked["as_"]
-        )  # fmt: skip
-        pieces = generate_text(
-            model, prompt, count, raw, engine,
-            tell=lambda line: terminal.print(f"[dim]hloracle: {escape(line)}[/]", soft_wrap=True),
-        )  # fmt: skip
+        sampling = Sampling(**{name: asked[name] for name in SAMPLING})
+        pieces = generate_text(model, Wanted(prompt or "", count, raw, sampling, stop), engine, tell)
         first = next(pieces, "")
     for piece in chain([first], pieces) if stream else [first, *pieces]:
         click.echo(harmless(piece), nl=False)  # which flushes
@@ -453,6 +504,7 @@ def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads
     from hloracle.production.choice import production_graphs, untuned
     from hloracle.reference.fixtures.named import resolve
     from hloracle.reference.model.checkpoint import open_checkpoint
+    from hloracle.reference.model.contract import GraphSpec
 
     with progress_shown() as progress:
         with progress.stage("model"):
@@ -463,7 +515,7 @@ def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads
                 where = f"--cuda-target {cuda_target}"
                 raise InputError("is not known to this compiler", where, f"name one of {', '.join(known)}")
             progress.report("compiling for every target")
-            specs = [("decode", "token", 256, 0), ("prefill", "token", 256, 64)]
+            specs = [GraphSpec("decode", "token", 256, 0), GraphSpec("prefill", "token", 256, 64)]
             wanted = [
                 ("emitter", graph, device)
                 for device in for_every_target(cuda_target)

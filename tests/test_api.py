@@ -457,7 +457,7 @@ def of_another_model(graph: Graph) -> Graph:
         (lambda graph: 1 / 0, "source source, decode: raised ZeroDivisionError: division by zero (test_api.py:"),
         (lambda graph: graph.text, "source source, decode: gave a str; give a hloracle.Graph, or None"),
         (lambda graph: None, "source source: has no graph of the model; give a decode graph"),
-        (of_another_capacity, "source source, decode: gave a graph of ('decode', 'logits', 64, 0)"),
+        (of_another_capacity, "source source, decode: gave the graph decode_logits of 64 slots"),
         (of_another_model, "source source, decode: "),
         (with_text("@main(", "@main(%more: tensor<f32>, "), "source source, llama_decode_logits: "),
     ],
@@ -499,7 +499,7 @@ def aliasing(index: int) -> Callable[[Abi], Any]:
         (with_abi(results=aliasing(0)), "results[2] (v_cache) aliases arguments[0] (model.embed_tokens.weight), a weight, "),
         (with_abi(results=aliasing(999)), "results[2] (v_cache) aliases argument 999, and there are "),
         (with_abi(results=lambda abi: ()), "the results are nothing, not token or logits, "),
-        (with_abi(phase=lambda abi: "encode"), "phase 'encode' is not one of prefill, decode"),
+        (with_abi(phase=lambda abi: "encode"), "phase 'encode' is not one of prefill, extend, decode"),
     ],
 )  # fmt: skip
 def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[Graph], Graph], line: str) -> None:
@@ -570,7 +570,7 @@ def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[G
             "abi: is of type int, not the name of a file",
         ),
         (lambda: hloracle.open_model("tiny-nobody"), "'tiny-nobody': no such model"),
-        (lambda: hloracle.emit("tiny-llama", "x"), "--phase: is 'x'; give one of prefill, decode"),
+        (lambda: hloracle.emit("tiny-llama", "x"), "--phase: is 'x'; give one of prefill, extend, decode"),
         (lambda: hloracle.emit("tiny-llama", head="both"), "--head: is 'both'; give one of token, logits"),
         (lambda: hloracle.emit("tiny-llama", "prefill", bucket=50), "--bucket: is 50; give one of 32, 64, 128, 256"),
         (lambda: hloracle.emit("tiny-llama", "prefill", capacity=32), "bucket 64 does not fit capacity 32"),

@@ -343,7 +343,7 @@ def test_taps(source: str, tmp_path: Path) -> None:
             ("emit", "tiny-llama", "--phase", "decode", "--taps", "norm,layers.0.act", "-o", "x.mlir"),
             "layers.0.mlp.act",
         ),
-        (("generate", "tiny-llama"), "Missing option '-p'"),
+        (("generate", "tiny-llama"), "--prompt: is not given; give one prompt, or --prompts with a file of many"),
         (("generate", "tiny-llama", "-p", "x", "--precision", "f64"), "'f64' is not one of"),
         (("generate", "tiny-llama", "-p", "x", "--precision", "int4"), "has no tokenizer.json"),
         (("generate", "tiny-llama", "-p", "x", "-n", "0"), "-n: is 0"),
@@ -736,7 +736,7 @@ def test_check_refuses_tokens(tokens: str, refused: Refused, tmp_path: Path) -> 
     ("prompt", "words"),
     [
         ("", "prompt: is empty"),
-        ("a " * 257, "has 257 tokens, more than the largest bucket of 256"),
+        ("a " * 1000, "prompt: has 1,048 tokens with those that are asked for, and the model has 1,024 positions"),
         (" ", "makes no token of ' '; give another prompt"),
     ],
 )

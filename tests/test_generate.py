@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,12 +16,14 @@ from hloracle.core.errors import InputError
 from hloracle.production import choice as choices
 from hloracle.production import generate as module
 from hloracle.production.choice import Choice, keep, production_graphs, untuned
-from hloracle.production.generate import Engine, end_of_text, generate_text
+from hloracle.production.generate import Engine, Wanted, end_of_text, generate_text, read_prompts
+from hloracle.production.sampling import Sampling
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer
 from hloracle.reference.huggingface.truth import load_model
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.contract import GraphSpec
 
 COUNT = 10
 
@@ -53,7 +55,9 @@ def theirs(directory: Path, ids: list[int], count: int = COUNT) -> list[int]:
 def ours(directory: Path, prompt: str, count: int = COUNT, raw: bool = False, **more: str) -> str:
     source, backend = more.get("source", "emitter"), more.get("backend", "iree-cpu")
     return "".join(
-        generate_text(str(directory), prompt, count, raw, Engine(source, backend, 2, more.get("precision", "f32")))
+        generate_text(
+            str(directory), Wanted(prompt, count, raw), Engine(source, backend, 2, more.get("precision", "f32"))
+        )
     )
 
 
@@ -102,15 +106,27 @@ def test_no_end_of_text(words: Path) -> None:
 
 
 class Fixed:
-    """A session that says what it was told to."""
+    """A session of one row that says what it was told to."""
 
     tokens: ClassVar[list[int]] = []
+    capacity, batch, vocab_size, head, chunks, buckets = 2**20, 1, V, "token", (), (32,)
 
     def __init__(self, *_: Any) -> None:
+        self.positions = [0]
+        self._left = iter(self.tokens)
+
+    def reset(self) -> None:
         pass
 
-    def generate_streaming_greedy(self, ids: list[int], count: int) -> Iterator[int]:
-        yield from self.tokens[:count]
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def prefill(self, tokens: list[int]) -> int:
+        self.positions = [len(tokens)]
+        return next(self._left)
+
+    def step(self, tokens: dict[int, int]) -> dict[int, int]:
+        return {0: next(self._left)}
 
 
 @pytest.fixture
@@ -128,22 +144,22 @@ SENTENCES = ("h\u00e9llo", "\U0001f30a\U0001f30a \u6771\u4eac", "e\u0301 \u0915\
 def test_pieces_are_whole_characters(text: str, spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = text.encode()
     monkeypatch.setattr(Fixed, "tokens", list(data))
-    pieces = list(generate_text(str(spelled), "a", len(data), True, Engine("emitter", "iree-cpu", 1)))
+    pieces = list(generate_text(str(spelled), Wanted("a", len(data), True), Engine("emitter", "iree-cpu", 1)))
     assert pieces == list(text), "one character at a time, each as soon as it is whole"
 
 
 def test_text_that_ends_inside_a_character(spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = "a\U0001f30a".encode()[:-1]
     monkeypatch.setattr(Fixed, "tokens", list(data))
-    pieces = list(generate_text(str(spelled), "a", len(data), True, Engine("emitter", "iree-cpu", 1)))
+    pieces = list(generate_text(str(spelled), Wanted("a", len(data), True), Engine("emitter", "iree-cpu", 1)))
     assert pieces == ["a", "\ufffd"], "what is there of it is shown as what transformers shows"
 
 
 def test_special_tokens_are_not_shown(spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fixed, "tokens", [*b"ab", V - 1, *b"c"])
-    assert ours(spelled, "a") == "abc"
+    assert ours(spelled, "a", count=4) == "abc"
     (spelled / "generation_config.json").write_text(json.dumps({"eos_token_id": V - 1}))
-    assert ours(spelled, "a") == "ab"
+    assert ours(spelled, "a", count=4) == "ab"
 
 
 def test_long_texts_get_a_larger_cache(spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +170,9 @@ def test_long_texts_get_a_larger_cache(spelled: Path, monkeypatch: pytest.Monkey
         return production_graphs(checkpoint, precision, choice, specs[:1])
 
     monkeypatch.setattr(module, "production_graphs", emitted)
-    monkeypatch.setattr(Fixed, "tokens", [*b"a"])
+    monkeypatch.setattr(Fixed, "tokens", [*b"a"] * 300)
     ours(spelled, "a" * 40, count=300, backend="xla-cpu")
-    assert asked == [("decode", "token", 512, 0), ("prefill", "token", 512, 64)]
+    assert asked == [GraphSpec("decode", "token", 512, 0), GraphSpec("prefill", "token", 512, 64)]
 
 
 def test_what_was_tuned_here_is_taken_or_ignored_with_a_word(
@@ -173,7 +189,7 @@ def test_what_was_tuned_here_is_taken_or_ignored_with_a_word(
     checkpoint = open_checkpoint(words)
     keep(checkpoint, "f32", 1, untuned("rows"), [])
     texts = [
-        "".join(generate_text(str(words), "a w5", 3, False, Engine("emitter", "iree-cpu", threads), told.append))
+        "".join(generate_text(str(words), Wanted("a w5", 3), Engine("emitter", "iree-cpu", threads), told.append))
         for threads in (1, 2)
     ]
     assert texts[0] == texts[1]
@@ -196,3 +212,96 @@ def test_text_in_a_precision(precision: str, source: str, words: Path) -> None:
 def test_nothing_asked_for(count: int, words: Path) -> None:
     with pytest.raises(InputError, match=f"-n: is {count}"):
         ours(words, "a", count=count)
+
+
+# ---- drawn, and many at once
+
+
+def test_what_is_drawn_and_what_it_ends_before(words: Path) -> None:
+    plain = ours(words, "a w5 b w7", count=12)
+    engine = Engine("emitter", "xla-cpu", 1)
+
+    def text(wanted: Wanted) -> str:
+        return "".join(generate_text(str(words), wanted, engine))
+
+    drawn = Wanted("a w5 b w7", 12, sampling=Sampling(temperature=1.5, seed=3))
+    assert text(drawn) == text(drawn) != plain
+    stop = plain.split()[3]
+    assert text(Wanted("a w5 b w7", 12, stop=(stop, "never"))) == plain[: plain.index(stop)]
+    assert text(Wanted("a w5 b w7", 12, stop=("never",))) == plain
+
+
+def test_a_stop_is_held_back_until_it_is_known(spelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fixed, "tokens", list(b"abxabyz"))
+    engine = Engine("emitter", "iree-cpu", 1)
+    assert list(generate_text(str(spelled), Wanted("a", 7, True, stop=("aby",)), engine)) == ["abx"]
+    assert list(generate_text(str(spelled), Wanted("a", 7, True, stop=("yy", "yx")), engine)) == [*"abxab", "yz"]
+
+
+LINES = [
+    {"prompt": "a w5 b w7", "count": 9},
+    {"prompt": "w9", "count": 3},
+    {"prompt": "b b w2", "temperature": 1.2, "seed": 4, "count": 6},
+    {"prompt": "w1 w2 w3 w4", "count": 12, "raw": True},
+    {"prompt": "b", "count": 5, "repetition_penalty": 1.3},
+]
+
+
+def test_many_at_once_are_each_what_it_is_alone(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, LINES)) + "\n\n")
+    found = {}
+    for batch in ("1", "2", "5"):
+        asked = ["generate", str(words), "--prompts", str(path), "--batch", batch, "--backend", "xla-cpu"]
+        assert cli.invoke(asked) == 0
+        found[batch] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found["1"] == found["2"] == found["5"]
+    for line, answer in zip(LINES, found["2"], strict=True):
+        assert answer["prompt"] == line["prompt"]
+        assert answer["ended"] == "length"
+        assert len(answer["tokens"]) == line["count"]
+        if line.keys() <= {"prompt", "count", "raw"}:
+            raw = bool(line.get("raw"))
+            assert answer["text"] == ours(words, str(line["prompt"]), count=line["count"], raw=raw)
+
+
+BAD: dict[str, str] = {
+    "[1]": "is no JSON object",
+    "{": "is not JSON (Expecting property name enclosed in double quotes: line 1, column 2)",
+    '{"count": 3}': "has no prompt",
+    '{"prompt": 3}': "prompt is 3, not a string",
+    '{"prompt": "a", "count": true}': "count is true, not a whole number",
+    '{"prompt": "a", "count": 0}': "count is 0",
+    '{"prompt": "a", "stop": "b"}': 'stop is "b", not a list',
+    '{"prompt": "a", "stop": [1]}': "stop is not a list of strings",
+    '{"prompt": "a", "stop": [""]}': "stop is empty",
+    '{"prompt": "a", "top_p": 2}': "top_p is 2",
+    '{"prompt": "a", "temperature": "hot"}': "temperature is 'hot'",
+    '{"prompt": "a", "heat": 1}': "has an unknown key 'heat'",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_line_that_is_refused(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'{{"prompt": "fine"}}\n\n{line}\n')
+    with pytest.raises(InputError) as caught:
+        read_prompts(path)
+    assert str(caught.value).startswith(f"{path}:3: {BAD[line]}; ")
+
+
+def test_flags_that_do_not_go_together(words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a"}\n')
+    for flags, line in (
+        ([], "--prompt: is not given; give one prompt, or --prompts with a file of many"),
+        (["-p", "a", "--prompts", str(path)], "--prompt: is given beside --prompts; give one prompt, or --prompts with a file of many"),
+        (["--prompts", str(path), "-n", "3"], "-n: has no effect beside --prompts; write it into the lines of the file"),
+        (["--prompts", str(path), "--top-k", "3"], "--top-k: has no effect beside --prompts; write it into the lines of the file"),
+        (["--prompts", str(path), "--batch", "0"], "--batch: is 0; give 1 to 1,024 rows"),
+        (["-p", "a", "--top-p", "nan"], "--top-p: is nan; give a number from 0 to 1; 1 keeps all tokens"),
+    ):  # fmt: skip
+        assert cli.invoke(["generate", str(words), *flags]) == 2
+        assert capsys.readouterr().err == f"hloracle: {line}\n"

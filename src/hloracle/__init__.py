@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hloracle.api import check as check
     from hloracle.api import emit as emit
     from hloracle.api import generate as generate
+    from hloracle.api import open_batch as open_batch
     from hloracle.api import open_model as open_model
     from hloracle.api import open_session as open_session
     from hloracle.api import run as run
@@ -40,27 +41,32 @@ if TYPE_CHECKING:
     from hloracle.core.child import ChildDied as ChildDied
     from hloracle.core.errors import InputError as InputError
     from hloracle.core.errors import ToolchainError as ToolchainError
+    from hloracle.production.sampling import Sampling as Sampling
+    from hloracle.production.serving import Batch as Batch
+    from hloracle.production.serving import Generation as Generation
     from hloracle.reference.model.checkpoint import Checkpoint as Model
 
 __version__ = _version("hloracle")
 
 # Where each name is defined. It is imported when it is first used: `import hloracle` alone imports no compiler.
 _HOMES = {
-    "hloracle.api": "CheckOptions Options Record SuiteOptions Verdict check emit generate open_model open_session run suite",
+    "hloracle.api": "CheckOptions Options Record SuiteOptions Verdict check emit generate open_batch open_model open_session run suite",
     "hloracle.backends.session": "Backend Executable Session",
     "hloracle.backends.words": "worker",
     "hloracle.conformance.graphs.sources": "Request Source source",
     "hloracle.core.abi": "Abi Graph Tensor",
     "hloracle.core.child": "ChildDied",
     "hloracle.core.errors": "InputError ToolchainError",
+    "hloracle.production.sampling": "Sampling",
+    "hloracle.production.serving": "Batch Generation",
     "hloracle.reference.model.checkpoint": "Model",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "Abi", "Backend", "CheckOptions", "ChildDied", "Executable", "Graph", "InputError", "Model", "Options", "Record", "Request",
-    "Session", "Source", "SuiteOptions", "Tensor", "ToolchainError", "Verdict", "__version__", "check", "emit", "generate",
-    "open_model", "open_session", "run", "source", "suite", "worker",
+    "Abi", "Backend", "Batch", "CheckOptions", "ChildDied", "Executable", "Generation", "Graph", "InputError", "Model", "Options",
+    "Record", "Request", "Sampling", "Session", "Source", "SuiteOptions", "Tensor", "ToolchainError", "Verdict", "__version__",
+    "check", "emit", "generate", "open_batch", "open_model", "open_session", "run", "source", "suite", "worker",
 ]  # fmt: skip
 
 

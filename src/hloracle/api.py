@@ -30,10 +30,11 @@ from hloracle.core.errors import InputError
 from hloracle.core.folder import prepare_reproducer
 from hloracle.core.shown import shown
 from hloracle.production.choice import LAYOUTS, Choice, production_graphs, untuned
+from hloracle.production.serving import Batch
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.model.contract import check_contract
+from hloracle.reference.model.contract import GraphSpec, check_contract
 
 PathLike = str | os.PathLike[str]
 ModelLike = PathLike | Checkpoint
@@ -41,7 +42,7 @@ SourceLike = str | graph_sources.Source | Callable[[graph_sources.Request], Grap
 BackendLike = str | Callable[[int], Backend] | BackendChoice
 # What options may be, and how that is said. What is no key here is refused where it is used.
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(("tokens", "capacity", "rounds", "bucket"), ((int,), "an int")),
+    **dict.fromkeys(("tokens", "capacity", "rounds", "bucket", "batch"), ((int,), "an int")),
     "threads": ((int, type(None)), f"an int from 1 to {THREADS}"),
     "jobs": ((int, type(None)), f"an int from 1 to {JOBS}"),
     **dict.fromkeys(("device", "cuda_target", "precision", "as_"), ((str,), "a string")),
@@ -82,7 +83,7 @@ class CheckOptions(_Judged, total=False):
 class SuiteOptions(_Judged, total=False):
     """What `suite` takes besides: what `Options` says.
 
-    device, cuda_target, timeout and reuse hold for every run. The others are of the real model: a tiny one is given 48 tokens
+    device, cuda_target, timeout, reuse and batch hold for every run. The others are of the real model: a tiny one is given 48 tokens
     after each prompt, 111 cache slots, float32 weights and one thread.
     out: the folder of the reproducers, a family's in families/NAME.
     """
@@ -91,6 +92,7 @@ class SuiteOptions(_Judged, total=False):
     layout: str | None
     fused: bool | None
     rounds: int
+    batch: int
 
 
 class Options(CheckOptions, SuiteOptions, total=False):
@@ -100,6 +102,7 @@ class Options(CheckOptions, SuiteOptions, total=False):
     tokens: how many are compared after each prompt; 48. capacity: cache slots of the graphs that a source is asked for; 256.
     precision: what the graphs hold weights in: `f32`, `bf16`, `f16`, `int8` or `int4`. layout, fused: how the bundled emitter
       lays float weights out (`panels`, `rows`), and whether those that are multiplied with the same values are one.
+    batch: rows of the graphs that a source is asked for; 1. Of several, each has a sequence of its own, at its own position.
     device, cuda_target: where IREE runs the graphs (`cpu`, `cuda:0`, …), and what is compiled for on CUDA.
     threads: of IREE, or of a backend of your own; all processors. XLA takes all cores, whatever is said here.
     timeout: seconds that a source on a backend may take; 1800.
@@ -274,7 +277,7 @@ def suite(
 
     _known(options, SuiteOptions, "suite")
     if model is None:
-        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__
+        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__ - {"batch"}
         _without_effect(options, sorted(of_the_model), "the tiny models", "give a model that is run beside them")
     _typed({"jobs": jobs})
     chosen_families = selected(_several(families))
@@ -282,22 +285,27 @@ def suite(
     real = _settings(model, options, context) if model is not None else None
     page = keep or (lambda name, record: "")
     told = Told(lambda name, record: page(name, Record(record)), counted)
-    return Record(run_suite(chosen_families, real, jobs or threads_available(), _out(options), told, context))
+    jobs, batch = jobs or threads_available(), cast(Options, options).get("batch", 1)
+    return Record(run_suite(chosen_families, real, jobs, _out(options), told, context, batch))
 
 
 def emit(
     model: ModelLike, phase: str = "decode", head: str = "logits", bucket: int = 64, capacity: int = 256,
-    precision: str = "f32",
+    precision: str = "f32", batch: int = 1,
 ) -> Graph:  # fmt: skip
     """A graph of the bundled emitter, with its ABI.
 
     Args:
-      phase: `decode` or `prefill`; bucket: tokens of a prefill, 32, 64, 128 or 256. head: `logits` f32[V] or `token` i32.
+      phase: `decode`, `prefill`, or `extend`, which appends tokens to a row; bucket: tokens of a prefill or an extend, 32, 64,
+        128 or 256. head: `logits` f32[V] or `token` i32; of a decode of several rows f32[B, V] or i32[B].
       capacity: slots S of the caches, [layers, K, S, D]. precision: what weights are held in.
+      batch: rows B; of several, the caches are [layers, B, K, S, D].
 
     Raises InputError for an argument that no graph is written for, and as `open_model` does.
     """
-    _, (graph,) = _emitted(model, precision, [(phase, head, capacity, bucket if phase == "prefill" else 0)])
+    _, (graph,) = _emitted(
+        model, precision, [GraphSpec(phase, head, capacity, bucket if phase != "decode" else 0, batch)]
+    )
     return graph
 
 
@@ -325,10 +333,30 @@ def open_session(
     Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
     _typed({"threads": threads, "capacity": capacity})
-    specs = [("decode", "token", capacity, 0), *(("prefill", "token", capacity, b) for b in buckets if b <= capacity)]
-    opened, graphs = _emitted(model, precision, specs)
-    weight = archive_of(opened, graphs[0].abi.weights).load
-    return Session(make_backend(backend, threads or threads_available()), graphs, weight)
+    specs = [
+        GraphSpec("decode", "token", capacity, 0),
+        *(GraphSpec("prefill", "token", capacity, b) for b in buckets if b <= capacity),
+    ]
+    return _opened(model, precision, specs, backend, threads)
+
+
+def open_batch(
+    model: ModelLike, batch: int = 4, capacity: int = 256, chunks: Sequence[int] = (64,), head: str = "logits",
+    precision: str = "f32", backend: str = BUILT_IN[0], threads: int | None = None,
+) -> Batch:  # fmt: skip
+    """A batch on the bundled emitter's graphs: many sequences at once, each with its own length and its own sampling.
+
+    Args:
+      batch: rows, each of which holds a sequence. capacity: cache slots of a row.
+      chunks: how many tokens of a prompt go at once; of several, the smallest that holds what is left. head: `logits`, or `token`
+        where nothing is drawn, which is faster: the graphs then pick the most likely token themselves.
+
+    Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
+    """
+    _typed({"threads": threads, "capacity": capacity, "batch": batch})
+    specs = [GraphSpec("decode", head, capacity, 0, batch)]
+    specs += [GraphSpec("extend", head, capacity, chunk, batch) for chunk in dict.fromkeys(chunks)]
+    return Batch(_opened(model, precision, specs, backend, threads))
 
 
 def generate(
@@ -342,21 +370,27 @@ def generate(
     Raises InputError for what names no model. Raises, when the first piece is asked for, InputError for a model without a
     tokenizer, a prompt that is empty or too long, and as `open_model` does; and ToolchainError where IREE fails.
     """
-    from hloracle.production.generate import Engine, generate_text
+    from hloracle.production.generate import Engine, Wanted, generate_text
 
     engine = Engine(EMITTER, BUILT_IN[0], threads_available(), precision, as_=as_)
-    return generate_text(_named(model), prompt, count, raw, engine)
+    return generate_text(_named(model), Wanted(prompt, count, raw), engine)
+
+
+def _opened(model: ModelLike, precision: str, specs: Sequence[GraphSpec], backend: str, threads: int | None) -> Session:
+    opened, graphs = _emitted(model, precision, specs)
+    weight = archive_of(opened, graphs[0].abi.weights).load
+    return Session(make_backend(backend, threads or threads_available()), graphs, weight)
 
 
 def _emitted(
-    model: ModelLike, precision: str, specs: Sequence[tuple[str, str, int, int]]
+    model: ModelLike, precision: str, specs: Sequence[GraphSpec]
 ) -> tuple[Checkpoint, list[Graph]]:  # fmt: skip
-    """A model, and its graphs of these (phase, head, capacity, bucket), which are looked at before the model is."""
+    """A model, and its graphs of these, which are looked at before the model is."""
     for spec in specs:
-        _typed({"capacity": spec[2], "bucket": spec[3]})
+        _typed({"capacity": spec.capacity, "bucket": spec.bucket, "batch": spec.batch})
         check_contract(*spec)
     opened = open_model(model, precision)
-    return opened, production_graphs(opened, precision, untuned(), specs)
+    return opened, production_graphs(opened, precision, untuned(batch=specs[0].batch, precision=precision), specs)
 
 
 # ---- what options mean
@@ -441,11 +475,13 @@ def _settings(model: ModelLike, options: _Shared, context: Context, project: Pro
         raise InputError(f"is {shown(repr(layout), 100)}", "--layout", f"give one of {', '.join(LAYOUTS)}")
     choice: Choice | None = None
     if layout or fused is not None:
-        choice = untuned(layout or "", bool(fused), context.device)
+        choice = untuned(
+            layout or "", bool(fused), context.device, given.get("batch", 1), given.get("precision", "f32")
+        )
     return Settings(
         _named(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
         _out(options), given.get("rounds", 0), given.get("quick", False), as_=given.get("as_", ""),
-        project=project,
+        project=project, batch=given.get("batch", 1),
     )  # fmt: skip
 
 
