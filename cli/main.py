@@ -296,6 +296,7 @@ def emit(output: Path, **asked: Any) -> int:
     return 0
 
 
+ROWS = 4  # of the graphs of several rows that are compiled for every target
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
@@ -493,7 +494,7 @@ def fetch(name: str, as_: str, precision: str) -> int:
 @options.as_json
 @options.threads
 def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads: int) -> int:
-    """Compile MODEL's emitted graphs for every target that IREE's compiler has; no device is needed.
+    """Compile MODEL's emitted graphs, also those of several rows, for every target that IREE's compiler has; no device is needed.
 
     Exits with 1 if they do not compile for the processor or for CUDA, which hloracle runs them on.
     """
@@ -515,7 +516,8 @@ def targets(model: str, precision: str, cuda_target: str, as_json: bool, threads
                 where = f"--cuda-target {cuda_target}"
                 raise InputError("is not known to this compiler", where, f"name one of {', '.join(known)}")
             progress.report("compiling for every target")
-            specs = [GraphSpec("decode", "token", 256, 0), GraphSpec("prefill", "token", 256, 64)]
+            specs = [GraphSpec("decode", "token", 256), GraphSpec("prefill", "token", 256, 64)]
+            specs += [GraphSpec("decode", "token", 256, 0, ROWS), GraphSpec("extend", "token", 256, 64, ROWS)]
             wanted = [
                 ("emitter", graph, device)
                 for device in for_every_target(cuda_target)

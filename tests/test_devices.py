@@ -364,6 +364,11 @@ def test_targets_as_json() -> None:
     assert done.returncode == 0
     found = json.loads(done.stdout)
     assert {row["compiler"] for row in found["compiled"]} == {"llvm-cpu", "cuda", "rocm", "vulkan-spirv", "metal-spirv"}
-    assert {row["graph"] for row in found["compiled"]} == {"llama_decode_token", "llama_prefill_64_token"}
+    assert {row["graph"] for row in found["compiled"]} == {
+        "llama_decode_token",
+        "llama_prefill_64_token",
+        "llama_decode_token_batch_4",
+        "llama_extend_64_token_batch_4",
+    }
     on_cuda = [row for row in found["compiled"] if row["compiler"] == "cuda"]
-    assert [(row["status"], row["arithmetic"]) for row in on_cuda] == [("compiled", ["fma f32"])] * 2
+    assert [(row["status"], row["arithmetic"]) for row in on_cuda] == [("compiled", ["fma f32"])] * 4

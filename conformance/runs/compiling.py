@@ -186,10 +186,11 @@ def elsewhere(run: Run) -> list[Elsewhere]:
     for source in run.sources:
         if isinstance(source, Files):
             continue
-        request = Request(run.model, "decode", "token", run.settings.capacity, 0, run.settings.precision, cuda)
+        settings = run.settings
+        request = Request(run.model, "decode", "token", settings.capacity, 0, settings.precision, cuda, settings.batch)
         # A source may have none that picks the token.
         with contextlib.suppress(InputError):
-            graphs = graphs_of(source, request, run.settings.buckets, ["token"])
+            graphs = graphs_of(source, request, settings.buckets, ["token"])
             found += [(source.name, graph, cuda) for graph in graphs]
     return found
 
