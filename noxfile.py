@@ -358,6 +358,12 @@ def random_models(session: nox.Session) -> None:
     run(session, "python", "-m", "hloracle.studies.random_models", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def schedules(session: nox.Session) -> None:
+    """Let sequences join and leave batches at random, and hold each to what it gives alone: `-- --count 20 llama`."""
+    run(session, "python", "-m", "hloracle.studies.schedules", *session.posargs)
+
+
 @nox.session(name="random-faults", venv_backend="none", requires=["environment"], default=False)
 def random_faults(session: nox.Session) -> None:
     """Change one line of our graphs at random, and see each fault noticed, named and put right: `-- --seeds 3 llama`."""

@@ -280,7 +280,9 @@ class LayerBuilder(MatrixBuilder):
             scores = self.multiply(scores, self.f32(scoring.scaling, scores.shape))
             if scoring.cap is not None:
                 scores = self.soft_cap(scores, scoring.cap)
-            scores = self.masked(scores, scoring.visible, own)
+            # Of a batch each row of the mask is of another row of the scores.
+            visible = self.broadcast_in_dim(scoring.visible, scores.shape, (0, 3)) if own else scoring.visible
+            scores = self.masked(scores, visible)
         with self.scope("probs"):
             sinks = scoring.sinks
             if sinks is not None:
@@ -323,10 +325,10 @@ class LayerBuilder(MatrixBuilder):
         products = self.select(visible, products, self.f32(0.0, shape))
         return self.reduce(products, self.f32(0.0), (s if over_slots else d,), "add")
 
-    def masked(self, scores: Value, visible: Value, rows_first: bool = False) -> Value:
-        """scores [K, T, G, S], or [T, K, G, S] with rows first, -inf where visible [T, S] or [S] is false."""
-        row = 0 if rows_first else 1
-        visible = self.broadcast_in_dim(visible, scores.shape, (row, 3) if visible.rank == 2 else (3,))
+    def masked(self, scores: Value, visible: Value) -> Value:
+        """scores [K, T, G, S], -inf where visible [T, S] or [S], or like scores, is false."""
+        if visible.rank < scores.rank:
+            visible = self.broadcast_in_dim(visible, scores.shape, (1, 3) if visible.rank == 2 else (3,))
         return self.select(visible, scores, self.f32(-INFINITY, scores.shape))
 
     def latent_attention(
@@ -351,7 +353,8 @@ class LayerBuilder(MatrixBuilder):
             scores = self.dot_general(q, latents, ((2,), (2,)), batching)  # [T, N, 1, S], or [T, N, S]
             scores = self.add(scores, self.dot_general(q_rope, k_rope, ((2,), (2,)), batching))
             scores = self.reshape(scores, (T, 1, N, S) if own else (1, T, N, S))
-            scores = self.masked(self.multiply(scores, self.f32(scoring.scaling, scores.shape)), scoring.visible, own)
+            visible = self.broadcast_in_dim(scoring.visible, scores.shape, (0, 3)) if own else scoring.visible
+            scores = self.masked(self.multiply(scores, self.f32(scoring.scaling, scores.shape)), visible)
         with self.scope("probs"):
             probs = self.softmax(scores)  # like scores
         with self.scope("context"):

@@ -181,7 +181,8 @@ def attention(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
         scores = jnp.einsum(products, q, k, precision=HIGHEST) * scoring.scaling  # [K, T, G, S], or [T, K, G, S]
         if scoring.cap is not None:
             scores = soft_cap(scores, scoring.cap)
-        scores = masked(scores, scoring.visible, own)
+        # Of a batch each row of the mask is of another row of the scores.
+        scores = masked(scores, scoring.visible[:, None, None, :] if own else scoring.visible)
     with scope("probs"):
         sinks = scoring.sinks
         if sinks is not None:
@@ -194,9 +195,9 @@ def attention(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
         return context.reshape(T, N * D)
 
 
-def masked(scores: Array, visible: Array, rows_first: bool = False) -> Array:
-    """scores [K, T, G, S], or [T, K, G, S] with rows first, -inf where visible [T, S] is false."""
-    return where(visible[:, None, None, :] if rows_first else visible[None, :, None, :], scores, -INFINITY)
+def masked(scores: Array, visible: Array) -> Array:
+    """scores [K, T, G, S], -inf where visible [T, S], or of as many axes as scores, is false."""
+    return where(visible if visible.ndim == scores.ndim else visible[None, :, None, :], scores, -INFINITY)
 
 
 def where(chosen: Array, x: Array, other: float) -> Array:
@@ -220,7 +221,8 @@ def latent_attention(q: Array, q_rope: Array, latents: Array, k_rope: Array, exp
         products = "tnr,tksr->tkns" if own else "tnr,ksr->ktns"
         scores = jnp.einsum(products, q, latents, precision=HIGHEST)  # [1, T, N, S], or [T, 1, N, S]
         scores = (scores + jnp.einsum(products, q_rope, k_rope, precision=HIGHEST)) * scoring.scaling
-        scores = masked(scores, scoring.visible, own)
+        # Of a batch each row of the mask is of another row of the scores.
+        scores = masked(scores, scoring.visible[:, None, None, :] if own else scoring.visible)
     with scope("probs"):
         probs = softmax(scores)  # like scores
     with scope("context"):
