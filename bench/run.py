@@ -170,6 +170,7 @@ def _row(process: Process, task: Task) -> dict[str, Any]:
         "kind": process.spec.kind,
         "title": process.spec.title,
         "precision": process.spec.precision,
+        "batch": process.spec.batch,
         "choice": str(process.spec.choice) if process.spec.kind == "emitter" else "",
         **(dataclasses.asdict(process.opened) if process.opened else unknown),
         "agreed": None,

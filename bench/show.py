@@ -32,7 +32,8 @@ def print_figures(figures: Figures, console: Console) -> None:
         decode = {e["at"]: e for e in row["decode"]}
         prefill = {e["at"]: e for e in row["prefill"]}
         at = decode[first]
-        share = row["read_bytes"] / at["median"] * 1000 / bandwidth if bandwidth else None
+        # A step reads the weights once for all of its rows.
+        share = row["read_bytes"] / (at["median"] * row["batch"]) * 1000 / bandwidth if bandwidth else None
         rows.append((
             escape(row["title"]), *(f"{1000 / decode[c]['median']:.1f}" for c in figures["contexts"]), _spread(at),
             f"{share:.0%}" if share is not None else "", f"{longest / prefill[longest]['median'] * 1000:.0f}",

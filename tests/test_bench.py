@@ -36,7 +36,7 @@ def row(title: str, decode: list[float], prefill: list[float], read_bytes: int =
         for kind, at, ms in (("decode", 16, decode), ("prefill", 256, prefill))
     }
     return {
-        "title": title, "precision": "f32", "choice": "", "load_seconds": 0.8, "first_token_ms": 40.0, "read_bytes": read_bytes,
+        "title": title, "precision": "f32", "batch": 1, "choice": "", "load_seconds": 0.8, "first_token_ms": 40.0, "read_bytes": read_bytes,
         "resident_bytes": 2_000_000_000, "agreed": None, "failure": "", **measured,
     }  # fmt: skip
 
