@@ -81,6 +81,7 @@ def cli() -> None:
 @options.tokens
 @options.capacity
 @options.batch
+@options.compute
 @options.rounds
 @options.reuse
 @click.option(
@@ -119,6 +120,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
 @click.argument("families", nargs=-1, metavar="[FAMILY]...")
 @options.jobs
 @options.batch
+@options.compute
 @options.rounds
 @options.reuse
 @options.as_json
@@ -264,6 +266,7 @@ def abi(
 @click.option("--bucket", type=int, default=64, show_default=True, help="Tokens of a prefill or an extend graph.")
 @options.capacity
 @options.batch
+@options.compute
 @options.precision
 @options.layout("panels")
 @options.fused("fuse", False)
