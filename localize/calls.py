@@ -78,9 +78,9 @@ class OfOracle:
 
     def error(self, anchor: str, results: Sequence[np.ndarray]) -> float:
         """As a share of what two graphs may differ by on equal inputs."""
-        return (
-            max(share_of(anchor, g, e) for g, e in zip(results, self._expected(anchor), strict=False)) / REPAIRED_SHARE
-        )
+        compute = self._oracle.graph.abi.compute
+        both = zip(results, self._expected(anchor), strict=False)
+        return max(share_of(anchor, g, e, compute) for g, e in both) / REPAIRED_SHARE
 
     def _of_oracle(self, anchor: str) -> list[np.ndarray]:
         if anchor == "token":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from hloracle.core.abi import Tensor
-from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
+from hloracle.core.tolerances import MASKED_BELOW, NARROW_SAME_INPUTS, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Subgraph
 from hloracle.localize.situation import JUDGED
 from hloracle.reference.huggingface.anchor_truth import visible
@@ -110,15 +110,18 @@ def _scalar(anatomy: Anatomy, argument: Tensor, rng: np.random.Generator) -> np.
     return np.array({"length": length, "row": JUDGED, "total": at[0] + length}[argument.role], np.int32)
 
 
-def share_of(anchor: str, got: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference as a share of what is allowed: of the largest value in the same row."""
+def share_of(anchor: str, got: np.ndarray, expected: np.ndarray, compute: str = "f32") -> float:
+    """The largest difference as a share of what is allowed: of the largest value in the same row.
+
+    compute: what the graphs compute in.
+    """
     if anchor == "token":
         return 0.0 if np.array_equal(got, expected) else float("inf")
     got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64) for v in (got, expected))
     finite = np.isfinite(expected)
     scale = np.max(np.where(finite, np.abs(expected), 0), axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        share = np.abs(got - expected) / (SAME_INPUTS * scale)
+        share = np.abs(got - expected) / (NARROW_SAME_INPUTS.get(compute, SAME_INPUTS) * scale)
     share[got == expected] = 0
     if split(anchor)[1] == "self_attn.scores":
         top = np.max(np.where(finite, expected, -np.inf), axis=1, keepdims=True)

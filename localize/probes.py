@@ -80,7 +80,8 @@ def probe(
         shares = []
         for scale in SCALES:
             got, expected = _both(emitter, oracle, subgraph, bench, scale)
-            shares.append((max(share_of(anchor, g, e) for g, e in zip(got, expected, strict=False)), scale))
+            both = zip(got, expected, strict=False)
+            shares.append((max(share_of(anchor, g, e, emitter.graph.abi.compute) for g, e in both), scale))
         beyond = [s for s in shares if not s[0] <= 1]
         if not beyond:
             worst = max(worst, *(share for share, _ in shares))

@@ -13,8 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.backends.session import IDLE
-from hloracle.core.tolerances import ANCHOR_FLOORS, MASKED_BELOW, ROUNDING, SMALLEST
-from hloracle.reference.huggingface.anchor_truth import AnchorTruth, visible
+from hloracle.core.dtypes import numpy_type
+from hloracle.core.spread import LARGEST, over_rows, row_spreads
+from hloracle.core.tolerances import (
+    ANCHOR_FLOORS,
+    MASKED_BELOW,
+    NARROW_LARGER,
+    NARROW_LARGEST,
+    NARROW_RMS,
+    NARROW_ROUNDING,
+    NARROW_ROWS,
+    ROUNDING,
+    SMALLEST,
+)
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth, counted, visible
 from hloracle.reference.model.anchors import BY_HEAD, CACHES, anchor_shape, split, terms
 from hloracle.reference.model.config import Config
 
@@ -166,7 +178,7 @@ class Situation:
         whole = np.zeros(shape, np.float32)
         if self.phase != "prefill":
             scale = float(np.max(np.abs(self.truth.values(f"{part}.0")))) or 1.0
-            whole[:] = np.random.default_rng(7).normal(0, scale, shape[1:])
+            whole[:] = self._held(np.random.default_rng(7).normal(0, scale, shape[1:]))
         before, after = self._filled
         for layer in range(len(whole)):
             rows = self.truth.values(f"{part}.{layer}")
@@ -177,8 +189,12 @@ class Situation:
             mine[:, :filled] = rows[:filled].transpose(1, 0, 2)
             for row, position in enumerate(self.positions if self.own > 1 and layer <= written else ()):
                 if row != JUDGED and position != IDLE:
-                    whole[layer, row, :, position] = BESIDE * rows[self.position]
+                    whole[layer, row, :, position] = self._held(BESIDE * rows[self.position])
         return whole
+
+    def _held(self, cache: np.ndarray) -> np.ndarray:
+        """What caches of the graph's type make of numbers that have to stay as they are, as float32."""
+        return np.asarray(cache.astype(numpy_type(self.truth.compute)).astype(np.float32))
 
     @property
     def _filled(self) -> tuple[int, int]:
@@ -198,8 +214,15 @@ class Situation:
             mine = JUDGED if self.own > 1 else 0
             return np.array([0.0 if np.ravel(got)[mine] == np.ravel(self.anchor(anchor))[mine] else np.inf])
         off, floors = self._distance(anchor, got)
+        excess = spread_errors(self.truth, anchor, self._counted(anchor)[1], off)
         with np.errstate(over="ignore"):
-            return np.asarray(np.max(off.reshape(len(off), -1), axis=1) / floors)
+            return np.asarray(np.maximum(np.max(off.reshape(len(off), -1), axis=1) / floors, excess))
+
+    def row_spreads(self, anchor: str, got: np.ndarray) -> tuple[list[int], np.ndarray]:
+        """How the errors of a graph's value are spread in each row that counts: the rows, and [rows, 3]."""
+        off, _ = self._distance(anchor, got)
+        rows = self._counted(anchor)[1]
+        return rows, row_spreads(off, counted(anchor, self.truth.values(anchor))[rows])
 
     def cache_errors(self, part: str, written: int, got: np.ndarray) -> np.ndarray:
         """The error of each layer of a whole cache: the worst filled slot, in floors of its row.
@@ -349,15 +372,83 @@ def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
     usual = float(np.median(noise[alive] / scale[alive])) if alive.any() else 0.0
     rounding = ROUNDING * np.sqrt(terms(config, anchor, len(truth.tokens)))
     floors: np.ndarray = np.maximum.reduce([noise, usual * scale, rounding * scale, np.full_like(scale, SMALLEST)])
-    return floors
+    if truth.compute == "f32":
+        return floors
+    # In less than float32 as many floors as are allowed make the multiple of that type's noise that is.
+    less = np.max(truth.spreads(anchor)[1:, :, LARGEST], axis=0)
+    usual = float(np.median(less[alive] / scale[alive])) if alive.any() else 0.0
+    less = np.maximum(less, max(usual, NARROW_ROUNDING[truth.compute]) * scale)
+    return np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How errors are spread over some rows of an anchor: each root mean square, 99th percentile and largest.
+
+    rows: how many. scale: the root mean square of the right values. single, less: of Hugging Face in float32, and in what the
+    model is computed in: of its passes the worst. graph: of the graph.
+    """
+
+    rows: int
+    scale: float
+    single: tuple[float, float, float]
+    less: tuple[float, float, float]
+    graph: tuple[float, float, float]
+
+    @property
+    def ratios(self) -> tuple[float, float, float]:
+        """The graph's figures as multiples of Hugging Face's in the same type."""
+        return tuple(g / n if n else (0.0 if not g else math.inf) for g, n in zip(self.graph, self.less, strict=True))  # type: ignore[return-value]
+
+
+def spread_over(truth: AnchorTruth, anchor: str, rows: Sequence[int], graph: np.ndarray) -> Spread:
+    """The errors of a graph in these rows [rows, 3] together, beside those of Hugging Face in the same rows.
+
+    Of the latter no less than one rounding of the values: where Hugging Face happens to be exact, a graph need not be.
+    """
+    values = np.asarray(truth.values(anchor))[list(rows)]
+    values = np.where(np.isfinite(values), values, 0)
+    count = counted(anchor, truth.values(anchor))[list(rows)]
+    passes = over_rows(truth.spreads(anchor)[:, list(rows)].astype(np.float64), count)  # [passes, 3]
+    once = over_rows(row_spreads(np.abs(values), count), count)
+    least = NARROW_ROUNDING[truth.compute] * np.array([once[0], once[2], once[2]])
+    less = np.maximum(np.max(passes[1:], axis=0), least)
+    figures = (tuple(float(f"{x:.4g}") for x in found) for found in (passes[0], less, over_rows(graph, count)))
+    single, below, mine = figures
+    return Spread(len(rows), float(f"{once[0]:.4g}"), single, below, mine)  # type: ignore[arg-type]
+
+
+def spread_errors(truth: AnchorTruth, anchor: str, rows: Sequence[int], off: np.ndarray) -> float:
+    """How the errors [rows, ...] of an anchor are spread, in floors of which as many are allowed as of a row's largest one.
+
+    0 in float32, and for so few rows that it says nothing.
+    """
+    if truth.compute == "f32" or len(rows) < NARROW_ROWS:
+        return 0.0
+    count = counted(anchor, truth.values(anchor))[list(rows)]
+    return excess(spread_over(truth, anchor, rows, row_spreads(off, count)))
+
+
+def excess(spread: Spread) -> float:
+    """In floors; at most ANCHOR_FLOORS where each figure is within its margin."""
+    margins = (NARROW_RMS, NARROW_LARGER, NARROW_LARGEST)
+    return ANCHOR_FLOORS * max(
+        (ratio / margin for ratio, margin in zip(spread.ratios, margins, strict=True)), key=_nan_largest
+    )
+
+
+def _nan_largest(value: float) -> float:
+    return math.inf if math.isnan(value) else value
 
 
 def slot_errors(truth: AnchorTruth, config: Config, anchor: str, got: np.ndarray) -> np.ndarray:
     """Of one layer's cache, [K, filled, D], what each slot is off by, in floors: [filled]."""
     filled = got.shape[1]
     expected = truth.values(anchor)[:filled].transpose(1, 0, 2)
+    off = distance(got, expected)
     with np.errstate(over="ignore"):
-        return np.asarray(np.max(distance(got, expected), axis=(0, 2)) / row_floors(truth, anchor, config)[:filled])
+        errors = np.max(off, axis=(0, 2)) / row_floors(truth, anchor, config)[:filled]
+    return np.asarray(np.maximum(errors, spread_errors(truth, anchor, range(filled), off.transpose(1, 0, 2))))
 
 
 def row_errors(truth: AnchorTruth, config: Config, anchor: str, row: int, got: np.ndarray) -> float:

@@ -25,8 +25,9 @@ from hloracle.core.abi import Graph
 from hloracle.core.cache import Entry, digest
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import ToolchainError
-from hloracle.core.tolerances import ANCHOR_FLOORS
-from hloracle.localize.situation import row_floors, row_scales
+from hloracle.core.spread import NAMES
+from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_LARGER, NARROW_LARGEST, NARROW_RMS, NARROW_ROWS
+from hloracle.localize.situation import Spread, row_floors, row_scales
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model import anchors as vocabulary
 from hloracle.reference.model.anchors import anchors
@@ -36,6 +37,9 @@ from hloracle.reference.model.config import Config
 TIMEOUT_SECONDS = 900
 # A bfloat16 has 8 bits of precision: the canary is off by one rounding of the coarsest format that anyone computes in.
 CANARY_FACTOR = 1 + 2.0**-8
+# Of what computes in bf16 or f16 one rounding is no fault. This is several times the noise of any anchor of the tiny models and
+# of a real one, half of a percent to five, and still far from what makes tokens differ.
+NARROW_CANARY_FACTOR = 1 + 2.0**-2
 
 
 NO_ANCHORS = "the graph names none, and none was found by number"
@@ -58,12 +62,16 @@ class Canary:
 
 @dataclass(frozen=True)
 class Rows:
-    """Errors in floors: a row for each anchor, a column for each position; None where nothing is to be compared."""
+    """Errors in floors: a row for each anchor, a column for each position; None where nothing is to be compared.
+
+    spreads: see `Matrix`.
+    """
 
     phase: str
     positions: list[int]
     anchors: list[str]
     errors: list[list[float | None]]
+    spreads: dict[str, Spread] = field(default_factory=dict)
 
     def worst(self) -> tuple[float, str, int] | None:
         """The largest error, the first anchor (in order of computation) that has it, and its position."""
@@ -171,7 +179,8 @@ def _run(
     last = length if graph.abi.phase != "decode" else len(truth.tokens)
     if with_canary and (anchor := canary_anchor(graph, anatomy.anchors, truth, last)):
         context.report(f"canary: {anchor}")
-        found = rows_of(matrices(anatomy.spoiled(anchor, CANARY_FACTOR))[0])
+        factor = CANARY_FACTOR if truth.compute == "f32" else NARROW_CANARY_FACTOR
+        found = rows_of(matrices(anatomy.spoiled(anchor, factor))[0])
         worst = found.worst()
         canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0)
     floors = floor_rows(truth, config, rows) if configuration.of_oracle else []
@@ -196,7 +205,7 @@ def canary_anchor(graph: Graph, order: Sequence[str], truth: AnchorTruth, length
 def rows_of(matrix: Any) -> Rows:
     """A matrix of the dissection in a form that can be kept; NaN there is what is not to be compared."""
     errors = [[None if np.isnan(e) else float(f"{e:.3g}") for e in row] for row in matrix.errors.tolist()]
-    return Rows(matrix.phase, list(matrix.positions), list(matrix.anchors), errors)
+    return Rows(matrix.phase, list(matrix.positions), list(matrix.anchors), errors, matrix.spreads)
 
 
 def floor_rows(truth: AnchorTruth, config: Config, oracle: Sequence[Rows]) -> list[dict[str, Any]]:
@@ -233,6 +242,9 @@ def anchor_check(outcome: AnchorOutcome, all_named: bool) -> Check:
     first = next(((r.phase, a) for _, r in found if (a := r.first())), None)
     figure = f"{error:.2f} floors ({anchor}, {rows.phase}, position {position}), {count} anchors"
     limit = f"at most {ANCHOR_FLOORS:g} floors"
+    if spreads := [(a, s) for _, r in found for a, s in r.spreads.items() if s.rows >= NARROW_ROWS]:
+        figure += f"; {_worst_spread(spreads)}"
+        limit += f"; {NARROW_RMS:g}, {NARROW_LARGER:g} and {NARROW_LARGEST:g} times"
     detail = f"the first beyond its limit is {first[1]} in {first[0]}" if first else ""
     if outcome.missing and all_named:
         detail = "; ".join(filter(None, [detail, f"its graphs have no anchor {', '.join(outcome.missing[:5])}"]))
@@ -241,6 +253,13 @@ def anchor_check(outcome: AnchorOutcome, all_named: bool) -> Check:
             return dataclasses.replace(question.skipped(NO_ANCHORS), figure=figure, limit=limit)
         limit += f", {len(outcome.missing)} anchors are not there, such as {outcome.missing[0]}"
     return question.judged(first is None and not (outcome.missing and all_named), figure, limit, detail)
+
+
+def _worst_spread(spreads: Sequence[tuple[str, Spread]]) -> str:
+    """The largest multiple of Hugging Face's in the same type that each figure is of, in words."""
+    worst = [max((s.ratios[i], a) for a, s in spreads) for i in range(len(NAMES))]
+    told = (f"{name} {ratio:.2f} ({anchor})" for name, (ratio, anchor) in zip(NAMES, worst, strict=True))
+    return f"{', '.join(told)} times Hugging Face's in the same type"
 
 
 def canary_check(outcomes: Sequence[AnchorOutcome], why_not: str = "") -> Check:

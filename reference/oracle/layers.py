@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from hloracle.reference.model.config import Experts
@@ -121,7 +122,10 @@ def in_halves(x: Array, interleaved: bool) -> Array:
 
 def clip(x: Array, limit: float | None) -> Array:
     """x between -limit and limit; x itself without a limit."""
-    return x if limit is None else lax.clamp(-limit, x, limit)
+    if limit is None:
+        return x
+    low, high = (np.asarray(at, x.dtype) for at in (-limit, limit))
+    return lax.clamp(low, x, high)
 
 
 # ---- attention
