@@ -181,7 +181,9 @@ def family_run(
 ) -> FamilyRun:  # fmt: skip
     """A quick run of a family's tiny model, in one thread; of graphs of so many rows, which compute in this."""
     out = out / "families" / name if out is not None else None
-    settings = Settings(f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0, batch=batch, compute=compute)
+    settings = Settings(
+        f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0, batch=batch, compute=compute
+    )
     return settings, dataclasses.replace(context, threads=1, progress=Progress())
 
 
@@ -194,7 +196,9 @@ def judged(report: Report, item: FamilyRun) -> Record:
 
 def dead(settings: Settings, context: Context, why: str) -> Record:
     """The record of a model whose process gave none. Raises InputError where not even the model can be read."""
-    model = open_checkpoint(resolve(settings.model, precision=settings.precision, as_=settings.as_, compute=settings.compute))
+    model = open_checkpoint(
+        resolve(settings.model, precision=settings.precision, as_=settings.as_, compute=settings.compute)
+    )
     evidence = Evidence(speed_reason="the run gave no answer")
     evidence.checks.append(Question("process", "every process gives an answer").error(why))
     verdict = dataclasses.replace(

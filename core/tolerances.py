@@ -19,15 +19,14 @@ LOGIT_FLOORS: Final = 8.0
 ANCHOR_FLOORS: Final = 16.0
 
 # What computes in bf16 or f16 is held to Hugging Face in the same type: its errors are spread no worse than those of the
-# worst of a few passes of it, by these factors, at each anchor over all rows of a pass that are compared, and of one row by the
-# largest alone. A graph may round in other places than transformers, and one rounding more or less of some ten that lie between
-# two norms changes the root mean square by a few percent: half as much again is beyond that, while a sum that is itself added up
-# in bf16 is off by several times what one rounding makes of it. The 99th percentile of a row of a hundred values is one or two of
+# worst of a few passes of it, by these factors, at each anchor and in the logits over all rows that are compared, and in one row by the
+# largest alone. They are of the root mean square, the median, the 99th percentile and the largest error. A graph may round in other places than transformers, and one rounding more or less of some ten that lie between
+# two norms changes the root mean square and the median by a few percent: half as much again is beyond that, while a sum that is itself
+# added up in bf16 is off by several times what one rounding makes of it. The 99th percentile of a row of a hundred values is one or two of
 # them, and says less surely what is usual. The largest of a row is one draw from a tail; errors in one row hang together, since
 # a single rounding early moves all of it, so that of two right passes one may be four times as far off as the other.
-NARROW_RMS: Final = 1.5
-NARROW_LARGER: Final = 2.0
 NARROW_LARGEST: Final = 4.0
+NARROW_MARGINS: Final = (1.5, 1.5, 2.0, NARROW_LARGEST)
 # Rows from which on how errors are spread says something. Of fewer, each is held to the largest alone.
 NARROW_ROWS: Final = 8
 
@@ -42,13 +41,13 @@ SMALLEST: Final = 2.0**-126
 # The same operations on the same inputs by two compilers, relative to the largest value: sums of up to some 10^4 terms in
 # another order stay under 2^-16; a bfloat16 rounding, the smallest fault there is a name for, is 2^-9. This lies between.
 SAME_INPUTS: Final = 2.0**-12
+# The same where graphs compute in bf16 or f16: each rounds a few times inside of an anchor, in other places.
+NARROW_SAME_INPUTS: Final = {"bf16": 2.0**-6, "f16": 2.0**-9}
 
 # What a graph has to hide may change what it returns by roundings, relative to the largest value: a softmax may be shifted by
 # what it then gives no weight. Where a graph computes in bfloat16 or float16, one of these is up to 2^-9. A mask that lets
 # through 1 of 100 or more of what it hides is beyond either; what is less is held to the reference.
 HIDDEN: Final = SAME_INPUTS
-# The same where graphs compute in bf16 or f16: each rounds a few times inside of an anchor, in other places.
-NARROW_SAME_INPUTS: Final = {"bf16": 2.0**-6, "f16": 2.0**-9}
 HIDDEN_NARROW: Final = 2.0**-7
 
 # A masked score is right if softmax makes it exactly 0: float32's exp is 0 below -104.

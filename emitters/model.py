@@ -352,7 +352,9 @@ def _head(b: LayerBuilder, config: Config, head: str, x: Value, w: Weights, shap
         weight = w["model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"]
         rows = shape if head == "token" else shape[:-1]
         # In float32, which is no less than transformers gives.
-        logits = b.scaled(b.reshape(b.linear(b.as_f32(x), weight), (*rows, config.vocab_size)), config.logits_multiplier)
+        logits = b.scaled(
+            b.reshape(b.linear(b.as_f32(x), weight), (*rows, config.vocab_size)), config.logits_multiplier
+        )
         if config.final_logit_softcapping is not None:
             logits = b.soft_cap(logits, config.final_logit_softcapping)
     if head == "logits":

@@ -18,7 +18,8 @@ from hloracle.backends.words import INTERPRETER
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.core.spread import Spread
+from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_ROWS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
 from hloracle.localize.blame import Named, found_by_likeness, found_by_repair
 from hloracle.localize.drive import drive
@@ -28,7 +29,6 @@ from hloracle.localize.situation import (
     JUDGED,
     ReferenceRun,
     Situation,
-    Spread,
     Worst,
     distance,
     slot_errors,
@@ -239,7 +239,11 @@ class _Watched:
             columns.append(column)
         ordered = [a for a in anchors(run.config) if a in columns[-1]]
         errors = np.array([[c.get(a, np.nan) for c in columns] for a in ordered])
-        return Matrix("decode", tuple(range(first, n)), tuple(ordered), errors, self._spread(*zip(*seen, strict=True)))
+        spreads = self._spread(*zip(*seen, strict=True))
+        for i, anchor in enumerate(ordered):  # one row of a step says nothing of how errors are spread; all steps do
+            if anchor in spreads and spreads[anchor].rows >= NARROW_ROWS:
+                errors[i, -1] = np.fmax(errors[i, -1], spreads[anchor].floors)
+        return Matrix("decode", tuple(range(first, n)), tuple(ordered), errors, spreads)
 
     def _spread(
         self, situations: Sequence[Situation] = (), taps: Sequence[dict[str, np.ndarray]] = ()

@@ -14,13 +14,11 @@ import numpy as np
 
 from hloracle.backends.session import IDLE
 from hloracle.core.dtypes import numpy_type
-from hloracle.core.spread import LARGEST, over_rows, row_spreads
+from hloracle.core.spread import LARGEST, Spread, row_spreads, spread_of
 from hloracle.core.tolerances import (
     ANCHOR_FLOORS,
     MASKED_BELOW,
-    NARROW_LARGER,
     NARROW_LARGEST,
-    NARROW_RMS,
     NARROW_ROUNDING,
     NARROW_ROWS,
     ROUNDING,
@@ -219,7 +217,7 @@ class Situation:
             return np.asarray(np.maximum(np.max(off.reshape(len(off), -1), axis=1) / floors, excess))
 
     def row_spreads(self, anchor: str, got: np.ndarray) -> tuple[list[int], np.ndarray]:
-        """How the errors of a graph's value are spread in each row that counts: the rows, and [rows, 3]."""
+        """How the errors of a graph's value are spread in each row that counts: the rows, and [rows, 4]."""
         off, _ = self._distance(anchor, got)
         rows = self._counted(anchor)[1]
         return rows, row_spreads(off, counted(anchor, self.truth.values(anchor))[rows])
@@ -381,41 +379,10 @@ def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
     return np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How errors are spread over some rows of an anchor: each root mean square, 99th percentile and largest.
-
-    rows: how many. scale: the root mean square of the right values. single, less: of Hugging Face in float32, and in what the
-    model is computed in: of its passes the worst. graph: of the graph.
-    """
-
-    rows: int
-    scale: float
-    single: tuple[float, float, float]
-    less: tuple[float, float, float]
-    graph: tuple[float, float, float]
-
-    @property
-    def ratios(self) -> tuple[float, float, float]:
-        """The graph's figures as multiples of Hugging Face's in the same type."""
-        return tuple(g / n if n else (0.0 if not g else math.inf) for g, n in zip(self.graph, self.less, strict=True))  # type: ignore[return-value]
-
-
 def spread_over(truth: AnchorTruth, anchor: str, rows: Sequence[int], graph: np.ndarray) -> Spread:
-    """The errors of a graph in these rows [rows, 3] together, beside those of Hugging Face in the same rows.
-
-    Of the latter no less than one rounding of the values: where Hugging Face happens to be exact, a graph need not be.
-    """
-    values = np.asarray(truth.values(anchor))[list(rows)]
-    values = np.where(np.isfinite(values), values, 0)
-    count = counted(anchor, truth.values(anchor))[list(rows)]
-    passes = over_rows(truth.spreads(anchor)[:, list(rows)].astype(np.float64), count)  # [passes, 3]
-    once = over_rows(row_spreads(np.abs(values), count), count)
-    least = NARROW_ROUNDING[truth.compute] * np.array([once[0], once[2], once[2]])
-    less = np.maximum(np.max(passes[1:], axis=0), least)
-    figures = (tuple(float(f"{x:.4g}") for x in found) for found in (passes[0], less, over_rows(graph, count)))
-    single, below, mine = figures
-    return Spread(len(rows), float(f"{once[0]:.4g}"), single, below, mine)  # type: ignore[arg-type]
+    """The errors of a graph in these rows [rows, 4] together, beside those of Hugging Face in the same rows."""
+    values, at = np.asarray(truth.values(anchor)), list(rows)
+    return spread_of(graph, truth.spreads(anchor)[:, at], values[at], counted(anchor, values)[at], truth.compute)
 
 
 def spread_errors(truth: AnchorTruth, anchor: str, rows: Sequence[int], off: np.ndarray) -> float:
@@ -426,19 +393,7 @@ def spread_errors(truth: AnchorTruth, anchor: str, rows: Sequence[int], off: np.
     if truth.compute == "f32" or len(rows) < NARROW_ROWS:
         return 0.0
     count = counted(anchor, truth.values(anchor))[list(rows)]
-    return excess(spread_over(truth, anchor, rows, row_spreads(off, count)))
-
-
-def excess(spread: Spread) -> float:
-    """In floors; at most ANCHOR_FLOORS where each figure is within its margin."""
-    margins = (NARROW_RMS, NARROW_LARGER, NARROW_LARGEST)
-    return ANCHOR_FLOORS * max(
-        (ratio / margin for ratio, margin in zip(spread.ratios, margins, strict=True)), key=_nan_largest
-    )
-
-
-def _nan_largest(value: float) -> float:
-    return math.inf if math.isnan(value) else value
+    return spread_over(truth, anchor, rows, row_spreads(off, count)).floors
 
 
 def slot_errors(truth: AnchorTruth, config: Config, anchor: str, got: np.ndarray) -> np.ndarray:

@@ -14,7 +14,8 @@ import numpy as np
 from hloracle.conformance.checks.check import Check, Question, of_configuration
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.returned import Stream
-from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, TRUTH_RELATIVE
+from hloracle.core.spread import NAMES, Spread, allowed, in_words, spread_of
+from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, NARROW_ROWS, TRUTH_RELATIVE
 from hloracle.reference.huggingface.truth import Truth
 
 
@@ -134,9 +135,24 @@ def _logits(question: Question, outcome: Outcome, truths: dict[str, Truth], part
     ratios = {name: _in_floors(float(np.max(outcome.prompts[name].errors[part])), truths[name]) for name in asked}
     worst = max(sorted(ratios), key=lambda name: _nan_last(ratios[name]))
     holds = all(r <= LOGIT_FLOORS for r in ratios.values())
-    figure = f"{ratios[worst]:.2f} floors ({worst})"
-    return question.judged(holds, figure, f"at most {LOGIT_FLOORS:g} floors",
+    figure, limit = f"{ratios[worst]:.2f} floors ({worst})", f"at most {LOGIT_FLOORS:g} floors"
+    if spread := logits_spread(outcome, truths, part):
+        holds = holds and spread.share <= 1
+        figure, limit = f"{figure}; {in_words(spread.ratios)}", f"{limit}; {allowed()}"
+    return question.judged(holds, figure, limit,
                   f"worst error {np.max(outcome.prompts[worst].errors[part]):.3g}, floor {truths[worst].floor:.3g}")  # fmt: skip
+
+
+def logits_spread(outcome: Outcome, truths: dict[str, Truth], part: slice) -> Spread | None:
+    """How the errors of the logits of these steps are spread over all prompts; None in float32, and for too few steps."""
+    found = [(outcome.prompts[name], truth) for name, truth in truths.items() if name in outcome.prompts]
+    steps = [np.array(answer.spreads[part]).reshape(-1, len(NAMES)) for answer, _ in found]
+    if sum(map(len, steps)) < NARROW_ROWS or any(truth.compute == "f32" for _, truth in found):
+        return None
+    exact = np.concatenate([np.asarray(truth.exact[part]) for _, truth in found])
+    passes = np.concatenate([truth.spreads[:, part] for _, truth in found], axis=1)
+    count = np.full(len(exact), exact.shape[1])
+    return spread_of(np.concatenate(steps), passes, exact, count, found[0][1].compute)
 
 
 def _caches(

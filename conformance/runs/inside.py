@@ -25,9 +25,9 @@ from hloracle.core.abi import Graph
 from hloracle.core.cache import Entry, digest
 from hloracle.core.child import ChildDied
 from hloracle.core.errors import ToolchainError
-from hloracle.core.spread import NAMES
-from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_LARGER, NARROW_LARGEST, NARROW_RMS, NARROW_ROWS
-from hloracle.localize.situation import Spread, row_floors, row_scales
+from hloracle.core.spread import NAMES, Spread, allowed, in_words
+from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_ROWS
+from hloracle.localize.situation import row_floors, row_scales
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth
 from hloracle.reference.model import anchors as vocabulary
 from hloracle.reference.model.anchors import anchors
@@ -244,7 +244,7 @@ def anchor_check(outcome: AnchorOutcome, all_named: bool) -> Check:
     limit = f"at most {ANCHOR_FLOORS:g} floors"
     if spreads := [(a, s) for _, r in found for a, s in r.spreads.items() if s.rows >= NARROW_ROWS]:
         figure += f"; {_worst_spread(spreads)}"
-        limit += f"; {NARROW_RMS:g}, {NARROW_LARGER:g} and {NARROW_LARGEST:g} times"
+        limit += f"; {allowed()}"
     detail = f"the first beyond its limit is {first[1]} in {first[0]}" if first else ""
     if outcome.missing and all_named:
         detail = "; ".join(filter(None, [detail, f"its graphs have no anchor {', '.join(outcome.missing[:5])}"]))
@@ -256,10 +256,9 @@ def anchor_check(outcome: AnchorOutcome, all_named: bool) -> Check:
 
 
 def _worst_spread(spreads: Sequence[tuple[str, Spread]]) -> str:
-    """The largest multiple of Hugging Face's in the same type that each figure is of, in words."""
+    """The largest multiple of Hugging Face's that each figure is of, in words."""
     worst = [max((s.ratios[i], a) for a, s in spreads) for i in range(len(NAMES))]
-    told = (f"{name} {ratio:.2f} ({anchor})" for name, (ratio, anchor) in zip(NAMES, worst, strict=True))
-    return f"{', '.join(told)} times Hugging Face's in the same type"
+    return in_words([ratio for ratio, _ in worst], [f" ({anchor})" for _, anchor in worst])
 
 
 def canary_check(outcomes: Sequence[AnchorOutcome], why_not: str = "") -> Check:

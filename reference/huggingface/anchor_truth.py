@@ -38,6 +38,7 @@ from hloracle.reference.huggingface.truth import (
     forget_angles,
     hooked,
     load_model,
+    narrow_passes,
     nudged_embeddings,
     versioned_entry,
 )
@@ -96,7 +97,7 @@ class AnchorTruth:
     def spreads(self, anchor: str) -> np.ndarray:
         """How the errors of each row are spread, of a pass in float32 and then of those in what the model is computed in.
 
-        float32 [1 + NARROW_PASSES, n, 3]: see `row_spreads`. Only where it is computed in less than float32.
+        float32 [1 + NARROW_PASSES, n, 4]: see `row_spreads`. Only where it is computed in less than float32.
         """
         self._known(anchor)
         return np.asarray(self._spreads[:, self._names.index(anchor)])
@@ -118,7 +119,7 @@ class AnchorTruth:
     @cached_property
     def _spreads(self) -> np.ndarray:
         with _whole(self.folder):
-            return _mapped(self.folder, "spreads")  # [passes, anchors, n, 3]
+            return _mapped(self.folder, "spreads")  # [passes, anchors, n, 4]
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,7 @@ def _question(checkpoint: Checkpoint, asked: Sequenced) -> tuple[Path, Sequenced
     if turning is None or len(tokens) <= turning:
         prompt = 0
     key = (json.dumps(tokens), *([str(prompt)] if prompt else []), shapes, ANCHOR_TRUTH_VERSION)
+    key += tuple(narrow_passes(checkpoint))
     folder = versioned_entry("anchors", checkpoint.digest, *key)
     return folder, Sequenced(tokens, prompt or len(tokens), wanted)
 
@@ -274,7 +276,9 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
             for i, asked in enumerate(questions.values()):
                 for nudge in range(NARROW_PASSES):
 
-                    def keep_less(anchor: str, values: np.ndarray, at: tuple[int, int] = (i, 1 + NUDGES + nudge)) -> None:
+                    def keep_less(
+                        anchor: str, values: np.ndarray, at: tuple[int, int] = (i, 1 + NUDGES + nudge)
+                    ) -> None:
                         with writing(root):
                             np.save(saved(at[0], anchor, at[1]), values)
 
@@ -507,7 +511,9 @@ def recorded_attention(
         if wanted is None or any(name in wanted for name in inside):
             scores = _scores(module, query, key, attention_mask, scaling, others.get("softcap"))
             _attends_by(module, scores, probs)
-            if scores.dtype.itemsize < 4:  # a hidden one is as low as float32's are, or -inf where two of float16 add up
+            if (
+                scores.dtype.itemsize < 4
+            ):  # a hidden one is as low as float32's are, or -inf where two of float16 add up
                 hides = scores <= torch.finfo(scores.dtype).min / 2
                 scores = scores.float().masked_fill(hides, torch.finfo(torch.float32).min)
             for name, heads, hidden in zip(inside, (scores, probs), (torch.finfo(scores.dtype).min, 0.0), strict=True):

@@ -22,6 +22,7 @@ from hloracle.core.child import Report, run_in_child
 from hloracle.core.environment import versions
 from hloracle.core.errors import InputError
 from hloracle.core.given import refuse_if_exhausted
+from hloracle.core.spread import LARGEST, row_spreads
 from hloracle.core.tolerances import LOGIT_FLOORS, NARROW_LARGEST
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.registry import load_config
@@ -38,6 +39,7 @@ TIMEOUT_SECONDS = 3600
 NUDGES = 2
 # Passes in bf16 or f16, where that is what the model is computed in; the plain one is among them.
 NARROW_PASSES = 5
+NARROW_VERSION = "2"  # of what is kept of them
 NARROW = {"bf16": "bfloat16", "f16": "float16"}
 # Of the numbers of the embeddings, that many are the next one above or below in a further pass in bf16 or f16. The rounding
 # of one number is off by 0.29 of what lies between two neighbours, as root mean square: this is 0.35, one rounding's worth.
@@ -59,8 +61,8 @@ class Truth:
     nudged: the largest distance from `exact` of float32 passes over the same tokens whose embeddings were nudged.
     caches: the largest distance of these passes' keys and values of the prompt from the float64 ones, in units of the
       largest of those. Their noise does not follow from the logits', which come from the last row alone.
-    compute: what the model is computed in. narrow: where that is less than float32, the largest distance from `exact` of any
-      pass in it, float32 [tokens]; else empty.
+    compute: what the model is computed in. spreads: where that is less than float32, how the distances from `exact` are spread
+      at each step: of the plain pass in float32, and of those in it, float32 [1 + NARROW_PASSES, tokens, 4]; else empty.
     """
 
     tokens: list[int]
@@ -70,7 +72,7 @@ class Truth:
     nudged: float = 0.0
     caches: float = 0.0
     compute: str = "f32"
-    narrow: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    spreads: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 4), np.float32))
 
     @property
     def gaps(self) -> np.ndarray:
@@ -82,6 +84,11 @@ class Truth:
     def single(self) -> float:
         """The noise of float32 itself: the largest distance between any float32 pass's logits and the float64 ones."""
         return float(np.maximum(np.max(np.abs(self.logits - self.exact)), self.nudged))
+
+    @property
+    def narrow(self) -> np.ndarray:
+        """The largest distance from `exact` of any pass in what the model is computed in, float32 [tokens]; empty in float32."""
+        return np.asarray(np.max(self.spreads[1:, :, LARGEST], axis=0, initial=0.0))
 
     @property
     def floor(self) -> float:
@@ -113,14 +120,20 @@ def truths(
     if missing:
         for entry in missing:
             remove_damaged(Path(entry))
-        run_in_child(_compute, checkpoint.directory, missing, count, checkpoint.compute, timeout=TIMEOUT_SECONDS, report=report)
+        arguments = (checkpoint.directory, missing, count, checkpoint.compute)
+        run_in_child(_compute, *arguments, timeout=TIMEOUT_SECONDS, report=report)
     return [kept[entry] or _computed(entry) for entry in entries]
 
 
 def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
     # From its turning point on, the truth is taken step by step.
     question = json.dumps([list(prompt), count, checkpoint.config.turning_point])
-    return versioned_entry("truth", checkpoint.digest, question, TRUTH_VERSION)
+    return versioned_entry("truth", checkpoint.digest, question, TRUTH_VERSION, *narrow_passes(checkpoint))
+
+
+def narrow_passes(checkpoint: Checkpoint) -> list[str]:
+    """How the noise of less than float32 is measured, for the name of an entry; nothing in float32."""
+    return [NARROW_VERSION, str(NARROW_PASSES), str(NARROW_NUDGED)] if checkpoint.compute in NARROW else []
 
 
 def versioned_entry(kind: str, *question: str) -> Path:
@@ -137,12 +150,11 @@ def _load(entry: Path) -> Truth | None:
         about = json.loads((entry / "truth.json").read_text())
         tokens, nudged, caches = about["tokens"], float(about["nudged"]), float(about["caches"])
         logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
-        compute = str(about.get("compute", "f32"))
-        narrow = np.load(entry / "narrow.npy") if compute != "f32" else np.zeros(0, np.float32)
+        spreads = [str(about["compute"]), np.load(entry / "spreads.npy")] if "compute" in about else []
     except DAMAGED as error:
         refuse_if_exhausted(error, entry)
         return None
-    return Truth(tokens, logits, exact, True, nudged, caches, compute, narrow)
+    return Truth(tokens, logits, exact, True, nudged, caches, *spreads)
 
 
 def damaged(entry: Path) -> InputError:
@@ -173,22 +185,16 @@ def _compute(report: Report, directory: Path, missing: dict[str, list[int]], cou
         for nudge in range(1, 1 + NUDGES):
             with nudged_embeddings(model, nudge):
                 others[entry].append(teacher_forced(model, prompt, tokens, turning))
-    narrow: dict[str, list[np.ndarray]] = {entry: [] for entry in found}
-    if compute in NARROW:
-        less = load_model(directory, NARROW[compute])
-        for number, (entry, (tokens, _)) in enumerate(found.items(), 1):
-            report(f"Hugging Face {NARROW[compute]}, prompt {number} of {len(found)}")
-            for nudge in range(NARROW_PASSES):
-                with nudged_embeddings(less, nudge):
-                    narrow[entry].append(teacher_forced(less, missing[entry], tokens, turning)[0])
-        del less
+    asked = {entry: (missing[entry], tokens) for entry, (tokens, _) in found.items()}
+    narrow = _narrow(report, directory, compute, asked) if compute in NARROW else {}
     # In place, tensor by tensor: the float32 and the float64 model are never both whole.
     model = model.double()
     with float64_throughout():
         for number, (entry, (tokens, logits)) in enumerate(found.items(), 1):
             report(f"Hugging Face float64, prompt {number} of {len(found)}")
             exact, caches = teacher_forced(model, missing[entry], tokens, turning)
-            noise = [np.max(np.abs(logits - exact), axis=1) for logits in narrow[entry]]
+            each = np.full(len(exact), exact.shape[1])
+            spreads = [row_spreads(np.abs(some - exact), each) for some in (logits, *narrow.get(entry, ()))]
             exact, scale = exact.astype(np.float32), np.max(np.abs(caches)) or 1.0
             near = others.pop(entry)
             about = {
@@ -198,9 +204,23 @@ def _compute(report: Report, directory: Path, missing: dict[str, list[int]], cou
                 "caches": float(np.max([np.max(np.abs(kept - caches)) for _, kept in near]) / scale),
             }
             arrays = {"logits": logits, "exact": exact}
-            if noise:
-                about["compute"], arrays["narrow"] = compute, np.max(noise, axis=0)
+            if entry in narrow:
+                about["compute"], arrays["spreads"] = compute, np.stack(spreads)
             build_directory(Path(entry), partial(_write, about, arrays))
+
+
+def _narrow(
+    report: Report, directory: Path, compute: str, asked: Mapping[str, tuple[Sequence[int], Sequence[int]]]
+) -> dict[str, list[np.ndarray]]:
+    """The logits of every pass in less than float32, over each prompt and what followed it."""
+    model, turning = load_model(directory, NARROW[compute]), load_config(directory).turning_point
+    found: dict[str, list[np.ndarray]] = {entry: [] for entry in asked}
+    for number, (entry, fed) in enumerate(asked.items(), 1):
+        report(f"Hugging Face {NARROW[compute]}, prompt {number} of {len(asked)}")
+        for nudge in range(NARROW_PASSES):
+            with nudged_embeddings(model, nudge):
+                found[entry].append(teacher_forced(model, *fed, turning)[0])
+    return found
 
 
 def _write(about: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> None:

@@ -198,7 +198,9 @@ def attention(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
     with scope("scores"):
         q = q.reshape(T, K, G, D)
         products = "tkgd,tksd->tkgs" if own else "tkgd,ksd->ktgs"
-        scores = jnp.einsum(products, wide(q), wide(k), precision=HIGHEST) * scoring.scaling  # [K, T, G, S], or [T, K, G, S]
+        scores = (
+            jnp.einsum(products, wide(q), wide(k), precision=HIGHEST) * scoring.scaling
+        )  # [K, T, G, S], or [T, K, G, S]
         if scoring.cap is not None:
             scores = soft_cap(scores, scoring.cap)
         # Of a batch each row of the mask is of another row of the scores.
