@@ -23,11 +23,11 @@ class Figures(NamedTuple):
 
     rms: float
     median: float
-    larger: float
+    p99: float
     largest: float
 
 
-RMS, MEDIAN, LARGER, LARGEST = range(4)  # of the last axis of an array of Figures
+RMS, MEDIAN, P99, LARGEST = range(4)  # of the last axis of an array of Figures
 NAMES = ("root mean square", "median", "99th percentile", "largest")
 
 
@@ -44,6 +44,11 @@ class Spread:
     single: Figures
     narrow: Figures
     graph: Figures
+
+    @property
+    def limits(self) -> Figures:
+        """What is accepted of the graph."""
+        return Figures._make(n * margin for n, margin in zip(self.narrow, NARROW_MARGINS, strict=True))
 
     @property
     def ratios(self) -> Figures:
@@ -77,7 +82,7 @@ def row_spreads(off: np.ndarray, count: np.ndarray) -> np.ndarray:
         found[:, RMS] = np.sqrt(np.sum(off * off, axis=1) / count)
     for row, (values, n) in enumerate(zip(np.sort(off, axis=1), count.tolist(), strict=True)):
         found[row, MEDIAN] = values[-((n + 1) // 2)]
-        found[row, LARGER] = values[-max(1, round(SHARE * n))]
+        found[row, P99] = values[-max(1, round(SHARE * n))]
     found[:, LARGEST] = np.max(off, axis=1)  # NaN where one is
     return found
 

@@ -18,6 +18,9 @@ from hloracle.core.spread import NAMES, Spread, allowed, in_words, spread_of
 from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, NARROW_ROWS, TRUTH_RELATIVE
 from hloracle.reference.huggingface.truth import Truth
 
+# Step 0 is prefill's row (or the streamed prompt's last); the others are decode's.
+LOGIT_PHASES = {"prefill": slice(0, 1), "decode": slice(1, None)}
+
 
 def truth_check(truths: dict[str, Truth]) -> Check:
     """The truth is in its own noise: float32 and float64 choose the same tokens, a float32 rounding apart."""
@@ -105,12 +108,9 @@ def configuration_checks(
         told = "near-ties: " + "; ".join(near)
         checks = [dataclasses.replace(checks[0], limit="all but near-ties", detail=told)]
     if outcome.configuration.head == "logits":
-        # Step 0 is prefill's row (or the streamed prompt's last); the others are decode's.
-        phases = [
-            ("prefill-logits", "logits of prefill against the float64 truth", slice(0, 1)),
-            ("decode-logits", "logits of decode against the float64 truth", slice(1, None)),
-        ]
-        checks += [_logits(question(kind, title), outcome, truths, part) for kind, title, part in phases]
+        for phase, part in LOGIT_PHASES.items():
+            asked_of = question(f"{phase}-logits", f"logits of {phase} against the float64 truth")
+            checks.append(_logits(asked_of, outcome, truths, part))
     # A prefill alone is asked for one token, and what keeps no caches is given all of them each time.
     asked = any(len(t.tokens) > 1 for t in truths.values()) or any(s.heads for s in outcome.streams.values())
     decodes = outcome.decodes and asked

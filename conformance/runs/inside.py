@@ -47,12 +47,13 @@ NO_ANCHORS = "the graph names none, and none was found by number"
 
 @dataclass(frozen=True)
 class Canary:
-    """A fault that was put in on purpose. `named` is the anchor that was found wrong first, if any was."""
+    """A fault that was put in on purpose. `named` is the anchor that was found wrong first, if any was. factor: see CANARY_FACTOR."""
 
     anchor: str
     graph: str
     named: str | None
     worst: float
+    factor: float = CANARY_FACTOR
 
     @property
     def caught(self) -> bool:
@@ -182,7 +183,7 @@ def _run(
         factor = CANARY_FACTOR if truth.compute == "f32" else NARROW_CANARY_FACTOR
         found = rows_of(matrices(anatomy.spoiled(anchor, factor))[0])
         worst = found.worst()
-        canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0)
+        canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0, factor)
     floors = floor_rows(truth, config, rows) if configuration.of_oracle else []
     missing = [f"{a} in {r.phase}" for r in rows for a in anchors(config) if a not in r.anchors]
     named = any(anatomy_of(g, config).values.keys() - {"token"} for g in graphs)
