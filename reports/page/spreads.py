@@ -7,7 +7,7 @@ at the largest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hloracle.core.record import Figures, Record, Spread
@@ -21,12 +21,13 @@ LEAST = 1e-12  # of what is drawn: smaller errors are as good as none
 
 
 def spreads(record: Record) -> dict[str, Any] | None:
-    """The logits of each configuration and phase, drawn; and of each the kinds of anchor, nearest to their limits first."""
+    """The logits of each phase, drawn; and of each configuration and phase the kinds of anchor, nearest to their limits first.
+
+    None where nothing was computed in less than float32.
+    """
     found = in_order_of_configurations(record)
     if not found:
         return None
-    logits = [one for one in found if one["anchor"] == LOGITS]
-    axis = _Axis([figures for one in logits for figures in (one["float32"], one["narrow"], one["graph"], one["limit"])])
     tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in found:
         if one["anchor"] != LOGITS:
@@ -35,11 +36,29 @@ def spreads(record: Record) -> dict[str, Any] | None:
         rows.sort(key=lambda row: -badness(row["share"]))
     return {
         "type": {"bf16": "bfloat16", "f16": "float16"}.get(record["settings"]["compute"], "float32"),
-        "logits": [_row(one) | {"strips": _strips(one, axis)} for one in logits],
-        "ticks": axis.ticks(),
+        "logits": list(_logits([one for one in found if one["anchor"] == LOGITS])),
         "tables": [{"configuration": c, "phase": phase, "rows": rows} for (c, phase), rows in tables.items()],
         "names": NAMES,
     }
+
+
+def _logits(found: Sequence[Spread]) -> Iterator[dict[str, Any]]:
+    """A drawing for each phase; of configurations that did not answer the same prompts, several."""
+    together: dict[str, list[Spread]] = {}
+    for one in found:
+        together.setdefault(f"{one['phase']}, {one['float32']}, {one['narrow']}", []).append(one)
+    for some in together.values():
+        first = some[0]
+        axis = _Axis([first["float32"], first["narrow"], *(one["graph"] for one in some)])
+        rows = [_row(one) for one in some]
+        yield {
+            "of": first,
+            "ticks": axis.ticks(),
+            "float32": axis.strip(first["float32"]),
+            "narrow": axis.strip(first["narrow"]),
+            "rows": [row | {"strip": axis.strip(row["spread"]["graph"])} for row in rows],
+            "over": sum(row["over"] for row in rows),
+        }
 
 
 def in_order_of_configurations(record: Record) -> list[Spread]:
@@ -76,26 +95,19 @@ class _Axis:
         part = (math.log10(max(x, LEAST)) - self.low) / (self.high - self.low)
         return f"{100 * min(max(part, 0.0), 1.0):.4g}"
 
+    def strip(self, figures: Figures) -> dict[str, str] | None:
+        """Where each figure is; None where one is not finite."""
+        numbers = _numbers(figures)
+        return dict(zip(NAMES, map(self.at, numbers), strict=True)) if len(numbers) == len(NAMES) else None
+
     def ticks(self) -> list[dict[str, str]]:
         """Powers of ten."""
         powers = range(self.low, self.high + 1)
         return [
-            {"x": self.at(10.0 ** powers[i]), "label": text.figure(10.0 ** powers[i])} for i in every(len(powers), 8)
+            {"x": self.at(10.0 ** powers[i]), "label": text.figure(10.0 ** powers[i])} for i in every(len(powers), 5)
         ]
 
 
 def _numbers(figures: Figures) -> list[float]:
     found = [float(figures[name]) for name in NAMES]  # type: ignore[literal-required]
     return [x for x in found if math.isfinite(x)]
-
-
-def _strips(one: Spread, axis: _Axis) -> list[dict[str, Any]]:
-    """What is drawn of Hugging Face in both types and of the graph."""
-    strips = []
-    for whose, key in (("float32", "float32"), ("narrow", "narrow"), ("graph", "graph")):
-        figures: Figures = one[key]  # type: ignore[literal-required]
-        if len(_numbers(figures)) == len(NAMES):
-            strips.append({"whose": whose, **{name: axis.at(float(figures[name])) for name in NAMES}})  # type: ignore[literal-required]
-        else:
-            strips.append({"whose": whose, "rms": None})
-    return strips
