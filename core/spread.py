@@ -110,7 +110,9 @@ def spread_of(
     Of Hugging Face no less than one rounding of the values: where it happens to be exact, a graph need not be.
     """
     scale = over_rows(row_spreads(np.abs(np.where(np.isfinite(values), values, 0)), count), count)
-    once = NARROW_ROUNDING[compute] * np.array([scale[RMS], scale[RMS], scale[LARGEST], scale[LARGEST]])
+    # Evenly spread up to the most: of that the root mean square is one over the root of three, and the median a half.
+    evenly = np.array([scale[RMS] / math.sqrt(3), scale[RMS] / 2, scale[LARGEST], scale[LARGEST]])
+    once = NARROW_ROUNDING[compute] * evenly
     found = over_rows(passes, count)
     figures = (found[0], np.maximum(np.max(found[1:], axis=0), once), over_rows(graph, count))
     single, narrow, own = (Figures._make(float(f"{x:.4g}") for x in some) for some in figures)

@@ -35,14 +35,18 @@ NARROW_ROWS: Final = 8
 # copied exactly on one side (an embedding) may be rounded once on the other. And never less than the smallest normal
 # number, for rows of zeros.
 ROUNDING: Final = 2.0**-24
-NARROW_ROUNDING: Final = {"bf16": 2.0**-8, "f16": 2.0**-11}
+NARROW_ROUNDING: Final = {"bf16": 2.0**-8, "f16": 2.0**-11}  # the most; evenly spread below that
 SMALLEST: Final = 2.0**-126
 
 # The same operations on the same inputs by two compilers, relative to the largest value: sums of up to some 10^4 terms in
 # another order stay under 2^-16; a bfloat16 rounding, the smallest fault there is a name for, is 2^-9. This lies between.
 SAME_INPUTS: Final = 2.0**-12
-# The same where graphs compute in bf16 or f16: each rounds a few times inside of an anchor, in other places.
+# The same of a value in bf16 or f16, which is rounded: at most a few roundings, where graphs round in other places.
 NARROW_SAME_INPUTS: Final = {"bf16": 2.0**-6, "f16": 2.0**-9}
+# And as root mean square, of a graph that rounds where the oracle does. What is summed in float32 by both is rounded alike but for
+# one value in some thousands, which is next to a boundary: that makes a twentieth of this. One rounding more, such as of a partial
+# sum, or a logistic in bf16, makes of it one and a half times as much.
+NARROW_SAME_RMS: Final = {"bf16": 2.0**-9, "f16": 2.0**-12}
 
 # What a graph has to hide may change what it returns by roundings, relative to the largest value: a softmax may be shifted by
 # what it then gives no weight. Where a graph computes in bfloat16 or float16, one of these is up to 2^-9. A mask that lets
