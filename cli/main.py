@@ -110,6 +110,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
     if mutant:  # in weights that are held otherwise it would not be planted
         asked["fault"] = fault = named(mutant)
         asked["precision"], asked["layout"], asked["fused"] = fault.held
+        asked["compute"] = fault.compute
     begin_report(out)
     with progress_shown() as progress:
         record = hloracle.run(model, out=out, progress=progress, **asked).data

@@ -55,7 +55,8 @@ EXACT = 0.90
 AT_LINE = re.compile(r" at line (\d+) of (\S+)$")
 
 
-Run = tuple[str, str, str, int]  # a model, how its weights are held, the kind of device, and the rows of its graphs
+# A model, how its weights are held, the kind of device, the rows of its graphs, and what they compute in.
+Run = tuple[str, str, str, int, str]
 Right = tuple[Record, dict[str, set[str]]]  # the record of a right model, and what reads what: see `_consumers`
 
 
@@ -186,7 +187,7 @@ def _exact(mutant: Mutant, record: Record) -> bool | None:
     rights = _graphs(mutant, name)
     with mutant.installed():
         wrongs = _graphs(mutant, name)
-    config = open_checkpoint(resolve(mutant.model, precision=mutant.held[0])).config
+    config = open_checkpoint(resolve(mutant.model, precision=mutant.held[0], compute=mutant.compute)).config
     changed = [changed_lines(right, wrong, anchor, config) for right, wrong in zip(rights, wrongs, strict=True)]
     if all(lines is None for lines in changed):
         return None
@@ -197,8 +198,9 @@ def _graphs(mutant: Mutant, name: str) -> list[Graph]:
     """The emitter's graphs of a mutant's run: the one of that name, or one of each phase and head where there is no name."""
     precision, layout, fused = mutant.held
     device, batch = Device(mutant.device), mutant.batch
-    emitter = Emitter(untuned(layout, fused, device))
-    model, capacity = open_checkpoint(resolve(mutant.model, precision=precision)), _capacity(mutant.model)
+    emitter = Emitter(untuned(layout, fused, device, batch, precision, mutant.compute))
+    model = open_checkpoint(resolve(mutant.model, precision=precision, compute=mutant.compute))
+    capacity = _capacity(mutant.model)
     buckets = [b for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity]
     found: dict[str, Graph] = {}
     for phase, bucket in (("decode", 0), *((_prompt(batch), b) for b in buckets)):
@@ -215,22 +217,23 @@ def _right(report: Report, key: Run) -> Right:
     Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
     get depends on IREE then, and that the model is right there is `hloracle suite`'s to test.
     """
-    model, *_ = key
+    model, _, _, batch, _ = key
     beyond = any(m.run == key and m.part in ("compiler", "device", "session") for m in MUTANTS.values())
     record = _run(report, key, _capacity(model), "", None if beyond else BUILT_IN[1:])
-    return record, _consumers(model, key[-1])
+    return record, _consumers(model, batch)
 
 
 def _run(
     report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
 ) -> Record:  # fmt: skip
-    model, weights, kind, batch = of
+    model, weights, kind, batch, compute = of
     precision, layout, fused = held_as(weights)
     device = Device(kind)
+    choice = untuned(layout, fused, device, batch, precision, compute)
     with alone(), plain_compilers():
         settings = Settings(
-            model, TOKENS, capacity, precision, untuned(layout, fused, device), early_exit=True, quick=model in LATE, repairs=False,
-            batch=batch,
+            model, TOKENS, capacity, precision, choice, early_exit=True, quick=model in LATE, repairs=False,
+            batch=batch, compute=compute,
         )  # fmt: skip
         context = Context(
             Progress(report),
@@ -241,10 +244,11 @@ def _run(
         return run(settings, context)
 
 
-def _command(model: str, weights: str, device: str, batch: int) -> str:
+def _command(model: str, weights: str, device: str, batch: int, compute: str) -> str:
     precision, layout, fused = held_as(weights)
     on = "" if device == "cpu" else f" --device {device}"
     on += f" --batch {batch}" if batch > 1 else ""
+    on += f" --compute {compute}" if compute != "f32" else ""
     return f"hloracle run {model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
 
 
