@@ -28,7 +28,6 @@ from hloracle.core.spread import row_spreads
 from hloracle.reference.huggingface.truth import (
     DAMAGED,
     NARROW,
-    NARROW_PASSES,
     TIMEOUT_SECONDS,
     Keep,
     as_numpy,
@@ -40,6 +39,7 @@ from hloracle.reference.huggingface.truth import (
     load_model,
     narrow_passes,
     nudged_embeddings,
+    passes_of,
     versioned_entry,
 )
 from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
@@ -97,7 +97,7 @@ class AnchorTruth:
     def spreads(self, anchor: str) -> np.ndarray:
         """How the errors of each row are spread, of a pass in float32 and then of those in what the model is computed in.
 
-        float32 [1 + NARROW_PASSES, n, 4]: see `row_spreads`. Only where it is computed in less than float32.
+        float32 [1 + passes, n, 4]: see `row_spreads`. Only where it is computed in less than float32.
         """
         self._known(anchor)
         return np.asarray(self._spreads[:, self._names.index(anchor)])
@@ -271,10 +271,10 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
                 _Pass(model, config, passing("float32", i), nudge).over(asked, keep)
         passed = 1 + NUDGES
         if checkpoint.compute in NARROW:
-            passed += NARROW_PASSES
+            passed += passes_of(config)
             less = load_model(checkpoint.directory, NARROW[checkpoint.compute])
             for i, asked in enumerate(questions.values()):
-                for nudge in range(NARROW_PASSES):
+                for nudge in range(passes_of(config)):
 
                     def keep_less(
                         anchor: str, values: np.ndarray, at: tuple[int, int] = (i, 1 + NUDGES + nudge)

@@ -25,6 +25,7 @@ from hloracle.core.given import refuse_if_exhausted
 from hloracle.core.spread import LARGEST, row_spreads
 from hloracle.core.tolerances import LOGIT_FLOORS, NARROW_LARGEST
 from hloracle.reference.model.checkpoint import Checkpoint
+from hloracle.reference.model.config import Config
 from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import loaded_otherwise
 
@@ -39,6 +40,9 @@ TIMEOUT_SECONDS = 3600
 NUDGES = 2
 # Passes in bf16 or f16, where that is what the model is computed in; the plain one is among them.
 NARROW_PASSES = 5
+# The same of a model with experts. A choice among experts that is a near-tie falls either way, and then all that follows of its token
+# is off by far more than roundings explain: of so many passes one shows it, if it is likely enough to be met in a graph.
+NARROW_PASSES_OF_EXPERTS = 16
 NARROW_VERSION = "2"  # of what is kept of them
 NARROW = {"bf16": "bfloat16", "f16": "float16"}
 # Of the numbers of the embeddings, that many are the next one above or below in a further pass in bf16 or f16. The rounding
@@ -62,7 +66,8 @@ class Truth:
     caches: the largest distance of these passes' keys and values of the prompt from the float64 ones, in units of the
       largest of those. Their noise does not follow from the logits', which come from the last row alone.
     compute: what the model is computed in. spreads: where that is less than float32, how the distances from `exact` are spread
-      at each step: of the plain pass in float32, and of those in it, float32 [1 + NARROW_PASSES, tokens, 4]; else empty.
+      at each step: of the plain pass in float32, and of those in it, float32 [1 + passes, tokens, 4]; else empty.
+    chooses: whether it has experts, among which a near-tie at any token may fall the other way.
     """
 
     tokens: list[int]
@@ -73,6 +78,7 @@ class Truth:
     caches: float = 0.0
     compute: str = "f32"
     spreads: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 4), np.float32))
+    chooses: bool = False
 
     @property
     def gaps(self) -> np.ndarray:
@@ -106,7 +112,8 @@ class Truth:
         Either of two logits may be off by what right ones are; in bf16 and f16 by the noise of that step.
         """
         if len(self.narrow):
-            return np.asarray(2 * np.maximum(self.narrow, self.single))
+            noise = np.full_like(self.narrow, np.max(self.narrow)) if self.chooses else self.narrow
+            return np.asarray(2 * np.maximum(noise, self.single))
         return np.full(len(self.tokens), 2 * LOGIT_FLOORS * self.floor, np.float32)
 
 
@@ -122,7 +129,8 @@ def truths(
             remove_damaged(Path(entry))
         arguments = (checkpoint.directory, missing, count, checkpoint.compute)
         run_in_child(_compute, *arguments, timeout=TIMEOUT_SECONDS, report=report)
-    return [kept[entry] or _computed(entry) for entry in entries]
+    found = [kept[entry] or _computed(entry) for entry in entries]
+    return [dataclasses.replace(truth, chooses=checkpoint.config.experts is not None) for truth in found]
 
 
 def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
@@ -133,7 +141,13 @@ def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
 
 def narrow_passes(checkpoint: Checkpoint) -> list[str]:
     """How the noise of less than float32 is measured, for the name of an entry; nothing in float32."""
-    return [NARROW_VERSION, str(NARROW_PASSES), str(NARROW_NUDGED)] if checkpoint.compute in NARROW else []
+    said = [NARROW_VERSION, str(passes_of(checkpoint.config)), str(NARROW_NUDGED)]
+    return said if checkpoint.compute in NARROW else []
+
+
+def passes_of(config: Config) -> int:
+    """How many passes in less than float32 measure its noise."""
+    return NARROW_PASSES_OF_EXPERTS if config.experts else NARROW_PASSES
 
 
 def versioned_entry(kind: str, *question: str) -> Path:
@@ -213,13 +227,13 @@ def _narrow(
     report: Report, directory: Path, compute: str, asked: Mapping[str, tuple[Sequence[int], Sequence[int]]]
 ) -> dict[str, list[np.ndarray]]:
     """The logits of every pass in less than float32, over each prompt and what followed it."""
-    model, turning = load_model(directory, NARROW[compute]), load_config(directory).turning_point
+    model, config = load_model(directory, NARROW[compute]), load_config(directory)
     found: dict[str, list[np.ndarray]] = {entry: [] for entry in asked}
     for number, (entry, fed) in enumerate(asked.items(), 1):
         report(f"Hugging Face {NARROW[compute]}, prompt {number} of {len(asked)}")
-        for nudge in range(NARROW_PASSES):
+        for nudge in range(passes_of(config)):
             with nudged_embeddings(model, nudge):
-                found[entry].append(teacher_forced(model, *fed, turning)[0])
+                found[entry].append(teacher_forced(model, *fed, config.turning_point)[0])
     return found
 
 

@@ -41,7 +41,9 @@ def scaled(x: Array, factor: float) -> Array:
 
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """x [T, in], weight [out, in], bias [out] -> [T, out]"""
-    y = jnp.einsum("ti,oi->to", wide(x), weight, precision=HIGHEST)
+    # Of x as it is: XLA would leave out that a sum is rounded, where what it gives is widened at once.
+    weight = weight.astype(x.dtype)
+    y = jnp.einsum("ti,oi->to", x, weight, precision=HIGHEST, preferred_element_type=jnp.float32)
     return (y if bias is None else y + bias[None, :]).astype(x.dtype)
 
 
