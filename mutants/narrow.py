@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder, RopeRows
+from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.matrix import Matrix
 from hloracle.emitters.model import Cache
 from hloracle.mutants.registry import Right, mutant
+from hloracle.reference.model.config import Rope
+from hloracle.reference.model.rope import RopeTables, inverse_frequencies
 
 LAYERS = "emitters.layers:LayerBuilder"
 FIRST, PROBS, CONTEXT = "layers.0.input_layernorm", "layers.0.self_attn.probs", "layers.0.self_attn.context"
@@ -107,12 +111,13 @@ def layer_norm_mean(right: Right[Value], b: LayerBuilder, x: Value) -> Value:
 
 
 @bf16(
-    "narrow-rope-angles", "narrow-value", "cosines and sines of RoPE's angles are of bf16", anchor="layers.0.self_attn.q_rope",
-    replaces=f"{LAYERS}.rope_rows",
+    "narrow-rope-angles", "narrow-value", "RoPE's angles are of bf16", anchor="layers.0.self_attn.q_rope",
+    replaces="emitters.model:decode_tables emitters.model:prefill_tables",
 )  # fmt: skip
-def rope_angles(right: Right[RopeRows], b: LayerBuilder, *arguments: Any) -> RopeRows:
-    rows = right(b, *arguments)
-    return replace(rows, cos=through(b, rows.cos, "bf16"), sin=through(b, rows.sin, "bf16"))
+def rope_angles(right: Right[RopeTables], rope: Rope, length: int) -> RopeTables:
+    angles = np.outer(np.arange(length), inverse_frequencies(rope))
+    angles = angles.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return RopeTables(np.cos(angles)[None], np.sin(angles)[None])
 
 
 @bf16(
