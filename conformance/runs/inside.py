@@ -37,8 +37,8 @@ from hloracle.reference.model.config import Config
 TIMEOUT_SECONDS = 900
 # A bfloat16 has 8 bits of precision: the canary is off by one rounding of the coarsest format that anyone computes in.
 CANARY_FACTOR = 1 + 2.0**-8
-# Of what computes in bf16 or f16 one rounding is no fault. This is several times the noise of any anchor of the tiny models and
-# of a real one, half of a percent to five, and still far from what makes tokens differ.
+# Of what computes in bf16 or f16 one rounding is no fault. This is several times the noise of most anchors of the tiny models and
+# of a real one, half of a percent to five. Where it is not, as behind a choice of experts, it is off by twice what is accepted.
 NARROW_CANARY_FACTOR = 1 + 2.0**-2
 
 
@@ -180,7 +180,7 @@ def _run(
     last = length if graph.abi.phase != "decode" else len(truth.tokens)
     if with_canary and (anchor := canary_anchor(graph, anatomy.anchors, truth, last)):
         context.report(f"canary: {anchor}")
-        factor = CANARY_FACTOR if truth.compute == "f32" else NARROW_CANARY_FACTOR
+        factor = canary_factor(truth, config, anchor)
         found = rows_of(matrices(anatomy.spoiled(anchor, factor))[0])
         worst = found.worst()
         canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0, factor)
@@ -201,6 +201,15 @@ def canary_anchor(graph: Graph, order: Sequence[str], truth: AnchorTruth, length
     """
     alive = [a for a in order if a != "token" and row_scales(truth, a)[length - 1] > 0]
     return alive[int(digest(graph.text)[:8], 16) % len(alive)] if alive else ""
+
+
+def canary_factor(truth: AnchorTruth, config: Config, anchor: str) -> float:
+    """What the value at an anchor is multiplied with to spoil it."""
+    if truth.compute == "f32":
+        return CANARY_FACTOR
+    scale = row_scales(truth, anchor)
+    accepted = ANCHOR_FLOORS * row_floors(truth, anchor, config)[scale > 0] / scale[scale > 0]
+    return max(NARROW_CANARY_FACTOR, float(f"{1 + 2 * (np.median(accepted) if len(accepted) else 0.0):.3g}"))
 
 
 def rows_of(matrix: Any) -> Rows:
