@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
+import ml_dtypes
 import numpy as np
 
 from hloracle.core.abi import Graph, Tensor
@@ -132,7 +133,9 @@ def share_of(anchor: str, got: np.ndarray, expected: np.ndarray, graph: Graph | 
     compute = graph.abi.compute if graph else "f32"
     exact = compute == "f32" or (got.dtype.itemsize >= 4 and not (graph and graph.written))
     limit = SAME_INPUTS if exact else NARROW_SAME_INPUTS[compute]
-    got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64) for v in (got, expected))
+    # What is rounded to infinity by one and to the largest number by the other is a rounding apart.
+    most = float(ml_dtypes.finfo(got.dtype).max) if got.dtype.itemsize < 4 else np.inf
+    got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64).clip(-most, most) for v in (got, expected))
     finite = np.isfinite(expected)
     scale = np.max(np.where(finite, np.abs(expected), 0), axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
