@@ -113,7 +113,7 @@ class Evidence:
     @property
     def batch(self) -> int:
         """Rows of the judged graphs."""
-        return max(abi.batch for abi in self.abis)
+        return max((abi.batch for abi in self.abis), default=1)
 
     @property
     def capacity(self) -> int:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloracle.conformance.project.file import Project
-from hloracle.core.bounds import CAPACITY, ROUNDS
+from hloracle.core.bounds import BATCH, CAPACITY, ROUNDS
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Choice
-from hloracle.reference.model.contract import BATCH, BUCKETS
+from hloracle.reference.model.contract import BUCKETS
 
 # Of a quick run: its longest prompt fills the bucket, and what follows fills the last slot of the cache.
 QUICK_BUCKET = 64

@@ -123,8 +123,8 @@ class Abi:
     @property
     def batch(self) -> int:
         """Rows `B`: of several, the caches are `[layers, B, K, S, D]`."""
-        shape: tuple[int, ...] = next((r.shape for r in self.results if r.role == "k_cache"), ())
-        return shape[1] if len(shape) == TYPES["k_cache"][0] + 1 else 1
+        rank = TYPES["k_cache"][0] + 1
+        return next((r.shape[1] for r in self.results if r.role == "k_cache" and len(r.shape) == rank), 1)
 
     @property
     def caches(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hloracle.core.abi import Abi, Tensor
-from hloracle.core.bounds import CAPACITY
+from hloracle.core.bounds import BATCH, CAPACITY
 from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, Layout
@@ -21,7 +21,6 @@ PROMPT = ("prefill", "extend")  # what a prompt goes through: all at once, or pa
 PHASES = (*PROMPT, "decode")  # in the order in which a session runs them
 HEADS = ("token", "logits")
 BUCKETS = (32, 64, 128, 256)
-BATCH = 1024  # the most rows
 
 
 class GraphSpec(NamedTuple):
